@@ -1,0 +1,2 @@
+//! forkyard-guest
+fn main() {}

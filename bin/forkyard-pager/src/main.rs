@@ -1,0 +1,2 @@
+//! forkyard-pager-bin
+fn main() {}

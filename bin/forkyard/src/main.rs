@@ -1,0 +1,2 @@
+//! forkyard
+fn main() {}

@@ -1,0 +1,2 @@
+//! forkyardd
+fn main() {}

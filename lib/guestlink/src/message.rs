@@ -1,0 +1,215 @@
+//! What host and agent say to each other.
+//!
+//! Every message from a guest is hostile input: the codec bounds its size and
+//! the host checks its sense. Nothing here trusts either side.
+
+use forkyard_types::{ApiError, Epoch, ExitStatus, ForkId, Identity, Ticket, TicketId};
+use serde::{Deserialize, Serialize};
+
+/// Version of these messages; both sides must speak the same one.
+pub const VERSION: u16 = 1;
+
+/// Number of a command's run, chosen by the host, unique while the link lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Session(pub u32);
+
+/// Number of a call by a guest program, chosen by the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct CallId(pub u32);
+
+/// From the host to the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToGuest {
+    /// First word on every connection; answered by [`ToHost::Hello`].
+    Hello {
+        /// The host's [`VERSION`].
+        version: u16,
+    },
+    /// Hold user code still, answer [`ToHost::Quiesced`], and then say nothing
+    /// until [`ToGuest::Resume`] (the parent) or [`ToGuest::Identify`] (a
+    /// clone): the VM is stopped while nothing is under way on the link.
+    Quiesce {
+        /// The fork it is for.
+        fork: ForkId,
+    },
+    /// To the parent, or after a fork that failed: let user code go on.
+    Resume,
+    /// Become this. Answered by [`ToHost::Identified`]; user code stays still
+    /// until [`ToGuest::Release`].
+    Identify(Box<Identify>),
+    /// The VM's network port is open: run the hooks, then let user code go on.
+    /// Answered by [`ToHost::Released`].
+    Release,
+    /// Start a command.
+    Exec {
+        /// The number it will be known by.
+        session: Session,
+        /// Program and arguments.
+        argv: Vec<String>,
+        /// Environment added to the agent's own.
+        env: Vec<(String, String)>,
+    },
+    /// Bytes for a command's standard input; none of them means end of file.
+    ExecInput {
+        /// The command.
+        session: Session,
+        /// The bytes.
+        data: Vec<u8>,
+    },
+    /// Send a command's process group this signal.
+    ExecSignal {
+        /// The command.
+        session: Session,
+        /// Signal number.
+        signal: u8,
+    },
+    /// Answer to a [`ToHost::Call`].
+    Reply {
+        /// Which call.
+        call: CallId,
+        /// Its outcome.
+        outcome: Result<Answer, ApiError>,
+    },
+}
+
+/// A new identity, and what `clone()` is to return in whoever receives it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Identify {
+    /// What the VM must become.
+    pub identity: Identity,
+    /// In a clone: how it came about. None for a VM that booted.
+    pub cloned: Option<Cloned>,
+}
+
+/// How a clone came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cloned {
+    /// Its number among the clones of this fork: 1 and up.
+    pub id: u16,
+    /// The call of the parent's program that asked for the fork, which now
+    /// returns `id` in this clone. None if the fork was asked for from outside.
+    pub call: Option<CallId>,
+}
+
+/// From the agent to the host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToHost {
+    /// Answer to [`ToGuest::Hello`].
+    Hello {
+        /// The agent's [`VERSION`].
+        version: u16,
+        /// Identity it last applied; none before the first.
+        epoch: Option<Epoch>,
+    },
+    /// User code stands still and the link is silent, or why that failed.
+    Quiesced {
+        /// Which fork this answers.
+        fork: ForkId,
+        /// The reason, if user code could not be stopped; it then runs on.
+        failed: Option<String>,
+    },
+    /// The identity has been applied, or why not.
+    Identified {
+        /// Its epoch.
+        epoch: Epoch,
+        /// What went wrong, one line each; empty if all is well.
+        problems: Vec<String>,
+    },
+    /// User code goes on.
+    Released {
+        /// Hooks that failed, one line each.
+        problems: Vec<String>,
+    },
+    /// A command wrote something.
+    ExecOutput {
+        /// The command.
+        session: Session,
+        /// Where to.
+        stream: Stream,
+        /// What; never empty.
+        data: Vec<u8>,
+    },
+    /// A command ended, after all its output; or it could not be started.
+    ExecEnd {
+        /// The command.
+        session: Session,
+        /// How.
+        outcome: Result<ExitStatus, String>,
+    },
+    /// A guest program calls the fork API; answered by [`ToGuest::Reply`].
+    Call {
+        /// Number of the call.
+        call: CallId,
+        /// What it asks.
+        ask: Ask,
+    },
+}
+
+/// A standard stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// The fork API as guest programs call it (SnowFlock, Table I).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Reserve clones; answered by [`Answer::Ticket`].
+    RequestTicket {
+        /// How many; fewer may be granted.
+        count: u16,
+    },
+    /// Clone this VM. The parent is answered [`Answer::Cloned`]; in a clone
+    /// the agent itself answers with the clone's number.
+    Clone {
+        /// What was granted.
+        ticket: TicketId,
+    },
+    /// End this clone; it is never answered, for the VM goes.
+    Exit {
+        /// Status for the parent's join.
+        status: u8,
+    },
+    /// Wait until every clone of the ticket has ended, and use the ticket up.
+    /// Answered by [`Answer::Joined`].
+    Join {
+        /// Which ticket.
+        ticket: TicketId,
+    },
+    /// End every clone of the ticket now, and use the ticket up.
+    /// Answered by [`Answer::Killed`].
+    Kill {
+        /// Which ticket.
+        ticket: TicketId,
+    },
+}
+
+/// What a guest program's call comes to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// The clones granted.
+    Ticket(Ticket),
+    /// `clone()` returned: 0 in the parent, the clone's number in a clone.
+    Cloned {
+        /// That number.
+        id: u16,
+        /// In the parent: clones that could not be made, by number, and why.
+        failed: Vec<(u16, String)>,
+    },
+    /// How each clone ended, in order of their numbers.
+    Joined(Vec<CloneEnd>),
+    /// They are gone.
+    Killed,
+}
+
+/// How one clone ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CloneEnd {
+    /// Its number in the ticket.
+    pub id: u16,
+    /// The status it gave to `exit`; none if it was never made, died or was killed.
+    pub status: Option<u8>,
+}

@@ -1,0 +1,303 @@
+//! Messages of the HTTP API: requests, answers and errors, as JSON.
+
+use crate::{
+    Address, ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, PageCount, TicketId, VmId, VmName,
+};
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+
+/// Life of a VM as its owner sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VmState {
+    /// Being booted or cloned: its agent has not answered yet.
+    Starting,
+    /// A shell: a QEMU process complete with memory and disk, waiting for a fork.
+    Warm,
+    /// Its agent answers.
+    Running,
+    /// Its QEMU ended, or the host restarted: only its record is left.
+    Stopped,
+}
+
+/// `POST /v1/vms`: boot a VM.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunRequest {
+    /// Image to boot: the name of a recipe.
+    pub image: String,
+    /// Name; one is made up from the image's if absent.
+    #[serde(default)]
+    pub name: Option<VmName>,
+    /// Number of vCPUs.
+    #[serde(default = "one")]
+    pub vcpus: u8,
+    /// Memory, in MiB.
+    #[serde(default = "default_memory_mib")]
+    pub memory_mib: u64,
+    /// Clones to keep warm, so that a fork of that many need not start QEMU.
+    #[serde(default)]
+    pub warm: u16,
+    /// A kernel of the user's own: path of a bzImage or vmlinux on the host
+    /// with virtio built in or in the image's initramfs.
+    #[serde(default)]
+    pub kernel: Option<String>,
+}
+
+fn one() -> u8 {
+    1
+}
+
+fn default_memory_mib() -> u64 {
+    256
+}
+
+/// A VM.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VmView {
+    /// Its id.
+    pub id: VmId,
+    /// Its name, unique among the VMs that exist.
+    pub name: VmName,
+    /// Its state.
+    pub state: VmState,
+    /// Its family.
+    pub family: FamilyId,
+    /// Its place in the family.
+    pub member: Member,
+    /// The VM it was cloned from.
+    pub parent: Option<VmId>,
+    /// The fork it came from.
+    pub fork: Option<ForkId>,
+    /// This life of its memory.
+    pub epoch: Epoch,
+    /// Image it, or its ancestor, booted from.
+    pub image: String,
+    /// Number of vCPUs.
+    pub vcpus: u8,
+    /// Memory.
+    pub memory: ByteCount,
+    /// Its place on the family's network.
+    pub address: Address,
+    /// Process id of its QEMU.
+    pub pid: Option<u32>,
+    /// Accelerator: `kvm` or `tcg`.
+    pub accel: String,
+    /// Seconds since 1970 at which it was created.
+    pub created: u64,
+}
+
+/// `POST /v1/vms/{id}/fork`: fork a running VM.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForkRequest {
+    /// Clones wanted.
+    pub count: u16,
+}
+
+/// Answer to a fork: one entry a clone, each a VM or the reason there is none.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ForkResponse {
+    /// The fork.
+    pub fork: ForkId,
+    /// One entry a clone wanted.
+    pub clones: Vec<CloneResult>,
+    /// Where the time went.
+    pub report: ForkReport,
+}
+
+/// What became of one clone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CloneResult {
+    /// It runs, with an identity of its own.
+    Vm(Box<VmView>),
+    /// It does not, and nothing of it is left.
+    Error(ApiError),
+}
+
+/// Where the time of one fork went. Times in microseconds from the request
+/// unless said otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ForkReport {
+    /// Until every shell was there (0 if all were warm).
+    pub shells_us: u64,
+    /// Asking the guest to hold still, a length.
+    pub quiesce_us: u64,
+    /// The parent's vCPUs stood still for this long.
+    pub pause_us: u64,
+    /// Part of the pause: freezing the disk.
+    pub disk_us: u64,
+    /// Part of the pause: saving the device state.
+    pub descriptor_us: u64,
+    /// Part of the pause: copying private pages.
+    pub capture_us: u64,
+    /// Size of the device state.
+    pub descriptor: ByteCount,
+    /// Pages looked at because they were private to the parent.
+    pub pages_scanned: PageCount,
+    /// Pages of them that hold data and went into the image.
+    pub pages_captured: PageCount,
+    /// Until the last clone's vCPUs ran.
+    pub running_us: u64,
+    /// Until the last clone's agent had applied its identity.
+    pub ready_us: u64,
+}
+
+/// `GET /v1/vms/{id}/inspect`: where a VM's bytes are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VmInspect {
+    /// The VM.
+    pub vm: VmView,
+    /// Page image its memory is a private view of; none for a VM that booted.
+    pub memory_image: Option<ImageUse>,
+    /// Pages of memory that are its own.
+    pub private_pages: PageCount,
+    /// Disk slices, its own first, then what they lie over.
+    pub disk: Vec<DiskSlice>,
+    /// Clones kept warm for its next fork.
+    pub warm: u16,
+    /// Reports of its own forks, the newest last.
+    pub forks: Vec<ForkReport>,
+}
+
+/// One layer of a disk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DiskSlice {
+    /// Where it is on the host.
+    pub path: String,
+    /// Bytes it takes there.
+    pub allocated: ByteCount,
+}
+
+/// A page image, and what has been read of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageUse {
+    /// Pages its own layer holds.
+    pub pages: PageCount,
+    /// Layers a read may have to look through.
+    pub layers: u32,
+    /// Pages served to the kernel so far, for all clones together.
+    pub pages_served: PageCount,
+    /// Requests these were served in.
+    pub requests: u64,
+    /// Open files on it.
+    pub users: u32,
+}
+
+/// A page image in the pager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageView {
+    /// The image.
+    pub id: ImageId,
+    /// The image it lies over.
+    pub parent: Option<ImageId>,
+    /// Its use.
+    pub usage: ImageUse,
+}
+
+/// `POST /v1/vms/{id}/exec`: run a command in a guest.
+///
+/// The answer is a stream of lines, each one [`ExecEvent`] as JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecRequest {
+    /// Program and arguments; the program is looked up in the guest's PATH.
+    pub argv: Vec<String>,
+    /// Environment added to the agent's own.
+    #[serde(default)]
+    pub env: Vec<(String, String)>,
+    /// What the command reads from standard input, base64; then end of file.
+    #[serde(default)]
+    pub stdin: Option<String>,
+    /// Seconds after which the command is killed.
+    #[serde(default)]
+    pub timeout_s: Option<u32>,
+}
+
+/// Something a command did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecEvent {
+    /// It wrote to standard output: base64.
+    Stdout(String),
+    /// It wrote to standard error: base64.
+    Stderr(String),
+    /// It ended; nothing follows.
+    Exit(ExitStatus),
+    /// The guest or the link to it failed; nothing follows.
+    Error(ApiError),
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitStatus {
+    /// By itself, with this code.
+    Code(u8),
+    /// By this signal.
+    Signal(u8),
+}
+
+impl ExitStatus {
+    /// The code a shell would report: 128 and the signal's number for a signal.
+    pub fn shell_code(self) -> u8 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => signal.saturating_add(128),
+        }
+    }
+}
+
+/// One clone promised by a ticket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TicketClone {
+    /// Number of the clone in this ticket: 1 and up, what `clone()` returns in it.
+    pub id: u16,
+    /// vCPUs it will have.
+    pub vcpus: u8,
+    /// Address it will have on the family's network.
+    pub ip: Ipv4Addr,
+}
+
+/// A reservation of clones (SnowFlock's ticket, paper section 2.1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket {
+    /// Its id.
+    pub id: TicketId,
+    /// The clones granted; may be fewer than were asked for.
+    pub clones: Vec<TicketClone>,
+}
+
+/// Why a request was refused or failed, in a form a program can branch on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// The request makes no sense as it stands.
+    Invalid,
+    /// No such VM, image or ticket.
+    NotFound,
+    /// The VM is in a state that does not allow it, or the name is taken.
+    Conflict,
+    /// A limit of the host or of the family is reached.
+    Exhausted,
+    /// The guest did not answer, or answered nonsense.
+    Guest,
+    /// It took longer than allowed.
+    Timeout,
+    /// The host failed: QEMU, kernel, disk.
+    Host,
+}
+
+/// An error: what happened, why, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// What to branch on.
+    pub kind: ErrorKind,
+    /// What happened and why, causes joined by a colon.
+    pub message: String,
+    /// What the user can do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
