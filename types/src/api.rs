@@ -301,3 +301,34 @@ pub struct ApiError {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
+
+/// A guest image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestImage {
+    /// Its recipe's name.
+    pub name: String,
+    /// What it is for.
+    pub summary: String,
+    /// Bytes it takes on disk; none if it has not been built yet.
+    pub built: Option<ByteCount>,
+}
+
+/// Something found on the host that no record accounts for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leftover {
+    /// What it is: `process`, `tap`, `bridge`, `cgroup`, `mount`, `image`, `file`.
+    pub kind: String,
+    /// Its name, path or process id.
+    pub name: String,
+    /// Whether it was removed; `doctor` without `--repair` removes nothing.
+    pub removed: bool,
+}
+
+/// `GET /v1/doctor`, `POST /v1/doctor`: what the host looks like.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Diagnosis {
+    /// Things this host lacks, one line each: what, why it matters, what to do.
+    pub problems: Vec<String>,
+    /// Things that were left behind.
+    pub leftovers: Vec<Leftover>,
+}

@@ -1,1 +1,62 @@
-//! forkyard-store
+//! The records of one host, in SQLite.
+//!
+//! Intent is recorded before acting: a VM's row is there before its process,
+//! its disk and its tap, and goes after them. A daemon that died midway leaves
+//! rows by which the next one undoes or adopts what is there.
+//!
+//! Calls block for as long as a small write to a local file takes. One daemon
+//! at a time: the caller holds the lock of the host's folder.
+
+mod error;
+mod family;
+mod fork;
+mod row;
+mod schema;
+mod vm;
+
+pub use error::StoreError;
+pub use family::{FamilyNo, FamilyRecord};
+pub use vm::{Birth, VmRecord};
+
+use rusqlite::Connection;
+use std::{
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// The records.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    connection: Mutex<Connection>,
+}
+
+impl Store {
+    /// Opens the records, creating or upgrading them as needed.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::Open {
+            path: path.into(),
+            source,
+        };
+        let mut connection = Connection::open(path).map_err(failed)?;
+        schema::prepare(path, &mut connection)?;
+        Ok(Self {
+            path: path.into(),
+            connection: Mutex::new(connection),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed(&self) -> impl Fn(rusqlite::Error) -> StoreError {
+        let path = self.path.clone();
+        move |source| StoreError::Access {
+            path: path.clone(),
+            source,
+        }
+    }
+}

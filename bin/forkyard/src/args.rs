@@ -1,0 +1,222 @@
+//! The command line's words.
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use forkyard_types::VmName;
+use std::path::PathBuf;
+
+/// Fork running virtual machines.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "A first fork:\n  forkyard run tiny --name p\n  forkyard fork p --count 8\n  forkyard exec p-3 -- hostname\n  forkyard rm --all"
+)]
+pub struct Args {
+    /// How answers are printed.
+    #[arg(short, long, global = true, value_enum, default_value = "text")]
+    pub output: Format,
+    /// Folder of the daemon's sockets and of what lives only while it runs.
+    #[arg(
+        long,
+        global = true,
+        env = "FORKYARD_RUN_DIR",
+        default_value = "/run/forkyard"
+    )]
+    pub run_dir: PathBuf,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How answers are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For programs: what the API answered.
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Boot a VM from an image.
+    #[command(after_help = "Example: forkyard run tiny --name p --memory 512 --warm 16")]
+    Run(Run),
+    /// Fork a running VM into clones.
+    #[command(after_help = "Example: forkyard fork p --count 8 -o json")]
+    Fork(Fork),
+    /// Run a command in a VM, and exit as it does.
+    #[command(after_help = "Example: forkyard exec p-3 -- hostname")]
+    Exec(Exec),
+    /// List the VMs.
+    #[command(after_help = "Example: forkyard ps -o json")]
+    Ps,
+    /// Show a VM in full: its forks, where its bytes are.
+    #[command(after_help = "Example: forkyard inspect p-3")]
+    Inspect(One),
+    /// Power VMs off; their records stay until `rm`.
+    #[command(after_help = "Example: forkyard stop p")]
+    Stop(Some),
+    /// End VMs and remove all that is theirs.
+    #[command(after_help = "Example: forkyard rm p-1 p-2, or forkyard rm --all")]
+    Rm(Some),
+    /// Guest images: list, build, remove.
+    #[command(subcommand)]
+    Image(Image),
+    /// Find, and with --repair remove, what crashes left behind.
+    #[command(after_help = "Example: forkyard doctor --repair")]
+    Doctor(Doctor),
+    /// Measure forks beside QEMU's own save and restore, and cold boot.
+    #[command(after_help = "Example: forkyard bench --clones 1,4,16 --rounds 3 --out bench/out")]
+    Bench(Bench),
+}
+
+/// `run`
+#[derive(Debug, ClapArgs)]
+pub struct Run {
+    /// Image: a recipe's name, see `forkyard image ls`.
+    pub image: String,
+    /// Name; made up from the image's if absent.
+    #[arg(long)]
+    pub name: Option<VmName>,
+    /// vCPUs.
+    #[arg(long, default_value_t = 1)]
+    pub vcpus: u8,
+    /// Memory in MiB.
+    #[arg(long, default_value_t = 256)]
+    pub memory: u64,
+    /// Clones to keep warm: a fork of up to so many starts no QEMU.
+    #[arg(long, default_value_t = 0)]
+    pub warm: u16,
+    /// A kernel of your own, with virtio and ext4 built in.
+    #[arg(long)]
+    pub kernel: Option<PathBuf>,
+}
+
+/// `fork`
+#[derive(Debug, ClapArgs)]
+pub struct Fork {
+    /// Name or id of the VM.
+    pub vm: String,
+    /// Clones wanted.
+    #[arg(long, short = 'n', default_value_t = 1)]
+    pub count: u16,
+}
+
+/// `exec`
+#[derive(Debug, ClapArgs)]
+pub struct Exec {
+    /// Name or id of the VM.
+    pub vm: String,
+    /// Pass standard input on to the command.
+    #[arg(long, short)]
+    pub interactive: bool,
+    /// Set a variable for the command: NAME=VALUE.
+    #[arg(long, short, value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// Kill the command after so many seconds.
+    #[arg(long)]
+    pub timeout: Option<u32>,
+    /// The command.
+    #[arg(last = true, required = true)]
+    pub argv: Vec<String>,
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        Some(_) | None => Err("wanted NAME=VALUE".to_owned()),
+    }
+}
+
+/// One VM.
+#[derive(Debug, ClapArgs)]
+pub struct One {
+    /// Name or id of the VM.
+    pub vm: String,
+}
+
+/// Some VMs, or all.
+#[derive(Debug, ClapArgs)]
+pub struct Some {
+    /// Names or ids of the VMs.
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub vms: Vec<String>,
+    /// Every VM there is.
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// `image`
+#[derive(Debug, Subcommand)]
+pub enum Image {
+    /// List the recipes, and which are built.
+    #[command(after_help = "Example: forkyard image ls")]
+    Ls,
+    /// Build an image now rather than at the first `run`.
+    #[command(after_help = "Example: forkyard image build debian")]
+    Build {
+        /// Recipe.
+        name: String,
+    },
+    /// Remove a built image from the cache.
+    #[command(after_help = "Example: forkyard image rm debian")]
+    Rm {
+        /// Recipe.
+        name: String,
+    },
+}
+
+/// `doctor`
+#[derive(Debug, ClapArgs)]
+pub struct Doctor {
+    /// Remove what is found.
+    #[arg(long)]
+    pub repair: bool,
+}
+
+/// `bench`
+#[derive(Debug, ClapArgs)]
+pub struct Bench {
+    /// Numbers of clones to measure.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16")]
+    pub clones: Vec<u16>,
+    /// Rounds; the contenders take turns in each.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// Memory of the guest in MiB.
+    #[arg(long, default_value_t = 512)]
+    pub memory: u64,
+    /// Folder for the results.
+    #[arg(long, default_value = "bench/out")]
+    pub out: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_words_do_not_contradict_each_other() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_first_fork_of_the_readme_is_understood() {
+        for line in [
+            "forkyard run tiny --name p",
+            "forkyard fork p --count 8 -o json",
+            "forkyard exec p-3 -- hostname",
+            "forkyard rm --all",
+        ] {
+            Args::try_parse_from(line.split(' ')).expect(line);
+        }
+    }
+
+    #[test]
+    fn rm_of_nothing_in_particular_is_refused() {
+        assert!(Args::try_parse_from(["forkyard", "rm"]).is_err());
+        assert!(Args::try_parse_from(["forkyard", "rm", "--all", "p"]).is_err());
+    }
+}

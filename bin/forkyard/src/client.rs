@@ -1,0 +1,130 @@
+//! One HTTP request to the daemon's Unix socket, and its answer.
+
+use anyhow::Context;
+use bytes::Bytes;
+use forkyard_types::{ApiError, ErrorKind};
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, Response, StatusCode, body::Incoming};
+use hyper_util::rt::TokioIo;
+use serde::{Serialize, de::DeserializeOwned};
+use std::path::{Path, PathBuf};
+use tokio::net::UnixStream;
+
+/// No daemon answers on its socket.
+#[derive(Debug)]
+pub struct NoDaemon(pub String);
+
+impl std::fmt::Display for NoDaemon {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoDaemon {}
+
+/// Where the daemon listens.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// A client of the daemon whose folder this is.
+    pub fn new(run_dir: &Path) -> Self {
+        Self {
+            socket: run_dir.join("api.sock"),
+        }
+    }
+
+    /// Whether a daemon accepts connections.
+    pub async fn answers(&self) -> bool {
+        UnixStream::connect(&self.socket).await.is_ok()
+    }
+
+    /// Sends a request without a body and reads the whole answer.
+    pub async fn call<A: DeserializeOwned>(&self, method: Method, path: &str) -> anyhow::Result<A> {
+        read(self.open(method, path, Bytes::new()).await?).await
+    }
+
+    /// Posts `body` and reads the whole answer.
+    pub async fn post<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<A> {
+        read(self.stream(path, body).await?).await
+    }
+
+    /// Posts `body` and leaves the answer's body to be read as it comes.
+    pub async fn stream(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<Response<Incoming>> {
+        let body = serde_json::to_vec(body).context("cannot write the request")?;
+        self.open(Method::POST, path, body.into()).await
+    }
+
+    async fn open(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> anyhow::Result<Response<Incoming>> {
+        let socket = UnixStream::connect(&self.socket).await.map_err(|e| {
+            NoDaemon(format!(
+                "no daemon answers on {}: {e}",
+                self.socket.display()
+            ))
+        })?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
+            .await
+            .context("the daemon does not speak HTTP")?;
+        // Ends with the connection; an error shows in the request itself.
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "forkyard")
+            .header("content-type", "application/json")
+            .body(Full::new(body))
+            .context("cannot write the request")?;
+        let response = sender
+            .send_request(request)
+            .await
+            .context("the daemon closed the connection")?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .context("the answer broke off")?
+            .to_bytes();
+        Err(error_of(status, &body).into())
+    }
+}
+
+async fn read<A: DeserializeOwned>(response: Response<Incoming>) -> anyhow::Result<A> {
+    let body = response
+        .into_body()
+        .collect()
+        .await
+        .context("the answer broke off")?
+        .to_bytes();
+    serde_json::from_slice(&body)
+        .context("the daemon's answer is not what was expected; is it of another version?")
+}
+
+fn error_of(status: StatusCode, body: &[u8]) -> ApiError {
+    serde_json::from_slice(body).unwrap_or_else(|_| ApiError {
+        kind: ErrorKind::Host,
+        message: format!(
+            "the daemon answered {status}: {}",
+            String::from_utf8_lossy(body).trim()
+        ),
+        hint: None,
+    })
+}

@@ -1,0 +1,70 @@
+//! `exec`: the guest's command as if it ran here.
+
+use crate::{args::Exec, client::Client};
+use anyhow::Context;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use forkyard_types::{ExecEvent, ExecRequest};
+use http_body_util::BodyExt;
+use std::{
+    io::{Read, Write},
+    process::ExitCode,
+};
+
+/// Runs the command and exits as it did.
+pub async fn exec(client: &Client, command: Exec) -> anyhow::Result<ExitCode> {
+    let stdin = match command.interactive {
+        true => {
+            let mut input = Vec::new();
+            std::io::stdin()
+                .read_to_end(&mut input)
+                .context("cannot read standard input")?;
+            Some(BASE64_STANDARD.encode(input))
+        }
+        false => None,
+    };
+    let request = ExecRequest {
+        argv: command.argv,
+        env: command.env,
+        stdin,
+        timeout_s: command.timeout,
+    };
+    let mut body = client
+        .stream(&format!("/v1/vms/{}/exec", command.vm), &request)
+        .await?
+        .into_body();
+    let mut pending = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.context("the daemon closed the connection")?;
+        pending.extend_from_slice(frame.data_ref().map(AsRef::as_ref).unwrap_or_default());
+        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = pending.drain(..=end).collect();
+            let event = serde_json::from_slice(&line)
+                .context("the daemon's answer is not what was expected")?;
+            if let Some(code) = show(event)? {
+                return Ok(code);
+            }
+        }
+    }
+    anyhow::bail!("the daemon closed the connection before the command ended")
+}
+
+/// Passes output on; the exit code once the command has ended.
+fn show(event: ExecEvent) -> anyhow::Result<Option<ExitCode>> {
+    match event {
+        ExecEvent::Stdout(data) => write(&mut std::io::stdout(), &data)?,
+        ExecEvent::Stderr(data) => write(&mut std::io::stderr(), &data)?,
+        ExecEvent::Exit(status) => return Ok(Some(ExitCode::from(status.shell_code()))),
+        ExecEvent::Error(error) => return Err(error.into()),
+    }
+    Ok(None)
+}
+
+fn write(stream: &mut impl Write, data: &str) -> anyhow::Result<()> {
+    let data = BASE64_STANDARD
+        .decode(data)
+        .context("the daemon's answer is not what was expected")?;
+    stream
+        .write_all(&data)
+        .and_then(|()| stream.flush())
+        .context("cannot write the output")
+}

@@ -1,0 +1,29 @@
+//! What each command does.
+
+mod exec;
+mod images;
+mod vms;
+
+use crate::{
+    args::{Args, Command},
+    daemon,
+};
+use std::process::ExitCode;
+
+/// Carries out the command.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let client = daemon::ensure(&args.run_dir).await?;
+    let format = args.output;
+    match args.command {
+        Command::Run(run) => vms::run(&client, format, run).await,
+        Command::Fork(fork) => vms::fork(&client, format, fork).await,
+        Command::Exec(command) => exec::exec(&client, command).await,
+        Command::Ps => vms::list(&client, format).await,
+        Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,
+        Command::Stop(some) => vms::stop(&client, format, some).await,
+        Command::Rm(some) => vms::remove(&client, format, some).await,
+        Command::Image(image) => images::image(&client, format, image).await,
+        Command::Doctor(doctor) => images::doctor(&client, format, doctor).await,
+        Command::Bench(_) => anyhow::bail!("not yet"),
+    }
+}

@@ -1,0 +1,210 @@
+//! `run`, `fork`, `ps`, `inspect`, `stop`, `rm`.
+
+use crate::{
+    args::{Fork, Format, Run, Some},
+    client::Client,
+    daemon, output,
+};
+use anyhow::Context;
+use forkyard_types::{
+    ApiError, CloneResult, ErrorKind, ForkRequest, ForkResponse, RunRequest, VmInspect, VmView,
+};
+use hyper::Method;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::{process::ExitCode, time::Duration};
+
+/// Some of several things asked for failed.
+const PARTLY: u8 = 3;
+
+/// Boots a VM.
+pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<ExitCode> {
+    let kernel = run.kernel.map(|path| {
+        path.canonicalize()
+            .with_context(|| format!("no kernel at {}", path.display()))
+    });
+    let kernel = kernel.transpose()?.map(|path| path.display().to_string());
+    let request = RunRequest {
+        image: run.image,
+        name: run.name,
+        vcpus: run.vcpus,
+        memory_mib: run.memory,
+        warm: run.warm,
+        kernel,
+    };
+    let wait = spinner(format!(
+        "booting {}; the first time its image is built, which takes a minute",
+        request.image
+    ));
+    let vm = client.post::<VmView>("/v1/vms", &request).await;
+    wait.finish_and_clear();
+    let vm = vm?;
+    match format {
+        Format::Json => output::json(&vm)?,
+        Format::Text => println!("{} runs at {}", vm.name, vm.address.ip),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A sign of life on standard error, where that is a terminal.
+pub fn spinner(text: String) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(text);
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+/// Forks a VM.
+pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result<ExitCode> {
+    let path = format!("/v1/vms/{}/fork", fork.vm);
+    let answer: ForkResponse = client
+        .post(&path, &ForkRequest { count: fork.count })
+        .await?;
+    let mut failed = 0;
+    let mut made = Vec::new();
+    for clone in &answer.clones {
+        match clone {
+            CloneResult::Vm(vm) => made.push(VmView::clone(vm)),
+            CloneResult::Error(error) => {
+                failed += 1;
+                eprintln!("forkyard: a clone failed: {error}");
+            }
+        }
+    }
+    match format {
+        Format::Json => output::json(&answer)?,
+        Format::Text => {
+            output::vms(&made);
+            let report = &answer.report;
+            println!(
+                "{} clones: running after {}, ready after {}; {} stood still for {}",
+                made.len(),
+                output::ms(report.running_us),
+                output::ms(report.ready_us),
+                fork.vm,
+                output::ms(report.pause_us)
+            );
+        }
+    }
+    Ok(match (failed, made.len()) {
+        (0, _) => ExitCode::SUCCESS,
+        (_, 0) => ExitCode::FAILURE,
+        (_, _) => ExitCode::from(PARTLY),
+    })
+}
+
+/// Lists the VMs.
+pub async fn list(client: &Client, format: Format) -> anyhow::Result<ExitCode> {
+    let vms: Vec<VmView> = client.call(Method::GET, "/v1/vms").await?;
+    match format {
+        Format::Json => output::json(&vms)?,
+        Format::Text => output::vms(&vms),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows one VM in full.
+pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Result<ExitCode> {
+    let seen: VmInspect = client
+        .call(Method::GET, &format!("/v1/vms/{vm}/inspect"))
+        .await?;
+    if format == Format::Json {
+        output::json(&seen)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::vms(std::slice::from_ref(&seen.vm));
+    println!("\nepoch    {}", seen.vm.epoch);
+    println!("mac      {}", seen.vm.address.mac);
+    if let Some(image) = seen.memory_image {
+        println!(
+            "memory   a view of an image of {} in {} layers; {} of it served in {} requests, to {} users",
+            image.pages, image.layers, image.pages_served, image.requests, image.users
+        );
+    }
+    println!("private  {}", seen.private_pages);
+    for slice in &seen.disk {
+        println!("disk     {} ({})", slice.path, slice.allocated);
+    }
+    println!("warm     {} clones", seen.warm);
+    for fork in &seen.forks {
+        println!(
+            "fork     pause {} (disk {}, descriptor {}, capture {} of {}), running {}, ready {}",
+            output::ms(fork.pause_us),
+            output::ms(fork.disk_us),
+            output::ms(fork.descriptor_us),
+            output::ms(fork.capture_us),
+            fork.pages_captured,
+            output::ms(fork.running_us),
+            output::ms(fork.ready_us)
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Powers VMs off.
+pub async fn stop(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
+    each(client, format, some, |vm| {
+        (Method::POST, format!("/v1/vms/{vm}/stop"))
+    })
+    .await
+}
+
+/// Ends VMs. With the last of them goes a daemon that was started for them.
+pub async fn remove(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
+    let all = some.all;
+    let code = each(client, format, some, |vm| {
+        (Method::DELETE, format!("/v1/vms/{vm}"))
+    })
+    .await?;
+    if all {
+        daemon::gone(client, Duration::from_secs(10)).await;
+    }
+    Ok(code)
+}
+
+async fn each(
+    client: &Client,
+    format: Format,
+    some: Some,
+    request: impl Fn(&str) -> (Method, String),
+) -> anyhow::Result<ExitCode> {
+    let names = match some.all {
+        // Clones first: nothing is then taken away from under anyone.
+        true => {
+            let mut vms: Vec<VmView> = client.call(Method::GET, "/v1/vms").await?;
+            vms.sort_by_key(|vm| std::cmp::Reverse((vm.family, vm.member)));
+            vms.into_iter().map(|vm| vm.id.to_string()).collect()
+        }
+        false => some.vms,
+    };
+    let mut done = Vec::new();
+    let mut failed = 0;
+    for name in &names {
+        let (method, path) = request(name);
+        match client.call::<VmView>(method, &path).await {
+            Ok(vm) => done.push(vm),
+            // Its clone's exit or another client may have been faster.
+            Err(error) if some.all && is_gone(&error) => {}
+            Err(error) => {
+                failed += 1;
+                output::complain(&error);
+            }
+        }
+    }
+    match format {
+        Format::Json => output::json(&done)?,
+        Format::Text => done.iter().for_each(|vm| println!("{}", vm.name)),
+    }
+    Ok(match (failed, done.len()) {
+        (0, _) => ExitCode::SUCCESS,
+        (_, 0) => ExitCode::FAILURE,
+        (_, _) => ExitCode::from(PARTLY),
+    })
+}
+
+fn is_gone(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<ApiError>()
+        .is_some_and(|e| e.kind == ErrorKind::NotFound)
+}

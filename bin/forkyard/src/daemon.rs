@@ -1,0 +1,70 @@
+//! Starting the daemon when none runs, and seeing it go.
+
+use crate::client::{Client, NoDaemon};
+use anyhow::Context;
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// How long a daemon may take to answer; adopting many VMs takes a while.
+const START: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(10);
+
+/// A client of a daemon that answers, started here if there was none. A
+/// daemon started here ends by itself when it has no VM and no request.
+pub async fn ensure(run_dir: &Path) -> anyhow::Result<Client> {
+    let client = Client::new(run_dir);
+    if client.answers().await {
+        return Ok(client);
+    }
+    let log = run_dir.join("daemon.log");
+    let mut child = start(run_dir, &log)?;
+    let begun = Instant::now();
+    while !client.answers().await {
+        let ended = child.try_wait().context("cannot watch the daemon")?;
+        // Another command may have started one at the same time: the one of
+        // the two that lost the race ends, and the winner answers soon.
+        if ended.is_some_and(|status| !status.success()) || begun.elapsed() > START {
+            if client.answers().await {
+                break;
+            }
+            return Err(NoDaemon(format!("the daemon did not start:\n{}", tail(&log))).into());
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(client)
+}
+
+fn start(run_dir: &Path, log: &Path) -> anyhow::Result<Child> {
+    let program = std::env::current_exe()
+        .context("cannot find the programs")?
+        .with_file_name("forkyardd");
+    fs::create_dir_all(run_dir)
+        .with_context(|| format!("cannot create {} (are you root?)", run_dir.display()))?;
+    let log = fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    Command::new(&program)
+        .args(["--detach", "--exit-when-idle", "--run-dir"])
+        .arg(run_dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("cannot run {}", program.display()))
+}
+
+/// Waits until the daemon has gone, if it is one that goes when idle.
+pub async fn gone(client: &Client, wait: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < wait && client.answers().await {
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(5)..].join("\n")
+}

@@ -1,0 +1,90 @@
+//! What the user sees: tables and JSON on standard output, the rest on
+//! standard error.
+
+use forkyard_types::{ApiError, VmView};
+use serde::Serialize;
+
+/// Prints an answer as JSON.
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// Says what went wrong, why, and what to do.
+pub fn complain(error: &anyhow::Error) {
+    eprintln!("forkyard: {error:#}");
+    if let Some(hint) = error
+        .downcast_ref::<ApiError>()
+        .and_then(|e| e.hint.as_ref())
+    {
+        eprintln!("  {hint}");
+    }
+}
+
+/// Prints rows under their heads, each column as wide as it must be.
+pub fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
+    let mut widths = heads.map(str::len);
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let print = |cells: &[String; N]| {
+        let line: Vec<_> = cells
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        println!("{}", line.join("  ").trim_end());
+    };
+    print(&heads.map(str::to_owned));
+    rows.iter().for_each(print);
+}
+
+/// Prints VMs.
+pub fn vms(vms: &[VmView]) {
+    let rows: Vec<_> = vms
+        .iter()
+        .map(|vm| {
+            [
+                vm.name.to_string(),
+                word(&vm.state),
+                vm.address.ip.to_string(),
+                vm.image.clone(),
+                vm.vcpus.to_string(),
+                vm.memory.to_string(),
+                vm.parent
+                    .map(|parent| named(vms, parent))
+                    .unwrap_or_default(),
+                vm.id.to_string(),
+            ]
+        })
+        .collect();
+    table(
+        [
+            "NAME", "STATE", "ADDRESS", "IMAGE", "VCPUS", "MEMORY", "PARENT", "ID",
+        ],
+        &rows,
+    );
+}
+
+fn named(vms: &[VmView], id: forkyard_types::VmId) -> String {
+    match vms.iter().find(|vm| vm.id == id) {
+        Some(vm) => vm.name.to_string(),
+        None => id.to_string(),
+    }
+}
+
+/// The word the API uses for a value.
+pub fn word(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        Ok(other) => other.to_string(),
+        Err(_) => String::new(),
+    }
+}
+
+/// Microseconds as milliseconds.
+pub fn ms(us: u64) -> String {
+    format!("{}.{} ms", us / 1000, us % 1000 / 100)
+}

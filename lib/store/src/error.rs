@@ -1,0 +1,51 @@
+//! Why the records cannot be used.
+
+use std::path::PathBuf;
+
+/// Why the records cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The file cannot be opened.
+    #[error("cannot open the records {path}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+    /// It was written by a later version.
+    #[error(
+        "the records {path} are of version {found}, this program knows {known}: use the newer program"
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The latest this program knows.
+        known: i64,
+    },
+    /// A read or a write failed, or the file is damaged.
+    #[error("cannot read or write the records {path}")]
+    Access {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+    /// A VM of that name exists.
+    #[error("a VM named {name} exists already")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// No number is left to give.
+    #[error("no {what} is left: {limit} are in use")]
+    Exhausted {
+        /// What there is too little of.
+        what: &'static str,
+        /// How many there are.
+        limit: u32,
+    },
+}

@@ -1,0 +1,185 @@
+//! Families, and the numbers they give.
+
+use crate::{Store, StoreError, row::parsed};
+use forkyard_types::{FamilyId, Member};
+use rusqlite::{OptionalExtension, TransactionBehavior, params};
+
+/// Number of a family on its host: its network follows from it. Unique among
+/// the families that exist, and given again when one has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FamilyNo(pub u16);
+
+/// A family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FamilyRecord {
+    /// Its id.
+    pub id: FamilyId,
+    /// Its number.
+    pub number: FamilyNo,
+}
+
+impl Store {
+    /// Founds a family under the lowest free number below `limit`.
+    pub fn found_family(&self, id: FamilyId, limit: u16) -> Result<FamilyRecord, StoreError> {
+        let mut connection = self.lock();
+        let found = (|| {
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let number: u16 = transaction.query_row(
+                "SELECT MIN(n) FROM (
+                     SELECT 0 AS n UNION SELECT number + 1 FROM family
+                 ) WHERE n NOT IN (SELECT number FROM family)",
+                [],
+                |row| row.get(0),
+            )?;
+            if number >= limit {
+                return Ok(None);
+            }
+            transaction.execute(
+                "INSERT INTO family (id, number, next_member) VALUES (?1, ?2, 0)",
+                params![id.as_str(), number],
+            )?;
+            transaction.commit()?;
+            Ok(Some(FamilyRecord {
+                id,
+                number: FamilyNo(number),
+            }))
+        })();
+        let exhausted = StoreError::Exhausted {
+            what: "family number",
+            limit: limit.into(),
+        };
+        found.map_err(self.failed())?.ok_or(exhausted)
+    }
+
+    /// Takes the next `count` places of a family. None is ever given twice.
+    pub fn take_members(
+        &self,
+        family: FamilyId,
+        count: u16,
+        limit: u16,
+    ) -> Result<Vec<Member>, StoreError> {
+        let mut connection = self.lock();
+        let taken = (|| {
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let first: u16 = transaction.query_row(
+                "SELECT next_member FROM family WHERE id = ?1",
+                [family.as_str()],
+                |row| row.get(0),
+            )?;
+            let Some(end) = first.checked_add(count).filter(|end| *end <= limit) else {
+                return Ok(None);
+            };
+            transaction.execute(
+                "UPDATE family SET next_member = ?2 WHERE id = ?1",
+                params![family.as_str(), end],
+            )?;
+            transaction.commit()?;
+            Ok(Some((first..end).map(Member).collect()))
+        })();
+        let exhausted = StoreError::Exhausted {
+            what: "place in the family",
+            limit: limit.into(),
+        };
+        taken.map_err(self.failed())?.ok_or(exhausted)
+    }
+
+    /// A family.
+    pub fn family(&self, id: FamilyId) -> Result<Option<FamilyRecord>, StoreError> {
+        let found = self.lock().query_row(
+            "SELECT id, number FROM family WHERE id = ?1",
+            [id.as_str()],
+            |row| {
+                Ok(FamilyRecord {
+                    id: parsed(row, "id")?,
+                    number: FamilyNo(row.get("number")?),
+                })
+            },
+        );
+        found.optional().map_err(self.failed())
+    }
+
+    /// Removes the families that have no VM left, and names them.
+    pub fn remove_empty_families(&self) -> Result<Vec<FamilyId>, StoreError> {
+        let connection = self.lock();
+        let mut statement = connection
+            .prepare_cached(
+                "DELETE FROM family WHERE id NOT IN (SELECT family FROM vm) RETURNING id",
+            )
+            .map_err(self.failed())?;
+        let gone = statement
+            .query_map([], |row| parsed(row, "id"))
+            .map_err(self.failed())?;
+        gone.collect::<Result<_, _>>().map_err(self.failed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let folder = tempfile::tempdir().expect("folder");
+        let store = Store::open(&folder.path().join("db")).expect("store");
+        (folder, store)
+    }
+
+    #[test]
+    fn the_lowest_free_number_is_given() {
+        let (_folder, store) = store();
+        let numbers: Vec<_> = (0..3)
+            .map(|_| {
+                store
+                    .found_family(FamilyId::random(), 9)
+                    .expect("room")
+                    .number
+                    .0
+            })
+            .collect();
+        assert_eq!(numbers, [0, 1, 2]);
+        assert_eq!(store.remove_empty_families().expect("removed").len(), 3);
+        assert_eq!(
+            store
+                .found_family(FamilyId::random(), 9)
+                .expect("room")
+                .number
+                .0,
+            0
+        );
+    }
+
+    #[test]
+    fn a_full_host_says_so() {
+        let (_folder, store) = store();
+        store.found_family(FamilyId::random(), 1).expect("room");
+        assert!(matches!(
+            store.found_family(FamilyId::random(), 1),
+            Err(StoreError::Exhausted { limit: 1, .. })
+        ));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+        #[test]
+        fn no_place_is_given_twice_and_a_refusal_takes_none(asks in prop::collection::vec(0..9u16, 1..12)) {
+            let (_folder, store) = store();
+            let family = FamilyId::random();
+            store.found_family(family, 1).expect("room");
+            let mut given = BTreeSet::new();
+            for ask in asks {
+                match store.take_members(family, ask, 30) {
+                    Ok(members) => {
+                        prop_assert_eq!(members.len(), usize::from(ask));
+                        prop_assert!(members.into_iter().all(|member| given.insert(member)));
+                    }
+                    Err(StoreError::Exhausted { .. }) => prop_assert!(given.len() + usize::from(ask) > 30),
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            prop_assert!(given.into_iter().zip(0..).all(|(member, n)| member == Member(n)));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The tables, and how an older file becomes a newer one.
+
+use crate::StoreError;
+use rusqlite::Connection;
+use std::path::Path;
+
+/// One step a version; never edited once released.
+const STEPS: [&str; 1] = ["
+    CREATE TABLE family (
+        id TEXT PRIMARY KEY NOT NULL,
+        number INTEGER NOT NULL UNIQUE,
+        next_member INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE vm (
+        id TEXT PRIMARY KEY NOT NULL,
+        name TEXT NOT NULL,
+        family TEXT NOT NULL REFERENCES family(id),
+        member INTEGER NOT NULL,
+        parent TEXT,
+        fork TEXT,
+        epoch TEXT NOT NULL,
+        image TEXT NOT NULL,
+        vcpus INTEGER NOT NULL,
+        memory INTEGER NOT NULL,
+        uid INTEGER NOT NULL UNIQUE,
+        accel TEXT NOT NULL,
+        state TEXT NOT NULL,
+        created INTEGER NOT NULL,
+        warm INTEGER NOT NULL,
+        memory_image TEXT,
+        chain TEXT NOT NULL,
+        machine TEXT
+    ) STRICT;
+    -- Shells have no name yet that a user could know.
+    CREATE UNIQUE INDEX vm_name ON vm(name) WHERE state <> 'warm';
+    CREATE UNIQUE INDEX vm_member ON vm(family, member) WHERE state <> 'warm';
+    CREATE TABLE fork (
+        id TEXT PRIMARY KEY NOT NULL,
+        parent TEXT NOT NULL REFERENCES vm(id) ON DELETE CASCADE,
+        report TEXT NOT NULL
+    ) STRICT;
+"];
+
+pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Access {
+        path: path.into(),
+        source,
+    };
+    // Records matter only while the VMs of this host run, and those end with
+    // it: a power cut may lose the last rows, never the file's consistency.
+    connection
+        .execute_batch(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;",
+        )
+        .map_err(failed)?;
+    let found: i64 = connection
+        .query_row("PRAGMA user_version", [], |row| row.get(0))
+        .map_err(failed)?;
+    let known = i64::try_from(STEPS.len()).unwrap_or(i64::MAX);
+    let done = match usize::try_from(found) {
+        Ok(done) if found <= known => done,
+        Ok(_) | Err(_) => {
+            return Err(StoreError::Newer {
+                path: path.into(),
+                found,
+                known,
+            });
+        }
+    };
+    for (version, step) in (1i64..).zip(STEPS).skip(done) {
+        let transaction = connection.transaction().map_err(failed)?;
+        transaction.execute_batch(step).map_err(failed)?;
+        transaction
+            .pragma_update(None, "user_version", version)
+            .map_err(failed)?;
+        transaction.commit().map_err(failed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Store, StoreError};
+    use rusqlite::Connection;
+
+    #[test]
+    fn records_of_a_later_version_are_refused() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("db");
+        drop(Store::open(&path).expect("new"));
+        Connection::open(&path)
+            .and_then(|c| c.pragma_update(None, "user_version", 999))
+            .expect("raised");
+        assert!(matches!(
+            Store::open(&path),
+            Err(StoreError::Newer { found: 999, .. })
+        ));
+    }
+
+    #[test]
+    fn a_file_that_is_no_database_is_refused() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("db");
+        std::fs::write(&path, vec![b'x'; 8192]).expect("written");
+        assert!(matches!(Store::open(&path), Err(StoreError::Access { .. })));
+    }
+}

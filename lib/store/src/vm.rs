@@ -1,0 +1,277 @@
+//! VMs.
+
+use crate::{
+    Store, StoreError,
+    row::{from_json, json, optional, parsed},
+};
+use forkyard_types::{ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, VmId, VmName, VmState};
+use rusqlite::{Row, params};
+use std::path::PathBuf;
+
+/// How a VM came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Birth {
+    /// The VM it is a clone of.
+    pub parent: VmId,
+    /// The fork it came from; none while it is a shell.
+    pub fork: Option<ForkId>,
+}
+
+/// A VM. A shell's name, member and epoch are placeholders until it becomes a
+/// clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmRecord {
+    /// Its id.
+    pub id: VmId,
+    /// Its name.
+    pub name: VmName,
+    /// Its family.
+    pub family: FamilyId,
+    /// Its place there.
+    pub member: Member,
+    /// How it came to be; none if it booted.
+    pub birth: Option<Birth>,
+    /// This life of its memory.
+    pub epoch: Epoch,
+    /// Recipe of the image it, or its ancestor, booted from.
+    pub image: String,
+    /// vCPUs.
+    pub vcpus: u8,
+    /// Memory.
+    pub memory: ByteCount,
+    /// User its QEMU runs as; unique.
+    pub uid: u32,
+    /// `kvm` or `tcg`.
+    pub accel: String,
+    /// Its state.
+    pub state: VmState,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Clones to keep warm.
+    pub warm: u16,
+    /// Page image its memory is a view of.
+    pub memory_image: Option<ImageId>,
+    /// Its disk: the slice it writes first, then what that lies over.
+    pub chain: Vec<PathBuf>,
+    /// What the engine needs to find its process again; none before it has one.
+    pub machine: Option<String>,
+}
+
+fn state_text(state: VmState) -> &'static str {
+    match state {
+        VmState::Starting => "starting",
+        VmState::Warm => "warm",
+        VmState::Running => "running",
+        VmState::Stopped => "stopped",
+    }
+}
+
+fn state_of(text: &str) -> Option<VmState> {
+    [
+        VmState::Starting,
+        VmState::Warm,
+        VmState::Running,
+        VmState::Stopped,
+    ]
+    .into_iter()
+    .find(|state| state_text(*state) == text)
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
+    let state: String = row.get("state")?;
+    let epoch: String = row.get("epoch")?;
+    let damaged = || rusqlite::Error::InvalidQuery;
+    let birth = match optional(row, "parent")? {
+        Some(parent) => Some(Birth { parent, fork: optional(row, "fork")? }),
+        None => None,
+    };
+    Ok(VmRecord {
+        id: parsed(row, "id")?,
+        name: parsed(row, "name")?,
+        family: parsed(row, "family")?,
+        member: Member(row.get("member")?),
+        birth,
+        epoch: serde_json::from_value(epoch.into()).map_err(|_| damaged())?,
+        image: row.get("image")?,
+        vcpus: row.get("vcpus")?,
+        memory: ByteCount(row.get("memory")?),
+        uid: row.get("uid")?,
+        accel: row.get("accel")?,
+        state: state_of(&state).ok_or_else(damaged)?,
+        created: row.get("created")?,
+        warm: row.get("warm")?,
+        memory_image: optional(row, "memory_image")?,
+        chain: from_json(row, "chain")?,
+        machine: row.get("machine")?,
+    })
+}
+
+impl Store {
+    /// Records a VM: a new one, or the present state of one that is recorded.
+    pub fn put_vm(&self, vm: &VmRecord) -> Result<(), StoreError> {
+        let chain = json(&vm.chain).map_err(self.failed())?;
+        let written = self.lock().execute(
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)
+             ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13,
+                 warm=?15, memory_image=?16, chain=?17, machine=?18",
+            params![
+                vm.id.as_str(),
+                vm.name.as_str(),
+                vm.family.as_str(),
+                vm.member.0,
+                vm.birth.map(|birth| birth.parent.to_string()),
+                vm.birth.and_then(|birth| birth.fork).map(|fork| fork.to_string()),
+                vm.epoch.to_string(),
+                vm.image,
+                vm.vcpus,
+                vm.memory.0,
+                vm.uid,
+                vm.accel,
+                state_text(vm.state),
+                vm.created,
+                vm.warm,
+                vm.memory_image.map(|image| image.to_string()),
+                chain,
+                vm.machine,
+            ],
+        );
+        match written {
+            Ok(_) => Ok(()),
+            Err(rusqlite::Error::SqliteFailure(_, Some(text))) if text.contains("vm.name") => {
+                Err(StoreError::NameTaken {
+                    name: vm.name.to_string(),
+                })
+            }
+            Err(source) => Err(self.failed()(source)),
+        }
+    }
+
+    /// Forgets a VM.
+    pub fn remove_vm(&self, id: VmId) -> Result<(), StoreError> {
+        self.lock()
+            .execute("DELETE FROM vm WHERE id = ?1", [id.as_str()])
+            .map_err(self.failed())?;
+        Ok(())
+    }
+
+    /// Every VM, the oldest first.
+    pub fn vms(&self) -> Result<Vec<VmRecord>, StoreError> {
+        let connection = self.lock();
+        let mut statement = connection
+            .prepare_cached("SELECT * FROM vm ORDER BY created, rowid")
+            .map_err(self.failed())?;
+        let rows = statement.query_map([], read).map_err(self.failed())?;
+        rows.collect::<Result<_, _>>().map_err(self.failed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn vm(family: FamilyId, name: &str, number: u16) -> VmRecord {
+        VmRecord {
+            id: VmId::random(),
+            name: name.parse().expect("a name"),
+            family,
+            member: Member(number),
+            birth: None,
+            epoch: Epoch::random(),
+            image: "tiny".into(),
+            vcpus: 2,
+            memory: ByteCount(1 << 28),
+            uid: 100 + u32::from(number),
+            accel: "tcg".into(),
+            state: VmState::Running,
+            created: 7,
+            warm: 3,
+            memory_image: Some(ImageId::random()),
+            chain: vec!["/a/0".into(), "/b/1".into()],
+            machine: Some("{}".into()),
+        }
+    }
+
+    fn store() -> (tempfile::TempDir, Store, FamilyId) {
+        let folder = tempfile::tempdir().expect("folder");
+        let store = Store::open(&folder.path().join("db")).expect("store");
+        let family = FamilyId::random();
+        store.found_family(family, 9).expect("room");
+        (folder, store, family)
+    }
+
+    #[test]
+    fn a_vm_is_read_as_it_was_written_also_by_the_next_daemon() {
+        let (folder, store, family) = store();
+        let mut vm = vm(family, "p", 0);
+        store.put_vm(&vm).expect("new");
+        vm.state = VmState::Stopped;
+        vm.birth = None;
+        vm.machine = None;
+        store.put_vm(&vm).expect("changed");
+        drop(store);
+        let store = Store::open(&folder.path().join("db")).expect("again");
+        assert_eq!(store.vms().expect("read"), [vm]);
+    }
+
+    #[test]
+    fn a_name_is_taken_once() {
+        let (_folder, store, family) = store();
+        store.put_vm(&vm(family, "p", 0)).expect("first");
+        assert!(
+            matches!(store.put_vm(&vm(family, "p", 1)), Err(StoreError::NameTaken { name }) if name == "p")
+        );
+    }
+
+    #[test]
+    fn shells_take_no_names() {
+        let (_folder, store, family) = store();
+        for number in 0..3 {
+            let shell = VmRecord {
+                state: VmState::Warm,
+                ..vm(family, "p", number)
+            };
+            store.put_vm(&shell).expect("a shell");
+        }
+        store.put_vm(&vm(family, "p", 9)).expect("a VM");
+    }
+
+    #[test]
+    fn a_family_with_a_vm_is_not_empty() {
+        let (_folder, store, family) = store();
+        let vm = vm(family, "p", 0);
+        store.put_vm(&vm).expect("new");
+        assert_eq!(store.remove_empty_families().expect("looked"), []);
+        store.remove_vm(vm.id).expect("removed");
+        assert_eq!(store.remove_empty_families().expect("looked"), [family]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+        #[test]
+        fn the_table_follows_its_model(steps in prop::collection::vec((0..3u8, 0..6u16), 1..40)) {
+            let (_folder, store, family) = store();
+            let mut model: BTreeMap<u16, VmRecord> = BTreeMap::new();
+            for (step, number) in steps {
+                match step {
+                    0 => {
+                        let vm = model.entry(number).or_insert_with(|| vm(family, &format!("v{number}"), number));
+                        vm.warm += 1;
+                        store.put_vm(vm).expect("put");
+                    }
+                    1 => {
+                        if let Some(vm) = model.remove(&number) {
+                            store.remove_vm(vm.id).expect("removed");
+                        }
+                    }
+                    _ => {
+                        let mut have = store.vms().expect("read");
+                        have.sort_by_key(|vm| vm.member);
+                        prop_assert_eq!(have, model.values().cloned().collect::<Vec<_>>());
+                    }
+                }
+            }
+        }
+    }
+}
