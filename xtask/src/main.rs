@@ -1,2 +1,97 @@
-//! xtask
-fn main() {}
+//! The project's chores: `cargo xtask CHORE`.
+//!
+//! ```text
+//! dist ----> target/dist: what is installed
+//!   prepare -> kernel, initramfs and image in the cache
+//!     test, demo, bench
+//! check: rules that need no guest
+//! ```
+//!
+//! The Makefile has a short name for each.
+
+mod check;
+mod dist;
+mod guest;
+mod header;
+mod house;
+mod run;
+mod stages;
+mod test;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Parser)]
+#[command(about = "The project's chores")]
+struct Args {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Install the Debian packages that building and testing take
+    Setup,
+    /// Build everything into target/dist
+    Dist,
+    /// Build what guests boot from: kernel, initramfs and an image
+    Prepare {
+        /// Recipe of the image, a file in images/ without .toml
+        #[arg(default_value = guest::TEST_IMAGE)]
+        image: String,
+    },
+    /// Check formatting, lints, documentation and the house rules
+    Check,
+    /// Write the C library's header anew from its code
+    Header,
+    /// Build, check and test everything
+    Test,
+    /// Show what it does
+    Demo {
+        /// Passed on to demo/run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Measure
+    Bench {
+        /// Passed on to bench/run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+}
+
+fn main() -> Result<()> {
+    let root = root();
+    match Args::parse().chore {
+        Chore::Setup => run::program(&root.join("scripts/setup"), &root).done(),
+        Chore::Dist => dist::build(&root).map(drop),
+        Chore::Prepare { image } => {
+            let dist = dist::build(&root)?;
+            for (name, value) in guest::prepare(&root, &dist, &image)?.variables() {
+                println!("{name}={}", value.display());
+            }
+            Ok(())
+        }
+        Chore::Check => check::all(&root),
+        Chore::Header => header::write(&root),
+        Chore::Test => test::all(&root),
+        Chore::Demo { args } => script(&root, "demo/run", &args),
+        Chore::Bench { args } => script(&root, "bench/run", &args),
+    }
+}
+
+/// Runs one of the tree's scripts on a fresh build.
+fn script(root: &Path, name: &str, args: &[String]) -> Result<()> {
+    let dist = dist::build(root)?;
+    run::program(&root.join(name), root)
+        .args(args)
+        .env("FORKYARD_DIST", dist)
+        .done()
+}
+
+/// The workspace, from where this crate is in it.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}

@@ -1,0 +1,31 @@
+# A short name for every chore; the chores themselves are in xtask/.
+
+PREFIX ?= /usr/local
+
+.PHONY: help setup build demo test bench check install clean
+
+help:
+	@echo 'make setup     install the Debian packages it takes (root)'
+	@echo 'make build     build everything into target/dist'
+	@echo 'make demo      boot a VM, fork it, and show what happens (root)'
+	@echo 'make test      build, check and test everything (root)'
+	@echo 'make check     formatting, lints, documentation, house rules'
+	@echo 'make bench     measure (root)'
+	@echo 'make install   copy target/dist to PREFIX ($(PREFIX))'
+	@echo 'make clean     remove everything built'
+
+setup:
+	@scripts/setup
+
+build: setup
+	cargo xtask dist
+
+demo bench test check: setup
+	cargo xtask $@
+
+install: build
+	install -d '$(DESTDIR)$(PREFIX)'
+	cp -R target/dist/. '$(DESTDIR)$(PREFIX)'
+
+clean:
+	cargo clean

@@ -1,0 +1,54 @@
+//! Names of interfaces. They follow from ids that are never used twice, so no
+//! two VMs ever race for one, and whoever finds one knows whose it was.
+
+use forkyard_types::{FamilyId, VmId};
+
+const BRIDGE: &str = "fyb";
+const TAP: &str = "fyt";
+
+/// A network interface of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// A family's bridge.
+    Bridge(FamilyId),
+    /// A VM's tap.
+    Tap(VmId),
+}
+
+impl Link {
+    /// Whose interface this is; none if it is not one of ours.
+    pub fn parse(name: &str) -> Option<Self> {
+        let bridge = || Some(Self::Bridge(name.strip_prefix(BRIDGE)?.parse().ok()?));
+        let tap = || Some(Self::Tap(name.strip_prefix(TAP)?.parse().ok()?));
+        bridge().or_else(tap)
+    }
+
+    /// Its name.
+    pub fn name(self) -> String {
+        match self {
+            Self::Bridge(family) => format!("{BRIDGE}{family}"),
+            Self::Tap(vm) => format!("{TAP}{vm}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forkyard_sys_host::tap::NAME_MAX;
+
+    #[test]
+    fn a_name_fits_the_kernel_and_says_whose_it_is() {
+        for link in [Link::Bridge(FamilyId::random()), Link::Tap(VmId::random())] {
+            assert!(link.name().len() <= NAME_MAX);
+            assert_eq!(Link::parse(&link.name()), Some(link));
+        }
+    }
+
+    #[test]
+    fn interfaces_of_others_are_not_ours() {
+        for name in ["", "eth0", "fyb", "fybr0", "fyt-mine", "tap22222222222"] {
+            assert_eq!(Link::parse(name), None, "{name}");
+        }
+    }
+}

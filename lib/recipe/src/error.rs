@@ -1,0 +1,112 @@
+//! What can go wrong, with enough of the circumstances to mend it.
+
+use crate::modules::ModuleError;
+use std::{io, path::PathBuf};
+
+/// Why a recipe could not be used. Always the mistake of whoever wrote it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecipeError {
+    /// It, or a file it names, could not be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+    /// It is not TOML, or has a key that is unknown, missing or of the wrong type.
+    #[error("{} is not a recipe", path.display())]
+    Parse {
+        /// The recipe.
+        path: PathBuf,
+        /// The place and the mistake; boxed, for it is large.
+        source: Box<toml::de::Error>,
+    },
+    /// A value makes no sense.
+    #[error("{}: {key}: {problem}", path.display())]
+    Invalid {
+        /// The recipe.
+        path: PathBuf,
+        /// The key, such as `files[2].path`.
+        key: String,
+        /// What is wrong with its value.
+        problem: &'static str,
+    },
+}
+
+/// Why something could not be built or found in the cache.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A file a recipe names has gone.
+    #[error("the recipe cannot be used")]
+    Recipe(#[from] RecipeError),
+    /// A program it takes is not there.
+    #[error("{program} is not installed: apt-get install {package}")]
+    MissingProgram {
+        /// The program.
+        program: &'static str,
+        /// Debian's package of it.
+        package: &'static str,
+    },
+    /// A program it takes could not be run.
+    #[error("cannot run {program}")]
+    Spawn {
+        /// The program.
+        program: &'static str,
+        /// What the host said.
+        source: io::Error,
+    },
+    /// A program failed.
+    #[error("{program} failed ({status}):\n{tail}")]
+    Program {
+        /// The program.
+        program: &'static str,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// The last lines it said.
+        tail: String,
+    },
+    /// Images have files of many owners, which only root can make.
+    #[error("building an image takes root")]
+    NotRoot,
+    /// The archive has no kernel where one was expected.
+    #[error("{package} names no kernel to fetch")]
+    NoKernel {
+        /// The package that should depend on one.
+        package: &'static str,
+    },
+    /// The kernel's modules make no set that can be loaded.
+    #[error("the kernel's modules cannot be used")]
+    Modules(#[from] ModuleError),
+    /// A file too large or a path too long for the format of an initramfs.
+    #[error("{} does not fit into an initramfs", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The host's file system refused something.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was to be done: a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+}
+
+/// Gives an I/O error its circumstances: `.map_err(io_error("read", path))`.
+pub(crate) fn io_error(
+    action: &'static str,
+    path: impl Into<PathBuf>,
+) -> impl FnOnce(io::Error) -> BuildError {
+    let path = path.into();
+    move |source| BuildError::Io {
+        action,
+        path,
+        source,
+    }
+}

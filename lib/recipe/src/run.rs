@@ -1,0 +1,261 @@
+//! Running the programs that do the work, and keeping their last words.
+
+use crate::{
+    error::BuildError,
+    progress::{Event, Progress},
+};
+use std::{
+    collections::VecDeque,
+    ffi::OsStr,
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// Lines of output an error shows.
+const TAIL: usize = 12;
+
+/// A program, and the Debian package it comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Program {
+    name: &'static str,
+    package: &'static str,
+}
+
+pub(crate) const APT_CACHE: Program = Program::new("apt-cache", "apt");
+pub(crate) const APT_CONFIG: Program = Program::new("apt-config", "apt");
+pub(crate) const APT_GET: Program = Program::new("apt-get", "apt");
+pub(crate) const DPKG_DEB: Program = Program::new("dpkg-deb", "dpkg");
+pub(crate) const MKE2FS: Program = Program::new("mke2fs", "e2fsprogs");
+pub(crate) const MMDEBSTRAP: Program = Program::new("mmdebstrap", "mmdebstrap");
+pub(crate) const XZ: Program = Program::new("xz", "xz-utils");
+
+impl Program {
+    pub(crate) const fn new(name: &'static str, package: &'static str) -> Self {
+        Self { name, package }
+    }
+
+    /// A call of it, without arguments as yet.
+    pub(crate) fn call(self) -> Call<'static> {
+        Call::of(self, OsStr::new(self.name))
+    }
+
+    /// A call of it, as root, with mounts and processes of its own: whatever it
+    /// mounts, the host never sees, and nothing of it outlives it, even if it
+    /// is killed before it can clean up.
+    pub(crate) fn call_apart(self) -> Call<'static> {
+        let mut call = Call::of(self, OsStr::new("unshare"));
+        call.apart = true;
+        call.args(["--mount", "--mount-proc", "--pid", "--fork", "--kill-child"])
+            .arg(self.name)
+    }
+
+    /// A call of the copy of it at `path`.
+    pub(crate) fn call_at(self, path: &Path) -> Call<'static> {
+        Call::of(self, path.as_os_str())
+    }
+}
+
+/// One call of a program.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    program: Program,
+    command: Command,
+    lock: Option<&'a File>,
+    apart: bool,
+}
+
+/// What `unshare` exits with when there is no program to run.
+const NOTHING_TO_RUN: i32 = 127;
+
+impl<'a> Call<'a> {
+    fn of(program: Program, path: &OsStr) -> Self {
+        let mut command = Command::new(path);
+        // What they say is parsed here and shown to people: in one language.
+        command.env("LC_ALL", "C.UTF-8");
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        Self {
+            program,
+            command,
+            lock: None,
+            apart: false,
+        }
+    }
+
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    pub(crate) fn args(mut self, args: impl IntoIterator<Item: AsRef<OsStr>>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    pub(crate) fn current_dir(mut self, dir: &Path) -> Self {
+        self.command.current_dir(dir);
+        self
+    }
+
+    /// Lets the program and its children hold this lock too, as their standard
+    /// input: should we be killed, they go on for a while, and nobody else may
+    /// work in the same directory until they are gone.
+    pub(crate) fn holding(self, lock: &'a File) -> Self {
+        Self {
+            lock: Some(lock),
+            ..self
+        }
+    }
+
+    /// Runs it to its end; returns what it wrote to standard output. Lines on
+    /// standard error are reported as they come.
+    pub(crate) fn run(mut self, progress: Progress<'_>) -> Result<Vec<u8>, BuildError> {
+        let name = self.program.name;
+        let failed = |source| BuildError::Spawn {
+            program: name,
+            source,
+        };
+        let stdin = match self.lock {
+            Some(lock) => lock.try_clone().map_err(failed)?.into(),
+            None => Stdio::null(),
+        };
+        self.command
+            .stdin(stdin)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let missing = BuildError::MissingProgram {
+            program: name,
+            package: self.program.package,
+        };
+        let mut child = match self.command.spawn() {
+            Ok(child) => child,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing),
+            Err(e) => return Err(failed(e)),
+        };
+        let stdout = child.stdout.take();
+        let stderr = child.stderr.take();
+        let (output, tail) = std::thread::scope(|scope| {
+            let output = scope.spawn(move || {
+                let mut bytes = Vec::new();
+                stdout.map_or(Ok(0), |mut o| o.read_to_end(&mut bytes))?;
+                Ok::<_, io::Error>(bytes)
+            });
+            let tail = stderr.map_or_else(VecDeque::new, |e| report(e, progress));
+            (output.join(), tail)
+        });
+        let status = child.wait().map_err(failed)?;
+        let output = output
+            .unwrap_or_else(|_| Err(io::Error::other("the reader of its output panicked")))
+            .map_err(failed)?;
+        if status.success() {
+            return Ok(output);
+        }
+        if self.apart && status.code() == Some(NOTHING_TO_RUN) {
+            return Err(missing);
+        }
+        Err(BuildError::Program {
+            program: name,
+            status,
+            tail: Vec::from(tail).join("\n"),
+        })
+    }
+}
+
+/// Passes lines on until end of file; keeps the last ones. A stream that
+/// breaks ends early: the program's exit status is what counts.
+fn report(stderr: impl Read, progress: Progress<'_>) -> VecDeque<String> {
+    let mut tail = VecDeque::new();
+    for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        // A progress bar redraws its line: only what it ended as is of interest.
+        let line = line.trim_end().rsplit('\r').next().unwrap_or_default();
+        if line.is_empty() {
+            continue;
+        }
+        progress(Event::Output(line));
+        if tail.len() == TAIL {
+            tail.pop_front();
+        }
+        tail.push_back(line.to_owned());
+    }
+    tail
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SH: Program = Program::new("sh", "dash");
+
+    #[test]
+    fn missing_program_names_its_package() {
+        let program = Program::new("no-such-program", "some-package");
+        for call in [program.call(), program.call_apart()] {
+            let error = call.run(&mut |_| {}).expect_err("there is no such program");
+            assert!(
+                matches!(
+                    error,
+                    BuildError::MissingProgram {
+                        program: "no-such-program",
+                        package: "some-package"
+                    }
+                ),
+                "{error:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn mounts_of_a_program_run_apart_stay_there() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let script =
+            "mount -t tmpfs none \"$0\" && touch \"$0/file\" && grep -c \"$0\" /proc/mounts";
+        let call = SH.call_apart().args(["-c", script]).arg(dir.path());
+        assert_eq!(call.run(&mut |_| {}).expect("runs"), b"1\n");
+        assert!(!dir.path().join("file").exists());
+    }
+
+    #[test]
+    fn failure_keeps_the_last_lines_and_the_status() {
+        let error = SH
+            .call()
+            .args(["-c", "seq 1 100 >&2; exit 7"])
+            .run(&mut |_| {})
+            .expect_err("it exits with 7");
+        let BuildError::Program { status, tail, .. } = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(status.code(), Some(7));
+        assert!(
+            tail.starts_with("89\n") && tail.ends_with("\n100"),
+            "{tail}"
+        );
+    }
+
+    #[test]
+    fn output_is_returned_and_errors_are_reported() {
+        let mut said = Vec::new();
+        let output = SH
+            .call()
+            .args(["-c", "echo out; echo one >&2; echo two >&2"])
+            .run(&mut |e| {
+                if let Event::Output(line) = e {
+                    said.push(line.to_owned());
+                }
+            })
+            .expect("runs");
+        assert_eq!(output, b"out\n");
+        assert_eq!(said, ["one", "two"]);
+    }
+
+    #[test]
+    fn much_output_on_both_streams_does_not_block() {
+        let output = SH
+            .call()
+            .args(["-c", "seq 1 50000 >&2; seq 1 50000; seq 1 50000 >&2"])
+            .run(&mut |_| {})
+            .expect("runs");
+        assert!(output.ends_with(b"\n50000\n"));
+    }
+}

@@ -1,0 +1,46 @@
+//! Rules every change keeps, all checked even if the first is broken.
+
+use crate::{header, house, run::cargo, stages::Stages};
+use anyhow::Result;
+use std::path::Path;
+
+/// Checks everything by itself.
+pub fn all(root: &Path) -> Result<()> {
+    let mut stages = Stages::default();
+    into(&mut stages, root);
+    stages.finish()
+}
+
+/// Checks everything as part of a longer chore.
+pub fn into(stages: &mut Stages, root: &Path) {
+    stages.run("format", || {
+        cargo(root).args(["fmt", "--all", "--check"]).done()
+    });
+    stages.run("lints", || {
+        cargo(root)
+            .args([
+                "clippy",
+                "--release",
+                "--workspace",
+                "--all-targets",
+                "--keep-going",
+            ])
+            .args(["--", "-D", "warnings"])
+            .done()
+    });
+    stages.run("documentation", || {
+        cargo(root)
+            .args([
+                "doc",
+                "--release",
+                "--workspace",
+                "--no-deps",
+                "--keep-going",
+                "--document-private-items",
+            ])
+            .env("RUSTDOCFLAGS", "-D warnings")
+            .done()
+    });
+    stages.run("C header", || header::check(root));
+    stages.run("house rules", || house::check(root));
+}

@@ -1,0 +1,156 @@
+//! Builds everything and lays it out as it is installed.
+//!
+//! ```text
+//! target/dist/bin/{forkyard,forkyardd,forkyard-pager}
+//! target/dist/share/forkyard/guest/{bin,lib,include,python}/…
+//! target/dist/share/forkyard/images/*.toml
+//! ```
+
+use crate::{header, run::cargo};
+use anyhow::{Context, Result};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+/// Guests are of this kind. Named so that the flags for the agent reach the
+/// agent alone, not the build scripts of what it depends on.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// What is built, from `target/`, and its place in `target/dist/`.
+const BUILT: [(&str, &str); 6] = [
+    ("release/forkyard", "bin/forkyard"),
+    ("release/forkyardd", "bin/forkyardd"),
+    ("release/forkyard-pager", "bin/forkyard-pager"),
+    (
+        "x86_64-unknown-linux-gnu/guest/forkyard-guest",
+        "share/forkyard/guest/bin/forkyard-guest",
+    ),
+    (
+        "guest/libforkyard.so",
+        "share/forkyard/guest/lib/libforkyard.so",
+    ),
+    (
+        "guest/libforkyard.a",
+        "share/forkyard/guest/lib/libforkyard.a",
+    ),
+];
+
+/// What is written, from the tree, and its place in `target/dist/`.
+const WRITTEN: [(&str, &str); 2] = [
+    (header::PLACE, "share/forkyard/guest/include/forkyard.h"),
+    (
+        "sdk/python/forkyard.py",
+        "share/forkyard/guest/python/forkyard.py",
+    ),
+];
+
+/// Builds and lays out; returns where. What has not changed is not touched.
+pub fn build(root: &Path) -> Result<PathBuf> {
+    compile(root)?;
+    let target = root.join("target");
+    let dist = target.join("dist");
+    for (from, to) in BUILT {
+        place(&target.join(from), &dist.join(to))?;
+    }
+    for (from, to) in WRITTEN {
+        place(&root.join(from), &dist.join(to))?;
+    }
+    let images = dist.join("share/forkyard/images");
+    for name in files_of(&root.join("images"))? {
+        place(&root.join("images").join(&name), &images.join(&name))?;
+    }
+    Ok(dist)
+}
+
+fn compile(root: &Path) -> Result<()> {
+    // Of the whole workspace, for then dependencies have the features they
+    // have in tests and are compiled once for both.
+    cargo(root)
+        .args(["build", "--release", "--workspace", "--bins"])
+        .done()?;
+    cargo(root)
+        .args(["build", "--profile", "guest", "--target", TARGET])
+        .args(["--package", "forkyard-guest"])
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .done()?;
+    cargo(root)
+        .args(["build", "--profile", "guest", "--package", "forkyard-sdk"])
+        .done()
+}
+
+/// Copies a file and its mode, unless the same is there already. It appears
+/// whole: a daemon may be running the one that it replaces.
+fn place(from: &Path, to: &Path) -> Result<()> {
+    let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
+    let content = read(from)?;
+    let mode = fs::metadata(from)
+        .with_context(|| from.display().to_string())?
+        .permissions()
+        .mode();
+    let same_mode = |m: fs::Metadata| m.permissions().mode() == mode;
+    if to.metadata().is_ok_and(same_mode) && read(to)? == content {
+        return Ok(());
+    }
+    let write = || {
+        fs::create_dir_all(to.parent().unwrap_or(Path::new("/")))?;
+        let new = to.with_extension("new");
+        fs::write(&new, &content)?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(mode))?;
+        fs::rename(new, to)
+    };
+    write().with_context(|| to.display().to_string())
+}
+
+/// Names of the files in a directory.
+fn files_of(dir: &Path) -> Result<Vec<PathBuf>> {
+    let list = || {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                names.push(entry.file_name().into());
+            }
+        }
+        Ok::<_, std::io::Error>(names)
+    };
+    list().with_context(|| dir.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn unchanged_file_is_not_touched_and_a_changed_one_is_replaced() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (from, to) = (dir.path().join("from"), dir.path().join("a/b/to"));
+        let inode = || fs::metadata(&to).expect("there").ino();
+        fs::write(&from, "one").expect("written");
+        fs::set_permissions(&from, fs::Permissions::from_mode(0o755)).expect("set");
+        place(&from, &to).expect("placed");
+        let first = fs::File::open(&to).expect("there");
+        let before = inode();
+        place(&from, &to).expect("placed");
+        assert_eq!(inode(), before);
+
+        fs::write(&from, "two").expect("written");
+        place(&from, &to).expect("placed");
+        assert_ne!(inode(), before, "the old one may be running");
+        assert_eq!(fs::read(&to).expect("there"), b"two");
+        assert_eq!(fs::metadata(&to).expect("there").mode() & 0o777, 0o755);
+        drop(first);
+
+        fs::set_permissions(&from, fs::Permissions::from_mode(0o700)).expect("set");
+        place(&from, &to).expect("placed");
+        assert_eq!(fs::metadata(&to).expect("there").mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn missing_file_is_named() {
+        let error = place(Path::new("/nowhere/at/all"), Path::new("/x")).expect_err("none");
+        assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+    }
+}

@@ -1,0 +1,118 @@
+//! Running other programs, cargo above all.
+
+use anyhow::{Context, Result, bail};
+use std::{
+    ffi::OsStr,
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// A program to run in the workspace's root.
+#[derive(Debug)]
+pub struct Run(Command);
+
+/// The program at `path`, to be run in `dir`.
+pub fn program(path: &Path, dir: &Path) -> Run {
+    let mut command = Command::new(path);
+    command.current_dir(dir);
+    Run(command)
+}
+
+/// The cargo that runs us.
+pub fn cargo(root: &Path) -> Run {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut run = program(Path::new(&cargo), root);
+    // What cargo tells the program it runs is not meant for another cargo: it
+    // would take the crate's variables for changed inputs and build anew.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|n| n.starts_with("CARGO_PKG_")) {
+            run.0.env_remove(name);
+        }
+    }
+    run.0.env_remove("CARGO_MANIFEST_DIR");
+    run.0.env_remove("CARGO_MANIFEST_PATH");
+    run
+}
+
+impl Run {
+    /// Adds arguments.
+    pub fn args(mut self, args: impl IntoIterator<Item: AsRef<OsStr>>) -> Self {
+        self.0.args(args);
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    /// Runs it to its end; an exit status other than 0 is an error.
+    pub fn done(mut self) -> Result<()> {
+        let status = self.0.status().with_context(|| self.name())?;
+        self.judge(status)
+    }
+
+    /// The same, passing on each line of its standard output and showing it to
+    /// `see` as well.
+    pub fn done_seeing(mut self, mut see: impl FnMut(&str)) -> Result<()> {
+        let mut child = self
+            .0
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| self.name())?;
+        let lines = child.stdout.take().map(BufReader::new);
+        for line in lines.into_iter().flat_map(|l| l.split(b'\n')) {
+            let line = line.with_context(|| self.name())?;
+            let mut out = std::io::stdout().lock();
+            out.write_all(&line)
+                .and_then(|()| out.write_all(b"\n"))
+                .and_then(|()| out.flush())
+                .context("standard output")?;
+            see(&String::from_utf8_lossy(&line));
+        }
+        let status = child.wait().with_context(|| self.name())?;
+        self.judge(status)
+    }
+
+    fn judge(&self, status: std::process::ExitStatus) -> Result<()> {
+        if !status.success() {
+            bail!("{}: {status}", self.name());
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> String {
+        let mut words = vec![self.0.get_program()];
+        words.extend(self.0.get_args());
+        let words: Vec<_> = words.iter().map(|w| w.to_string_lossy()).collect();
+        words.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Run {
+        program(Path::new("sh"), Path::new("/")).args(["-c", script])
+    }
+
+    #[test]
+    fn lines_are_seen_even_of_a_program_that_fails() {
+        let mut seen = Vec::new();
+        let run = shell("echo one; echo two; exit 3");
+        let error = run.done_seeing(|line| seen.push(line.to_owned()));
+        let error = error.expect_err("it exits with 3").to_string();
+        assert!(error.contains("exit status: 3"), "{error}");
+        assert_eq!(seen, ["one", "two"]);
+    }
+
+    #[test]
+    fn failure_is_an_error_that_names_the_command() {
+        shell("exit 0").done().expect("it exits with 0");
+        let error = shell("exit 1").done().expect_err("it exits with 1");
+        assert!(error.to_string().starts_with("sh -c exit 1"), "{error}");
+    }
+}
