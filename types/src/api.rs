@@ -140,8 +140,10 @@ pub struct ForkReport {
     pub pages_captured: PageCount,
     /// Until the last clone's vCPUs ran.
     pub running_us: u64,
-    /// Until the last clone's agent had applied its identity.
+    /// Until the last clone's user code went on, with its own identity.
     pub ready_us: u64,
+    /// Pages of the image read until then, for all clones together: each once.
+    pub pages_fetched: PageCount,
 }
 
 /// `GET /v1/vms/{id}/inspect`: where a VM's bytes are.
@@ -298,7 +300,7 @@ pub struct ApiError {
     /// What happened and why, causes joined by a colon.
     pub message: String,
     /// What the user can do about it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub hint: Option<String>,
 }
 

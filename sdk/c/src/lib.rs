@@ -1,1 +1,283 @@
-//! forkyard-sdk
+//! libforkyard: the fork API for C, in the guest.
+//!
+//! A thin face over [`forkyard_guestlink::Client`]: it turns results into
+//! return codes and keeps the reason of a thread's last failure.
+#![allow(unsafe_code)] // a C interface takes pointers; each is checked for null
+
+use forkyard_guestlink::{CallError, Client, Cloning};
+use forkyard_types::{ErrorKind, Ticket as Granted, TicketId};
+use std::{
+    cell::RefCell,
+    ffi::{CString, c_char, c_int},
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
+};
+
+/// Why a call failed: what calls return, negated in none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(non_camel_case_types)]
+pub enum ErrorCode {
+    /// The request makes no sense.
+    FORKYARD_INVALID = -1,
+    /// No such ticket, or it is used up.
+    FORKYARD_NOT_FOUND = -2,
+    /// Not possible in this state, or in a clone.
+    FORKYARD_CONFLICT = -3,
+    /// A limit is reached.
+    FORKYARD_EXHAUSTED = -4,
+    /// The agent cannot be reached or did not answer as it should.
+    FORKYARD_AGENT = -5,
+    /// It took longer than allowed.
+    FORKYARD_TIMEOUT = -6,
+    /// The host failed.
+    FORKYARD_HOST = -7,
+}
+
+/// A reservation of clones, and after a join how each of them ended.
+#[derive(Debug)]
+pub struct Ticket {
+    id: TicketId,
+    text: CString,
+    clones: Vec<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    id: u16,
+    vcpus: u8,
+    ip: CString,
+    status: c_int,
+}
+
+/// What `forkyard_ticket_status` says of a clone that never said how it ended.
+const LOST: c_int = -1;
+
+thread_local! {
+    static ERROR: RefCell<CString> = RefCell::default();
+}
+
+fn fail(code: ErrorCode, text: String) -> c_int {
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    ERROR.set(text);
+    code as c_int
+}
+
+fn failed(error: &CallError) -> c_int {
+    let code = match error.kind() {
+        ErrorKind::Invalid => ErrorCode::FORKYARD_INVALID,
+        ErrorKind::NotFound => ErrorCode::FORKYARD_NOT_FOUND,
+        ErrorKind::Conflict => ErrorCode::FORKYARD_CONFLICT,
+        ErrorKind::Exhausted => ErrorCode::FORKYARD_EXHAUSTED,
+        ErrorKind::Guest => ErrorCode::FORKYARD_AGENT,
+        ErrorKind::Timeout => ErrorCode::FORKYARD_TIMEOUT,
+        ErrorKind::Host => ErrorCode::FORKYARD_HOST,
+    };
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    fail(code, text)
+}
+
+/// Runs a call. A panic ends here: it must not unwind into C.
+fn call(work: impl FnOnce(&Client) -> Result<c_int, CallError>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(|| work(&Client::from_env()))) {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => failed(&error),
+        Err(_) => fail(
+            ErrorCode::FORKYARD_AGENT,
+            "libforkyard broke: this is a bug".to_owned(),
+        ),
+    }
+}
+
+fn no_ticket() -> c_int {
+    fail(
+        ErrorCode::FORKYARD_INVALID,
+        "no ticket was given".to_owned(),
+    )
+}
+
+impl From<Granted> for Ticket {
+    fn from(granted: Granted) -> Self {
+        let text = |text: String| CString::new(text).unwrap_or_default();
+        let place = |clone: forkyard_types::TicketClone| Place {
+            id: clone.id,
+            vcpus: clone.vcpus,
+            ip: text(clone.ip.to_string()),
+            status: LOST,
+        };
+        Self {
+            id: granted.id,
+            text: text(granted.id.to_string()),
+            clones: granted.clones.into_iter().map(place).collect(),
+        }
+    }
+}
+
+/// Reserves clones of this VM; fewer may be granted than are asked for. NULL
+/// if none were. To be freed with forkyard_ticket_free.
+#[unsafe(no_mangle)]
+pub extern "C" fn forkyard_request_ticket(count: u16) -> *mut Ticket {
+    let mut ticket = ptr::null_mut();
+    call(|client| {
+        ticket = Box::into_raw(Box::new(Ticket::from(client.request_ticket(count)?)));
+        Ok(0)
+    });
+    ticket
+}
+
+/// Clones this VM. Returns 0 in the parent and 1, 2, … in the clones, as
+/// fork(2) does; clones that could not be made are told by the join. Negative
+/// if there is no clone at all.
+///
+/// # Safety
+/// `ticket` is NULL or came from forkyard_request_ticket and was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkyard_clone(ticket: *const Ticket) -> c_int {
+    // SAFETY: null, or a living ticket by this function's contract; it is only
+    // read, and freed by nobody meanwhile.
+    let Some(ticket) = (unsafe { ticket.as_ref() }) else {
+        return no_ticket();
+    };
+    call(|client| match client.clone_vm(ticket.id)? {
+        Cloning::Parent { .. } => Ok(0),
+        Cloning::Clone { id } => Ok(id.into()),
+    })
+}
+
+/// Ends this clone: its memory and disk vanish. Returns only if that failed.
+#[unsafe(no_mangle)]
+pub extern "C" fn forkyard_exit(status: u8) -> c_int {
+    call(|client| match client.exit(status)? {})
+}
+
+/// Waits until every clone of the ticket has ended, and uses the ticket up:
+/// forkyard_ticket_status then tells how each ended. Returns the number of
+/// clones that exited with 0.
+///
+/// # Safety
+/// `ticket` is NULL or came from forkyard_request_ticket, was not freed, and
+/// no other thread uses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkyard_join(ticket: *mut Ticket) -> c_int {
+    // SAFETY: null, or a living ticket that nobody else uses, by this
+    // function's contract.
+    let Some(ticket) = (unsafe { ticket.as_mut() }) else {
+        return no_ticket();
+    };
+    call(|client| {
+        let mut well = 0;
+        for end in client.join(ticket.id)? {
+            let status = end.status.map_or(LOST, c_int::from);
+            well += c_int::from(status == 0);
+            for place in ticket.clones.iter_mut().filter(|place| place.id == end.id) {
+                place.status = status;
+            }
+        }
+        Ok(well)
+    })
+}
+
+/// Ends every clone of the ticket now, and uses the ticket up.
+///
+/// # Safety
+/// As forkyard_clone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkyard_kill(ticket: *const Ticket) -> c_int {
+    // SAFETY: as in forkyard_clone.
+    let Some(ticket) = (unsafe { ticket.as_ref() }) else {
+        return no_ticket();
+    };
+    call(|client| client.kill(ticket.id).map(|()| 0))
+}
+
+/// The number of this clone; 0 in a VM that was booted.
+#[unsafe(no_mangle)]
+pub extern "C" fn forkyard_id() -> c_int {
+    call(|client| client.id().map(c_int::from))
+}
+
+/// The ticket's name, as `vmfork` takes it. It belongs to the ticket.
+///
+/// # Safety
+/// As forkyard_clone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkyard_ticket_id(ticket: *const Ticket) -> *const c_char {
+    // SAFETY: as in forkyard_clone.
+    unsafe { ticket.as_ref() }.map_or(ptr::null(), |ticket| ticket.text.as_ptr())
+}
+
+/// How many clones were granted.
+///
+/// # Safety
+/// As forkyard_clone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkyard_ticket_count(ticket: *const Ticket) -> u16 {
+    // SAFETY: as in forkyard_clone.
+    unsafe { ticket.as_ref() }.map_or(0, |ticket| {
+        u16::try_from(ticket.clones.len()).unwrap_or(u16::MAX)
+    })
+}
+
+/// vCPUs of the clone with this number (1 and up); 0 if there is none.
+///
+/// # Safety
+/// As forkyard_clone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkyard_ticket_vcpus(ticket: *const Ticket, id: u16) -> u8 {
+    // SAFETY: as in forkyard_clone.
+    unsafe { place(ticket, id) }.map_or(0, |place| place.vcpus)
+}
+
+/// Address of the clone with this number on the family's network; NULL if
+/// there is none. It belongs to the ticket.
+///
+/// # Safety
+/// As forkyard_clone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkyard_ticket_ip(ticket: *const Ticket, id: u16) -> *const c_char {
+    // SAFETY: as in forkyard_clone.
+    unsafe { place(ticket, id) }.map_or(ptr::null(), |place| place.ip.as_ptr())
+}
+
+/// How the clone with this number ended, after a join: 0 to 255 as it said,
+/// or -1 if it was lost, could not be made, or does not exist.
+///
+/// # Safety
+/// As forkyard_clone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkyard_ticket_status(ticket: *const Ticket, id: u16) -> c_int {
+    // SAFETY: as in forkyard_clone.
+    unsafe { place(ticket, id) }.map_or(LOST, |place| place.status)
+}
+
+/// Frees a ticket, used up or not. The clones it was for live on.
+///
+/// # Safety
+/// As forkyard_join; the ticket must not be used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkyard_ticket_free(ticket: *mut Ticket) {
+    if !ticket.is_null() {
+        // SAFETY: not null, so from Box::into_raw in forkyard_request_ticket,
+        // and by this function's contract freed just here.
+        drop(unsafe { Box::from_raw(ticket) });
+    }
+}
+
+/// Why this thread's last call failed; valid until its next one fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn forkyard_error() -> *const c_char {
+    ERROR.with_borrow(|text| text.as_ptr())
+}
+
+/// # Safety
+/// As forkyard_clone; the place must not outlive the ticket.
+unsafe fn place<'a>(ticket: *const Ticket, id: u16) -> Option<&'a Place> {
+    // SAFETY: null, or a living ticket by this function's contract.
+    let ticket = unsafe { ticket.as_ref() }?;
+    ticket.clones.iter().find(|place| place.id == id)
+}

@@ -1,0 +1,170 @@
+/*
+ * libforkyard: a program in a guest forks the virtual machine it runs in.
+ *
+ *     struct forkyard_ticket *ticket = forkyard_request_ticket(4);
+ *     int id = forkyard_clone(ticket);
+ *     if (id > 0)
+ *         forkyard_exit(work(id));
+ *     forkyard_join(ticket);
+ *     forkyard_ticket_free(ticket);
+ *
+ * After the API of SnowFlock (Lagar-Cavilla et al., Table I). Calls block, may
+ * be made from any thread, and answer a negative number or NULL if they fail;
+ * forkyard_error() then says why. Link with -lforkyard, or statically with
+ * libforkyard.a -lpthread -ldl -lm.
+ */
+
+#ifndef FORKYARD_H
+#define FORKYARD_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+/*
+ Why a call failed: what calls return, negated in none.
+ */
+typedef enum forkyard_error_code {
+  /*
+   The request makes no sense.
+   */
+  FORKYARD_INVALID = -1,
+  /*
+   No such ticket, or it is used up.
+   */
+  FORKYARD_NOT_FOUND = -2,
+  /*
+   Not possible in this state, or in a clone.
+   */
+  FORKYARD_CONFLICT = -3,
+  /*
+   A limit is reached.
+   */
+  FORKYARD_EXHAUSTED = -4,
+  /*
+   The agent cannot be reached or did not answer as it should.
+   */
+  FORKYARD_AGENT = -5,
+  /*
+   It took longer than allowed.
+   */
+  FORKYARD_TIMEOUT = -6,
+  /*
+   The host failed.
+   */
+  FORKYARD_HOST = -7,
+} forkyard_error_code;
+
+/*
+ A reservation of clones, and after a join how each of them ended.
+ */
+typedef struct forkyard_ticket forkyard_ticket;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ Reserves clones of this VM; fewer may be granted than are asked for. NULL
+ if none were. To be freed with forkyard_ticket_free.
+ */
+struct forkyard_ticket *forkyard_request_ticket(uint16_t count);
+
+/*
+ Clones this VM. Returns 0 in the parent and 1, 2, … in the clones, as
+ fork(2) does; clones that could not be made are told by the join. Negative
+ if there is no clone at all.
+
+ # Safety
+ `ticket` is NULL or came from forkyard_request_ticket and was not freed.
+ */
+int forkyard_clone(const struct forkyard_ticket *ticket);
+
+/*
+ Ends this clone: its memory and disk vanish. Returns only if that failed.
+ */
+int forkyard_exit(uint8_t status);
+
+/*
+ Waits until every clone of the ticket has ended, and uses the ticket up:
+ forkyard_ticket_status then tells how each ended. Returns the number of
+ clones that exited with 0.
+
+ # Safety
+ `ticket` is NULL or came from forkyard_request_ticket, was not freed, and
+ no other thread uses it meanwhile.
+ */
+int forkyard_join(struct forkyard_ticket *ticket);
+
+/*
+ Ends every clone of the ticket now, and uses the ticket up.
+
+ # Safety
+ As forkyard_clone.
+ */
+int forkyard_kill(const struct forkyard_ticket *ticket);
+
+/*
+ The number of this clone; 0 in a VM that was booted.
+ */
+int forkyard_id(void);
+
+/*
+ The ticket's name, as `vmfork` takes it. It belongs to the ticket.
+
+ # Safety
+ As forkyard_clone.
+ */
+const char *forkyard_ticket_id(const struct forkyard_ticket *ticket);
+
+/*
+ How many clones were granted.
+
+ # Safety
+ As forkyard_clone.
+ */
+uint16_t forkyard_ticket_count(const struct forkyard_ticket *ticket);
+
+/*
+ vCPUs of the clone with this number (1 and up); 0 if there is none.
+
+ # Safety
+ As forkyard_clone.
+ */
+uint8_t forkyard_ticket_vcpus(const struct forkyard_ticket *ticket, uint16_t id);
+
+/*
+ Address of the clone with this number on the family's network; NULL if
+ there is none. It belongs to the ticket.
+
+ # Safety
+ As forkyard_clone.
+ */
+const char *forkyard_ticket_ip(const struct forkyard_ticket *ticket, uint16_t id);
+
+/*
+ How the clone with this number ended, after a join: 0 to 255 as it said,
+ or -1 if it was lost, could not be made, or does not exist.
+
+ # Safety
+ As forkyard_clone.
+ */
+int forkyard_ticket_status(const struct forkyard_ticket *ticket, uint16_t id);
+
+/*
+ Frees a ticket, used up or not. The clones it was for live on.
+
+ # Safety
+ As forkyard_join; the ticket must not be used afterwards.
+ */
+void forkyard_ticket_free(struct forkyard_ticket *ticket);
+
+/*
+ Why this thread's last call failed; valid until its next one fails.
+ */
+const char *forkyard_error(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* FORKYARD_H */

@@ -1,0 +1,26 @@
+/* Forks, joins and kills; says what came of it, for a test to compare. */
+#include <forkyard.h>
+#include <stdio.h>
+#include <string.h>
+
+int main(void)
+{
+	struct forkyard_ticket *ticket = forkyard_request_ticket(3);
+	if (!ticket) {
+		printf("no ticket: %s\n", forkyard_error());
+		return 1;
+	}
+	printf("ticket for %d: 1 has %d vcpus at %s, 9 has %d\n", forkyard_ticket_count(ticket),
+	       forkyard_ticket_vcpus(ticket, 1), forkyard_ticket_ip(ticket, 1), forkyard_ticket_vcpus(ticket, 9));
+	printf("clone %d\n", forkyard_clone(ticket));
+	printf("well %d\n", forkyard_join(ticket));
+	printf("status %d %d %d\n", forkyard_ticket_status(ticket, 1), forkyard_ticket_status(ticket, 2),
+	       forkyard_ticket_status(ticket, 9));
+	int again = forkyard_kill(ticket);
+	printf("kill %d %s\n", again == FORKYARD_NOT_FOUND, forkyard_error());
+	int null = forkyard_clone(NULL);
+	printf("null %d %s\n", null == FORKYARD_INVALID, forkyard_error());
+	forkyard_ticket_free(ticket);
+	forkyard_ticket_free(NULL);
+	return 0;
+}
