@@ -1,2 +1,70 @@
-//! forkyard-pager-bin
-fn main() {}
+//! Serves page images as files until told to end.
+//!
+//! SIGTERM and SIGINT: make room for another pager at once, serve the files
+//! that are open until they are closed, end. A second one: end now.
+
+use anyhow::Context;
+use clap::Parser;
+use forkyard_pager::Pager;
+use nix::sys::signal::{SigSet, Signal};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Serves page images as files to the virtual machines of this host.
+#[derive(Debug, Parser)]
+#[command(name = "forkyard-pager", version)]
+struct Arguments {
+    /// Directory to mount at; made if missing
+    #[arg(long, value_name = "DIR")]
+    mount: PathBuf,
+    /// Control socket
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,fuser=error"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    // Before any thread exists, so that none takes the signal instead.
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    signals.thread_block().context("cannot block signals")?;
+    // Fails where a dead pager's mount is, which will be replaced; and if there
+    // is no directory afterwards, mounting says so.
+    let _ = std::fs::create_dir_all(&arguments.mount);
+    let pager = Pager::start(&arguments.mount, &arguments.socket)?;
+    let ender = pager.ender();
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            if signals.wait().is_ok()
+                && let Err(error) = ender.withdraw()
+            {
+                tracing::warn!(%error, "cannot unmount");
+            }
+            if signals.wait().is_ok() {
+                tracing::warn!("told to end twice: ending while files are open");
+                std::process::exit(1);
+            }
+        })?;
+    // Whoever started us may have stopped listening.
+    let _ = writeln!(std::io::stdout(), "ready");
+    pager.wait().context("file system failed")
+}

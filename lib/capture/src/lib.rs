@@ -1,1 +1,185 @@
-//! forkyard-capture
+//! From a VM that stands still to an image layer.
+//!
+//! Copies the pages a process has for itself: what a booted VM ever touched,
+//! or what a clone changed of the image it is a private view of. The file that
+//! comes out is a memory file laid out as `forkyard_image` describes.
+//!
+//! ```text
+//! capture(..) --vCPUs may go on--> Captured --finish--> sealed layer file
+//! ```
+//!
+//! Stops and resumes nothing: the caller does, and whatever writes to the
+//! region between its two calls leaves the image torn. The process must stay
+//! the caller's to wait for, or its number may come to mean another.
+
+mod copier;
+mod error;
+
+pub use error::CaptureError;
+pub use forkyard_sys_host::memory::HostAddr;
+
+use copier::Copier;
+use forkyard_image::{LayerBuilder, Lineage, Slot};
+use forkyard_sys_host::memory::{anonymous_file, seal};
+use forkyard_sys_host::pagemap::{Entry, PageMap};
+use forkyard_types::{ByteCount, PageCount, PageNo};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::num::NonZeroUsize;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A VM's memory in its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Address of its first page in the process.
+    pub start: HostAddr,
+    /// Pages in it.
+    pub pages: PageCount,
+}
+
+impl Region {
+    /// Refuses what is not whole pages of one address space.
+    fn check(&self) -> Result<(), CaptureError> {
+        let end = self.start.page(PageNo(self.pages.0));
+        match self.start.is_page_aligned() && end.is_some() {
+            true => Ok(()),
+            false => Err(CaptureError::Region {
+                start: self.start.0,
+            }),
+        }
+    }
+}
+
+/// How much was looked at and copied, and how long that took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pages private to the process.
+    pub scanned: PageCount,
+    /// Pages of these that hold data: the image's own.
+    pub captured: PageCount,
+    /// Pages of these that are zero: they take no space.
+    pub zero: PageCount,
+    /// From the call of [`capture`] to its return.
+    pub elapsed: Duration,
+}
+
+/// A complete copy that is no layer file yet.
+#[derive(Debug)]
+pub struct Captured {
+    file: File,
+    builder: LayerBuilder,
+    counts: Counts,
+}
+
+/// Copies the private pages of `region` with so many threads, this one among
+/// them. Blocks until done; the process's vCPUs must stand still meanwhile and
+/// may go on once it returns.
+pub fn capture(
+    pid: u32,
+    region: Region,
+    lineage: Lineage,
+    threads: NonZeroUsize,
+) -> Result<Captured, CaptureError> {
+    let begin = Instant::now();
+    region.check()?;
+    // Sparse, with a slot for every page: no thread need wait for another to
+    // learn where it may write.
+    let destination = |source| CaptureError::Destination { source };
+    let size = Slot(region.pages.0).offset().map(ByteCount);
+    let size = size.ok_or(CaptureError::Region {
+        start: region.start.0,
+    })?;
+    let file = anonymous_file("forkyard-image", size).map_err(destination)?;
+    let copier = Copier::new(pid, region, lineage, &file)?;
+    let (builder, mut counts) = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads.get())
+            .map(|_| {
+                thread::Builder::new()
+                    .name("capture".into())
+                    .spawn_scoped(scope, || copier.run())
+            })
+            .collect();
+        let mut result = copier.run();
+        for other in others {
+            // A thread that cannot be had is one fewer, not a failure: the
+            // others take its share.
+            let Ok(other) = other else { continue };
+            let other = other.join().unwrap_or(Err(CaptureError::Thread));
+            result = result.and_then(|(mut builder, counts)| {
+                let (theirs, more) = other?;
+                builder.append(theirs);
+                Ok((builder, sum(counts, more)))
+            });
+        }
+        result
+    })?;
+    counts.elapsed = begin.elapsed();
+    Ok(Captured {
+        file,
+        builder,
+        counts,
+    })
+}
+
+impl Captured {
+    /// What was copied.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Completes the layer file and seals it against any change. Needs the
+    /// process no more.
+    pub fn finish(self) -> Result<File, CaptureError> {
+        self.builder.finish(&self.file)?;
+        seal(&self.file).map_err(|source| CaptureError::Destination { source })?;
+        Ok(self.file)
+    }
+}
+
+/// Counts the pages of `region` that are the process's own, without stopping or
+/// copying anything.
+pub fn private_pages(pid: u32, region: Region) -> Result<PageCount, CaptureError> {
+    region.check()?;
+    let map = open_map(pid)?;
+    let mut entries = vec![Entry::default(); copier::UNIT];
+    let mut private = 0;
+    for first in (0..region.pages.0).step_by(copier::UNIT) {
+        let left = usize::try_from(region.pages.0 - first).unwrap_or(usize::MAX);
+        let entries = &mut entries[..left.min(copier::UNIT)];
+        let start = region.start.page(PageNo(first));
+        let start = start.ok_or(CaptureError::Region {
+            start: region.start.0,
+        })?;
+        map.read(start, entries)
+            .map_err(|source| map_failed(pid, source))?;
+        private += entries.iter().filter(|entry| entry.is_private()).count() as u64;
+    }
+    Ok(PageCount(private))
+}
+
+fn open_map(pid: u32) -> Result<PageMap, CaptureError> {
+    PageMap::open(pid).map_err(|source| map_failed(pid, source))
+}
+
+/// A process that has ended has no page map, or an empty one until it is waited for.
+fn map_failed(pid: u32, source: io::Error) -> CaptureError {
+    let gone = matches!(
+        source.kind(),
+        ErrorKind::NotFound | ErrorKind::UnexpectedEof
+    );
+    if gone || source.raw_os_error() == Some(copier::ESRCH) {
+        CaptureError::Gone { pid }
+    } else {
+        CaptureError::PageMap { pid, source }
+    }
+}
+
+fn sum(a: Counts, b: Counts) -> Counts {
+    Counts {
+        scanned: PageCount(a.scanned.0 + b.scanned.0),
+        captured: PageCount(a.captured.0 + b.captured.0),
+        zero: PageCount(a.zero.0 + b.zero.0),
+        elapsed: a.elapsed.max(b.elapsed),
+    }
+}

@@ -1,1 +1,50 @@
-//! forkyard-pager
+//! Page images as files: `<mount>/<image id>`.
+//!
+//! ```text
+//! daemon --control socket--> catalog of images <--FUSE-- kernel <-- VMs
+//! ```
+//!
+//! A VM maps the file of an image privately and so sees its pages, written or
+//! not yet. Promises kept here:
+//!
+//! - **An image never changes.** Who can open its file cannot change what
+//!   anyone else sees: not by writing, truncating, punching holes or mapping it
+//!   shared. How, and what that costs, is said in `filesystem.rs`.
+//! - **A page is right or it is an error**: damage is EIO, never other bytes.
+//! - **Reads of a promised image wait** until it is published or fails, and keep
+//!   no one else waiting.
+//! - **A retired image lives while it is used**, by an open file or by an image
+//!   over it, and not longer.
+//! - **The pager outlives its clients**: which images exist does not depend on
+//!   any connection.
+//!
+//! Names are capabilities: an image's id is drawn from 122 random bits, the
+//! directory lists nothing, and whoever knows the id may open the file.
+//!
+//! No policy: which images there are is the daemon's decision. The kernel reads
+//! up to 1 MiB ahead, for every image alike ([`READ_AHEAD`]): right for images
+//! that are on this host.
+
+mod catalog;
+mod client;
+mod control;
+mod error;
+mod filesystem;
+mod mount;
+mod pager;
+mod protocol;
+mod service;
+
+pub use client::PagerClient;
+pub use error::{PagerError, StartError};
+pub use filesystem::READ_AHEAD;
+pub use pager::{Ender, Pager};
+pub use protocol::{Refusal, Shutdown};
+
+use forkyard_types::ImageId;
+use std::path::{Path, PathBuf};
+
+/// The file of `image` in a pager mounted at `mount`.
+pub fn image_path(mount: &Path, image: ImageId) -> PathBuf {
+    mount.join(image.to_string())
+}

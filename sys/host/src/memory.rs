@@ -1,1 +1,157 @@
-//! (to be written)
+//! Memory of other processes, and memory of our own that has a descriptor.
+//!
+//! What another process has in its memory is copied, never looked at in
+//! place: it may change at any time and is never a slice of ours.
+
+use forkyard_types::{ByteCount, PAGE_SIZE, PageNo};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, pwritev};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
+
+/// An address in some process on this host, not necessarily this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostAddr(pub u64);
+
+impl HostAddr {
+    /// Address of the `page`th page of what starts here, or `None` where that
+    /// would overflow.
+    pub fn page(self, page: PageNo) -> Option<Self> {
+        self.0.checked_add(page.start()?.0).map(Self)
+    }
+
+    /// Whether a page starts here.
+    pub fn is_page_aligned(self) -> bool {
+        self.0.is_multiple_of(PAGE_SIZE as u64)
+    }
+}
+
+/// A stretch of another process's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it starts.
+    pub start: HostAddr,
+    /// Bytes in it.
+    pub bytes: usize,
+}
+
+/// Most pieces one [`read_process`] takes: the kernel's `UIO_MAXIOV`.
+pub const MAX_PIECES: usize = 1024;
+
+/// Copies `pieces` of the process, one after the other, to the start of `out`.
+/// Answers how many bytes it got: fewer than asked for when a piece, or part
+/// of one, is not mapped there. `ESRCH` when the process is gone.
+pub fn read_process(pid: u32, pieces: &[Piece], out: &mut [u8]) -> io::Result<usize> {
+    let pid = i32::try_from(pid).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let remote = pieces
+        .iter()
+        .map(|piece| {
+            let base = usize::try_from(piece.start.0);
+            base.map(|base| RemoteIoVec {
+                base,
+                len: piece.bytes,
+            })
+        })
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let mut local = [IoSliceMut::new(out)];
+    Ok(process_vm_readv(Pid::from_raw(pid), &mut local, &remote)?)
+}
+
+/// An empty file of `size` that lives in memory alone and can be sealed.
+/// `name` is what `/proc/PID/fd` shows.
+pub fn anonymous_file(name: &str, size: ByteCount) -> io::Result<File> {
+    let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+    let file = File::from(fd);
+    file.set_len(size.0)?;
+    Ok(file)
+}
+
+/// Forbids for good, to everyone, to change the contents or the size of an
+/// [`anonymous_file`].
+pub fn seal(file: &File) -> io::Result<()> {
+    let all = SealFlag::F_SEAL_WRITE
+        | SealFlag::F_SEAL_SHRINK
+        | SealFlag::F_SEAL_GROW
+        | SealFlag::F_SEAL_SEAL;
+    fcntl(file, FcntlArg::F_ADD_SEALS(all))?;
+    Ok(())
+}
+
+/// Writes all of `pieces`, one after the other, from byte `offset` of the file on.
+/// `pieces` is used up.
+pub fn write_all_at(
+    file: impl AsFd,
+    mut pieces: &mut [IoSlice<'_>],
+    offset: u64,
+) -> io::Result<()> {
+    let mut offset = offset;
+    while !pieces.is_empty() {
+        let at = i64::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        match pwritev(file.as_fd(), pieces, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                offset += written as u64;
+                IoSlice::advance_slices(&mut pieces, written);
+            }
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn own_memory_is_read_in_pieces_in_their_order() {
+        let text = *b"in pieces";
+        let at = |offset: usize| HostAddr((text.as_ptr().addr() + offset) as u64);
+        let pieces = [
+            Piece {
+                start: at(3),
+                bytes: 6,
+            },
+            Piece {
+                start: at(0),
+                bytes: 2,
+            },
+        ];
+        let mut out = [0; 8];
+        let got = read_process(std::process::id(), &pieces, &mut out).expect("ourselves");
+        assert_eq!((got, &out), (8, b"piecesin"));
+    }
+
+    #[test]
+    fn sealed_file_can_neither_be_written_nor_resized() {
+        let file = anonymous_file("test", ByteCount(4096)).expect("memfd");
+        write_all_at(
+            &file,
+            &mut [IoSlice::new(b"to"), IoSlice::new(b"gether")],
+            4,
+        )
+        .expect("open");
+        seal(&file).expect("seals");
+        assert!(file.write_all_at(b"x", 0).is_err());
+        assert!(file.set_len(0).is_err() && file.set_len(8192).is_err());
+        let mut out = [0; 8];
+        file.read_exact_at(&mut out, 4).expect("reads");
+        assert_eq!(&out, b"together");
+    }
+
+    #[test]
+    fn process_that_does_not_exist_is_reported_as_such() {
+        let piece = Piece {
+            start: HostAddr(4096),
+            bytes: 1,
+        };
+        let error = read_process(i32::MAX as u32, &[piece], &mut [0]).expect_err("no such process");
+        assert_eq!(error.raw_os_error(), Some(nix::libc::ESRCH));
+    }
+}

@@ -1,1 +1,231 @@
-//! (to be written)
+//! Starting a process with exactly the descriptors, credentials and session it
+//! is meant to have, and holding on to a process that may not be our child.
+//!
+//! A [`PidFd`] names one process for as long as it is held: when that process
+//! ends and its number is given to another, the descriptor still names the
+//! first, so that neither a wait nor a signal can reach a stranger.
+
+use std::{
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+        unix::process::CommandExt,
+    },
+    process::Command,
+    sync::Arc,
+};
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// A process, named by a descriptor. Readable (`poll`) once it has ended.
+#[derive(Debug)]
+pub struct PidFd(OwnedFd);
+
+impl PidFd {
+    /// Opens the process that has this number now; `ESRCH` if none has.
+    ///
+    /// Unless it is an unreaped child, the caller must check afterwards that
+    /// it is the one meant: the number may have changed hands before the call.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: takes two integers and no pointer; a number that names no
+        // process is refused.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
+        // SAFETY: the call just returned this descriptor (close-on-exec by
+        // definition), and nothing else knows of it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Sends `SIGKILL`. A process that has already ended is not an error.
+    pub fn kill(&self) -> io::Result<()> {
+        // SAFETY: the descriptor is ours and open; a null `siginfo` asks for
+        // the one `kill` would send; no flags are defined for it.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.0.as_raw_fd(),
+                libc::SIGKILL,
+                std::ptr::null::<libc::siginfo_t>(),
+                0,
+            )
+        };
+        match sent {
+            0 => Ok(()),
+            _ => match io::Error::last_os_error() {
+                gone if gone.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+                other => Err(other),
+            },
+        }
+    }
+}
+
+/// Tells when a process has ended.
+#[derive(Debug)]
+pub struct Ending(AsyncFd<Arc<PidFd>>);
+
+impl Ending {
+    /// Watches a process. Must be called within a tokio runtime; panics
+    /// otherwise.
+    pub fn of(process: Arc<PidFd>) -> io::Result<Self> {
+        // SAFETY: the descriptor is owned by the `PidFd`, which never changes
+        // or closes it while it lives, and the `Arc` given away here keeps it
+        // alive for as long as it is registered.
+        let registered = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?;
+        Ok(Self(registered))
+    }
+
+    /// Resolves once the process has ended; for a child that is when it can be
+    /// reaped without blocking. Cancel-safe.
+    pub async fn wait(&self) -> io::Result<()> {
+        self.0.readable().await.map(drop)
+    }
+}
+
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for PidFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Who a process is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// All its supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// Makes `command` start a process in a session of its own, with these
+/// credentials, and with no descriptors but the three standard ones and
+/// `inherited`, which keep their numbers.
+///
+/// The descriptors are closed on this side when `command` is dropped.
+pub fn isolate(command: &mut Command, credentials: Credentials, inherited: Vec<OwnedFd>) {
+    let Credentials { uid, gid, groups } = credentials;
+    // SAFETY: between fork and exec the closure makes system calls alone: it
+    // neither allocates nor takes a lock, whatever the other threads of this
+    // process held when it was forked.
+    unsafe {
+        command.pre_exec(move || {
+            check(libc::setsid())?;
+            check(libc::setgroups(groups.len(), groups.as_ptr()))?;
+            check(libc::setresgid(gid, gid, gid))?;
+            check(libc::setresuid(uid, uid, uid))?;
+            keep_only(&inherited)
+        });
+    }
+}
+
+/// In a child about to `exec`: marks every descriptor beyond the standard
+/// three to be closed there, save those given.
+fn keep_only(inherited: &[OwnedFd]) -> io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    const CLOEXEC: libc::c_int = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
+    // SAFETY: takes integers only, and with this flag closes nothing yet.
+    check(unsafe { libc::close_range(FIRST, libc::c_uint::MAX, CLOEXEC) })?;
+    for fd in inherited {
+        // SAFETY: the descriptor is open, for `fd` owns it; clearing its flags
+        // affects this process alone.
+        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) })?;
+    }
+    Ok(())
+}
+
+fn check(returned: libc::c_int) -> io::Result<()> {
+    match returned {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::{
+        fs::File,
+        io::Read,
+        process::{Child, Stdio},
+    };
+
+    fn ended(process: &PidFd, timeout: PollTimeout) -> bool {
+        let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, timeout).expect("poll") == 1
+    }
+
+    fn sleeper() -> Child {
+        Command::new("sleep").arg("600").spawn().expect("sleep")
+    }
+
+    #[test]
+    fn a_killed_process_is_seen_to_end() {
+        let mut child = sleeper();
+        let process = PidFd::open(child.id()).expect("alive");
+        assert!(!ended(&process, PollTimeout::ZERO));
+        process.kill().expect("killed");
+        assert!(ended(&process, PollTimeout::NONE));
+        child.wait().expect("reaped");
+        process.kill().expect("killing the dead is no error");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_process_wakes_who_waits_for_it() {
+        let mut child = sleeper();
+        let process = Arc::new(PidFd::open(child.id()).expect("alive"));
+        let ending = Ending::of(process.clone()).expect("watched");
+        let waiting = tokio::spawn(async move { ending.wait().await });
+        process.kill().expect("killed");
+        waiting.await.expect("no panic").expect("ended");
+        assert!(child.try_wait().expect("ours").is_some());
+    }
+
+    #[test]
+    fn a_number_no_process_has_cannot_be_opened() {
+        let mut child = sleeper();
+        let pid = child.id();
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        let error = PidFd::open(pid).expect_err("gone");
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn only_what_is_meant_to_is_inherited() {
+        let (reader, writer) = std::io::pipe().expect("pipe");
+        let leak = File::open("/dev/zero").expect("device");
+        // Without this the standard library's own flag would close it anyway.
+        nix::fcntl::fcntl(&leak, nix::fcntl::F_SETFD(nix::fcntl::FdFlag::empty())).expect("flags");
+        let given = writer.as_raw_fd();
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg(format!("ls -l /proc/$$/fd >&{given}; id -u >&{given}; id -G >&{given}; [ $(cut -d' ' -f6 /proc/$$/stat) = $$ ] && echo leader >&{given}"))
+            .stdin(Stdio::null());
+        let nobody = Credentials {
+            uid: 65534,
+            gid: 65534,
+            groups: vec![4242],
+        };
+        isolate(&mut command, nobody, vec![writer.into()]);
+        let mut child = command.spawn().expect("spawned as root");
+        drop(command);
+        let mut told = String::new();
+        { reader }.read_to_string(&mut told).expect("told");
+        assert!(child.wait().expect("reaped").success());
+        assert!(told.contains(&format!(" {given} -> pipe:")), "{told}");
+        assert!(!told.contains("/dev/zero"), "{told}");
+        assert!(told.ends_with("\n65534\n65534 4242\nleader\n"), "{told}");
+    }
+}

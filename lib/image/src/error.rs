@@ -1,0 +1,121 @@
+//! What can be wrong with a layer or an image.
+
+use crate::{Checksum, Slot};
+use forkyard_types::{ImageId, PageCount, PageNo};
+use std::io;
+
+/// Why a layer could not be opened, written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// The host refused to read the file, or it ended early.
+    #[error("cannot read layer file")]
+    Read {
+        /// What the host said.
+        source: io::Error,
+    },
+    /// The host refused to write the file.
+    #[error("cannot write layer file")]
+    Write {
+        /// What the host said.
+        source: io::Error,
+    },
+    /// The file is no intact layer.
+    #[error("not an intact layer")]
+    Format(#[from] Flaw),
+    /// A page does not have the contents it was written with.
+    #[error("{page} of image {image} is damaged")]
+    Damaged {
+        /// Image whose layer holds it.
+        image: ImageId,
+        /// The page.
+        page: PageNo,
+    },
+    /// A layer was laid over another image than the one it was made from.
+    #[error("layer lies over {wants:?}, not over {got:?}")]
+    WrongParent {
+        /// Parent it names.
+        wants: Option<ImageId>,
+        /// Parent it was given.
+        got: Option<ImageId>,
+    },
+    /// The image would have too many layers to be read in reasonable time.
+    #[error("image would have more than {max} layers")]
+    TooDeep {
+        /// Most an image may have.
+        max: usize,
+    },
+    /// Pages asked for lie outside the image.
+    #[error("{first} and the {pages} from there are not all inside {size}")]
+    OutOfRange {
+        /// First page asked for.
+        first: PageNo,
+        /// Pages asked for.
+        pages: PageCount,
+        /// Size of the image.
+        size: PageCount,
+    },
+    /// A buffer does not hold a whole number of pages.
+    #[error("{bytes} bytes are not a whole number of pages")]
+    NotPages {
+        /// Its length.
+        bytes: usize,
+    },
+}
+
+/// What makes a file no layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// It does not start like one.
+    #[error("does not start with a layer's mark")]
+    Magic,
+    /// It was written by another version of this program.
+    #[error("layer format version {0} is not known here")]
+    Version(u32),
+    /// The header's checksum is wrong.
+    #[error("header is damaged")]
+    Header,
+    /// A header field has a value no writer gives it.
+    #[error("header field {0} makes no sense")]
+    Field(&'static str),
+    /// The file ends before its contents do.
+    #[error("file has {have} bytes of {want}")]
+    Truncated {
+        /// Bytes it has.
+        have: u64,
+        /// Bytes its header promises.
+        want: u64,
+    },
+    /// The index's checksum is wrong.
+    #[error("index has checksum {have:?}, not {want:?}")]
+    Index {
+        /// Checksum of what is there.
+        have: Checksum,
+        /// Checksum in the header.
+        want: Checksum,
+    },
+    /// An extent is empty, starts before the one before it ends, or lies
+    /// outside the image.
+    #[error("extent at {first} is out of place")]
+    Extent {
+        /// Its first page.
+        first: PageNo,
+    },
+    /// An extent's data lies outside the file's slots.
+    #[error("data of extent at {first} is outside the file: {slot:?}")]
+    Slot {
+        /// Its first page.
+        first: PageNo,
+        /// Its first slot.
+        slot: Slot,
+    },
+    /// The extents hold another number of pages than there are checksums.
+    #[error("extents hold {have}, checksums are for {want}")]
+    DataPages {
+        /// Pages in the extents.
+        have: PageCount,
+        /// Checksums.
+        want: PageCount,
+    },
+}

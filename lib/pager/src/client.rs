@@ -1,0 +1,145 @@
+//! The pager as a daemon sees it.
+
+use crate::protocol::{Answer, Hello, Request, VERSION, receive, send};
+use crate::{PagerError, Refusal, Shutdown};
+use forkyard_image::Lineage;
+use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A pager that does not answer for so long never will.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection to a pager. All calls block; clones share the connection, and
+/// calls from several threads take turns. A call after one that broke the
+/// connection makes a new one; none is repeated by itself.
+#[derive(Clone, Debug)]
+pub struct PagerClient {
+    socket: Arc<Path>,
+    connection: Arc<Mutex<Option<UnixStream>>>,
+}
+
+impl PagerClient {
+    /// Connects to the pager that listens at `socket`.
+    pub fn connect(socket: &Path) -> Result<Self, PagerError> {
+        let stream = greet(socket)?;
+        Ok(Self {
+            socket: socket.into(),
+            connection: Arc::new(Mutex::new(Some(stream))),
+        })
+    }
+
+    /// The file of `image` exists from now on and has so many pages; reads wait
+    /// until it is published.
+    pub fn promise(&self, image: ImageId, pages: PageCount) -> Result<(), PagerError> {
+        self.done(&Request::Promise { image, pages }, None)
+    }
+
+    /// An image is there, promised before or not: its own layer is in `layer`,
+    /// which nobody may change any more, and its parent is published.
+    pub fn publish(&self, lineage: Lineage, layer: impl AsFd) -> Result<(), PagerError> {
+        self.done(&Request::publish(lineage), Some(layer.as_fd()))
+    }
+
+    /// A promised image will not come: whoever waits for it, or reads it later,
+    /// gets an I/O error.
+    pub fn fail(&self, image: ImageId, reason: &str) -> Result<(), PagerError> {
+        self.done(
+            &Request::Fail {
+                image,
+                reason: reason.to_owned(),
+            },
+            None,
+        )
+    }
+
+    /// The image cannot be opened any more, nor laid a layer over. Who has it
+    /// open keeps it.
+    pub fn retire(&self, image: ImageId) -> Result<(), PagerError> {
+        self.done(&Request::Retire { image }, None)
+    }
+
+    /// How an image is used.
+    pub fn stats(&self, image: ImageId) -> Result<ImageUse, PagerError> {
+        match self.call(&Request::Stats { image }, None)? {
+            Answer::Stats(usage) => Ok(usage),
+            Answer::Done | Answer::List(_) => Err(PagerError::Answer),
+        }
+    }
+
+    /// All images that are not retired.
+    pub fn list(&self) -> Result<Vec<ImageView>, PagerError> {
+        match self.call(&Request::List, None)? {
+            Answer::List(images) => Ok(images),
+            Answer::Done | Answer::Stats(_) => Err(PagerError::Answer),
+        }
+    }
+
+    /// Whether the pager answers.
+    pub fn ping(&self) -> Result<(), PagerError> {
+        self.done(&Request::Ping, None)
+    }
+
+    /// Ends the pager; [`Refusal::InUse`] if files are open and it is to wait.
+    pub fn shutdown(&self, how: Shutdown) -> Result<(), PagerError> {
+        self.done(&Request::Shutdown(how), None)
+    }
+
+    fn done(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<(), PagerError> {
+        match self.call(request, file)? {
+            Answer::Done => Ok(()),
+            Answer::Stats(_) | Answer::List(_) => Err(PagerError::Answer),
+        }
+    }
+
+    fn call(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<Answer, PagerError> {
+        // A panic elsewhere cannot leave a stream half used: it is put back
+        // only after a whole answer.
+        let mut connection = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let stream = match connection.take() {
+            Some(stream) => stream,
+            None => greet(&self.socket)?,
+        };
+        send(&stream, request, file).map_err(broken)?;
+        let answer: Result<Answer, Refusal> = hear(&stream)?;
+        *connection = Some(stream);
+        answer.map_err(PagerError::Refused)
+    }
+}
+
+/// Connects, and makes sure that both speak the same version.
+fn greet(socket: &Path) -> Result<UnixStream, PagerError> {
+    let connect = |source| PagerError::Connect {
+        socket: PathBuf::from(socket),
+        source,
+    };
+    let stream = UnixStream::connect(socket).map_err(connect)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(connect)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(connect)?;
+    send(&stream, &Hello { version: VERSION }, None).map_err(broken)?;
+    match hear::<Hello>(&stream)?.version {
+        VERSION => Ok(stream),
+        theirs => Err(PagerError::Version {
+            theirs,
+            ours: VERSION,
+        }),
+    }
+}
+
+fn hear<T: serde::de::DeserializeOwned>(stream: &UnixStream) -> Result<T, PagerError> {
+    match receive(stream).map_err(broken)? {
+        Some((message, _)) => Ok(message),
+        None => Err(broken(ErrorKind::UnexpectedEof.into())),
+    }
+}
+
+fn broken(source: io::Error) -> PagerError {
+    PagerError::Transport { source }
+}

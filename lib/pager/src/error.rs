@@ -1,0 +1,91 @@
+//! What can go wrong on either side of the control socket.
+
+use crate::Refusal;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a call to the pager failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PagerError {
+    /// The pager understood and will not do it.
+    #[error("pager refuses")]
+    Refused(#[source] Refusal),
+    /// No pager listens there.
+    #[error("cannot connect to the pager at {}", socket.display())]
+    Connect {
+        /// Its control socket.
+        socket: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+    /// The connection broke. Whether the call took effect is not known.
+    #[error("connection to the pager broke")]
+    Transport {
+        /// What the host said.
+        source: io::Error,
+    },
+    /// The pager is of another version.
+    #[error("pager speaks version {theirs}, this program {ours}")]
+    Version {
+        /// What it speaks.
+        theirs: u32,
+        /// What we speak.
+        ours: u32,
+    },
+    /// The pager answered something else than what was asked.
+    #[error("pager gave an answer to another question")]
+    Answer,
+}
+
+impl PagerError {
+    /// What the pager said, if it was the pager that refused.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            Self::Connect { .. } | Self::Transport { .. } | Self::Version { .. } | Self::Answer => {
+                None
+            }
+        }
+    }
+}
+
+/// Why a pager could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Another pager answers at the same socket.
+    #[error("another pager serves {}", socket.display())]
+    AlreadyRunning {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// A living file system of the same kind is mounted there.
+    #[error("{} is in use by another pager", mount.display())]
+    MountInUse {
+        /// The mount point.
+        mount: PathBuf,
+    },
+    /// The file system could not be mounted.
+    #[error("cannot mount {}", mount.display())]
+    Mount {
+        /// The mount point.
+        mount: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+    /// The control socket could not be made.
+    #[error("cannot listen at {}", socket.display())]
+    Listen {
+        /// The socket.
+        socket: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+    /// A thread could not be started.
+    #[error("cannot start a thread")]
+    Thread {
+        /// What the host said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,292 @@
+//! What client and pager say to each other.
+//!
+//! A message is its length (4 bytes, little-endian) and so many bytes of JSON;
+//! the descriptor of a layer travels with the first byte of the request that
+//! needs it. Both sides first say [`Hello`], then the client asks and the
+//! pager answers, one at a time.
+
+use forkyard_image::Lineage;
+use forkyard_sys_host::fdpass;
+use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// The version spoken here.
+pub(crate) const VERSION: u32 = 1;
+/// Longest message. A list of all images takes some 250 bytes for each.
+const MAX_MESSAGE: usize = 16 << 20;
+
+/// The first message in each direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// Version of all that follows.
+    pub version: u32,
+}
+
+/// What a client may ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Request {
+    Ping,
+    Promise {
+        image: ImageId,
+        pages: PageCount,
+    },
+    /// Comes with the layer's descriptor.
+    Publish {
+        image: ImageId,
+        parent: Option<ImageId>,
+    },
+    Fail {
+        image: ImageId,
+        reason: String,
+    },
+    Retire {
+        image: ImageId,
+    },
+    Stats {
+        image: ImageId,
+    },
+    List,
+    Shutdown(Shutdown),
+}
+
+impl Request {
+    pub fn publish(lineage: Lineage) -> Self {
+        Self::Publish {
+            image: lineage.image,
+            parent: lineage.parent,
+        }
+    }
+}
+
+/// What the pager may answer to a request it carries out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    Done,
+    Stats(ImageUse),
+    List(Vec<ImageView>),
+}
+
+/// When a pager should end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shutdown {
+    /// Now if no file is open, else not at all.
+    WhenUnused,
+    /// Now, whoever still maps its files: they get SIGBUS.
+    Now,
+}
+
+/// Why the pager did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Refusal {
+    /// It has no such image.
+    #[error("no image {image}")]
+    UnknownImage {
+        /// The image.
+        image: ImageId,
+    },
+    /// It has that image already, promised, published or failed.
+    #[error("image {image} exists already")]
+    AlreadyExists {
+        /// The image.
+        image: ImageId,
+    },
+    /// The promise of that image was broken before.
+    #[error("image {image} has failed")]
+    HasFailed {
+        /// The image.
+        image: ImageId,
+    },
+    /// The image to lie over is not known.
+    #[error("no parent image {parent}")]
+    ParentUnknown {
+        /// The image missing.
+        parent: ImageId,
+    },
+    /// The image to lie over is only promised, or failed.
+    #[error("parent image {parent} is not published")]
+    ParentNotReady {
+        /// That image.
+        parent: ImageId,
+    },
+    /// The layer is of another size than was promised.
+    #[error("{got} published, {promised} promised")]
+    WrongSize {
+        /// Pages promised.
+        promised: PageCount,
+        /// Pages in the layer.
+        got: PageCount,
+    },
+    /// The layer names another image or another parent than the request.
+    #[error("file holds a layer of image {image} over {parent:?}")]
+    WrongLineage {
+        /// Image it names.
+        image: ImageId,
+        /// Parent it names.
+        parent: Option<ImageId>,
+    },
+    /// The file is no intact layer.
+    #[error("bad layer: {why}")]
+    BadLayer {
+        /// What is wrong, causes joined by a colon.
+        why: String,
+    },
+    /// A layer was to come with the request and did not.
+    #[error("no file came with the request")]
+    MissingFile,
+    /// Files are open, so ending would kill their users.
+    #[error("{files} files are in use")]
+    InUse {
+        /// Open files.
+        files: u32,
+    },
+    /// The host would not do it.
+    #[error("host refuses: {why}")]
+    Host {
+        /// What it said.
+        why: String,
+    },
+}
+
+/// Sends one message, with a descriptor if one belongs to it.
+pub(crate) fn send<T: Serialize>(
+    stream: &UnixStream,
+    message: &T,
+    fd: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let body = serde_json::to_vec(message)?;
+    let length = u32::try_from(body.len())
+        .ok()
+        .filter(|_| body.len() <= MAX_MESSAGE);
+    let length = length.ok_or_else(|| io::Error::from(ErrorKind::InvalidInput))?;
+    let mut frame = length.to_le_bytes().to_vec();
+    frame.extend(body);
+    fdpass::send(stream, &frame, fd)
+}
+
+/// Receives one message and the descriptor that came with it; `None` when the
+/// peer has closed the connection between two messages.
+pub(crate) fn receive<T: DeserializeOwned>(
+    stream: &UnixStream,
+) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let mut length = [0; 4];
+    let (got, fd) = fdpass::receive(stream, &mut length)?;
+    if got == 0 {
+        return Ok(None);
+    }
+    let mut rest = stream;
+    rest.read_exact(&mut length[got..])?;
+    let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
+    if length > MAX_MESSAGE {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    let mut body = Vec::new();
+    // Grows with what arrives, not with what the length claims.
+    rest.take(length as u64).read_to_end(&mut body)?;
+    if body.len() < length {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    Ok(Some((serde_json::from_slice(&body)?, fd)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn pair() -> (UnixStream, UnixStream) {
+        UnixStream::pair().expect("pair")
+    }
+
+    #[test]
+    fn every_request_comes_back_as_it_was() {
+        let (here, there) = pair();
+        let image = ImageId::random();
+        let requests = [
+            Request::Ping,
+            Request::Promise {
+                image,
+                pages: PageCount(7),
+            },
+            Request::Publish {
+                image,
+                parent: Some(ImageId::random()),
+            },
+            Request::Publish {
+                image,
+                parent: None,
+            },
+            Request::Fail {
+                image,
+                reason: "läuft nicht".into(),
+            },
+            Request::Retire { image },
+            Request::Stats { image },
+            Request::List,
+            Request::Shutdown(Shutdown::WhenUnused),
+            Request::Shutdown(Shutdown::Now),
+        ];
+        for request in requests {
+            send(&here, &request, None).expect("sends");
+            let (got, fd) = receive::<Request>(&there)
+                .expect("receives")
+                .expect("not the end");
+            assert_eq!(got, request);
+            assert!(fd.is_none());
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_message_are_as_documented() {
+        let (here, mut there) = pair();
+        send(
+            &here,
+            &Request::Promise {
+                image: ImageId(Default::default()),
+                pages: PageCount(3),
+            },
+            None,
+        )
+        .expect("sends");
+        drop(here);
+        let mut raw = Vec::new();
+        there.read_to_end(&mut raw).expect("reads");
+        let body = br#"{"promise":{"image":"00000000-0000-0000-0000-000000000000","pages":3}}"#;
+        assert_eq!(raw[..4], [70, 0, 0, 0]);
+        assert_eq!(raw[4..], body[..]);
+    }
+
+    #[test]
+    fn message_longer_than_allowed_is_refused_unread() {
+        let (mut here, there) = pair();
+        here.write_all(&u32::MAX.to_le_bytes()).expect("writes");
+        let error = receive::<Request>(&there).expect_err("too long");
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn message_cut_short_is_an_error_and_not_the_end() {
+        for cut in [2, 6] {
+            let (mut here, there) = pair();
+            here.write_all(&[8, 0, 0, 0, b'"', b'P'][..cut])
+                .expect("writes");
+            drop(here);
+            assert!(receive::<Request>(&there).is_err());
+        }
+    }
+
+    #[test]
+    fn unknown_request_is_an_error() {
+        let (mut here, there) = pair();
+        here.write_all(b"\x09\0\0\0\"destroy\"").expect("writes");
+        assert!(receive::<Request>(&there).is_err());
+    }
+}

@@ -1,0 +1,204 @@
+//! The catalog, and the answering of reads from it.
+//!
+//! What the file system and the control socket share. A read is answered on
+//! the thread it came in on if its image is there; a read that waited is
+//! answered by a thread kept for that, so that neither the publisher nor the
+//! kernel's next request waits for it.
+
+use crate::Refusal;
+use crate::catalog::{Catalog, Node, Published, Verdict};
+use forkyard_image::{Image, Layer};
+use forkyard_types::{ByteOff, ImageId, PAGE_SIZE, PageCount, PageNo};
+use fuser::{Errno, INodeNo, Notifier, ReplyData};
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+
+/// A read the kernel waits for. Dropped unanswered, it answers EIO.
+#[derive(Debug)]
+pub(crate) struct PendingRead {
+    pub offset: ByteOff,
+    pub bytes: u32,
+    pub reply: ReplyData,
+}
+
+/// Reads whose image has come.
+type Due = (Node, Image, Vec<PendingRead>);
+
+#[derive(Debug)]
+pub(crate) struct Service {
+    catalog: Mutex<Catalog<PendingRead>>,
+    due: Sender<Due>,
+    /// Set once the file system is mounted.
+    kernel: OnceLock<Notifier>,
+}
+
+thread_local! {
+    /// Kept between reads: a fresh one would cost a page fault for each page.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Service {
+    /// A service without images, and its answering thread, which ends with it.
+    pub fn start() -> io::Result<Arc<Self>> {
+        let (due, arrived) = channel();
+        let (catalog, kernel) = (Mutex::new(Catalog::new()), OnceLock::new());
+        let service = Arc::new(Self {
+            catalog,
+            due,
+            kernel,
+        });
+        // Not an `Arc`: the thread must not keep alive what it ends with.
+        let weak = Arc::downgrade(&service);
+        thread::Builder::new()
+            .name("answer".into())
+            .spawn(move || {
+                let arrived: Receiver<Due> = arrived;
+                for (node, image, waiting) in arrived {
+                    let Some(service) = weak.upgrade() else { break };
+                    waiting
+                        .into_iter()
+                        .for_each(|read| service.serve(node, &image, read));
+                }
+            })?;
+        Ok(service)
+    }
+
+    /// From now on the kernel is told of names that vanish.
+    pub fn mounted(&self, kernel: Notifier) {
+        // There is one mount in the life of a service.
+        let _ = self.kernel.set(kernel);
+    }
+
+    /// The catalog, for as long as the guard lives. No method of ours may be
+    /// called meanwhile.
+    pub fn catalog(&self) -> MutexGuard<'_, Catalog<PendingRead>> {
+        // Its methods leave it consistent at every point at which they can panic.
+        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers a read, now or when its image comes.
+    pub fn read(&self, node: Node, read: PendingRead) {
+        let verdict = self.catalog().read(node, read);
+        match verdict {
+            Verdict::Serve(image, read) => self.serve(node, &image, read),
+            Verdict::Kept => {}
+            Verdict::Refuse(read) => read.reply.error(Errno::EIO),
+        }
+    }
+
+    fn serve(&self, node: Node, image: &Image, read: PendingRead) {
+        let Some(span) = Span::of(read.offset, read.bytes, image.pages()) else {
+            return read.reply.data(&[]);
+        };
+        BUFFER.with_borrow_mut(|buffer| {
+            let whole = span.pages * PAGE_SIZE;
+            if buffer.len() < whole {
+                buffer.resize(whole, 0);
+            }
+            match image.read(span.first, &mut buffer[..whole]) {
+                Ok(()) => {
+                    // Before the answer, so that whoever has it finds it counted.
+                    self.catalog().served(node, PageCount(span.pages as u64));
+                    read.reply.data(&buffer[span.skip..span.skip + span.bytes]);
+                }
+                Err(error) => {
+                    let (image, page) = (image.lineage().image, span.first);
+                    let error: &dyn std::error::Error = &error;
+                    tracing::error!(%image, %page, error, "cannot serve pages");
+                    read.reply.error(Errno::EIO);
+                }
+            }
+        });
+    }
+
+    /// Publishes a layer and has the reads that waited for it answered.
+    pub fn publish(&self, layer: Layer) -> Result<(), Refusal> {
+        let published = self.catalog().publish(layer)?;
+        let Published {
+            node,
+            image,
+            waiting,
+        } = published;
+        if !waiting.is_empty() {
+            // Fails only if the thread is gone; the reads then answer themselves.
+            let _ = self.due.send((node, image, waiting));
+        }
+        Ok(())
+    }
+
+    /// Breaks a promise: reads that waited, and later ones, get EIO.
+    pub fn fail(&self, image: ImageId, reason: &str) -> Result<(), Refusal> {
+        let waiting = self.catalog().fail(image)?;
+        tracing::warn!(%image, reason, waiting = waiting.len(), "image failed");
+        waiting
+            .into_iter()
+            .for_each(|read| read.reply.error(Errno::EIO));
+        Ok(())
+    }
+
+    /// Takes an image's name away, here and in the kernel.
+    pub fn retire(&self, image: ImageId) -> Result<(), Refusal> {
+        let (_, waiting) = self.catalog().retire(image)?;
+        waiting
+            .into_iter()
+            .for_each(|read| read.reply.error(Errno::EIO));
+        let name = image.to_string();
+        if let Some(kernel) = self.kernel.get()
+            && let Err(error) = kernel.inval_entry(INodeNo::ROOT, OsStr::new(&name))
+        {
+            // The name cannot be opened in any case; it may only be seen longer.
+            tracing::debug!(%image, %error, "kernel keeps a retired name");
+        }
+        Ok(())
+    }
+}
+
+/// The whole pages a read touches, and the part of them it wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    first: PageNo,
+    pages: usize,
+    skip: usize,
+    bytes: usize,
+}
+
+impl Span {
+    /// Cut off at the end of an image of `size`; `None` if nothing is left.
+    fn of(offset: ByteOff, bytes: u32, size: PageCount) -> Option<Self> {
+        let end = size.bytes()?.0.min(offset.0.checked_add(u64::from(bytes))?);
+        let bytes = usize::try_from(end.checked_sub(offset.0)?)
+            .ok()
+            .filter(|n| *n > 0)?;
+        let first = offset.page();
+        let skip = usize::try_from(offset.0 - first.start()?.0).ok()?;
+        Some(Self {
+            first,
+            pages: (skip + bytes).div_ceil(PAGE_SIZE),
+            skip,
+            bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn read_is_widened_to_pages_and_cut_at_the_end() {
+        let span = |offset, bytes| {
+            let span = Span::of(ByteOff(offset), bytes, PageCount(3))?;
+            Some((span.first.0, span.pages, span.skip, span.bytes))
+        };
+        assert_eq!(span(4096, 4096), Some((1, 1, 0, 4096)));
+        assert_eq!(span(4095, 2), Some((0, 2, 4095, 2)));
+        assert_eq!(span(8192, 1 << 20), Some((2, 1, 0, 4096)));
+        assert_eq!(span(3 * 4096, 1), None);
+        assert_eq!(span(u64::MAX, 1), None);
+        assert_eq!(span(0, 0), None);
+    }
+}

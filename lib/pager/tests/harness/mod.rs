@@ -1,0 +1,224 @@
+//! A pager in a process of its own, with a directory of its own: this test
+//! program, run again.
+
+use forkyard_image::{LayerBuilder, Lineage, Slot};
+use forkyard_pager::{Pager, PagerClient, PagerError, StartError, image_path};
+use forkyard_sys_host::mapping::Mapping;
+use forkyard_sys_host::memory::anonymous_file;
+use forkyard_types::{ByteCount, ImageId, ImageUse, PAGE_SIZE, PageCount, PageNo};
+use nix::mount::{MntFlags, umount2};
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Lines};
+use std::num::NonZeroUsize;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const DIRECTORY: &str = "FORKYARD_TEST_PAGER";
+/// Longer than anything here takes on a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A pager's process, mount and socket; all gone on drop.
+pub struct Fixture {
+    directory: TempDir,
+    process: Process,
+    pub client: PagerClient,
+}
+
+/// A pager's process and what it says: it would fail with no one to say it to.
+pub struct Process {
+    child: Child,
+    _says: Lines<BufReader<ChildStdout>>,
+}
+
+impl Fixture {
+    pub fn start() -> Self {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        fs::create_dir(mount_of(directory.path())).expect("creates");
+        let process = spawn(directory.path()).expect("pager starts");
+        let client = PagerClient::connect(&socket_of(directory.path())).expect("connects");
+        Self {
+            directory,
+            process,
+            client,
+        }
+    }
+
+    /// Starts another pager at the same place; answers whether it did.
+    pub fn start_another(&self) -> bool {
+        spawn(self.directory.path()).is_some()
+    }
+
+    /// Replaces the pager, which must have died, by a new one.
+    pub fn restart(&mut self) {
+        self.process = spawn(self.directory.path()).expect("pager starts again");
+    }
+
+    pub fn connect(&self) -> Result<PagerClient, PagerError> {
+        PagerClient::connect(&socket_of(self.directory.path()))
+    }
+
+    pub fn mount(&self) -> PathBuf {
+        mount_of(self.directory.path())
+    }
+
+    pub fn path(&self, image: ImageId) -> PathBuf {
+        image_path(&self.mount(), image)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    pub fn kill(&mut self) {
+        self.process.child.kill().expect("ours");
+        self.process.child.wait().expect("ours");
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        self.process.child.wait().expect("ours")
+    }
+
+    /// Whether anything is mounted where the pager was.
+    pub fn has_mount(&self) -> bool {
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("reads");
+        mounts.contains(&*self.mount().to_string_lossy())
+    }
+
+    /// Publishes an image of its own with these pages.
+    pub fn publish(&self, pages: u64, filled: impl Fn(u64) -> u8) -> ImageId {
+        let lineage = Lineage {
+            image: ImageId::random(),
+            parent: None,
+        };
+        self.client
+            .publish(lineage, layer(lineage, pages, filled))
+            .expect("publishes");
+        lineage.image
+    }
+
+    pub fn open(&self, image: ImageId) -> io::Result<File> {
+        File::options()
+            .read(true)
+            .write(true)
+            .open(self.path(image))
+    }
+
+    pub fn view(&self, image: ImageId, pages: u64) -> Mapping {
+        Mapping::private(self.open(image).expect("opens"), size(pages)).expect("maps")
+    }
+
+    pub fn stats(&self, image: ImageId) -> ImageUse {
+        self.client.stats(image).expect("known")
+    }
+
+    /// Bytes of memory files the pager has open.
+    pub fn layers_open(&self) -> usize {
+        let links = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("lists");
+        let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
+        targets
+            .filter(|target| target.to_string_lossy().contains("memfd:"))
+            .count()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = self.process.child.kill();
+        let _ = self.process.child.wait();
+        // Also what a test has left over it.
+        while umount2(&self.mount(), MntFlags::MNT_DETACH).is_ok() {}
+    }
+}
+
+fn mount_of(directory: &Path) -> PathBuf {
+    directory.join("mount")
+}
+
+fn socket_of(directory: &Path) -> PathBuf {
+    directory.join("socket")
+}
+
+/// `None` if it says that it does not start.
+fn spawn(directory: &Path) -> Option<Process> {
+    let mut child = Command::new(env::current_exe().expect("we are a program"))
+        .args(["harness::be_a_pager", "--exact", "--ignored", "--nocapture"])
+        .env(DIRECTORY, directory)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut says = BufReader::new(child.stdout.take().expect("piped")).lines();
+    if says
+        .by_ref()
+        .map_while(Result::ok)
+        .any(|line| line == "ready")
+    {
+        return Some(Process { child, _says: says });
+    }
+    let _ = child.wait();
+    None
+}
+
+#[test]
+#[ignore = "run by other tests, in a process of its own"]
+fn be_a_pager() {
+    let directory = PathBuf::from(env::var_os(DIRECTORY).expect("started as a pager"));
+    match Pager::start(&mount_of(&directory), &socket_of(&directory)) {
+        Ok(pager) => {
+            println!("\nready");
+            pager.wait().expect("serves until unmounted");
+        }
+        Err(StartError::AlreadyRunning { .. }) => println!("\nanother runs"),
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// `pages` pages of memory as a mapping's length.
+pub fn size(pages: u64) -> NonZeroUsize {
+    NonZeroUsize::new(usize::try_from(pages).expect("fits") * PAGE_SIZE).expect("not empty")
+}
+
+/// What a page is filled with in these tests; never 0.
+pub fn filling(page: u64) -> u8 {
+    u8::try_from(page % 250 + 1).expect("a byte")
+}
+
+/// A layer whose pages are filled with one byte each; 0 leaves a page absent.
+pub fn layer(lineage: Lineage, pages: u64, filled: impl Fn(u64) -> u8) -> File {
+    let file = anonymous_file("layer", ByteCount(0)).expect("memfd");
+    let mut builder = LayerBuilder::new(lineage, PageCount(pages));
+    let mut slot = Slot(0);
+    for number in 0..pages {
+        let bytes = [filled(number); PAGE_SIZE];
+        if bytes[0] != 0 {
+            file.write_all_at(&bytes, slot.offset().expect("fits"))
+                .expect("writes");
+            builder.data(PageNo(number), slot, forkyard_image::Checksum::of(&bytes));
+            slot.0 += 1;
+        }
+    }
+    builder.finish(&file).expect("a layer");
+    file
+}
+
+/// First and last byte of a page of a mapping, which must be alike.
+pub fn byte(view: &Mapping, page: u64) -> u8 {
+    let start = usize::try_from(page).expect("fits") * PAGE_SIZE;
+    let (mut first, mut last) = ([0], [0]);
+    view.read(start, &mut first).expect("inside");
+    view.read(start + PAGE_SIZE - 1, &mut last).expect("inside");
+    assert_eq!(first, last, "page {page} is torn");
+    first[0]
+}
+
+/// Waits until something becomes true that has no event to wait for.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

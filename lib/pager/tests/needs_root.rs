@@ -1,0 +1,16 @@
+//! The pager as VMs meet it: real FUSE mounts, real processes, real mappings.
+//! Needs to be root and `/dev/fuse`.
+
+#[path = "harness/mod.rs"]
+mod harness;
+#[path = "../../capture/tests/puppet/mod.rs"]
+mod puppet;
+
+#[path = "needs_root/lifecycle.rs"]
+mod lifecycle;
+#[path = "needs_root/sharing.rs"]
+mod sharing;
+#[path = "needs_root/speed.rs"]
+mod speed;
+#[path = "needs_root/waiting.rs"]
+mod waiting;
