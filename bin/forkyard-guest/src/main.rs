@@ -1,2 +1,34 @@
-//! forkyard-guest
-fn main() {}
+//! `forkyard-guest`: the one program of ours in a guest, under three names.
+//!
+//! `/init` in the initramfs makes any root file system a guest; the agent
+//! talks to the host; `vmfork` is the fork API for shells. Static, and without
+//! a runtime of threads it does not need: it is in every guest's memory.
+
+mod agent;
+mod init;
+mod vmfork;
+
+use std::{path::Path, process::ExitCode};
+
+/// Name the agent runs under: systemd spares processes whose name begins so
+/// when it ends all others at shutdown (systemd.io/ROOT_STORAGE_DAEMONS).
+const AGENT: &str = "@forkyard-guest";
+/// The same program, once the root file system is there.
+const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let (name, words) = words.split_first().map_or(("", [].as_slice()), |(name, words)| (name.as_str(), words));
+    let name = Path::new(name).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    match (name, words) {
+        ("vmfork", words) => vmfork::main(words),
+        ("init", _) if std::process::id() == 1 => init::main(),
+        (_, [role]) if role == "agent" => agent::supervise(),
+        (_, [role]) if role == "worker" => agent::work(),
+        (_, [role, words @ ..]) if role == "vmfork" => vmfork::main(words),
+        _ => {
+            eprintln!("forkyard-guest: started by the guest's initramfs, not by hand; for shells there is `vmfork`");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,1 +1,64 @@
-//! forkyard-fork
+//! A host of VMs that fork: their lives from boot to end, tickets, families,
+//! and the fork itself.
+//!
+//! Policy and order of steps live here; every mechanism is a crate of its own
+//! (engine, capture, pager, disk, network, guest link, records). Knows nothing
+//! of HTTP.
+
+mod adopt;
+mod bases;
+mod blocking;
+mod boot;
+mod calls;
+mod clone;
+mod doctor;
+mod end;
+mod error;
+mod exec;
+mod folders;
+mod fork;
+mod generation;
+mod host;
+mod pager_process;
+mod registry;
+mod ticket;
+mod vm;
+
+pub use error::HostError;
+pub use folders::Folders;
+pub use host::{Host, Options};
+pub use ticket::{Denied, Promise, Tickets};
+
+pub use forkyard_vmm::AccelChoice;
+
+use forkyard_vmm::Accel;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+fn since_1970() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    since_1970().as_secs()
+}
+
+/// Nanoseconds since 1970.
+fn now_ns() -> u64 {
+    u64::try_from(since_1970().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A value as the store keeps it.
+fn to_text(value: &impl serde::Serialize) -> Result<String, HostError> {
+    serde_json::to_string(value).map_err(|e| HostError::Invalid(format!("cannot be recorded: {e}")))
+}
+
+/// The accelerator of a record. One that is unknown is the safe one.
+fn accel_of(text: &str) -> Accel {
+    match text == Accel::Kvm.to_string() {
+        true => Accel::Kvm,
+        false => Accel::Tcg,
+    }
+}

@@ -1,1 +1,27 @@
-//! forkyard-guestlink
+//! What host and agent say to each other.
+//!
+//! ```text
+//! forkyardd                      QEMU                  forkyard-guest          program
+//!   Guest ── task ── unix socket ── virtio-serial port ── agent ── agent.sock ── Client
+//!            frames of ToGuest and ToHost                      frames of Ask and
+//!                                                              Result<Answer, ApiError>
+//! ```
+//!
+//! Messages and their framing are shared by both ends. The host's side is
+//! async; the guest's blocks, and is free of tokio. Who may ask for what is
+//! decided by whoever receives a call, not here.
+
+mod client;
+mod frame;
+mod message;
+mod sync;
+
+#[cfg(feature = "host")]
+mod host;
+
+pub use client::{CallError, Client, Cloning, IDENTITY_FILE, SOCKET, SOCKET_ENV};
+pub use frame::{Decoder, EncodeError, FrameError, MAX_PAYLOAD, encode};
+#[cfg(feature = "host")]
+pub use host::{Exec, ExecInput, ExecOut, Guest, Hello, LinkError};
+pub use message::*;
+pub use sync::{FrameReader, ReadError, send};

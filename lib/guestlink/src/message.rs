@@ -9,6 +9,13 @@ use serde::{Deserialize, Serialize};
 /// Version of these messages; both sides must speak the same one.
 pub const VERSION: u16 = 1;
 
+/// Most bytes of a command's input or output in one message.
+pub const CHUNK: usize = 32 << 10;
+
+/// Messages of a command's output, and of its input, that may be under way
+/// before their reader asks for more: what a slow reader can make anyone hold.
+pub const WINDOW: u16 = 16;
+
 /// Number of a command's run, chosen by the host, unique while the link lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Session(pub u32);
@@ -20,7 +27,8 @@ pub struct CallId(pub u32);
 /// From the host to the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToGuest {
-    /// First word on every connection; answered by [`ToHost::Hello`].
+    /// First word on a connection to a guest that runs; answered by
+    /// [`ToHost::Hello`]. Calls and commands of earlier connections are over.
     Hello {
         /// The host's [`VERSION`].
         version: u16,
@@ -53,8 +61,23 @@ pub enum ToGuest {
     ExecInput {
         /// The command.
         session: Session,
-        /// The bytes.
+        /// The bytes, [`CHUNK`] at most.
+        #[serde(with = "serde_bytes")]
         data: Vec<u8>,
+    },
+    /// Room for this many more [`ToHost::ExecOutput`], on top of the [`WINDOW`]
+    /// each command starts with.
+    ExecMore {
+        /// The command.
+        session: Session,
+        /// How many.
+        chunks: u16,
+    },
+    /// Nobody listens any more: hang up on the command, and discard what it
+    /// still writes.
+    ExecDetach {
+        /// The command.
+        session: Session,
     },
     /// Send a command's process group this signal.
     ExecSignal {
@@ -94,6 +117,8 @@ pub struct Cloned {
 /// From the agent to the host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToHost {
+    /// The agent has just started: whatever was asked of an earlier one is lost.
+    Started,
     /// Answer to [`ToGuest::Hello`].
     Hello {
         /// The agent's [`VERSION`].
@@ -126,7 +151,8 @@ pub enum ToHost {
         session: Session,
         /// Where to.
         stream: Stream,
-        /// What; never empty.
+        /// What: [`CHUNK`] bytes at most, never none.
+        #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
     /// A command ended, after all its output; or it could not be started.
@@ -135,6 +161,14 @@ pub enum ToHost {
         session: Session,
         /// How.
         outcome: Result<ExitStatus, String>,
+    },
+    /// Room for this many more [`ToGuest::ExecInput`], on top of the [`WINDOW`]
+    /// each command starts with.
+    ExecMore {
+        /// The command.
+        session: Session,
+        /// How many.
+        chunks: u16,
     },
     /// A guest program calls the fork API; answered by [`ToGuest::Reply`].
     Call {

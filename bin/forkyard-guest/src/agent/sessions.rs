@@ -1,0 +1,215 @@
+//! Commands that the host runs.
+//!
+//! Output goes out in chunks, so many at a time as its reader asks for; a
+//! command whose reader is slow waits, and nothing piles up. When nobody
+//! listens any more, output is read and dropped: the command goes on.
+
+use super::{identity, outbox::Outbox, userland};
+use forkyard_guestlink::{CHUNK, Session, Stream, ToHost, WINDOW};
+use forkyard_types::ExitStatus;
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    os::unix::process::{CommandExt, ExitStatusExt},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{Sender, channel},
+    },
+    thread,
+};
+
+const PATH: &str = "/opt/forkyard/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// How much a command may say, and whether anyone listens.
+#[derive(Debug)]
+struct Flow {
+    state: Mutex<Window>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+enum Window {
+    Open(u32),
+    Detached,
+}
+
+#[derive(Debug)]
+struct Running {
+    flow: Arc<Flow>,
+    input: Sender<Vec<u8>>,
+    group: Pid,
+}
+
+type Table = Arc<Mutex<BTreeMap<Session, Running>>>;
+
+/// The commands that run.
+#[derive(Debug)]
+pub struct Sessions {
+    outbox: Arc<Outbox>,
+    table: Table,
+}
+
+impl Sessions {
+    pub fn new(outbox: Arc<Outbox>) -> Self {
+        Self { outbox, table: Table::default() }
+    }
+
+    /// Starts a command.
+    pub fn start(&self, session: Session, argv: Vec<String>, env: Vec<(String, String)>) {
+        let mut child = match spawn(&argv, env) {
+            Ok(child) => child,
+            Err(why) => return self.outbox.push(ToHost::ExecEnd { session, outcome: Err(why) }),
+        };
+        let flow = Arc::new(Flow { state: Mutex::new(Window::Open(WINDOW.into())), changed: Condvar::new() });
+        let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+        let (input, inputs) = channel();
+        let (outbox, table) = (self.outbox.clone(), self.table.clone());
+        if let Some(stdin) = child.stdin.take() {
+            let (outbox, flow) = (outbox.clone(), flow.clone());
+            thread::spawn(move || feed(session, stdin, inputs, &outbox, &flow));
+        }
+        lock(&table).insert(session, Running { flow: flow.clone(), input, group });
+        thread::spawn(move || {
+            let (out, err) = (child.stdout.take(), child.stderr.take());
+            thread::scope(|scope| {
+                scope.spawn(|| pump(session, Stream::Out, out, &outbox, &flow));
+                scope.spawn(|| pump(session, Stream::Err, err, &outbox, &flow));
+            });
+            let outcome = ended(&mut child);
+            lock(&table).remove(&session);
+            if flow.is_heard() {
+                outbox.push(ToHost::ExecEnd { session, outcome });
+            }
+        });
+    }
+
+    /// Bytes for its standard input; none of them means end of file.
+    pub fn input(&self, session: Session, data: Vec<u8>) {
+        if let Some(running) = lock(&self.table).get(&session) {
+            // One that reads no more needs no input.
+            let _ = running.input.send(data);
+        }
+    }
+
+    /// Its reader has room for more.
+    pub fn more(&self, session: Session, chunks: u16) {
+        if let Some(running) = lock(&self.table).get(&session) {
+            running.flow.more(chunks.into());
+        }
+    }
+
+    /// Hangs up on it.
+    pub fn detach(&self, session: Session) {
+        if let Some(running) = lock(&self.table).remove(&session) {
+            running.flow.detach();
+            let _ = killpg(running.group, Signal::SIGHUP);
+        }
+    }
+
+    /// Nobody listens to any of them any more; they go on.
+    pub fn detach_all(&self) {
+        for running in std::mem::take(&mut *lock(&self.table)).into_values() {
+            running.flow.detach();
+        }
+    }
+
+    /// Sends its process group a signal.
+    pub fn signal(&self, session: Session, signal: u8) {
+        if let Some(running) = lock(&self.table).get(&session)
+            && let Ok(signal) = Signal::try_from(i32::from(signal))
+        {
+            let _ = killpg(running.group, signal);
+        }
+    }
+}
+
+impl Flow {
+    /// Waits for room for one chunk; false if nobody listens.
+    fn take(&self) -> bool {
+        let full = |window: &mut Window| matches!(window, Window::Open(0));
+        let state = self.changed.wait_while(lock(&self.state), full);
+        match &mut *state.unwrap_or_else(PoisonError::into_inner) {
+            Window::Open(room) => {
+                *room -= 1;
+                true
+            }
+            Window::Detached => false,
+        }
+    }
+
+    fn more(&self, chunks: u32) {
+        if let Window::Open(room) = &mut *lock(&self.state) {
+            *room = room.saturating_add(chunks);
+        }
+        self.changed.notify_all();
+    }
+
+    fn detach(&self) {
+        *lock(&self.state) = Window::Detached;
+        self.changed.notify_all();
+    }
+
+    fn is_heard(&self) -> bool {
+        matches!(*lock(&self.state), Window::Open(_))
+    }
+}
+
+fn spawn(argv: &[String], env: Vec<(String, String)>) -> Result<Child, String> {
+    let (program, arguments) = argv.split_first().ok_or("no command")?;
+    let failed = |error: std::io::Error| format!("cannot run {program}: {error}");
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env_clear()
+        .env("PATH", PATH)
+        .env("HOME", "/root")
+        .env("LANG", "C.UTF-8")
+        .envs(identity::variables())
+        .envs(env)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    forkyard_sys_guest::command::in_cgroup(&mut command, userland::exec_procs().map_err(failed)?);
+    command.spawn().map_err(failed)
+}
+
+fn feed(session: Session, mut stdin: ChildStdin, inputs: std::sync::mpsc::Receiver<Vec<u8>>, outbox: &Outbox, flow: &Flow) {
+    for data in inputs {
+        if data.is_empty() || stdin.write_all(&data).is_err() {
+            return;
+        }
+        if flow.is_heard() {
+            outbox.push(ToHost::ExecMore { session, chunks: 1 });
+        }
+    }
+}
+
+fn pump(session: Session, stream: Stream, from: Option<impl Read>, outbox: &Outbox, flow: &Flow) {
+    let Some(mut from) = from else { return };
+    let mut buffer = vec![0; CHUNK];
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        if flow.take() {
+            outbox.push(ToHost::ExecOutput { session, stream, data: buffer[..read].to_vec() });
+        }
+    }
+}
+
+fn ended(child: &mut Child) -> Result<ExitStatus, String> {
+    let status = child.wait().map_err(|error| format!("cannot wait for it: {error}"))?;
+    let small = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
+    Ok(match (status.code(), status.signal()) {
+        (Some(code), _) => ExitStatus::Code(small(code)),
+        (None, signal) => ExitStatus::Signal(small(signal.unwrap_or_default())),
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

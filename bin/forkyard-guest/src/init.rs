@@ -1,0 +1,144 @@
+//! The initramfs: makes any Linux root file system a guest, unchanged.
+//!
+//! ```text
+//! modules -> root disk -> our own folder on it -> the agent -> the image's init
+//! ```
+//!
+//! The image's init, and whatever it starts, goes into a cgroup of its own,
+//! which it sees as the root by a namespace: the agent, outside, can hold all
+//! of it still.
+
+mod root;
+
+use crate::{AGENT, PROGRAM};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+    sys::{
+        reboot::{RebootMode, reboot},
+        wait::wait,
+    },
+};
+use std::{
+    convert::Infallible,
+    ffi::CString,
+    fs::{self, File},
+    io,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Command, ExitCode},
+};
+
+/// The image's init, where it does not say otherwise.
+const INITS: [&str; 4] = ["/sbin/init", "/etc/init", "/bin/init", "/usr/lib/systemd/systemd"];
+
+/// What went wrong, and with what.
+pub type Outcome<T = ()> = Result<T, String>;
+
+/// Says what was being done when something failed.
+pub fn doing<E: std::fmt::Display>(what: impl Into<String>) -> impl FnOnce(E) -> String {
+    let what = what.into();
+    move |error| format!("{what}: {error}")
+}
+
+/// Process 1: does not return unless there is nothing to run.
+pub fn main() -> ExitCode {
+    match boot() {
+        Ok(never) => match never {},
+        Err(why) => {
+            say(&format!("forkyard: this guest cannot start: {why}"));
+            power_off()
+        }
+    }
+}
+
+fn boot() -> Outcome<Infallible> {
+    for (kind, place) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
+        mount_at(kind, Path::new(place))?;
+    }
+    let cmdline = fs::read_to_string("/proc/cmdline").map_err(doing("read the kernel's command line"))?;
+    let option = |name: &str| cmdline.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    load_modules()?;
+    if option("forkyard.probe") == Some("1") {
+        say("forkyard-probe-ok");
+        power_off();
+    }
+    root::enter(option("root").unwrap_or("/dev/vda"))?;
+    let procs = crate::agent::userland::prepare()?;
+    start_agent()?;
+    // From here on this is the image's process.
+    fs::write(&procs, "1").map_err(doing("enter the image's cgroup"))?;
+    unshare(CloneFlags::CLONE_NEWCGROUP).map_err(doing("make the cgroup look like the root"))?;
+    let chosen = option("forkyard.init").into_iter().chain(INITS).find(|path| Path::new(path).exists());
+    match chosen {
+        Some(path) => {
+            let error = Command::new(path).exec();
+            Err(format!("run {path}: {error}"))
+        }
+        // An image without an init, a container's say: orphans are still reaped.
+        None => loop {
+            if wait().is_err() {
+                std::thread::sleep(std::time::Duration::from_secs(1));
+            }
+        },
+    }
+}
+
+pub fn mount_at(kind: &str, place: &Path) -> Outcome {
+    fs::create_dir_all(place).map_err(doing(format!("create {}", place.display())))?;
+    mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>)
+        .map_err(doing(format!("mount {kind} on {}", place.display())))
+}
+
+/// Loads the modules that the initramfs brings, in its order. One that is
+/// built into the kernel, or of no use to this machine, is no failure.
+fn load_modules() -> Outcome {
+    let Ok(order) = fs::read_to_string("/modules") else { return Ok(()) };
+    for name in order.lines() {
+        let path = Path::new("/lib/modules").join(name);
+        let file = File::open(&path).map_err(doing(format!("open {}", path.display())))?;
+        if let Err(error) = nix::kmod::finit_module(&file, &CString::default(), nix::kmod::ModuleInitFlags::empty())
+            && error != nix::Error::EEXIST
+        {
+            say(&format!("forkyard: module {name} not loaded: {error}"));
+        }
+    }
+    Ok(())
+}
+
+fn start_agent() -> Outcome {
+    let started = Command::new(PROGRAM).arg0(AGENT).arg("agent").spawn();
+    started.map(drop).map_err(doing("start the agent"))
+}
+
+/// To the console, and never in the way of anything.
+fn say(text: &str) {
+    let _ = fs::write("/dev/console", format!("{text}\n"));
+}
+
+fn power_off() -> ! {
+    // The console's last words are still on their way.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let _: Result<Infallible, _> = reboot(RebootMode::RB_POWER_OFF);
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Copies a folder and all in it.
+pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_tree(&from, &to)?;
+        } else if kind.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&from)?, &to)?;
+        } else {
+            fs::copy(&from, &to)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! `vmfork`: the fork API for shells, and `vmfork run`, a parallel job in one
+//! line.
+
+mod report;
+mod run;
+
+use forkyard_guestlink::{CallError, Client, Cloning};
+use forkyard_types::TicketId;
+use std::{fmt::Display, process::ExitCode};
+
+const HELP: &str = "\
+vmfork: fork this virtual machine
+
+  vmfork run [-n N] [--no-prefix] -- COMMAND [ARG...]
+      Clones this VM N times (1 if not said), runs COMMAND in each clone with
+      FORKYARD_ID (1 to N) and FORKYARD_COUNT set, prints what they write as
+      `[ID] line`, joins, and exits with the first code that is not 0.
+      Example: vmfork run -n 4 -- sh -c 'echo part $FORKYARD_ID of $FORKYARD_COUNT'
+
+  vmfork id            print the number of this clone, 0 in a VM that was booted
+  vmfork ticket N      reserve N clones; prints the ticket
+  vmfork clone TICKET  clone; prints 0 in the parent, 1 and up in the clones
+  vmfork exit CODE     end this clone; its memory and disk vanish
+  vmfork join TICKET   wait until every clone has ended; prints `ID CODE` for each
+  vmfork kill TICKET   end every clone now
+      Example: t=$(vmfork ticket 2); [ $(vmfork clone $t) = 0 ] || vmfork exit 7; vmfork join $t
+
+Exit codes: 0 done; 1 it failed; 2 the command line is wrong; run: see there.
+";
+
+/// Why it failed: what the agent said, or the words were wrong.
+#[derive(Debug)]
+enum Failure {
+    Usage(String),
+    Failed(String),
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        Self::Failed(chain(&error))
+    }
+}
+
+/// Does what the words say.
+pub fn main(words: &[String]) -> ExitCode {
+    match dispatch(words) {
+        Ok(code) => code,
+        Err(Failure::Usage(what)) => {
+            eprintln!("vmfork: {what}; see `vmfork --help`");
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(what)) => {
+            eprintln!("vmfork: {what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(words: &[String]) -> Result<ExitCode, Failure> {
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let client = Client::from_env();
+    match words.as_slice() {
+        [] => return Err(Failure::Usage("no command".into())),
+        ["run", rest @ ..] if !asks_help(rest) => return run::run(&client, rest),
+        ["id"] => println!("{}", client.id()?),
+        ["ticket", count] => println!("{}", client.request_ticket(number(count)?)?.id),
+        ["clone", ticket] => match client.clone_vm(self::ticket(ticket)?)? {
+            Cloning::Parent { failed } => {
+                report_failed(&failed);
+                println!("0");
+            }
+            Cloning::Clone { id } => println!("{id}"),
+        },
+        ["exit", status] => match client.exit(number(status)?)? {},
+        ["join", ticket] => {
+            for end in client.join(self::ticket(ticket)?)? {
+                println!(
+                    "{} {}",
+                    end.id,
+                    end.status
+                        .map_or("lost".to_owned(), |status| status.to_string())
+                );
+            }
+        }
+        ["kill", ticket] => client.kill(self::ticket(ticket)?)?,
+        words if asks_help(words) => print!("{HELP}"),
+        [word, ..] => {
+            return Err(Failure::Usage(format!(
+                "{word}: no such command, or not with these words"
+            )));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn asks_help(words: &[&str]) -> bool {
+    words
+        .iter()
+        .take_while(|word| **word != "--")
+        .any(|word| matches!(*word, "-h" | "--help" | "help"))
+}
+
+fn report_failed(failed: &[(u16, String)]) {
+    for (id, why) in failed {
+        eprintln!("vmfork: clone {id} could not be made: {why}");
+    }
+}
+
+fn number<N: std::str::FromStr<Err: Display>>(word: &str) -> Result<N, Failure> {
+    word.parse()
+        .map_err(|error| Failure::Usage(format!("{word}: {error}")))
+}
+
+fn ticket(word: &str) -> Result<TicketId, Failure> {
+    number(word)
+}
+
+/// An error and its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn wrong_words_are_refused_before_anything_is_asked_of_the_agent() {
+        for line in [
+            "",
+            "forkbomb",
+            "ticket many",
+            "clone me",
+            "exit 256",
+            "join",
+            "run",
+            "run -n",
+            "run -n x -- true",
+            "run -n 0 -- true",
+        ] {
+            assert!(
+                matches!(dispatch(&words(line)), Err(Failure::Usage(_))),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn help_is_given_wherever_it_is_asked_for_but_not_for_the_users_command() {
+        for line in ["--help", "help", "run --help", "ticket -h"] {
+            assert!(dispatch(&words(line)).is_ok(), "{line}");
+        }
+        assert!(!asks_help(&["-n", "1", "--", "ls", "--help"]));
+    }
+}

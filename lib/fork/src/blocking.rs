@@ -1,0 +1,18 @@
+//! Work that blocks, kept off the threads that serve everyone.
+
+use crate::HostError;
+
+/// Runs `work` on a thread of its own. Cancelling the future abandons only the
+/// result: the work goes on to its end.
+pub(crate) async fn blocking<T, E>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, HostError>
+where
+    T: Send + 'static,
+    E: Into<HostError> + Send + 'static,
+{
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome.map_err(Into::into),
+        Err(broke) => std::panic::resume_unwind(broke.into_panic()),
+    }
+}

@@ -1,0 +1,202 @@
+//! Booting a VM: the founder of a family.
+
+use crate::{
+    Host, HostError,
+    bases::Base,
+    vm::{Body, Vm, network_of},
+};
+use forkyard_disk::{Backing, Format};
+use forkyard_guestlink::{Guest, Identify};
+use forkyard_store::VmRecord;
+use forkyard_types::{
+    ByteCount, Epoch, FamilyId, Member, RunRequest, VmId, VmName, VmState, VmView,
+};
+use forkyard_vmm::{Accel, BootSpec, Engine, Kernel, Machine as _, Owner, Probe};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::mpsc;
+
+/// How long a guest may take until its agent answers; slow hosts are slow.
+const BOOT: Duration = Duration::from_secs(120);
+/// Quiet on the console but for what matters; `no_timer_check` because the
+/// check fails by chance where a busy host emulates the timer.
+const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off";
+const VCPUS: std::ops::RangeInclusive<u8> = 1..=64;
+const MEMORY_MIB: std::ops::RangeInclusive<u64> = 64..=1 << 20;
+
+impl Host {
+    /// Boots a VM and waits until its agent answers. Not cancel-safe: run it
+    /// on a task of its own.
+    pub async fn run(&self, request: RunRequest) -> Result<VmView, HostError> {
+        if !VCPUS.contains(&request.vcpus) {
+            return Err(HostError::Invalid(format!(
+                "{} vCPUs: wanted 1 to {}",
+                request.vcpus,
+                VCPUS.end()
+            )));
+        }
+        if !MEMORY_MIB.contains(&request.memory_mib) {
+            return Err(HostError::Invalid(format!(
+                "{} MiB: wanted {} or more",
+                request.memory_mib,
+                MEMORY_MIB.start()
+            )));
+        }
+        if let Some(name) = &request.name
+            && let Ok(vm) = self.vm(name.as_str())
+        {
+            let name = vm.name().to_string();
+            return Err(forkyard_store::StoreError::NameTaken { name }.into());
+        }
+        let base = self
+            .bases
+            .base(request.image.clone(), request.kernel.clone())
+            .await?;
+        let accel = *self
+            .accel
+            .get_or_try_init(|| self.choose_accel(&base))
+            .await?;
+        let family = self
+            .store
+            .found_family(FamilyId::random(), forkyard_network::Subnet::FAMILIES)?;
+        let id = VmId::random();
+        let record = VmRecord {
+            id,
+            name: request
+                .name
+                .clone()
+                .map_or_else(|| made_up(&request.image, id), Ok)?,
+            family: family.id,
+            member: Member(0),
+            birth: None,
+            epoch: Epoch::random(),
+            image: request.image,
+            vcpus: request.vcpus,
+            memory: ByteCount::from_mib(request.memory_mib).unwrap_or_default(),
+            uid: self.registry().take_uid()?,
+            accel: accel.to_string(),
+            state: VmState::Starting,
+            created: crate::now(),
+            warm: request.warm,
+            memory_image: None,
+            chain: vec![self.folders.disks(id).join("0.qcow2")],
+            machine: None,
+        };
+        self.store
+            .take_members(family.id, 1, forkyard_network::Subnet::MEMBERS)?;
+        let recorded = self.store.put_vm(&record);
+        if let Err(error) = recorded {
+            self.erase(&record).await;
+            return Err(error.into());
+        }
+        self.registry().occupy(&record);
+        match self
+            .start(record.clone(), network_of(family.number)?, &base)
+            .await
+        {
+            Ok(vm) => {
+                self.keep_warm(&vm, 0);
+                Ok(vm.view())
+            }
+            Err(error) => {
+                self.erase(&record).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn start(
+        &self,
+        mut record: VmRecord,
+        network: forkyard_network::Subnet,
+        base: &Base,
+    ) -> Result<Arc<Vm>, HostError> {
+        self.make_folders(record.id)?;
+        let backing = Backing {
+            path: base.disk.clone(),
+            format: Format::Raw,
+        };
+        self.images
+            .create_slice(&record.chain[0], &backing, None)
+            .await?;
+        self.own_slice(&record)?;
+        self.network.create_family(record.family).await?;
+        let address = crate::vm::address(network, &record);
+        self.network.admit(&[(record.id, address)]).await?;
+        let kernel = Kernel {
+            image: base.kernel.clone(),
+            initrd: Some(base.initramfs.clone()),
+            cmdline: CMDLINE.to_owned(),
+        };
+        let spec = BootSpec {
+            machine: self.machine_spec(&record, address.mac).await?,
+            kernel: Some(kernel),
+        };
+        let machine = self.engine.boot(spec).await?;
+        record.machine = Some(crate::to_text(machine.record())?);
+        self.store.put_vm(&record)?;
+        let (sender, calls) = mpsc::channel(crate::calls::WAITING);
+        let guest = Guest::connect(machine.agent_socket(), sender).await?;
+        let dead = machine.exited();
+        tokio::select! {
+            said = guest.hello(BOOT) => said?,
+            exit = dead => return Err(HostError::Invalid(format!("the guest ended while booting: {}", exit.stderr.trim()))),
+        };
+        let identity = crate::clone::identity(&record, address, address.ip);
+        guest
+            .identify(Identify {
+                identity,
+                cloned: None,
+            })
+            .await?;
+        let vm = Arc::new(Vm::new(
+            record,
+            network,
+            Some(Body {
+                machine,
+                guest: guest.clone(),
+            }),
+        ));
+        self.settle(&vm, &guest).await?;
+        vm.change(&self.store, |record| record.state = VmState::Running)?;
+        self.take_in(vm.clone(), calls);
+        Ok(vm)
+    }
+
+    /// Hardware virtualization only where a guest has been seen to work by it.
+    async fn choose_accel(&self, base: &Base) -> Result<Accel, HostError> {
+        let dir = self.folders.run.join("probe");
+        std::fs::create_dir_all(&dir).map_err(HostError::io("create", &dir))?;
+        let uid = self.registry().take_uid()?;
+        let probe = Probe {
+            kernel: base.kernel.clone(),
+            initrd: base.initramfs.clone(),
+            cmdline: format!("{CMDLINE} forkyard.probe=1"),
+            marker: "forkyard-probe-ok".to_owned(),
+            owner: Owner { uid, gid: uid },
+            dir: dir.clone(),
+            within: Probe::WITHIN,
+        };
+        let verdict = self
+            .engine
+            .choose_accel(
+                self.options.accel,
+                &probe,
+                &self.folders.cache.join("accel.json"),
+            )
+            .await;
+        self.registry().give_back_uid(uid);
+        if let Err(error) = std::fs::remove_dir_all(&dir) {
+            tracing::warn!(%error, "probe's folder not removed");
+        }
+        let verdict = verdict?;
+        tracing::info!(accel = %verdict.accel, why = verdict.why, "accelerator chosen");
+        Ok(verdict.accel)
+    }
+}
+
+/// A name for a VM that was given none.
+fn made_up(image: &str, id: VmId) -> Result<VmName, HostError> {
+    let name = format!("{image}-{}", &id.as_str()[..4]);
+    name.parse()
+        .map_err(|_| HostError::Invalid(format!("{name} is no name: give one")))
+}

@@ -1,0 +1,179 @@
+//! The fork API as guests call it (SnowFlock, Table I).
+//!
+//! A guest has authority over its own clones alone: a ticket works only for
+//! the VM it was granted to, and a VM can end only itself.
+
+use crate::{
+    Host, HostError,
+    fork::Wanted,
+    ticket::Promise,
+    vm::{Vm, lock},
+};
+use forkyard_guestlink::{Answer, Ask, CallId};
+use forkyard_types::{ApiError, ErrorKind, Ticket, TicketClone, TicketId, VmId};
+use std::sync::Arc;
+use tokio::sync::{Semaphore, mpsc};
+
+/// Calls of one VM waiting to be looked at; more and its agent must wait.
+pub(crate) const WAITING: usize = 16;
+/// Calls of one VM under way; more are refused.
+const UNDER_WAY: usize = 64;
+
+impl Host {
+    /// Answers a VM's calls until its link closes.
+    pub(crate) fn serve_calls(&self, vm: &Arc<Vm>, mut calls: mpsc::Receiver<(CallId, Ask)>) {
+        let (host, vm) = (self.handle(), Arc::downgrade(vm));
+        let places = Arc::new(Semaphore::new(UNDER_WAY));
+        tokio::spawn(async move {
+            while let Some((call, ask)) = calls.recv().await {
+                let (Some(host), Some(vm)) = (host.upgrade(), vm.upgrade()) else {
+                    return;
+                };
+                let place = places.clone().try_acquire_owned();
+                // A task each: a join waits long, and others must not wait for it.
+                tokio::spawn(async move {
+                    let outcome = match &place {
+                        Ok(_) => host.answer(&vm, call, ask).await,
+                        Err(_) => Err(too_many()),
+                    };
+                    let Some(outcome) = outcome.transpose() else {
+                        return;
+                    };
+                    if let Ok(body) = vm.body()
+                        && let Err(error) = body.guest.reply(call, outcome).await
+                    {
+                        tracing::info!(vm = %vm.id, %error, "answer not delivered");
+                    }
+                });
+            }
+        });
+    }
+
+    /// The answer, or none if the VM is no more.
+    async fn answer(
+        &self,
+        vm: &Arc<Vm>,
+        call: CallId,
+        ask: Ask,
+    ) -> Result<Option<Answer>, ApiError> {
+        let answer = match ask {
+            Ask::RequestTicket { count } => {
+                self.request_ticket(vm, count).await.map(Answer::Ticket)
+            }
+            Ask::Clone { ticket } => self.clone_ticket(vm, ticket, call).await,
+            Ask::Join { ticket } => self.join(vm.id, ticket).await,
+            Ask::Kill { ticket } => self.kill(vm.id, ticket).await,
+            Ask::Exit { status } => match self.exit(vm, status).await {
+                Ok(()) => return Ok(None),
+                Err(error) => Err(error),
+            },
+        };
+        answer.map(Some).map_err(|error| error.to_api())
+    }
+
+    async fn request_ticket(&self, vm: &Arc<Vm>, count: u16) -> Result<Ticket, HostError> {
+        let count = count.min(crate::fork::MOST_CLONES);
+        if count == 0 {
+            return Err(HostError::Invalid("a ticket for no clones".into()));
+        }
+        let vcpus = vm.record().vcpus;
+        let promises: Vec<_> = (1..)
+            .zip(self.take_members(vm, count)?)
+            .filter_map(|(id, member)| {
+                let ip = vm.network.address(member)?.ip;
+                Some(Promise {
+                    clone: TicketClone { id, vcpus, ip },
+                    member,
+                })
+            })
+            .collect();
+        let clones = promises
+            .iter()
+            .map(|promise| promise.clone.clone())
+            .collect();
+        let ticket = Ticket {
+            id: TicketId::random(),
+            clones,
+        };
+        lock(&self.tickets).grant(ticket.id, vm.id, promises);
+        // The clones are made ready while the program prepares for them.
+        self.keep_warm(vm, usize::from(count));
+        Ok(ticket)
+    }
+
+    async fn clone_ticket(
+        &self,
+        vm: &Arc<Vm>,
+        id: TicketId,
+        call: CallId,
+    ) -> Result<Answer, HostError> {
+        let promises = lock(&self.tickets).begin(id, vm.id)?;
+        let wanted: Vec<_> = promises
+            .iter()
+            .map(|p| Wanted {
+                number: p.clone.id,
+                member: p.member,
+                ticket: Some(id),
+            })
+            .collect();
+        let outcome = self.fork_vm(vm, &wanted, Some(call)).await;
+        if outcome.is_err() {
+            wanted
+                .iter()
+                .for_each(|wanted| lock(&self.tickets).unborn(id, wanted.number));
+            self.ended.notify_waiters();
+        }
+        let failed = |(number, clone): (u16, Result<_, HostError>)| {
+            Some((number, clone.err()?.to_api().message))
+        };
+        Ok(Answer::Cloned {
+            id: 0,
+            failed: outcome?.clones.into_iter().filter_map(failed).collect(),
+        })
+    }
+
+    async fn join(&self, caller: VmId, ticket: TicketId) -> Result<Answer, HostError> {
+        loop {
+            // Registered before looking, so that no end is missed between.
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if let Some(ends) = lock(&self.tickets).join(ticket, caller)? {
+                return Ok(Answer::Joined(ends));
+            }
+            ended.await;
+        }
+    }
+
+    async fn kill(&self, caller: VmId, ticket: TicketId) -> Result<Answer, HostError> {
+        let clones = lock(&self.tickets).kill(ticket, caller)?;
+        self.ended.notify_waiters();
+        self.end_all(clones).await;
+        Ok(Answer::Killed)
+    }
+
+    /// Ends a clone that asked for it; its memory and disk vanish.
+    async fn exit(&self, vm: &Arc<Vm>, status: u8) -> Result<(), HostError> {
+        if vm.record().birth.is_none() {
+            return Err(HostError::Invalid(
+                "this VM was booted, not cloned: it has nowhere to exit to".into(),
+            ));
+        }
+        self.end(vm, Some(status)).await;
+        Ok(())
+    }
+
+    async fn end_all(&self, vms: Vec<VmId>) {
+        let ends = vms.into_iter().filter_map(|id| self.registry().get(id));
+        let ends: Vec<_> = ends.collect();
+        futures::future::join_all(ends.iter().map(|vm| self.end(vm, None))).await;
+    }
+}
+
+fn too_many() -> ApiError {
+    ApiError {
+        kind: ErrorKind::Exhausted,
+        message: format!("{UNDER_WAY} calls of this VM are under way"),
+        hint: None,
+    }
+}

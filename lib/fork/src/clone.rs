@@ -1,0 +1,188 @@
+//! One clone: from a warm shell to a VM with an identity of its own.
+
+use crate::{
+    Host, HostError,
+    fork::Wanted,
+    generation::WarmShell,
+    ticket::Denied,
+    vm::{Body, Vm, lock},
+};
+use forkyard_guestlink::{CallId, Cloned, Identify};
+use forkyard_store::{Birth, StoreError, VmRecord};
+use forkyard_types::{Address, Epoch, ForkId, Identity, VmName, VmState};
+use forkyard_vmm::Shell as _;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long a clone's agent may take to apply its identity; under TCG many
+/// clones share few cores.
+const IDENTIFY: Duration = Duration::from_secs(60);
+
+/// A clone that goes about its work.
+pub(crate) struct Made {
+    pub vm: Arc<Vm>,
+    /// From the request for the fork until its vCPUs ran.
+    pub running: Duration,
+    /// From the request for the fork until its user code went on.
+    pub ready: Duration,
+}
+
+impl Host {
+    /// Makes a clone of a shell. If that fails, nothing of it is left.
+    pub(crate) async fn bring_up(
+        &self,
+        parent: &Vm,
+        shell: WarmShell,
+        wanted: Wanted,
+        fork: ForkId,
+        call: Option<CallId>,
+        descriptor: &[u8],
+        begun: Instant,
+    ) -> Result<Made, HostError> {
+        let WarmShell {
+            mut record,
+            shell,
+            guest,
+            calls,
+        } = shell;
+        record.member = wanted.member;
+        record.birth = Some(Birth {
+            parent: parent.id,
+            fork: Some(fork),
+        });
+        record.state = VmState::Starting;
+        let network = parent.network;
+        let outcome = async {
+            self.name_clone(&mut record, &parent.record())?;
+            let address = crate::vm::address(network, &record);
+            let parent_ip = crate::vm::address(network, &parent.record()).ip;
+            let cloned = Cloned {
+                id: wanted.number,
+                call,
+            };
+            if let Some(ticket) = wanted.ticket
+                && !lock(&self.tickets).born(ticket, wanted.number, record.id)
+            {
+                return Err(HostError::Ticket(Denied::Unknown(ticket)));
+            }
+            // Waits on the link for the agent, which hears it as it wakes.
+            guest
+                .identify(Identify {
+                    identity: identity(&record, address, parent_ip),
+                    cloned: Some(cloned),
+                })
+                .await?;
+            let machine = shell.load(descriptor).await?;
+            let running = begun.elapsed();
+            let body = Body {
+                machine,
+                guest: guest.clone(),
+            };
+            let mut vm = Vm::new(record.clone(), network, Some(body));
+            vm.ephemeral = wanted.ticket.is_some();
+            let vm = Arc::new(vm);
+            let ready = async {
+                self.settle(&vm, &guest).await?;
+                vm.change(&self.store, |record| record.state = VmState::Running)?;
+                Ok::<_, HostError>(begun.elapsed())
+            };
+            match ready.await {
+                Ok(ready) => Ok(Made { vm, running, ready }),
+                Err(error) => {
+                    self.end_body(&vm).await;
+                    Err(error)
+                }
+            }
+        };
+        match outcome.await {
+            Ok(made) => {
+                self.take_in(made.vm.clone(), calls);
+                Ok(made)
+            }
+            Err(error) => {
+                self.erase(&record).await;
+                let mut tickets = lock(&self.tickets);
+                if let Some(ticket) = wanted.ticket {
+                    tickets.unborn(ticket, wanted.number);
+                }
+                drop(tickets);
+                self.ended.notify_waiters();
+                Err(error)
+            }
+        }
+    }
+
+    /// Sees a guest through its identity: applied, then its port opened, then
+    /// its user code let go.
+    pub(crate) async fn settle(
+        &self,
+        vm: &Vm,
+        guest: &forkyard_guestlink::Guest,
+    ) -> Result<(), HostError> {
+        let problems = guest.identified(IDENTIFY).await?;
+        if !problems.is_empty() {
+            return Err(HostError::Identity { problems });
+        }
+        self.network.open_port(vm.record().family, vm.id).await?;
+        // A hook that fails is the user's to see, not a reason to take the
+        // clone away from them.
+        for problem in guest.release(IDENTIFY).await? {
+            tracing::warn!(vm = %vm.name(), problem, "hook failed");
+        }
+        Ok(())
+    }
+
+    /// Names a clone after its family's founder and its place; by its id if
+    /// somebody has taken that name for something else.
+    fn name_clone(&self, record: &mut VmRecord, parent: &VmRecord) -> Result<(), HostError> {
+        let own = record.name.clone();
+        if let Some(name) = clone_name(parent, record.member.0) {
+            record.name = name;
+        }
+        match self.store.put_vm(record) {
+            Err(StoreError::NameTaken { .. }) => {
+                record.name = own;
+                Ok(self.store.put_vm(record)?)
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+/// `p-3` for the third clone in the family that `p` founded, whoever its parent.
+fn clone_name(parent: &VmRecord, member: u16) -> Option<VmName> {
+    let own = parent.name.as_str();
+    let suffix = format!("-{}", parent.member.0);
+    let founder = match parent.birth {
+        Some(_) => own.strip_suffix(&suffix).unwrap_or(own),
+        None => own,
+    };
+    format!("{founder}-{member}").parse().ok()
+}
+
+/// What a VM is to become, with fresh randomness and the time of now.
+pub(crate) fn identity(
+    record: &VmRecord,
+    address: Address,
+    parent_ip: std::net::Ipv4Addr,
+) -> Identity {
+    let mut seed = [0; 32];
+    for half in seed.chunks_mut(16) {
+        // Version 4 UUIDs come from the kernel's generator; two of them hold
+        // 244 bits of it.
+        half.copy_from_slice(Epoch::random().0.as_bytes());
+    }
+    Identity {
+        vm: record.id,
+        family: record.family,
+        member: record.member,
+        epoch: record.epoch,
+        name: record.name.clone(),
+        address,
+        parent_ip,
+        seed,
+        wall_clock_ns: crate::now_ns(),
+    }
+}

@@ -1,0 +1,210 @@
+//! What is wrong with a host, and what crashes left on it.
+//!
+//! Whatever is ours by its name or place, and belongs to no VM that is
+//! recorded, was left behind. Things of others are never touched.
+
+use crate::{Host, HostError};
+use forkyard_network::Link;
+use forkyard_types::{Diagnosis, ImageId, Leftover, VmId};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Programs a host needs, and Debian's packages of them.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("qemu-img", "qemu-utils"),
+    ("nft", "nftables"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("mke2fs", "e2fsprogs"),
+];
+const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/net/tun"];
+
+/// Something left behind.
+#[derive(Clone, Debug)]
+enum Left {
+    Link(Link),
+    Cgroup(VmId),
+    Folder(PathBuf),
+    File(PathBuf),
+    Image(ImageId),
+}
+
+/// What belongs to forks that are yet to come.
+#[derive(Debug, Default)]
+struct Next {
+    images: BTreeSet<ImageId>,
+    files: BTreeSet<PathBuf>,
+}
+
+impl Host {
+    /// Looks, and changes nothing.
+    pub async fn examine(&self) -> Result<Diagnosis, HostError> {
+        let leftovers = self.leftovers().await?;
+        Ok(Diagnosis {
+            problems: problems(),
+            leftovers: leftovers.iter().map(|left| left.tell(false)).collect(),
+        })
+    }
+
+    /// Looks, and removes what was left behind.
+    pub async fn repair(&self) -> Result<Diagnosis, HostError> {
+        let mut leftovers = Vec::new();
+        for left in self.leftovers().await? {
+            let removed = self.remove_leftover(&left).await;
+            if let Err(error) = &removed {
+                tracing::warn!(
+                    ?left,
+                    error = error as &dyn std::error::Error,
+                    "not removed"
+                );
+            }
+            leftovers.push(left.tell(removed.is_ok()));
+        }
+        Ok(Diagnosis {
+            problems: problems(),
+            leftovers,
+        })
+    }
+
+    async fn leftovers(&self) -> Result<Vec<Left>, HostError> {
+        // Listed before the records are read: what is being made is recorded
+        // first, so that nothing listed can be too new to be known.
+        let links = self.network.links().await?;
+        let cgroups = self.engine.cgroups()?;
+        let sockets = entries(&self.folders.all_sockets())?;
+        let disks = entries(&self.folders.all_disks())?;
+        let images = self.pager_call(|pager| pager.list()).await?;
+        let bases = self.bases.published()?;
+        let records = self.store.vms()?;
+        let vms: BTreeSet<_> = records.iter().map(|vm| vm.id).collect();
+        let families: BTreeSet<_> = records.iter().map(|vm| vm.family).collect();
+        let slices: BTreeSet<_> = records
+            .iter()
+            .flat_map(|vm| vm.chain.iter().cloned())
+            .collect();
+        let images_used: BTreeSet<_> = records.iter().filter_map(|vm| vm.memory_image).collect();
+        let next = self.next_generations().await;
+
+        let mut left = Vec::new();
+        left.extend(links.into_iter().map(Left::Link).filter(|link| match link {
+            Left::Link(Link::Bridge(family)) => !families.contains(family),
+            Left::Link(Link::Tap(vm)) => !vms.contains(vm),
+            Left::Cgroup(_) | Left::Folder(_) | Left::File(_) | Left::Image(_) => false,
+        }));
+        left.extend(
+            cgroups
+                .into_iter()
+                .filter(|vm| !vms.contains(vm))
+                .map(Left::Cgroup),
+        );
+        left.extend(
+            sockets
+                .into_iter()
+                .filter(|path| !named_after(path, &vms))
+                .map(Left::Folder),
+        );
+        for folder in disks {
+            let files = entries(&folder)?;
+            let used = |file: &PathBuf| slices.contains(file) || next.files.contains(file);
+            match files.iter().any(used) || named_after(&folder, &vms) {
+                true => left.extend(files.into_iter().filter(|file| !used(file)).map(Left::File)),
+                false => left.push(Left::Folder(folder)),
+            }
+        }
+        let unused = |id: &ImageId| {
+            !images_used.contains(id) && !bases.contains(id) && !next.images.contains(id)
+        };
+        left.extend(
+            images
+                .into_iter()
+                .map(|image| image.id)
+                .filter(unused)
+                .map(Left::Image),
+        );
+        Ok(left)
+    }
+
+    /// What the next forks of all VMs will use. Waits for forks under way.
+    async fn next_generations(&self) -> Next {
+        let mut next = Next::default();
+        let vms = self.registry().all();
+        for vm in vms {
+            if let Some(generation) = &vm.turn.lock().await.next {
+                next.images.insert(generation.image);
+                next.files.extend(generation.files());
+            }
+        }
+        next
+    }
+
+    async fn remove_leftover(&self, left: &Left) -> Result<(), HostError> {
+        match left {
+            Left::Link(link) => Ok(self.network.remove_link(*link).await?),
+            Left::Cgroup(vm) => Ok(self.engine.remove_cgroup(*vm).await?),
+            Left::Folder(path) => fs::remove_dir_all(path).map_err(HostError::io("remove", path)),
+            Left::File(path) => fs::remove_file(path).map_err(HostError::io("remove", path)),
+            Left::Image(id) => {
+                let id = *id;
+                self.pager_call(move |pager| pager.retire(id)).await
+            }
+        }
+    }
+}
+
+impl Left {
+    fn tell(&self, removed: bool) -> Leftover {
+        let (kind, name) = match self {
+            Self::Link(link @ Link::Bridge(_)) => ("bridge", link.name()),
+            Self::Link(link @ Link::Tap(_)) => ("tap", link.name()),
+            Self::Cgroup(vm) => ("cgroup", vm.to_string()),
+            Self::Folder(path) => ("folder", path.display().to_string()),
+            Self::File(path) => ("file", path.display().to_string()),
+            Self::Image(id) => ("page image", id.to_string()),
+        };
+        Leftover {
+            kind: kind.to_owned(),
+            name,
+            removed,
+        }
+    }
+}
+
+fn problems() -> Vec<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).exists());
+    let programs = PROGRAMS
+        .iter()
+        .filter(|(program, _)| !found(program))
+        .map(|(program, package)| format!("{program} is not installed: apt-get install {package}"));
+    let devices = DEVICES
+        .iter()
+        .filter(|device| !Path::new(device).exists())
+        .map(|device| {
+            format!("{device} is missing: the kernel lacks the module, or the container the device")
+        });
+    programs.chain(devices).collect()
+}
+
+fn named_after(path: &Path, vms: &BTreeSet<VmId>) -> bool {
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    name.parse().is_ok_and(|id| vms.contains(&id))
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, HostError> {
+    let failed = |source: io::Error| HostError::io("list", folder)(source);
+    let listing = match fs::read_dir(folder) {
+        Ok(listing) => listing,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    listing
+        .map(|entry| Ok(entry.map_err(failed)?.path()))
+        .collect()
+}

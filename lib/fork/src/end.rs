@@ -1,0 +1,183 @@
+//! The end of a VM: everything it had goes, also what a crash left of it.
+
+use crate::{
+    Host, HostError,
+    vm::{Vm, lock},
+};
+use forkyard_guestlink::{Ask, CallId};
+use forkyard_store::VmRecord;
+use forkyard_types::{VmState, VmView};
+use forkyard_vmm::{Engine, Machine as _, MachineRecord};
+use std::{fs, path::Path, sync::Arc, time::Duration};
+use tokio::sync::mpsc;
+
+/// How long a guest may take to power off when asked.
+const POWER_OFF: Duration = Duration::from_secs(15);
+
+impl Host {
+    /// Takes a running VM in: from here on it is listed, its calls are
+    /// answered and its end is noticed.
+    pub(crate) fn take_in(&self, vm: Arc<Vm>, calls: mpsc::Receiver<(CallId, Ask)>) {
+        self.serve_calls(&vm, calls);
+        if let Ok(body) = vm.body() {
+            let (host, vm) = (self.handle(), vm.clone());
+            let exited = body.machine.exited();
+            tokio::spawn(async move {
+                let exit = exited.await;
+                if let Some(host) = host.upgrade() {
+                    tracing::info!(vm = %vm.name(), ?exit, "QEMU ended");
+                    host.has_ended(&vm).await;
+                }
+            });
+        }
+        self.registry().insert(vm);
+    }
+
+    /// Powers a VM off. Its record and disk stay until it is removed.
+    pub async fn stop(&self, vm: &str) -> Result<VmView, HostError> {
+        let vm = self.vm(vm)?;
+        let body = vm.body()?;
+        let exited = body.machine.exited();
+        // Asked politely, so that its disk is whole; then made to.
+        let asked = body.guest.exec(vec!["poweroff".into()], Vec::new()).await;
+        let polite = asked.is_ok() && tokio::time::timeout(POWER_OFF, exited).await.is_ok();
+        if !polite {
+            body.machine.quit().await?;
+        }
+        self.has_ended(&vm).await;
+        Ok(vm.view())
+    }
+
+    /// Ends a VM and removes all that is its own.
+    pub async fn remove(&self, vm: &str) -> Result<VmView, HostError> {
+        let vm = self.vm(vm)?;
+        let view = vm.view();
+        self.end(&vm, None).await;
+        Ok(view)
+    }
+
+    /// Its QEMU is gone: notes that it stopped. A ticket's clone is no more
+    /// once it has stopped.
+    async fn has_ended(&self, vm: &Arc<Vm>) {
+        if vm.ephemeral {
+            return self.end(vm, None).await;
+        }
+        let mut turn = vm.turn.lock().await;
+        if self.registry().get(vm.id).is_none() || !vm.is_running() {
+            return;
+        }
+        if let Some(generation) = turn.next.take() {
+            self.discard(vm, generation).await;
+        }
+        self.end_body(vm).await;
+        if let Err(error) = vm.change(&self.store, |record| {
+            record.state = VmState::Stopped;
+            record.machine = None;
+        }) {
+            tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "end not recorded");
+        }
+        lock(&self.tickets).forget(vm.id);
+        self.ended.notify_waiters();
+    }
+
+    /// Ends a VM and forgets it. Of two that try, the second finds nothing to do.
+    pub(crate) async fn end(&self, vm: &Arc<Vm>, status: Option<u8>) {
+        let mut turn = vm.turn.lock().await;
+        if self.registry().get(vm.id).is_none() {
+            return;
+        }
+        if let Some(generation) = turn.next.take() {
+            self.discard(vm, generation).await;
+        }
+        self.end_body(vm).await;
+        self.erase(&vm.record()).await;
+        let mut tickets = lock(&self.tickets);
+        tickets.ended(vm.id, status);
+        tickets.forget(vm.id);
+        drop(tickets);
+        self.ended.notify_waiters();
+    }
+
+    /// Ends what runs of a VM, if anything does.
+    pub(crate) async fn end_body(&self, vm: &Vm) {
+        if let Some(body) = vm.take_body()
+            && let Err(error) = body.machine.kill().await
+        {
+            tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "QEMU not ended");
+        }
+    }
+
+    /// Ends a recorded process without a word, if there is one.
+    pub(crate) async fn discard_process(&self, record: &VmRecord) {
+        let Some(machine) = &record.machine else {
+            return;
+        };
+        let discarded = match serde_json::from_str::<MachineRecord>(machine) {
+            Ok(machine) => self.engine.discard(&machine).await.map_err(HostError::from),
+            Err(error) => Err(HostError::Invalid(error.to_string())),
+        };
+        note(record, "process", discarded);
+    }
+
+    /// Removes whatever there is of a recorded VM or shell: its process,
+    /// network, files and at last its record. What cannot be removed is logged
+    /// and left for the doctor; the rest goes all the same.
+    pub(crate) async fn erase(&self, record: &VmRecord) {
+        self.discard_process(record).await;
+        note(
+            record,
+            "network port",
+            self.network
+                .forget(record.id)
+                .await
+                .map_err(HostError::from),
+        );
+        let slices = self.registry().vacate(record);
+        self.remove_files(&slices);
+        for slice in &slices {
+            // A relative's folder stays as long as one of its slices is used.
+            let _ = slice.parent().map(fs::remove_dir);
+        }
+        note(
+            record,
+            "folder",
+            remove_folder(&self.folders.sockets(record.id)),
+        );
+        let _ = fs::remove_dir(self.folders.disks(record.id));
+        note(
+            record,
+            "record",
+            self.store.remove_vm(record.id).map_err(HostError::from),
+        );
+        if let Some(image) = record.memory_image {
+            self.retire(image).await;
+        }
+        match self.store.remove_family_if_empty(record.family) {
+            Ok(true) => note(
+                record,
+                "bridge",
+                self.network
+                    .remove_family(record.family)
+                    .await
+                    .map_err(HostError::from),
+            ),
+            Ok(false) => {}
+            Err(error) => note(record, "family", Err(error.into())),
+        }
+    }
+}
+
+fn remove_folder(folder: &Path) -> Result<(), HostError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(HostError::io("remove", folder)(error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn note(record: &VmRecord, what: &str, outcome: Result<(), HostError>) {
+    if let Err(error) = outcome {
+        tracing::warn!(vm = %record.id, what, error = &error as &dyn std::error::Error, "not removed");
+    }
+}

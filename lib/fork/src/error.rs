@@ -1,0 +1,196 @@
+//! Why a host could not do what it was asked, and how the asker is told.
+
+use crate::ticket::Denied;
+use forkyard_capture::CaptureError;
+use forkyard_disk::DiskError;
+use forkyard_guestlink::LinkError;
+use forkyard_image::ImageError;
+use forkyard_network::NetworkError;
+use forkyard_pager::PagerError;
+use forkyard_recipe::{BuildError, RecipeError};
+use forkyard_store::StoreError;
+use forkyard_types::{ApiError, ErrorKind, VmName, VmState};
+use forkyard_vmm::{VmmError, VmmErrorKind};
+use std::{
+    error::Error,
+    io,
+    path::{Path, PathBuf},
+};
+
+/// Why a host could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// The request makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// No VM of that name or id.
+    #[error("there is no VM {name:?}")]
+    NoSuchVm {
+        /// What was asked for.
+        name: String,
+    },
+    /// No recipe of that name.
+    #[error("there is no image {name:?}")]
+    NoSuchImage {
+        /// What was asked for.
+        name: String,
+    },
+    /// The VM is not in a state for it.
+    #[error("{vm} is {state:?}, not running")]
+    NotRunning {
+        /// The VM.
+        vm: VmName,
+        /// Its state.
+        state: VmState,
+    },
+    /// An image is in use.
+    #[error("image {name:?} is in use by {vm}")]
+    ImageInUse {
+        /// The image.
+        name: String,
+        /// A VM that uses it.
+        vm: VmName,
+    },
+    /// Another daemon has this folder.
+    #[error("another daemon runs in {}", run.display())]
+    Locked {
+        /// The folder.
+        run: PathBuf,
+    },
+    /// The pager could not be started.
+    #[error("the pager did not start: {said}")]
+    PagerDidNotStart {
+        /// What it said.
+        said: String,
+    },
+    /// The guest could not become what it was told to.
+    #[error("the guest did not take its identity: {}", problems.join("; "))]
+    Identity {
+        /// What went wrong there.
+        problems: Vec<String>,
+    },
+    /// The ticket does not allow it.
+    #[error(transparent)]
+    Ticket(#[from] Denied),
+    /// The guest did not answer as it should.
+    #[error("the guest's agent failed")]
+    Link(#[from] LinkError),
+    /// QEMU failed.
+    #[error("the VM's QEMU failed")]
+    Vmm(#[from] VmmError),
+    /// The records cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The pager failed.
+    #[error("the pager failed")]
+    Pager(#[from] PagerError),
+    /// Memory could not be captured.
+    #[error("the VM's memory could not be captured")]
+    Capture(#[from] CaptureError),
+    /// A page image could not be made.
+    #[error("a page image could not be made")]
+    Image(#[from] ImageError),
+    /// A disk could not be made.
+    #[error("a disk could not be made")]
+    Disk(#[from] DiskError),
+    /// The network failed.
+    #[error("the family's network failed")]
+    Network(#[from] NetworkError),
+    /// A recipe is wrong.
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
+    /// A guest image could not be built.
+    #[error("the guest image could not be built")]
+    Build(#[from] BuildError),
+    /// The host's file system failed.
+    #[error("cannot {what} {}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+}
+
+impl HostError {
+    pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { what, path, source }
+    }
+
+    /// As the API tells it: the whole chain of causes in one line, and what
+    /// the user can do.
+    pub fn to_api(&self) -> ApiError {
+        let mut message = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !message.ends_with(&text) {
+                message = format!("{message}: {text}");
+            }
+            cause = error.source();
+        }
+        ApiError {
+            kind: self.kind(),
+            message,
+            hint: self.hint().map(str::to_owned),
+        }
+    }
+
+    /// What a program can branch on.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Invalid(_) | Self::Recipe(_) => ErrorKind::Invalid,
+            Self::NoSuchVm { .. } | Self::NoSuchImage { .. } => ErrorKind::NotFound,
+            Self::NotRunning { .. } | Self::ImageInUse { .. } | Self::Locked { .. } => {
+                ErrorKind::Conflict
+            }
+            Self::Ticket(Denied::Unknown(_)) => ErrorKind::NotFound,
+            Self::Ticket(Denied::AlreadyCloned(_) | Denied::NotCloned(_)) => ErrorKind::Conflict,
+            Self::Store(StoreError::NameTaken { .. }) => ErrorKind::Conflict,
+            Self::Store(StoreError::Exhausted { .. }) => ErrorKind::Exhausted,
+            Self::Identity { .. } => ErrorKind::Guest,
+            Self::Link(error) if error.is_timeout() => ErrorKind::Timeout,
+            Self::Link(_) => ErrorKind::Guest,
+            Self::Vmm(error) if error.kind() == VmmErrorKind::Timeout => ErrorKind::Timeout,
+            Self::Vmm(_)
+            | Self::Store(_)
+            | Self::PagerDidNotStart { .. }
+            | Self::Pager(_)
+            | Self::Capture(_)
+            | Self::Image(_)
+            | Self::Disk(_)
+            | Self::Network(_)
+            | Self::Build(_)
+            | Self::Io { .. } => ErrorKind::Host,
+        }
+    }
+
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoSuchVm { .. } => Some("`forkyard ps` lists the VMs"),
+            Self::NoSuchImage { .. } => Some("`forkyard image ls` lists the images"),
+            Self::NotRunning { .. } => {
+                Some("`forkyard rm` removes it; `forkyard run` boots another")
+            }
+            Self::ImageInUse { .. } => Some("remove the VM first"),
+            Self::Store(StoreError::NameTaken { .. }) => {
+                Some("choose another name, or remove that VM")
+            }
+            Self::Io { source, .. } => match source.kind() {
+                io::ErrorKind::PermissionDenied => Some("the daemon needs root"),
+                io::ErrorKind::StorageFull => {
+                    Some("the disk is full: `forkyard image rm` or `forkyard rm` makes room")
+                }
+                _ => None,
+            },
+            Self::Pager(_) => Some(
+                "`forkyard doctor` says what is wrong; the pager's log is pager.log in the run folder",
+            ),
+            _ => None,
+        }
+    }
+}

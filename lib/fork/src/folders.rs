@@ -1,0 +1,82 @@
+//! Where everything of a host lies.
+//!
+//! ```text
+//! state/  forkyard.db         records
+//!         vms/ID/             one VM's disk slices
+//! run/    lock                held by the living daemon
+//!         api.sock            the API
+//!         pager.sock pages/   the pager: its control socket, its mount
+//!         vms/ID/             one VM's sockets, console and logs
+//! cache/                      guest images and kernels
+//! share/  images/ guest/      recipes, and the guest's programs
+//! ```
+
+use forkyard_types::{ImageId, VmId};
+use std::path::PathBuf;
+
+/// The folders of one host.
+#[derive(Clone, Debug)]
+pub struct Folders {
+    /// The programs.
+    pub bin: PathBuf,
+    /// What outlives a restart of the host.
+    pub state: PathBuf,
+    /// What lives only while the host runs.
+    pub run: PathBuf,
+    /// What can always be made again.
+    pub cache: PathBuf,
+    /// Recipes, and the guest's programs.
+    pub share: PathBuf,
+}
+
+impl Folders {
+    /// The records.
+    pub fn database(&self) -> PathBuf {
+        self.state.join("forkyard.db")
+    }
+
+    /// Parent of every VM's disks.
+    pub fn all_disks(&self) -> PathBuf {
+        self.state.join("vms")
+    }
+
+    /// A VM's disk slices.
+    pub fn disks(&self, vm: VmId) -> PathBuf {
+        self.all_disks().join(vm.as_str())
+    }
+
+    /// Parent of every VM's sockets.
+    pub fn all_sockets(&self) -> PathBuf {
+        self.run.join("vms")
+    }
+
+    /// A VM's sockets, console and logs.
+    pub fn sockets(&self, vm: VmId) -> PathBuf {
+        self.all_sockets().join(vm.as_str())
+    }
+
+    /// The pager's control socket.
+    pub fn pager_socket(&self) -> PathBuf {
+        self.run.join("pager.sock")
+    }
+
+    /// Where the pager mounts its files.
+    pub fn pages(&self) -> PathBuf {
+        self.run.join("pages")
+    }
+
+    /// A page image as a file.
+    pub fn page_image(&self, image: ImageId) -> PathBuf {
+        self.pages().join(image.to_string())
+    }
+
+    /// The recipes of guest images.
+    pub fn recipes(&self) -> PathBuf {
+        self.share.join("images")
+    }
+
+    /// The programs that go into every guest.
+    pub fn guest(&self) -> PathBuf {
+        self.share.join("guest")
+    }
+}

@@ -1,0 +1,329 @@
+//! What the next fork of a VM will use, made before anyone asks for it: a
+//! page image that does not exist yet, the overlay the parent will write to
+//! after it, and warm shells over both.
+//!
+//! A generation serves one fork. Shells it made that no clone became are
+//! ended with it: their disk lies over the instant that has passed.
+
+use crate::{
+    Host, HostError,
+    vm::{Body, Vm},
+};
+use forkyard_disk::{Access, Backing, Format, copy_template, set_access};
+use forkyard_guestlink::{Ask, CallId, Guest};
+use forkyard_store::{Birth, VmRecord};
+use forkyard_types::{Epoch, ImageId, Member, VmId, VmName, VmState};
+use forkyard_vmm::{
+    Engine, Machine as _, MachineSpec, Nic, Overlay, Owner, Qemu, Shell as _, ShellSpec,
+};
+use futures::{StreamExt, stream};
+use std::{path::PathBuf, sync::Arc};
+use tokio::sync::mpsc;
+
+/// Shells started at once: QEMU starts are short and CPU-bound.
+const AT_ONCE: usize = 4;
+
+/// What the next fork of a VM will use.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    /// The parent's memory at the fork. Reads of it wait until then.
+    pub image: ImageId,
+    /// What the parent will write to after the fork.
+    pub overlay: Overlay,
+    pub overlay_path: PathBuf,
+    /// An empty slice over the parent's disk, to be copied for each clone.
+    template: PathBuf,
+    pub shells: Vec<WarmShell>,
+}
+
+/// A clone-to-be: complete, and waiting for its memory and state.
+#[derive(Debug)]
+pub(crate) struct WarmShell {
+    pub record: VmRecord,
+    pub shell: <Qemu as Engine>::Shell,
+    pub guest: Guest,
+    pub calls: mpsc::Receiver<(CallId, Ask)>,
+}
+
+impl Host {
+    /// The generation of the parent's next fork, made if there is none.
+    pub(crate) async fn generation(
+        &self,
+        parent: &Vm,
+        body: &Body,
+        next: Option<Generation>,
+    ) -> Result<Generation, HostError> {
+        if let Some(generation) = next {
+            return Ok(generation);
+        }
+        let record = parent.record();
+        let image = ImageId::random();
+        let folder = self.folders.disks(parent.id);
+        let template = folder.join(format!("{image}.template"));
+        let overlay_path = folder.join(format!("{image}.qcow2"));
+        let active = record.chain.first().cloned().unwrap_or_default();
+        let access = self.access(&record)?;
+        let made = async {
+            let backing = Backing {
+                path: active,
+                format: Format::Qcow2,
+            };
+            self.images.create_slice(&template, &backing, None).await?;
+            copy_template(&template, &overlay_path, access)?;
+            let overlay = body.machine.prepare_overlay(&overlay_path).await?;
+            self.pager_call(move |pager| pager.promise(image, record.memory.pages()))
+                .await?;
+            Ok(overlay)
+        };
+        match made.await {
+            Ok(overlay) => Ok(Generation {
+                image,
+                overlay,
+                overlay_path,
+                template,
+                shells: Vec::new(),
+            }),
+            Err(error) => {
+                self.remove_files(&[template, overlay_path]);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes as many shells as are missing; an error for each that failed.
+    pub(crate) async fn fill(
+        &self,
+        parent: &Vm,
+        generation: &mut Generation,
+        want: usize,
+    ) -> Vec<HostError> {
+        let missing = want.saturating_sub(generation.shells.len());
+        let (image, template) = (generation.image, generation.template.clone());
+        let made: Vec<_> = stream::iter(0..missing)
+            .map(|_| self.make_shell(parent, image, &template))
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        let mut failed = Vec::new();
+        for shell in made {
+            match shell {
+                Ok(shell) => generation.shells.push(shell),
+                Err(error) => failed.push(error),
+            }
+        }
+        failed
+    }
+
+    async fn make_shell(
+        &self,
+        parent: &Vm,
+        image: ImageId,
+        template: &std::path::Path,
+    ) -> Result<WarmShell, HostError> {
+        let parent_record = parent.record();
+        let id = VmId::random();
+        let slice = self.folders.disks(id).join("0.qcow2");
+        let mut chain = vec![slice.clone()];
+        chain.extend(parent_record.chain.iter().cloned());
+        let record = VmRecord {
+            id,
+            name: placeholder(id)?,
+            member: Member(0),
+            birth: Some(Birth {
+                parent: parent.id,
+                fork: None,
+            }),
+            epoch: Epoch::random(),
+            uid: self.registry().take_uid()?,
+            state: VmState::Warm,
+            created: crate::now(),
+            warm: 0,
+            memory_image: Some(image),
+            chain,
+            machine: None,
+            ..parent_record
+        };
+        self.store.put_vm(&record)?;
+        self.registry().occupy(&record);
+        match self.furnish(parent, record.clone(), template).await {
+            Ok(shell) => Ok(shell),
+            Err(error) => {
+                self.erase(&record).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn furnish(
+        &self,
+        parent: &Vm,
+        mut record: VmRecord,
+        template: &std::path::Path,
+    ) -> Result<WarmShell, HostError> {
+        self.make_folders(record.id)?;
+        let access = self.access(&record)?;
+        copy_template(template, &record.chain[0], access)?;
+        let spec = ShellSpec {
+            machine: self
+                .machine_spec(&record, parent.network.founder().mac)
+                .await?,
+            memory_file: self
+                .folders
+                .page_image(record.memory_image.unwrap_or_else(ImageId::random)),
+        };
+        let shell = self.engine.shell(spec).await?;
+        record.machine = Some(crate::to_text(shell.record())?);
+        self.store.put_vm(&record)?;
+        let (sender, calls) = mpsc::channel(crate::calls::WAITING);
+        let guest = Guest::connect(
+            &self
+                .folders
+                .sockets(record.id)
+                .join(forkyard_vmm::files::AGENT),
+            sender,
+        )
+        .await?;
+        Ok(WarmShell {
+            record,
+            shell,
+            guest,
+            calls,
+        })
+    }
+
+    /// Keeps as many shells warm as the VM's owner wants, or as a ticket has
+    /// promised, a few at a time: a fork asked for meanwhile need not wait for
+    /// all of them.
+    pub(crate) fn keep_warm(&self, parent: &Arc<Vm>, promised: usize) {
+        let (host, parent) = (self.handle(), parent.clone());
+        tokio::spawn(async move {
+            let Some(host) = host.upgrade() else { return };
+            loop {
+                let mut turn = parent.turn.lock().await;
+                let want = usize::from(parent.record().warm).max(promised);
+                let Ok(body) = parent.body() else { return };
+                let have = turn
+                    .next
+                    .as_ref()
+                    .map_or(0, |generation| generation.shells.len());
+                if have >= want {
+                    return;
+                }
+                let failed = match host.generation(&parent, &body, turn.next.take()).await {
+                    Ok(mut generation) => {
+                        let failed = host
+                            .fill(&parent, &mut generation, want.min(have + AT_ONCE))
+                            .await;
+                        turn.next = Some(generation);
+                        failed
+                    }
+                    Err(error) => vec![error],
+                };
+                if let Some(error) = failed.first() {
+                    // The fork itself will try again and tell whoever asks.
+                    tracing::warn!(vm = %parent.name(), error = error as &dyn std::error::Error, "no warm shell");
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Ends a generation that will not be used.
+    pub(crate) async fn discard(&self, parent: &Vm, generation: Generation) {
+        if let Ok(body) = parent.body()
+            && let Err(error) = body.machine.discard_overlay(generation.overlay).await
+        {
+            tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
+        }
+        self.remove_files(&[generation.template, generation.overlay_path]);
+        self.end_shells(generation.shells).await;
+        self.retire(generation.image).await;
+    }
+
+    /// What is left of a generation after its fork.
+    pub(crate) async fn use_up(&self, template: PathBuf, shells: Vec<WarmShell>) {
+        self.remove_files(&[template]);
+        self.end_shells(shells).await;
+    }
+
+    pub(crate) async fn end_shells(&self, shells: Vec<WarmShell>) {
+        for shell in shells {
+            if let Err(error) = shell.shell.kill().await {
+                tracing::warn!(vm = %shell.record.id, error = &error as &dyn std::error::Error, "shell not ended");
+            }
+            self.erase(&shell.record).await;
+        }
+    }
+
+    /// Who may touch a VM's disk: its own QEMU may write, its family's read.
+    pub(crate) fn access(&self, record: &VmRecord) -> Result<Access, HostError> {
+        Ok(Access {
+            uid: record.uid,
+            gid: self.gid_of(record.family)?,
+        })
+    }
+
+    /// Makes sure that only its family can read a slice.
+    pub(crate) fn own_slice(&self, record: &VmRecord) -> Result<(), HostError> {
+        Ok(set_access(&record.chain[0], self.access(record)?)?)
+    }
+
+    pub(crate) async fn machine_spec(
+        &self,
+        record: &VmRecord,
+        mac: forkyard_types::Mac,
+    ) -> Result<MachineSpec, HostError> {
+        let tap = self.network.create_tap(record.id)?;
+        Ok(MachineSpec {
+            id: record.id,
+            dir: self.folders.sockets(record.id),
+            owner: Owner {
+                uid: record.uid,
+                gid: self.gid_of(record.family)?,
+            },
+            vcpus: std::num::NonZeroU8::new(record.vcpus).unwrap_or(std::num::NonZeroU8::MIN),
+            memory: record.memory,
+            accel: crate::accel_of(&record.accel),
+            disk: Some(record.chain[0].clone()),
+            nic: Some(Nic { tap, mac }),
+            limits: Default::default(),
+        })
+    }
+}
+
+impl Generation {
+    /// The files it has beside its shells'.
+    pub fn files(&self) -> [PathBuf; 2] {
+        [self.overlay_path.clone(), self.template.clone()]
+    }
+
+    /// Takes it apart: the shells to use, and the rest.
+    pub fn split(mut self, wanted: usize) -> (Vec<WarmShell>, Rest) {
+        let spare = self.shells.split_off(wanted.min(self.shells.len()));
+        let rest = Rest {
+            image: self.image,
+            overlay: self.overlay,
+            overlay_path: self.overlay_path,
+            template: self.template,
+            spare,
+        };
+        (self.shells, rest)
+    }
+}
+
+/// A generation without the shells that become clones.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    pub image: ImageId,
+    pub overlay: Overlay,
+    pub overlay_path: PathBuf,
+    pub template: PathBuf,
+    pub spare: Vec<WarmShell>,
+}
+
+/// A shell has no name a user could know; its id serves as one.
+fn placeholder(id: VmId) -> Result<VmName, HostError> {
+    id.as_str()
+        .parse()
+        .map_err(|_| HostError::Invalid(format!("{id} is no name")))
+}

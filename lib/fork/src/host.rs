@@ -1,0 +1,266 @@
+//! The host: its parts, wired.
+
+use crate::{
+    Folders, HostError,
+    bases::Bases,
+    blocking::blocking,
+    fork::MOST_CLONES,
+    pager_process,
+    registry::{Registry, gid},
+    ticket::Tickets,
+    vm::{Vm, lock},
+};
+use forkyard_disk::QemuImg;
+use forkyard_network::Networks;
+use forkyard_pager::{PagerClient, PagerError, Shutdown};
+use forkyard_store::Store;
+use forkyard_types::{DiskSlice, FamilyId, GuestImage, ImageView, PageCount, VmInspect, VmView};
+use forkyard_vmm::{AccelChoice, Machine as _, Qemu, QemuConfig};
+use std::{
+    fs::{self, File},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, Weak},
+};
+use tokio::sync::{Notify, OnceCell};
+
+/// What an operator may choose.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Hardware virtualization, or not.
+    pub accel: AccelChoice,
+}
+
+/// A host of VMs. One daemon at a time has it.
+#[derive(Debug)]
+pub struct Host {
+    pub(crate) folders: Folders,
+    pub(crate) options: Options,
+    pub(crate) store: Store,
+    pub(crate) bases: Bases,
+    pub(crate) network: Networks,
+    pub(crate) engine: Qemu,
+    pub(crate) images: QemuImg,
+    pub(crate) tickets: Mutex<Tickets>,
+    /// Told whenever a clone has ended.
+    pub(crate) ended: Notify,
+    pub(crate) accel: OnceCell<forkyard_vmm::Accel>,
+    registry: Mutex<Registry>,
+    pager: PagerClient,
+    me: Weak<Host>,
+    /// Held as long as this lives; the kernel lets go of it if we die.
+    _lock: File,
+}
+
+impl Host {
+    /// Takes over a host: its records, its pager, and the VMs that an earlier
+    /// daemon left running. What that daemon left half done is undone.
+    pub async fn open(folders: Folders, options: Options) -> Result<Arc<Self>, HostError> {
+        for folder in [
+            &folders.state,
+            &folders.run,
+            &folders.cache,
+            &folders.all_disks(),
+            &folders.all_sockets(),
+        ] {
+            fs::create_dir_all(folder).map_err(HostError::io("create", folder))?;
+            // QEMUs are nobody in particular: they may pass, not look around.
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o711))
+                .map_err(HostError::io("open up", folder))?;
+        }
+        let lock = lock_folder(&folders.run)?;
+        let store = Store::open(&folders.database())?;
+        let network = Networks::open().await?;
+        let engine = Qemu::new(QemuConfig::default())?;
+        let pager = {
+            let folders = folders.clone();
+            blocking(move || pager_process::ensure(&folders)).await?
+        };
+        let host = Arc::new_cyclic(|me| Self {
+            bases: Bases::new(folders.clone(), pager.clone()),
+            folders,
+            options,
+            store,
+            network,
+            engine,
+            images: QemuImg::default(),
+            tickets: Mutex::default(),
+            ended: Notify::new(),
+            accel: OnceCell::new(),
+            registry: Mutex::default(),
+            pager,
+            me: me.clone(),
+            _lock: lock,
+        });
+        host.adopt_all().await?;
+        Ok(host)
+    }
+
+    /// Lets go of the host. VMs run on; with none left, the pager goes too.
+    pub async fn close(&self) {
+        if self.registry().all().is_empty() {
+            if let Err(error) = self.network.remove_rules().await {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "network tables not removed"
+                );
+            }
+            if let Err(error) = self
+                .pager_call(|pager| pager.shutdown(Shutdown::WhenUnused))
+                .await
+            {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the pager stays");
+            }
+        }
+    }
+
+    /// Every VM, the oldest first.
+    pub fn list(&self) -> Vec<VmView> {
+        self.registry().all().iter().map(|vm| vm.view()).collect()
+    }
+
+    /// A VM by name or id.
+    pub fn find(&self, vm: &str) -> Result<VmView, HostError> {
+        Ok(self.vm(vm)?.view())
+    }
+
+    /// A VM in full.
+    pub async fn inspect(&self, vm: &str) -> Result<VmInspect, HostError> {
+        let vm = self.vm(vm)?;
+        let record = vm.record();
+        let private_pages = match vm.body() {
+            Ok(body) => self.private_pages(&body.machine).await?,
+            Err(_) => PageCount(0),
+        };
+        let memory_image = match record.memory_image {
+            Some(image) => Some(self.pager_call(move |pager| pager.stats(image)).await?),
+            None => None,
+        };
+        let slice = |path: &PathBuf| {
+            Ok(DiskSlice {
+                path: path.display().to_string(),
+                allocated: crate::bases::allocated(path)?,
+            })
+        };
+        let warm = match vm.turn.try_lock() {
+            Ok(turn) => turn
+                .next
+                .as_ref()
+                .map_or(0, |generation| generation.shells.len()),
+            Err(_) => 0,
+        };
+        Ok(VmInspect {
+            vm: vm.view(),
+            memory_image,
+            private_pages,
+            disk: record
+                .chain
+                .iter()
+                .map(slice)
+                .collect::<Result<_, HostError>>()?,
+            warm: u16::try_from(warm).unwrap_or(MOST_CLONES),
+            forks: self.store.forks_of(vm.id)?,
+        })
+    }
+
+    async fn private_pages(&self, machine: &crate::vm::Machine) -> Result<PageCount, HostError> {
+        let ram = machine.ram().await?;
+        let pid = machine.record().process.pid;
+        let region = forkyard_capture::Region {
+            start: forkyard_capture::HostAddr(ram.hva),
+            pages: ram.len.pages(),
+        };
+        blocking(move || forkyard_capture::private_pages(pid, region)).await
+    }
+
+    /// The recipes of guest images, and which are built.
+    pub async fn images(&self) -> Result<Vec<GuestImage>, HostError> {
+        self.bases.list().await
+    }
+
+    /// Builds a guest image now rather than at the first boot.
+    pub async fn build_image(&self, name: &str) -> Result<GuestImage, HostError> {
+        self.bases.build(name.to_owned()).await
+    }
+
+    /// Removes a built guest image, unless a VM uses it.
+    pub async fn remove_image(&self, name: &str) -> Result<GuestImage, HostError> {
+        if let Some(vm) = self.list().into_iter().find(|vm| vm.image == name) {
+            return Err(HostError::ImageInUse {
+                name: name.to_owned(),
+                vm: vm.name,
+            });
+        }
+        self.bases.remove(name.to_owned()).await
+    }
+
+    /// The page images the pager serves.
+    pub async fn page_images(&self) -> Result<Vec<ImageView>, HostError> {
+        self.pager_call(|pager| pager.list()).await
+    }
+
+    pub(crate) fn vm(&self, word: &str) -> Result<Arc<Vm>, HostError> {
+        self.registry().find(word)
+    }
+
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
+        lock(&self.registry)
+    }
+
+    pub(crate) fn handle(&self) -> Weak<Self> {
+        self.me.clone()
+    }
+
+    pub(crate) async fn pager_call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&PagerClient) -> Result<T, PagerError> + Send + 'static,
+    ) -> Result<T, HostError> {
+        let pager = self.pager.clone();
+        blocking(move || call(&pager)).await
+    }
+
+    pub(crate) fn gid_of(&self, family: FamilyId) -> Result<u32, HostError> {
+        let family = self.store.family(family)?;
+        family
+            .map(|family| gid(family.number))
+            .ok_or_else(|| HostError::Invalid("the family is gone".into()))
+    }
+
+    /// A VM writes to another slice from here on, over its former one.
+    pub(crate) fn lengthen_chain(&self, vm: &Vm, slice: PathBuf) -> Result<(), HostError> {
+        vm.change(&self.store, |record| record.chain.insert(0, slice))?;
+        self.registry().occupy(&vm.record());
+        Ok(())
+    }
+
+    pub(crate) fn make_folders(&self, vm: forkyard_types::VmId) -> Result<(), HostError> {
+        for folder in [self.folders.disks(vm), self.folders.sockets(vm)] {
+            fs::create_dir(&folder).map_err(HostError::io("create", &folder))?;
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o711))
+                .map_err(HostError::io("open up", &folder))?;
+        }
+        Ok(())
+    }
+
+    /// Removes files that may be there. One that cannot be removed stays for
+    /// the doctor to find.
+    pub(crate) fn remove_files(&self, files: &[PathBuf]) {
+        for file in files {
+            match fs::remove_file(file) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => tracing::warn!(file = %file.display(), %error, "file not removed"),
+            }
+        }
+    }
+}
+
+fn lock_folder(run: &Path) -> Result<File, HostError> {
+    let path = run.join("lock");
+    let file = File::create(&path).map_err(HostError::io("create", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(HostError::Locked { run: run.into() }),
+        Err(fs::TryLockError::Error(source)) => Err(HostError::io("lock", &path)(source)),
+    }
+}

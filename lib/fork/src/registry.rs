@@ -1,0 +1,107 @@
+//! The VMs of a host: who is called what, which numbers are taken, which disk
+//! slices are in use. Bookkeeping only.
+
+use crate::{HostError, vm::Vm};
+use forkyard_disk::Chains;
+use forkyard_store::{StoreError, VmRecord};
+use forkyard_types::VmId;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
+
+/// Users that QEMUs run as: one a VM, so that no VM can touch another's
+/// process or files. Far from any a distribution gives out.
+const FIRST_UID: u32 = 1_900_000_000;
+const UIDS: u32 = 60_000;
+/// Groups that share disk slices: one a family.
+const FIRST_GID: u32 = FIRST_UID + UIDS;
+
+/// Group of a family's QEMUs.
+pub(crate) fn gid(number: forkyard_store::FamilyNo) -> u32 {
+    FIRST_GID + u32::from(number.0)
+}
+
+/// The VMs of a host.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    vms: BTreeMap<VmId, Arc<Vm>>,
+    uids: BTreeSet<u32>,
+    chains: Chains,
+}
+
+impl Registry {
+    /// A user no other QEMU runs as, until it is given back.
+    pub fn take_uid(&mut self) -> Result<u32, StoreError> {
+        let free = (FIRST_UID..FIRST_UID + UIDS).find(|uid| !self.uids.contains(uid));
+        let uid = free.ok_or(StoreError::Exhausted {
+            what: "VM",
+            limit: UIDS,
+        })?;
+        self.uids.insert(uid);
+        Ok(uid)
+    }
+
+    /// Gives a user back.
+    pub fn give_back_uid(&mut self, uid: u32) {
+        self.uids.remove(&uid);
+    }
+
+    /// Counts a recorded VM's or shell's user and slices as taken.
+    pub fn occupy(&mut self, record: &VmRecord) {
+        self.uids.insert(record.uid);
+        let mut under: Option<&PathBuf> = None;
+        for slice in record.chain.iter().rev() {
+            // Known already if it is shared with a relative.
+            if let Err(error) = self.chains.add_slice(slice, under.map(PathBuf::as_path)) {
+                tracing::trace!(%error, "slice known");
+            }
+            under = Some(slice);
+        }
+        if let Some(top) = record.chain.first()
+            && let Err(error) = self.chains.attach(record.id, top)
+        {
+            tracing::error!(vm = %record.id, %error, "disk chain cannot be followed");
+        }
+    }
+
+    /// Gives back what a VM or shell had, and names the slices nobody needs.
+    pub fn vacate(&mut self, record: &VmRecord) -> Vec<PathBuf> {
+        self.uids.remove(&record.uid);
+        self.vms.remove(&record.id);
+        self.chains.detach(record.id)
+    }
+
+    pub fn insert(&mut self, vm: Arc<Vm>) {
+        self.vms.insert(vm.id, vm);
+    }
+
+    pub fn get(&self, id: VmId) -> Option<Arc<Vm>> {
+        self.vms.get(&id).cloned()
+    }
+
+    /// By name or by id.
+    pub fn find(&self, word: &str) -> Result<Arc<Vm>, HostError> {
+        let by_id = word.parse().ok().and_then(|id| self.get(id));
+        let by_name = || {
+            self.vms
+                .values()
+                .find(|vm| vm.name().as_str() == word)
+                .cloned()
+        };
+        by_id.or_else(by_name).ok_or_else(|| HostError::NoSuchVm {
+            name: word.to_owned(),
+        })
+    }
+
+    /// Every VM, the oldest first.
+    pub fn all(&self) -> Vec<Arc<Vm>> {
+        let mut all: Vec<_> = self.vms.values().cloned().collect();
+        all.sort_by_key(|vm| {
+            let record = vm.record();
+            (record.created, record.family, record.member)
+        });
+        all
+    }
+}

@@ -1,0 +1,138 @@
+//! One VM as its host knows it.
+
+use crate::{HostError, generation::Generation};
+use forkyard_guestlink::Guest;
+use forkyard_network::Subnet;
+use forkyard_store::{FamilyNo, Store, StoreError, VmRecord};
+use forkyard_types::{Address, VmId, VmName, VmState, VmView};
+use forkyard_vmm::{Engine, Machine as _, Qemu};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub(crate) type Machine = <Qemu as Engine>::Machine;
+
+/// A VM that exists: it runs, or its record waits for `rm`.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    pub id: VmId,
+    pub network: Subnet,
+    /// A ticket's clone: no more once it has ended, as a process after fork(2).
+    pub ephemeral: bool,
+    record: Mutex<VmRecord>,
+    body: Mutex<Option<Arc<Body>>>,
+    /// Held through a fork and through the VM's end: one at a time.
+    pub turn: tokio::sync::Mutex<Turn>,
+}
+
+/// What runs.
+#[derive(Debug)]
+pub(crate) struct Body {
+    pub machine: Machine,
+    pub guest: Guest,
+}
+
+/// What only the holder of the turn may touch.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// What the next fork will use, as far as it has been made.
+    pub next: Option<Generation>,
+}
+
+impl Vm {
+    pub fn new(record: VmRecord, network: Subnet, body: Option<Body>) -> Self {
+        Self {
+            id: record.id,
+            network,
+            ephemeral: false,
+            record: Mutex::new(record),
+            body: Mutex::new(body.map(Arc::new)),
+            turn: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Its record as of now.
+    pub fn record(&self) -> VmRecord {
+        lock(&self.record).clone()
+    }
+
+    pub fn name(&self) -> VmName {
+        lock(&self.record).name.clone()
+    }
+
+    /// Changes its record, in memory and in the store.
+    pub fn change(
+        &self,
+        store: &Store,
+        change: impl FnOnce(&mut VmRecord),
+    ) -> Result<(), StoreError> {
+        let mut record = lock(&self.record);
+        let mut changed = record.clone();
+        change(&mut changed);
+        store.put_vm(&changed)?;
+        *record = changed;
+        Ok(())
+    }
+
+    /// What runs of it, or the error that nothing does.
+    pub fn body(&self) -> Result<Arc<Body>, HostError> {
+        lock(&self.body).clone().ok_or_else(|| {
+            let record = lock(&self.record);
+            HostError::NotRunning {
+                vm: record.name.clone(),
+                state: record.state,
+            }
+        })
+    }
+
+    /// Its QEMU has ended, or is about to be ended by the caller.
+    pub fn take_body(&self) -> Option<Arc<Body>> {
+        lock(&self.body).take()
+    }
+
+    pub fn is_running(&self) -> bool {
+        lock(&self.record).state == VmState::Running
+    }
+
+    /// As the API shows it.
+    pub fn view(&self) -> VmView {
+        let pid = lock(&self.body)
+            .as_ref()
+            .map(|body| body.machine.record().process.pid);
+        let record = lock(&self.record);
+        VmView {
+            id: record.id,
+            name: record.name.clone(),
+            state: record.state,
+            family: record.family,
+            member: record.member,
+            parent: record.birth.map(|birth| birth.parent),
+            fork: record.birth.and_then(|birth| birth.fork),
+            epoch: record.epoch,
+            image: record.image.clone(),
+            vcpus: record.vcpus,
+            memory: record.memory,
+            address: address(self.network, &record),
+            pid,
+            accel: record.accel.clone(),
+            created: record.created,
+        }
+    }
+}
+
+/// A VM's place on its family's network follows from its place in the family.
+pub(crate) fn address(network: Subnet, record: &VmRecord) -> Address {
+    network
+        .address(record.member)
+        .unwrap_or_else(|| network.founder())
+}
+
+/// The network of a family follows from its number.
+pub(crate) fn network_of(number: FamilyNo) -> Result<Subnet, HostError> {
+    Subnet::of(number.0)
+        .ok_or_else(|| HostError::Invalid(format!("family number {} has no network", number.0)))
+}
+
+/// Nothing here leaves a value half changed: a panic elsewhere is no reason
+/// to refuse everyone after.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

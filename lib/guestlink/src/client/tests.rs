@@ -1,0 +1,75 @@
+use super::*;
+use std::{os::unix::net::UnixListener, thread};
+use tempfile::TempDir;
+
+/// An agent that gives one caller these bytes, whatever it asks.
+fn agent(answer: Option<Result<Answer, ApiError>>) -> (TempDir, Client, thread::JoinHandle<Ask>) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("agent.sock");
+    let listener = UnixListener::bind(&socket).expect("bound");
+    let thread = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a caller");
+        let mut reader = FrameReader::new(stream.try_clone().expect("a descriptor"));
+        let ask = reader.read_message().expect("whole").expect("a call");
+        if let Some(answer) = answer {
+            send(&mut stream, &answer).expect("taken");
+        }
+        ask
+    });
+    (dir, Client::at(socket), thread)
+}
+
+#[test]
+fn clone_tells_parent_and_clone_apart() {
+    let ticket = TicketId::random();
+    for (id, failed, wanted) in [
+        (0, vec![(2, "no room".into())], Cloning::Parent { failed: vec![(2, "no room".into())] }),
+        (3, vec![], Cloning::Clone { id: 3 }),
+    ] {
+        let (_dir, client, agent) = agent(Some(Ok(Answer::Cloned { id, failed })));
+        assert_eq!(client.clone_vm(ticket).expect("cloned"), wanted);
+        assert_eq!(agent.join().expect("no panic"), Ask::Clone { ticket });
+    }
+}
+
+#[test]
+fn refusal_keeps_its_kind() {
+    let refusal = ApiError {
+        kind: ErrorKind::Exhausted,
+        message: "no room".into(),
+        hint: None,
+    };
+    let (_dir, client, _agent) = agent(Some(Err(refusal)));
+    let error = client.request_ticket(4).expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+}
+
+#[test]
+fn answer_to_another_question_is_unexpected() {
+    let (_dir, client, _agent) = agent(Some(Ok(Answer::Killed)));
+    let error = client.join(TicketId::random()).expect_err("not joined");
+    assert!(matches!(error, CallError::Unexpected));
+}
+
+#[test]
+fn agent_that_goes_away_is_an_error() {
+    let (_dir, client, _agent) = agent(None);
+    let error = client.exit(0).expect_err("nobody ended us");
+    assert!(matches!(error, CallError::Gone));
+}
+
+#[test]
+fn no_agent_is_an_error_that_names_the_socket() {
+    let client = Client::at("/nowhere/agent.sock".into());
+    let error = client.kill(TicketId::random()).expect_err("no agent");
+    assert!(matches!(error, CallError::Unreachable { path, .. } if path.starts_with("/nowhere")));
+}
+
+#[test]
+fn id_is_read_from_beside_the_socket() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let client = Client::at(dir.path().join("agent.sock"));
+    assert!(matches!(client.id(), Err(CallError::Identity { .. })));
+    fs::write(dir.path().join(IDENTITY_FILE), "FORKYARD_VM=x\nFORKYARD_ID=7\n").expect("written");
+    assert_eq!(client.id().expect("there"), 7);
+}

@@ -1,0 +1,198 @@
+//! Messages as frames in a stream of bytes.
+//!
+//! ```text
+//! "FyL1" | u32 length | u32 checksum | payload: postcard
+//!          little endian, length and checksum are the payload's
+//! ```
+//!
+//! A stream may begin in the middle of a frame: QEMU hands a new connection
+//! what is left of the old one. So the decoder skips whatever is no frame until
+//! it finds one. It says when there is more noise than an interrupted frame
+//! can explain; it never allocates for a length that it was merely told.
+
+use serde::{Serialize, de::DeserializeOwned};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Longest payload.
+pub const MAX_PAYLOAD: usize = 256 << 10;
+
+const MAGIC: [u8; 4] = *b"FyL1";
+const HEADER: usize = 12;
+
+/// Noise borne from one peer before it is given up: the rest of any frame,
+/// several times over.
+const MAX_NOISE: u64 = 4 * MAX_PAYLOAD as u64;
+/// What a header with a wrong payload counts as, besides its bytes: checking
+/// it costs as much as hashing the longest payload.
+const FALSE_HEADER: u64 = 16 << 10;
+
+/// Why a message cannot be sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// It is longer than a frame may be.
+    #[error("the message has {bytes} bytes, of which {MAX_PAYLOAD} fit")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It cannot be serialised.
+    #[error("the message cannot be written")]
+    Serialize(#[source] postcard::Error),
+}
+
+/// What is wrong with a stream. The decoder can go on after either.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// A whole frame holds no message of the type wanted. It has been skipped.
+    #[error("a frame holds no message that is known here")]
+    Malformed,
+    /// Too much of it is no frame at all.
+    #[error("{bytes} bytes of the stream are no frame")]
+    Noise {
+        /// How many were skipped.
+        bytes: u64,
+    },
+}
+
+/// A message as one frame.
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, EncodeError> {
+    let mut header = Vec::with_capacity(128);
+    header.extend_from_slice(&[0; HEADER]);
+    let mut frame = postcard::to_extend(message, header).map_err(EncodeError::Serialize)?;
+    let bytes = frame.len() - HEADER;
+    let length = match u32::try_from(bytes) {
+        Ok(length) if bytes <= MAX_PAYLOAD => length,
+        Ok(_) | Err(_) => return Err(EncodeError::TooLong { bytes }),
+    };
+    let sum = checksum(&frame[HEADER..]);
+    frame[..4].copy_from_slice(&MAGIC);
+    frame[4..8].copy_from_slice(&length.to_le_bytes());
+    frame[8..HEADER].copy_from_slice(&sum);
+    Ok(frame)
+}
+
+fn checksum(payload: &[u8]) -> [u8; 4] {
+    let [a, b, c, d, ..] = xxh3_64(payload).to_le_bytes();
+    [a, b, c, d]
+}
+
+/// Finds the frames in a stream. Holds one frame at most, and what was fed
+/// since it was last asked.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    bytes: Vec<u8>,
+    /// Bytes of it that are done with.
+    done: usize,
+    skipped: u64,
+    noise: u64,
+}
+
+/// What the stream begins with.
+enum Start {
+    /// So many bytes of no frame.
+    Noise { bytes: usize, worth: u64 },
+    /// A frame that is not all there yet, or nothing.
+    Incomplete,
+    /// A frame of this many bytes.
+    Frame(usize),
+}
+
+impl Decoder {
+    /// Appends what was read.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.done);
+        self.done = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next message, or none until more is fed.
+    pub fn next_message<T: DeserializeOwned>(&mut self) -> Option<Result<T, FrameError>> {
+        loop {
+            match look(self.bytes.get(self.done..).unwrap_or_default()) {
+                Start::Incomplete => return None,
+                Start::Noise { bytes, worth } => {
+                    self.done += bytes;
+                    self.skipped += bytes as u64;
+                    self.noise += worth;
+                    if self.noise > MAX_NOISE {
+                        self.noise = 0;
+                        let bytes = self.skipped;
+                        return Some(Err(FrameError::Noise { bytes }));
+                    }
+                }
+                Start::Frame(length) => {
+                    let payload = &self.bytes[self.done + HEADER..self.done + length];
+                    let message = match postcard::take_from_bytes(payload) {
+                        Ok((message, [])) => Ok(message),
+                        Ok(_) | Err(_) => Err(FrameError::Malformed),
+                    };
+                    self.done += length;
+                    return Some(message);
+                }
+            }
+        }
+    }
+
+    /// Whether a frame has begun and not ended.
+    pub fn is_midway(&self) -> bool {
+        self.bytes.len() > self.done
+    }
+
+    /// Forgets what was fed: the rest of it will never come.
+    pub fn reset(&mut self) {
+        *self = Self {
+            skipped: self.skipped,
+            ..Self::default()
+        };
+    }
+
+    /// Bytes skipped so far because they were no frame.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+}
+
+fn look(stream: &[u8]) -> Start {
+    let begin = find_magic(stream);
+    if begin > 0 {
+        let worth = begin as u64;
+        return Start::Noise { bytes: begin, worth };
+    }
+    let Some(header) = stream.first_chunk::<HEADER>() else {
+        return Start::Incomplete;
+    };
+    let [_, _, _, _, l0, l1, l2, l3, sum @ ..] = *header;
+    let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3]));
+    let length = match length {
+        Ok(length) if length <= MAX_PAYLOAD => length,
+        Ok(_) | Err(_) => return Start::Noise { bytes: 1, worth: 1 },
+    };
+    match stream.get(HEADER..HEADER + length) {
+        None => Start::Incomplete,
+        Some(payload) if checksum(payload) == sum => Start::Frame(HEADER + length),
+        // Only its first byte: a frame may begin inside what it claimed.
+        Some(_) => Start::Noise {
+            bytes: 1,
+            worth: FALSE_HEADER,
+        },
+    }
+}
+
+/// Where a header, or what there is of one, begins; the end if nowhere.
+fn find_magic(stream: &[u8]) -> usize {
+    let mut from = 0;
+    while let Some(offset) = stream[from..].iter().position(|byte| *byte == MAGIC[0]) {
+        let here = from + offset;
+        let there = (stream.len() - here).min(MAGIC.len());
+        if stream[here..here + there] == MAGIC[..there] {
+            return here;
+        }
+        from = here + 1;
+    }
+    stream.len()
+}
+
+#[cfg(test)]
+mod tests;

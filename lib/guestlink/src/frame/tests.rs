@@ -1,0 +1,173 @@
+use super::*;
+use crate::{CallId, Session, Stream, ToGuest, ToHost};
+use forkyard_types::ExitStatus;
+use proptest::prelude::*;
+
+fn output(data: Vec<u8>) -> ToHost {
+    ToHost::ExecOutput {
+        session: Session(7),
+        stream: Stream::Err,
+        data,
+    }
+}
+
+fn drain(decoder: &mut Decoder) -> Vec<Result<ToHost, FrameError>> {
+    std::iter::from_fn(|| decoder.next_message()).collect()
+}
+
+proptest! {
+    #[test]
+    fn messages_survive_any_cut_of_the_stream(
+        datas in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..5),
+        cuts in prop::collection::vec(1..200usize, 1..20),
+    ) {
+        let messages: Vec<_> = datas.into_iter().map(output).collect();
+        let stream: Vec<u8> = messages.iter().flat_map(|m| encode(m).expect("fits")).collect();
+        let (mut decoder, mut seen, mut rest) = (Decoder::default(), Vec::new(), &stream[..]);
+        for cut in cuts.into_iter().cycle() {
+            let (now, later) = rest.split_at(cut.min(rest.len()));
+            decoder.feed(now);
+            seen.extend(drain(&mut decoder));
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        let wanted: Vec<_> = messages.into_iter().map(Ok).collect();
+        prop_assert_eq!(seen, wanted);
+        prop_assert_eq!(decoder.skipped(), 0);
+        prop_assert!(!decoder.is_midway());
+    }
+
+    #[test]
+    fn frame_after_the_tail_of_another_is_found(
+        data in prop::collection::vec(any::<u8>(), 0..300),
+        lost in 1..300usize,
+    ) {
+        let cut = encode(&output(data)).expect("fits");
+        let tail = &cut[lost.min(cut.len())..];
+        let whole = output(b"whole".to_vec());
+        let mut decoder = Decoder::default();
+        decoder.feed(tail);
+        decoder.feed(&encode(&whole).expect("fits"));
+        prop_assert_eq!(drain(&mut decoder), vec![Ok(whole)]);
+        prop_assert_eq!(decoder.skipped(), tail.len() as u64);
+    }
+
+    #[test]
+    fn garbage_gives_no_message_and_little_is_kept(garbage in prop::collection::vec(any::<u8>(), 0..5000)) {
+        let mut decoder = Decoder::default();
+        decoder.feed(&garbage);
+        prop_assert_eq!(drain(&mut decoder), vec![]);
+    }
+
+    #[test]
+    fn flipped_bit_never_gives_another_message(bit in 0..8usize, at in any::<prop::sample::Index>()) {
+        let message = output(b"some bytes".to_vec());
+        let mut frame = encode(&message).expect("fits");
+        let at = at.index(frame.len());
+        frame[at] ^= 1 << bit;
+        let mut decoder = Decoder::default();
+        decoder.feed(&frame);
+        prop_assert_eq!(drain(&mut decoder), vec![]);
+    }
+
+    #[test]
+    fn truncated_frame_gives_nothing(cut in any::<prop::sample::Index>()) {
+        let frame = encode(&output(b"some bytes".to_vec())).expect("fits");
+        let mut decoder = Decoder::default();
+        decoder.feed(&frame[..cut.index(frame.len())]);
+        prop_assert_eq!(drain(&mut decoder), vec![]);
+    }
+}
+
+#[test]
+fn frame_is_these_bytes() {
+    let frame = encode(&ToHost::ExecEnd {
+        session: Session(300),
+        outcome: Ok(ExitStatus::Signal(9)),
+    });
+    let golden = [
+        b'F', b'y', b'L', b'1', 6, 0, 0, 0, // magic, length
+        0xbc, 0xe2, 0xcb, 0x41, // checksum
+        6, 0xac, 0x02, 0, 1, 9, // ExecEnd, session, Ok, Signal, 9
+    ];
+    assert_eq!(frame, Ok(golden.to_vec()));
+}
+
+#[test]
+fn longest_payload_passes_and_one_byte_more_does_not() {
+    let overhead = encode(&vec![0u8; 1 << 14]).expect("fits").len() - HEADER - (1 << 14);
+    assert_eq!(overhead, 3, "a varint of the length");
+    let longest = MAX_PAYLOAD - overhead;
+    let mut decoder = Decoder::default();
+    decoder.feed(&encode(&vec![1u8; longest]).expect("fits"));
+    assert_eq!(decoder.next_message(), Some(Ok(vec![1u8; longest])));
+    let error = encode(&vec![1u8; longest + 1]);
+    assert_eq!(error, Err(EncodeError::TooLong { bytes: MAX_PAYLOAD + 1 }));
+}
+
+#[test]
+fn length_beyond_the_longest_is_noise_at_once() {
+    let mut frame = encode(&output(vec![0; 100])).expect("fits");
+    frame[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+    let mut decoder = Decoder::default();
+    decoder.feed(&frame);
+    assert_eq!(drain(&mut decoder), vec![]);
+    assert_eq!(decoder.skipped(), frame.len() as u64);
+}
+
+#[test]
+fn message_of_another_type_and_one_with_more_behind_it_are_malformed() {
+    let mut decoder = Decoder::default();
+    decoder.feed(&encode(&200u32).expect("fits"));
+    decoder.feed(&encode(&(ToHost::Started, 1u8)).expect("fits"));
+    decoder.feed(&encode(&ToHost::Started).expect("fits"));
+    let bad = || Err(FrameError::Malformed);
+    assert_eq!(drain(&mut decoder), vec![bad(), bad(), Ok(ToHost::Started)]);
+}
+
+#[test]
+fn peer_that_sends_only_noise_is_found_out() {
+    let mut decoder = Decoder::default();
+    let mut found = false;
+    for _ in 0..=MAX_NOISE / 4096 {
+        decoder.feed(&[0; 4096]);
+        found |= drain(&mut decoder)
+            .iter()
+            .any(|seen| matches!(seen, Err(FrameError::Noise { .. })));
+    }
+    assert!(found);
+}
+
+#[test]
+fn false_headers_cost_their_sender_more_than_they_cost_us() {
+    let mut header = [0; HEADER];
+    header[..4].copy_from_slice(&MAGIC);
+    header[4..8].copy_from_slice(&4096u32.to_le_bytes());
+    let mut decoder = Decoder::default();
+    let sent: Vec<u8> = header.iter().copied().cycle().take(64 << 10).collect();
+    decoder.feed(&sent);
+    let first = decoder.next_message::<ToHost>();
+    assert!(matches!(first, Some(Err(FrameError::Noise { bytes })) if bytes < 1 << 10));
+}
+
+#[test]
+fn after_a_reset_the_half_frame_is_gone() {
+    let message = ToGuest::ExecInput {
+        session: Session(1),
+        data: vec![5; 1000],
+    };
+    let mut decoder = Decoder::default();
+    decoder.feed(&encode(&message).expect("fits")[..500]);
+    assert_eq!(decoder.next_message::<ToGuest>(), None);
+    assert!(decoder.is_midway());
+    decoder.reset();
+    assert!(!decoder.is_midway());
+    let next = ToGuest::Reply {
+        call: CallId(1),
+        outcome: Ok(crate::Answer::Killed),
+    };
+    decoder.feed(&encode(&next).expect("fits"));
+    assert_eq!(decoder.next_message(), Some(Ok(next)));
+}

@@ -1,0 +1,247 @@
+//! The host's end: one connection to one guest's agent.
+//!
+//! ```text
+//! Guest (handles) --queue, direct--> writer task --> socket
+//!        ^---- slots, sessions, calls ---- reader task <--'
+//! ```
+//!
+//! What the guest says is hostile input: what nobody waits for is dropped,
+//! what exceeds its window ends its command, and nothing grows with it.
+
+mod error;
+mod exec;
+mod slot;
+mod tasks;
+
+pub use error::LinkError;
+pub use exec::{Exec, ExecInput, ExecOut};
+
+use crate::{Answer, Ask, CallId, Identify, Session, ToGuest, VERSION};
+use exec::Desk;
+use forkyard_types::{ApiError, Epoch, ForkId};
+use slot::Slot;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    net::UnixStream,
+    sync::{mpsc, watch},
+};
+
+/// Messages to a guest waiting to be written.
+const QUEUE: usize = 64;
+
+/// A guest's agent. The connection closes with the last handle.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    shared: Arc<Shared>,
+    /// Closes the connection when the last handle goes: the tasks hold none.
+    _open: Arc<watch::Sender<()>>,
+}
+
+/// What an agent says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Identity it last applied; none before the first.
+    pub epoch: Option<Epoch>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Everything in its order, but while the guest holds still.
+    queue: mpsc::Sender<ToGuest>,
+    /// What may be said to a guest that holds still.
+    direct: mpsc::Sender<ToGuest>,
+    held: watch::Sender<bool>,
+    closed: watch::Sender<Option<LinkError>>,
+    hello: Slot<(u16, Option<Epoch>)>,
+    quiesced: Slot<(ForkId, Option<String>)>,
+    identified: Slot<(Epoch, Vec<String>)>,
+    released: Slot<Vec<String>>,
+    expected: Mutex<Option<Epoch>>,
+    desks: Mutex<BTreeMap<Session, Desk>>,
+    calls: Mutex<BTreeSet<CallId>>,
+    next: AtomicU32,
+}
+
+impl Guest {
+    /// Connects to the port's socket. Says nothing by itself. Calls of the
+    /// guest's programs arrive on `calls`; those it has no room for are
+    /// refused. Cancel-safe.
+    pub async fn connect(socket: &Path, calls: mpsc::Sender<(CallId, Ask)>) -> Result<Self, LinkError> {
+        let stream = UnixStream::connect(socket)
+            .await
+            .map_err(|source| LinkError::Connect { path: socket.into(), source: Arc::new(source) })?;
+        let (queue, queued) = mpsc::channel(QUEUE);
+        let (direct, directed) = mpsc::channel(QUEUE);
+        let shared = Arc::new(Shared {
+            queue,
+            direct,
+            held: watch::Sender::new(false),
+            closed: watch::Sender::new(None),
+            hello: Slot::default(),
+            quiesced: Slot::default(),
+            identified: Slot::default(),
+            released: Slot::default(),
+            expected: Mutex::default(),
+            desks: Mutex::default(),
+            calls: Mutex::default(),
+            next: AtomicU32::new(1),
+        });
+        let (open, last) = watch::channel(());
+        tasks::start(&shared, stream, queued, directed, calls, last);
+        Ok(Self { shared, _open: Arc::new(open) })
+    }
+
+    /// Asks the agent who it is; it may be long in answering, while its guest
+    /// boots. Cancel-safe.
+    pub async fn hello(&self, within: Duration) -> Result<Hello, LinkError> {
+        self.shared.hello.clear();
+        // Bytes wait in QEMU until the agent opens its port: once is enough.
+        self.say(ToGuest::Hello { version: VERSION }).await?;
+        match self.await_slot(&self.shared.hello, "the guest's agent", within).await? {
+            (VERSION, epoch) => Ok(Hello { epoch }),
+            (guest, _) => Err(LinkError::Version { guest }),
+        }
+    }
+
+    /// Has user code hold still and the link fall silent. From here on all but
+    /// `resume` and `identify` wait. If this fails or is cancelled the guest is
+    /// told to go on.
+    pub async fn quiesce(&self, fork: ForkId, within: Duration) -> Result<(), LinkError> {
+        let undo = GoOn(Some(self.clone()));
+        self.shared.quiesced.clear();
+        self.shared.held.send_replace(true);
+        self.say_direct(ToGuest::Quiesce { fork }).await?;
+        loop {
+            let (answers, failed) =
+                self.await_slot(&self.shared.quiesced, "the guest to hold still", within).await?;
+            // An answer to an earlier fork that was given up came late.
+            if answers != fork {
+                continue;
+            }
+            return match failed {
+                Some(why) => Err(LinkError::Refused { what: "hold still", why }),
+                None => {
+                    undo.disarm();
+                    Ok(())
+                }
+            };
+        }
+    }
+
+    /// Lets user code go on. Harmless if it does. Cancel-safe.
+    pub async fn resume(&self) -> Result<(), LinkError> {
+        self.say_direct(ToGuest::Resume).await?;
+        self.shared.held.send_replace(false);
+        Ok(())
+    }
+
+    /// Tells the guest who it is. May be said before it runs: the words wait.
+    /// Cancel-safe.
+    pub async fn identify(&self, what: Identify) -> Result<(), LinkError> {
+        self.shared.identified.clear();
+        self.shared.released.clear();
+        *lock(&self.shared.expected) = Some(what.identity.epoch);
+        self.shared.held.send_replace(true);
+        self.say_direct(ToGuest::Identify(Box::new(what))).await
+    }
+
+    /// Waits until the identity has been applied; the parts that failed.
+    /// Cancel-safe.
+    pub async fn identified(&self, within: Duration) -> Result<Vec<String>, LinkError> {
+        let expected = *lock(&self.shared.expected);
+        loop {
+            let (epoch, problems) =
+                self.await_slot(&self.shared.identified, "the guest to take its identity", within).await?;
+            if Some(epoch) == expected {
+                return Ok(problems);
+            }
+        }
+    }
+
+    /// Lets the hooks run and user code go on; the hooks that failed.
+    /// Cancel-safe.
+    pub async fn release(&self, within: Duration) -> Result<Vec<String>, LinkError> {
+        self.say_direct(ToGuest::Release).await?;
+        self.shared.held.send_replace(false);
+        self.await_slot(&self.shared.released, "the guest's hooks", within).await
+    }
+
+    /// Starts a command. Cancel-safe: a command nobody holds is hung up on.
+    pub async fn exec(&self, argv: Vec<String>, env: Vec<(String, String)>) -> Result<Exec, LinkError> {
+        let session = Session(self.shared.next.fetch_add(1, Ordering::Relaxed));
+        let exec = Exec::open(self, session);
+        self.say(ToGuest::Exec { session, argv, env }).await?;
+        Ok(exec)
+    }
+
+    /// Answers a call. One that is unknown or answered already is ignored.
+    /// Cancel-safe.
+    pub async fn reply(&self, call: CallId, outcome: Result<Answer, ApiError>) -> Result<(), LinkError> {
+        match lock(&self.shared.calls).remove(&call) {
+            true => {}
+            false => return Ok(()),
+        }
+        self.say(ToGuest::Reply { call, outcome }).await
+    }
+
+    /// Waits until the link is gone, and says why. Cancel-safe.
+    pub async fn closed(&self) -> LinkError {
+        let mut closed = self.shared.closed.subscribe();
+        let why = closed.wait_for(Option::is_some).await;
+        why.ok().and_then(|why| why.clone()).unwrap_or(LinkError::Closed)
+    }
+
+    async fn say(&self, message: ToGuest) -> Result<(), LinkError> {
+        self.shared.queue.send(message).await.map_err(|_| self.why_closed())
+    }
+
+    async fn say_direct(&self, message: ToGuest) -> Result<(), LinkError> {
+        self.shared.direct.send(message).await.map_err(|_| self.why_closed())
+    }
+
+    fn why_closed(&self) -> LinkError {
+        self.shared.closed.borrow().clone().unwrap_or(LinkError::Closed)
+    }
+
+    async fn await_slot<T>(&self, slot: &Slot<T>, what: &'static str, within: Duration) -> Result<T, LinkError> {
+        tokio::select! {
+            value = slot.take() => Ok(value),
+            why = self.closed() => Err(why),
+            () = tokio::time::sleep(within) => Err(LinkError::Timeout { what, after: within }),
+        }
+    }
+}
+
+/// Tells a guest to go on, unless all went well.
+struct GoOn(Option<Guest>);
+
+impl GoOn {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for GoOn {
+    fn drop(&mut self) {
+        if let Some(guest) = self.0.take() {
+            // Only a full queue to a guest that reads nothing refuses this.
+            let _ = guest.shared.direct.try_send(ToGuest::Resume);
+            guest.shared.held.send_replace(false);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

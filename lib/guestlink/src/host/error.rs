@@ -1,0 +1,65 @@
+//! Why a guest could not be talked to.
+
+use crate::FrameError;
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+/// Why a guest could not be talked to.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// There is no QEMU at the other end.
+    #[error("cannot connect to {}", path.display())]
+    Connect {
+        /// The port's socket.
+        path: PathBuf,
+        /// What the host said.
+        source: Arc<io::Error>,
+    },
+    /// QEMU has closed the connection.
+    #[error("the link to the guest is closed")]
+    Closed,
+    /// The connection failed.
+    #[error("the link to the guest failed")]
+    Io {
+        /// What the host said.
+        source: Arc<io::Error>,
+    },
+    /// The guest did not answer in time.
+    #[error("waited {after:?} for {what}")]
+    Timeout {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        after: Duration,
+    },
+    /// The guest could not.
+    #[error("the guest could not {what}: {why}")]
+    Refused {
+        /// What it was asked.
+        what: &'static str,
+        /// What it said.
+        why: String,
+    },
+    /// The agent is of another version.
+    #[error("the guest's agent speaks version {guest} of the protocol, this host {}: restart the guest", crate::VERSION)]
+    Version {
+        /// Its version.
+        guest: u16,
+    },
+    /// What the guest says makes no sense.
+    #[error("the guest talks nonsense")]
+    Protocol {
+        /// How.
+        source: Arc<FrameError>,
+    },
+    /// The guest sent more than it was given room for, or lost the command.
+    #[error("the guest's agent lost track of the command")]
+    Lost,
+}
+
+impl LinkError {
+    /// Whether the guest may merely be slow.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout { .. })
+    }
+}

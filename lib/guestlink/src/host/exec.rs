@@ -1,0 +1,161 @@
+//! A command in a guest.
+
+use super::{Guest, LinkError, lock};
+use crate::{CHUNK, Session, Stream, ToGuest, WINDOW};
+use forkyard_types::ExitStatus;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, mpsc};
+
+/// What a command does.
+#[derive(Debug)]
+pub enum ExecOut {
+    /// It wrote something.
+    Output {
+        /// Where to.
+        stream: Stream,
+        /// What.
+        data: Vec<u8>,
+    },
+    /// It ended; nothing follows.
+    Ended(ExitStatus),
+    /// It could not be started; nothing follows.
+    NotStarted(String),
+    /// The link or the agent failed; nothing follows.
+    Lost(LinkError),
+}
+
+/// A command that runs. Dropped before its end, it is hung up on.
+#[derive(Debug)]
+pub struct Exec {
+    guest: Guest,
+    session: Session,
+    out: mpsc::Receiver<ExecOut>,
+    room: Arc<Semaphore>,
+    over: bool,
+    /// Room made for output that the guest has not been told of.
+    owed: u16,
+}
+
+/// A command's standard input.
+#[derive(Clone, Debug)]
+pub struct ExecInput {
+    guest: Guest,
+    session: Session,
+    room: Arc<Semaphore>,
+}
+
+/// Where the connection leaves what a command does.
+#[derive(Debug)]
+pub struct Desk {
+    out: mpsc::Sender<ExecOut>,
+    room: Arc<Semaphore>,
+}
+
+impl Exec {
+    pub(super) fn open(guest: &Guest, session: Session) -> Self {
+        // Room for the whole window, and for the end.
+        let (sender, out) = mpsc::channel(usize::from(WINDOW) + 1);
+        let room = Arc::new(Semaphore::new(WINDOW.into()));
+        lock(&guest.shared.desks).insert(session, Desk { out: sender, room: room.clone() });
+        Self { guest: guest.clone(), session, out, room, over: false, owed: 0 }
+    }
+
+    /// The next thing it does; none after its end. Cancel-safe.
+    pub async fn next(&mut self) -> Option<ExecOut> {
+        let queue = &self.guest.shared.queue;
+        let out = loop {
+            tokio::select! {
+                biased;
+                room = queue.reserve(), if self.owed > 0 => {
+                    let chunks = std::mem::take(&mut self.owed);
+                    // With no link there is nobody to make room for.
+                    if let Ok(room) = room {
+                        room.send(ToGuest::ExecMore { session: self.session, chunks });
+                    }
+                }
+                out = self.out.recv() => break out,
+            }
+        };
+        match &out {
+            Some(ExecOut::Output { .. }) => self.owed += 1,
+            Some(ExecOut::Ended(_) | ExecOut::NotStarted(_) | ExecOut::Lost(_)) | None => self.over = true,
+        }
+        out
+    }
+
+    /// Its standard input.
+    pub fn input(&self) -> ExecInput {
+        ExecInput { guest: self.guest.clone(), session: self.session, room: self.room.clone() }
+    }
+
+    /// Sends its process group a signal. Cancel-safe.
+    pub async fn signal(&self, signal: u8) -> Result<(), LinkError> {
+        self.guest.say(ToGuest::ExecSignal { session: self.session, signal }).await
+    }
+}
+
+impl Drop for Exec {
+    fn drop(&mut self) {
+        if !self.over && lock(&self.guest.shared.desks).remove(&self.session).is_some() {
+            let _ = self.guest.shared.queue.try_send(ToGuest::ExecDetach { session: self.session });
+        }
+    }
+}
+
+impl ExecInput {
+    /// Sends bytes, as fast as the command takes them. Any number. If
+    /// cancelled, some of them may have been sent.
+    pub async fn send(&self, data: Vec<u8>) -> Result<(), LinkError> {
+        for chunk in data.chunks(CHUNK) {
+            tokio::select! {
+                room = self.room.acquire() => match room {
+                    Ok(room) => room.forget(),
+                    // It has ended, and reads no more.
+                    Err(_) => return Ok(()),
+                },
+                why = self.guest.closed() => return Err(why),
+            }
+            self.guest.say(ToGuest::ExecInput { session: self.session, data: chunk.to_vec() }).await?;
+        }
+        Ok(())
+    }
+
+    /// Nothing follows. Cancel-safe.
+    pub async fn end(&self) -> Result<(), LinkError> {
+        self.guest.say(ToGuest::ExecInput { session: self.session, data: Vec::new() }).await
+    }
+}
+
+impl Desk {
+    /// False if it said more than it had room for.
+    pub fn output(&self, stream: Stream, data: Vec<u8>) -> bool {
+        self.out.capacity() > 1 && self.out.try_send(ExecOut::Output { stream, data }).is_ok()
+    }
+
+    /// It has read some of its input. False if it has read what it never got.
+    pub fn room(&self, chunks: u16) -> bool {
+        let fits = self.room.available_permits() + usize::from(chunks) <= usize::from(WINDOW);
+        if fits {
+            self.room.add_permits(chunks.into());
+        }
+        fits
+    }
+
+    pub fn end(self, outcome: Result<ExitStatus, String>) {
+        let end = match outcome {
+            Ok(status) => ExecOut::Ended(status),
+            Err(why) => ExecOut::NotStarted(why),
+        };
+        self.close(end);
+    }
+
+    pub fn lose(self, why: LinkError) {
+        self.close(ExecOut::Lost(why));
+    }
+
+    fn close(self, end: ExecOut) {
+        // The last place is kept for this.
+        let _ = self.out.try_send(end);
+        self.room.close();
+    }
+}

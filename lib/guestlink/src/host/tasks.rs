@@ -1,0 +1,162 @@
+//! The two tasks of a connection: one writes, one reads.
+
+use super::{LinkError, Shared, exec::Desk, lock};
+use crate::{Ask, CallId, Decoder, FrameError, ToGuest, ToHost, encode};
+use forkyard_types::{ApiError, ErrorKind};
+use std::{io, sync::Arc};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{mpsc, watch},
+};
+
+/// Calls of one guest that may be unanswered.
+const CALLS: usize = 64;
+/// Frames that make no sense before the guest is given up on.
+const NONSENSE: u32 = 64;
+
+pub fn start(
+    shared: &Arc<Shared>,
+    stream: UnixStream,
+    queued: mpsc::Receiver<ToGuest>,
+    directed: mpsc::Receiver<ToGuest>,
+    calls: mpsc::Sender<(CallId, Ask)>,
+    mut last: watch::Receiver<()>,
+) {
+    let (read, write) = stream.into_split();
+    // The tasks keep what handles share, but no handle: when the last of
+    // those goes, `last` fails and the connection closes.
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        let why = tokio::select! {
+            why = writer(write, queued, directed, shared.held.subscribe()) => why,
+            why = reader(read, &shared, calls) => why,
+            _ = last.changed() => LinkError::Closed,
+        };
+        shared.closed.send_replace(Some(why.clone()));
+        for (_, desk) in std::mem::take(&mut *lock(&shared.desks)) {
+            desk.lose(why.clone());
+        }
+    });
+}
+
+async fn writer(
+    mut socket: OwnedWriteHalf,
+    mut queued: mpsc::Receiver<ToGuest>,
+    mut directed: mpsc::Receiver<ToGuest>,
+    mut held: watch::Receiver<bool>,
+) -> LinkError {
+    loop {
+        let silent = *held.borrow_and_update();
+        let message = tokio::select! {
+            biased;
+            message = directed.recv() => message,
+            message = queued.recv(), if !silent => message,
+            changed = held.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return LinkError::Closed,
+            },
+        };
+        let Some(message) = message else { return LinkError::Closed };
+        // Too large to say: whoever asked waits, and is told by a time-out.
+        let Ok(frame) = encode(&message) else { continue };
+        if let Err(error) = socket.write_all(&frame).await {
+            return failed(error);
+        }
+    }
+}
+
+async fn reader(mut socket: OwnedReadHalf, shared: &Shared, calls: mpsc::Sender<(CallId, Ask)>) -> LinkError {
+    let mut decoder = Decoder::default();
+    let mut buffer = vec![0; 64 << 10];
+    let mut nonsense = 0;
+    loop {
+        match socket.read(&mut buffer).await {
+            Ok(0) => return LinkError::Closed,
+            Ok(read) => decoder.feed(&buffer[..read]),
+            Err(error) => return failed(error),
+        }
+        while let Some(message) = decoder.next_message::<ToHost>() {
+            match message {
+                Ok(message) => shared.hear(message, &calls),
+                Err(error) => {
+                    nonsense += 1;
+                    if nonsense > NONSENSE {
+                        return LinkError::Protocol { source: Arc::<FrameError>::new(error) };
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn failed(error: io::Error) -> LinkError {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => LinkError::Closed,
+        _ => LinkError::Io { source: Arc::new(error) },
+    }
+}
+
+impl Shared {
+    /// Acts on one message. Never waits: a guest cannot make the host wait.
+    fn hear(&self, message: ToHost, calls: &mpsc::Sender<(CallId, Ask)>) {
+        match message {
+            ToHost::Started => self.restarted(),
+            ToHost::Hello { version, epoch } => self.hello.fill((version, epoch)),
+            ToHost::Quiesced { fork, failed } => self.quiesced.fill((fork, failed)),
+            ToHost::Identified { epoch, problems } => self.identified.fill((epoch, problems)),
+            ToHost::Released { problems } => self.released.fill(problems),
+            ToHost::ExecOutput { session, stream, data } => {
+                self.at_desk(session, |desk| desk.output(stream, data));
+            }
+            ToHost::ExecMore { session, chunks } => {
+                self.at_desk(session, |desk| desk.room(chunks));
+            }
+            ToHost::ExecEnd { session, outcome } => {
+                if let Some(desk) = lock(&self.desks).remove(&session) {
+                    desk.end(outcome);
+                }
+            }
+            ToHost::Call { call, ask } => self.called(call, ask, calls),
+        }
+    }
+
+    /// The commands of an agent that died are lost.
+    fn restarted(&self) {
+        for (_, desk) in std::mem::take(&mut *lock(&self.desks)) {
+            desk.lose(LinkError::Lost);
+        }
+    }
+
+    fn at_desk(&self, session: crate::Session, act: impl FnOnce(&Desk) -> bool) {
+        let mut desks = lock(&self.desks);
+        if let Some(desk) = desks.get(&session)
+            && !act(desk)
+            && let Some(desk) = desks.remove(&session)
+        {
+            // It said more than it had room for.
+            desk.lose(LinkError::Lost);
+        }
+    }
+
+    fn called(&self, call: CallId, ask: Ask, calls: &mpsc::Sender<(CallId, Ask)>) {
+        let room = {
+            let mut open = lock(&self.calls);
+            open.len() < CALLS && open.insert(call)
+        };
+        if room && calls.try_send((call, ask)).is_ok() {
+            return;
+        }
+        lock(&self.calls).remove(&call);
+        let busy = ApiError {
+            kind: ErrorKind::Exhausted,
+            message: "too many calls of this VM are under way".into(),
+            hint: None,
+        };
+        // Full as well: then this guest is told nothing, which it earned.
+        let _ = self.queue.try_send(ToGuest::Reply { call, outcome: Err(busy) });
+    }
+}
