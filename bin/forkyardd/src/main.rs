@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Parser;
 use forkyard_fork::{AccelChoice, Folders, Host, Options};
 use idle::Idle;
-use std::{fs, io, os::unix::fs::PermissionsExt, path::PathBuf};
+use std::{fs, io, os::unix::fs::PermissionsExt, path::PathBuf, process::ExitCode};
 use tokio::{
     net::UnixListener,
     signal::unix::{SignalKind, signal},
@@ -50,8 +50,17 @@ struct Args {
     exit_when_idle: bool,
 }
 
-fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+fn main() -> ExitCode {
+    match run(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("forkyardd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_env("FORKYARD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)

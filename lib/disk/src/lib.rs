@@ -1,1 +1,22 @@
-//! forkyard-disk
+//! A VM's disk: a chain of slices, each a qcow2 file that holds what changed
+//! since the one below it was frozen.
+//!
+//! ```text
+//! base <- slice <- slice <- parent's active slice
+//!                     ^---- clone's active slice
+//! ```
+//!
+//! Slices have clusters of 128 KiB in 4 KiB parts, so that overwriting a block
+//! fetches nothing from below. Their files are made and shared here; who
+//! freezes which, and when, is the business of others, and what is needed by
+//! whom is told to [`Chains`], which deletes nothing itself.
+
+mod chain;
+mod error;
+mod file;
+mod qemu_img;
+
+pub use chain::{ChainError, Chains};
+pub use error::DiskError;
+pub use file::{Access, copy_template, set_access};
+pub use qemu_img::{Backing, Format, QemuImg};

@@ -1,1 +1,44 @@
-//! forkyard-vmm
+//! The engine: a trait for what Forkyard needs of a virtual machine monitor,
+//! and stock QEMU behind it.
+//!
+//! ```text
+//! boot  ------------------------------> Machine --stop, freeze_disk, save_descriptor, cont--+
+//! shell --> Shell (memory and disk open) --load(descriptor)--> Machine <-- adopt(record)    |
+//!             ^------------------------- the state of the parent --------------------------+
+//! ```
+//!
+//! A QEMU runs without privileges, in a session, sandbox and cgroup of its own,
+//! and outlives the daemon that started it. Everything it uses in its VM's
+//! directory it inherits as an open descriptor, so that the directory may
+//! belong to the daemon alone.
+//!
+//! Decides nothing: no ids, paths, users or sizes are chosen here. Memory is
+//! neither read nor copied here either; [`Machine::ram`] says where it lies.
+
+mod accel;
+mod argv;
+mod cgroup;
+mod disk;
+mod engine;
+mod error;
+pub mod files;
+mod link;
+mod machine;
+mod plumbing;
+mod process;
+mod qemu;
+mod qmp;
+mod region;
+mod remains;
+mod shell;
+mod spec;
+
+pub use accel::{Accel, AccelChoice, Probe, UnknownAccel, Verdict};
+pub use engine::{Engine, Machine, Overlay, RunState, Shell};
+pub use error::{QmpError, VmmError, VmmErrorKind};
+pub use machine::QemuMachine;
+pub use process::{Exit, ProcessId};
+pub use qemu::{Qemu, QemuConfig};
+pub use region::Region;
+pub use shell::QemuShell;
+pub use spec::{BootSpec, Kernel, Limits, MachineRecord, MachineSpec, Nic, Owner, ShellSpec};

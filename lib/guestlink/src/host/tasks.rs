@@ -94,9 +94,10 @@ async fn reader(mut socket: OwnedReadHalf, shared: &Shared, calls: mpsc::Sender<
 }
 
 fn failed(error: io::Error) -> LinkError {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => LinkError::Closed,
-        _ => LinkError::Io { source: Arc::new(error) },
+    let hung_up = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset].contains(&error.kind());
+    match hung_up {
+        true => LinkError::Closed,
+        false => LinkError::Io { source: Arc::new(error) },
     }
 }
 

@@ -1,0 +1,73 @@
+//! Why a slice could not be made.
+
+use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
+
+/// Why a slice could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DiskError {
+    /// `qemu-img` could not be started.
+    #[error("cannot run {}", program.display())]
+    Run {
+        /// The program.
+        program: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+    /// `qemu-img` failed.
+    #[error("qemu-img could not create {}: {said}", path.display())]
+    QemuImg {
+        /// The slice.
+        path: PathBuf,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it said.
+        said: String,
+    },
+    /// `qemu-img` did not come to an end.
+    #[error("creating {} took longer than {after:?}", path.display())]
+    Timeout {
+        /// The slice.
+        path: PathBuf,
+        /// The patience it had.
+        after: Duration,
+    },
+    /// A path would mean something else to whoever opens the slice later.
+    #[error("{} is not absolute", path.display())]
+    Relative {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The backing file is not what it was said to be.
+    #[error("{} is no qcow2 file", path.display())]
+    NotQcow2 {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A template is larger than an empty slice can be.
+    #[error("{} is too large to be an empty slice", path.display())]
+    NotEmpty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The host refused something.
+    #[error("cannot {what} {}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+}
+
+impl DiskError {
+    pub(crate) fn io(
+        what: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { what, path, source }
+    }
+}

@@ -1,0 +1,311 @@
+//! Making slices with `qemu-img`.
+
+use crate::DiskError;
+use forkyard_types::ByteCount;
+use std::{
+    fmt,
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+use tokio::process::Command;
+
+/// The program that makes slices.
+#[derive(Clone, Debug)]
+pub struct QemuImg {
+    /// The program.
+    pub program: PathBuf,
+    /// Bound on one run of it.
+    pub patience: Duration,
+}
+
+impl Default for QemuImg {
+    fn default() -> Self {
+        Self {
+            program: "qemu-img".into(),
+            patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What a slice lies over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backing {
+    /// Its file; absolute, for it is written into the slice.
+    pub path: PathBuf,
+    /// How that is to be read. Never guessed: a guest decides what a raw
+    /// disk looks like.
+    pub format: Format,
+}
+
+/// How a disk lies in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// As it is.
+    Raw,
+    /// As a slice.
+    Qcow2,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+        })
+    }
+}
+
+impl QemuImg {
+    /// Makes an empty slice, as large as its backing unless said otherwise.
+    /// The backing may be in use. Replaces a file that exists.
+    ///
+    /// If cancelled, part of the file may be left.
+    pub async fn create_slice(
+        &self,
+        path: &Path,
+        backing: &Backing,
+        size: Option<ByteCount>,
+    ) -> Result<(), DiskError> {
+        for path in [path, &backing.path] {
+            if !path.is_absolute() {
+                let path = path.to_owned();
+                return Err(DiskError::Relative { path });
+            }
+        }
+        let size = match size {
+            Some(size) => size,
+            None => backing.size()?,
+        };
+        let mut command = Command::new(&self.program);
+        command
+            .args(["create", "-q", "-f", "qcow2"])
+            .args(["-o", "extended_l2=on,cluster_size=128k"])
+            // `-u`: does not open the backing, which a running VM has locked.
+            .args(["-u", "-F", &backing.format.to_string(), "-b"])
+            .arg(&backing.path)
+            .arg(path)
+            .arg(size.0.to_string());
+        self.run(command, path).await
+    }
+
+    /// Cancel-safe: the program is killed.
+    async fn run(&self, mut command: Command, path: &Path) -> Result<(), DiskError> {
+        let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+        let ended = tokio::time::timeout(self.patience, output).await;
+        let output = ended
+            .map_err(|_| DiskError::Timeout {
+                path: path.to_owned(),
+                after: self.patience,
+            })?
+            .map_err(|source| DiskError::Run {
+                program: self.program.clone(),
+                source,
+            })?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(DiskError::QemuImg {
+            path: path.to_owned(),
+            status: output.status,
+            said: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        })
+    }
+}
+
+impl Backing {
+    /// Size of the disk in it. Blocks for one small read.
+    fn size(&self) -> Result<ByteCount, DiskError> {
+        let file = File::open(&self.path).map_err(DiskError::io("open", &self.path))?;
+        match self.format {
+            Format::Raw => {
+                let file = file
+                    .metadata()
+                    .map_err(DiskError::io("look at", &self.path))?;
+                Ok(ByteCount(file.len()))
+            }
+            Format::Qcow2 => {
+                let mut header = [0; 32];
+                file.read_exact_at(&mut header, 0)
+                    .map_err(DiskError::io("read", &self.path))?;
+                qcow2_size(&header).ok_or_else(|| DiskError::NotQcow2 {
+                    path: self.path.clone(),
+                })
+            }
+        }
+    }
+}
+
+/// Size of the disk that a header of qcow2, version 2 or 3, promises.
+fn qcow2_size(header: &[u8; 32]) -> Option<ByteCount> {
+    let magic = header.first_chunk::<4>()?;
+    let size = header.get(24..)?.first_chunk::<8>()?;
+    (magic == b"QFI\xfb").then_some(ByteCount(u64::from_be_bytes(*size)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::MetadataExt, process};
+    use tempfile::TempDir;
+
+    fn info(path: &Path) -> String {
+        let info = process::Command::new("qemu-img")
+            .args(["info", "-U"])
+            .arg(path)
+            .output()
+            .expect("installed");
+        assert!(info.status.success(), "{info:?}");
+        String::from_utf8(info.stdout).expect("text")
+    }
+
+    /// A raw disk of a size that is no power of two, and a slice over it.
+    async fn base_and_slice() -> (TempDir, PathBuf, PathBuf) {
+        let dir = tempfile::tempdir().expect("dir");
+        let (base, slice) = (dir.path().join("base"), dir.path().join("slice"));
+        let file = File::create(&base).expect("created");
+        file.set_len(7 << 20).expect("sparse");
+        let backing = Backing {
+            path: base.clone(),
+            format: Format::Raw,
+        };
+        let made = QemuImg::default()
+            .create_slice(&slice, &backing, None)
+            .await;
+        made.expect("made");
+        (dir, base, slice)
+    }
+
+    #[tokio::test]
+    async fn a_slice_is_as_large_as_its_backing_and_knows_its_format() {
+        let (_dir, base, slice) = base_and_slice().await;
+        let info = info(&slice);
+        assert!(info.contains("(7340032 bytes)"), "{info}");
+        assert!(info.contains("extended l2: true"), "{info}");
+        assert!(info.contains("cluster_size: 131072"), "{info}");
+        assert!(info.contains("backing file format: raw"), "{info}");
+        assert!(info.contains(base.to_str().expect("UTF-8")), "{info}");
+    }
+
+    #[tokio::test]
+    async fn a_slice_can_be_made_over_one_in_use() {
+        let (dir, _base, slice) = base_and_slice().await;
+        let mut user = process::Command::new("qemu-io")
+            .args(["-c", "sleep 600000"])
+            .arg(&slice)
+            .spawn()
+            .expect("installed");
+        let inode = format!(":{} ", fs::metadata(&slice).expect("there").ino());
+        // Looked at from outside: to open it would be to lock it as well.
+        let locked = || {
+            let locks = fs::read_to_string("/proc/locks").expect("there");
+            locks.contains(&inode)
+        };
+        while !locked() {
+            assert!(user.try_wait().expect("ours").is_none(), "it has it open");
+        }
+        let backing = Backing {
+            path: slice.clone(),
+            format: Format::Qcow2,
+        };
+        let upper = dir.path().join("upper");
+        let made = QemuImg::default()
+            .create_slice(&upper, &backing, None)
+            .await;
+        user.kill().expect("killed");
+        user.wait().expect("reaped");
+        made.expect("made");
+        assert!(info(&upper).contains("(7340032 bytes)"));
+    }
+
+    #[tokio::test]
+    async fn a_copy_of_an_empty_slice_is_a_slice() {
+        let (dir, base, slice) = base_and_slice().await;
+        let copy = dir.path().join("copy");
+        let access = crate::Access { uid: 0, gid: 0 };
+        crate::copy_template(&slice, &copy, access).expect("copied");
+        let info = info(&copy);
+        assert!(info.contains(base.to_str().expect("UTF-8")), "{info}");
+        let check = process::Command::new("qemu-img")
+            .arg("check")
+            .arg(&copy)
+            .output();
+        assert!(check.expect("installed").status.success());
+    }
+
+    #[tokio::test]
+    async fn a_backing_that_is_not_what_it_was_said_to_be_is_refused() {
+        let (dir, base, _slice) = base_and_slice().await;
+        let backing = Backing {
+            path: base,
+            format: Format::Qcow2,
+        };
+        let upper = dir.path().join("upper");
+        let refused = QemuImg::default()
+            .create_slice(&upper, &backing, None)
+            .await;
+        assert!(
+            matches!(refused, Err(DiskError::NotQcow2 { .. })),
+            "{refused:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_relative_path_is_refused() {
+        let backing = Backing {
+            path: "base".into(),
+            format: Format::Raw,
+        };
+        let refused = QemuImg::default()
+            .create_slice(Path::new("/slice"), &backing, None)
+            .await;
+        assert!(
+            matches!(refused, Err(DiskError::Relative { .. })),
+            "{refused:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_qemu_img_said_is_kept() {
+        let (_dir, base, _slice) = base_and_slice().await;
+        let backing = Backing {
+            path: base,
+            format: Format::Raw,
+        };
+        let refused = QemuImg::default()
+            .create_slice(Path::new("/nonexistent/slice"), &backing, None)
+            .await;
+        match refused {
+            Err(DiskError::QemuImg { said, .. }) => {
+                assert!(said.contains("/nonexistent"), "{said}")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_hangs_is_given_up_on() {
+        let (dir, base, _slice) = base_and_slice().await;
+        let program = dir.path().join("hangs");
+        fs::write(&program, "#!/bin/sh\nexec sleep 600\n").expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&program, mode).expect("executable");
+        let hangs = QemuImg {
+            program,
+            patience: Duration::from_millis(50),
+        };
+        let backing = Backing {
+            path: base,
+            format: Format::Raw,
+        };
+        let refused = hangs
+            .create_slice(&dir.path().join("x"), &backing, None)
+            .await;
+        assert!(
+            matches!(refused, Err(DiskError::Timeout { .. })),
+            "{refused:?}"
+        );
+    }
+}

@@ -1,0 +1,213 @@
+//! QEMU's command line. Parent and clones must have the same devices at the
+//! same places, or the state of one does not fit the other: so there is one
+//! function for both.
+
+use crate::{BootSpec, Kernel, MachineSpec, ShellSpec, VmmError, plumbing::Numbers};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Name of the virtio-serial port the agent talks through.
+const AGENT_PORT: &str = "org.forkyard.agent";
+
+/// The number of the slice a machine starts with.
+pub(crate) const FIRST_SLICE: u64 = 0;
+
+const SLICE: &str = "slice-";
+
+/// QEMU's name for a slice.
+pub(crate) fn slice_name(number: u64) -> String {
+    format!("{SLICE}{number}")
+}
+
+/// The slice that has this name, if it is one's.
+pub(crate) fn slice_number(name: &str) -> Option<u64> {
+    name.strip_prefix(SLICE)?.parse().ok()
+}
+
+/// A slice as QEMU is told to open it.
+pub(crate) fn slice(number: u64, file: &Path) -> Result<Value, VmmError> {
+    Ok(json!({
+        "driver": "qcow2",
+        "node-name": slice_name(number),
+        "discard": "unmap",
+        "file": {
+            "driver": "file",
+            "node-name": format!("file-{number}"),
+            "filename": text(file)?,
+            "discard": "unmap",
+        },
+    }))
+}
+
+/// Arguments of a machine that boots.
+pub(crate) fn boot(spec: &BootSpec, fds: Numbers) -> Result<Vec<String>, VmmError> {
+    let memory = json!({
+        "qom-type": "memory-backend-ram",
+        "id": "ram0",
+        "size": spec.machine.memory.0,
+    });
+    let mut args = machine(&spec.machine, fds, &memory)?;
+    if let Some(kernel) = &spec.kernel {
+        args.extend(direct(kernel)?);
+    }
+    Ok(args)
+}
+
+/// Arguments of a machine that waits for a state.
+pub(crate) fn shell(spec: &ShellSpec, fds: Numbers) -> Result<Vec<String>, VmmError> {
+    let memory = json!({
+        "qom-type": "memory-backend-file",
+        "id": "ram0",
+        "size": spec.machine.memory.0,
+        "share": false,
+        "mem-path": text(&spec.memory_file)?,
+    });
+    let mut args = machine(&spec.machine, fds, &memory)?;
+    args.extend(words("-S -incoming defer"));
+    Ok(args)
+}
+
+fn direct(kernel: &Kernel) -> Result<Vec<String>, VmmError> {
+    let mut args = vec!["-kernel".to_owned(), text(&kernel.image)?.to_owned()];
+    if let Some(initrd) = &kernel.initrd {
+        args.extend(["-initrd".to_owned(), text(initrd)?.to_owned()]);
+    }
+    args.extend(["-append".to_owned(), kernel.cmdline.clone()]);
+    Ok(args)
+}
+
+fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<String>, VmmError> {
+    let Numbers {
+        qmp,
+        agent,
+        console,
+        nic,
+    } = fds;
+    let (accel, cpu) = (spec.accel, spec.accel.cpu_model());
+    let (id, vcpus, kib) = (spec.id, spec.vcpus, spec.memory.0 / 1024);
+    // `suppress-vmdesc` and `send-configuration` make a stream of device state
+    // alone loadable. `vapic`, an aid for old Windows on KVM, looks into guest
+    // memory while its state is loaded and fails if the firmware was at work.
+    let mut args = words(&format!(
+        "-nodefaults -no-user-config -display none -vga none -no-reboot \
+         -name {id},debug-threads=on \
+         -sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny \
+         -M q35,suppress-vmdesc=on,memory-backend=ram0 \
+         -global migration.send-configuration=off \
+         -global apic-common.vapic=off \
+         -accel {accel} -cpu {cpu} -smp {vcpus} -m {kib}k \
+         -chardev socket,id=qmp,fd={qmp},server=on,wait=off -mon chardev=qmp,mode=control \
+         -add-fd fd={console},set=1 \
+         -chardev file,id=console,path=/dev/fdset/1,append=on -serial chardev:console \
+         -device virtio-serial-pci,id=serial0,addr=4 \
+         -chardev socket,id=agent,fd={agent},server=on,wait=off \
+         -device virtserialport,bus=serial0.0,chardev=agent,name={AGENT_PORT} \
+         -device virtio-balloon-pci,id=balloon0,addr=5,free-page-reporting=on"
+    ));
+    args.extend(["-object".to_owned(), memory.to_string()]);
+    if let Some(disk) = &spec.disk {
+        let node = slice_name(FIRST_SLICE);
+        args.extend([
+            "-blockdev".to_owned(),
+            slice(FIRST_SLICE, disk)?.to_string(),
+        ]);
+        args.extend(words(&format!(
+            "-device virtio-blk-pci,id=disk0,addr=2,drive={node}"
+        )));
+    }
+    if let Some((tap, mac)) = nic {
+        // No option ROM: nothing boots from the network, and reading it takes
+        // the firmware time.
+        args.extend(words(&format!(
+            "-netdev tap,id=net0,fd={tap} \
+             -device virtio-net-pci,id=nic0,addr=3,netdev=net0,mac={mac},romfile="
+        )));
+    }
+    Ok(args)
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+fn text(path: &Path) -> Result<&str, VmmError> {
+    path.to_str().ok_or_else(|| VmmError::Path {
+        path: path.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Accel, Limits, Owner};
+    use forkyard_types::{ByteCount, VmId};
+    use std::num::NonZeroU8;
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+    const FDS: Numbers = Numbers {
+        qmp: 10,
+        agent: 11,
+        console: 12,
+        nic: None,
+    };
+
+    fn spec(id: VmId) -> MachineSpec {
+        MachineSpec {
+            id,
+            dir: "/vm".into(),
+            owner: Owner { uid: 1, gid: 1 },
+            vcpus: NonZeroU8::MIN,
+            memory: ByteCount(64 << 20),
+            accel: Accel::Tcg,
+            disk: Some("/disk, with a comma".into()),
+            nic: None,
+            limits: Limits::default(),
+        }
+    }
+
+    /// Arguments that say what devices there are.
+    fn devices(args: &[String]) -> Vec<&String> {
+        let pairs = args.iter().zip(args.iter().skip(1));
+        pairs
+            .filter(|(flag, _)| *flag == "-device")
+            .map(|(_, device)| device)
+            .collect()
+    }
+
+    #[test]
+    fn a_clone_has_the_devices_of_its_parent() {
+        let id = VmId::random();
+        let parent = BootSpec {
+            machine: spec(id),
+            kernel: None,
+        };
+        let clone = ShellSpec {
+            machine: spec(id),
+            memory_file: "/image".into(),
+        };
+        let parent = boot(&parent, FDS).expect("UTF-8");
+        let clone = shell(&clone, FDS).expect("UTF-8");
+        assert_eq!(devices(&parent), devices(&clone));
+        assert!(clone.ends_with(&["-S".into(), "-incoming".into(), "defer".into()]));
+        assert!(!parent.contains(&"-incoming".into()));
+    }
+
+    #[test]
+    fn a_path_is_said_whole_whatever_is_in_it() {
+        let opened = slice(3, Path::new("/disk, with \"things\"=in it")).expect("UTF-8");
+        assert_eq!(opened["file"]["filename"], "/disk, with \"things\"=in it");
+    }
+
+    #[test]
+    fn a_path_that_is_not_text_is_refused() {
+        let path = Path::new(OsStr::from_bytes(b"/\xff"));
+        assert!(matches!(slice(0, path), Err(VmmError::Path { .. })));
+    }
+
+    #[test]
+    fn a_slice_is_known_by_its_name() {
+        assert_eq!(slice_number(&slice_name(42)), Some(42));
+        assert_eq!(slice_number("file-42"), None);
+        assert_eq!(slice_number("#block42"), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! Which of its slices a QEMU writes to, and how it moves on to the next.
+//!
+//! Slices are numbered as they are opened and never renumbered, so that the
+//! active one is always newer than those frozen below it.
+
+use crate::{
+    Overlay, VmmError, argv,
+    link::Link,
+    qmp::{BlockDevice, BlockdevAdd, QueryBlock, QueryNamedBlockNodes},
+};
+use std::path::Path;
+
+/// What is known of a machine's disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disk {
+    /// There is none.
+    Absent,
+    /// Both numbers are right.
+    Known {
+        /// The slice written to.
+        active: u64,
+        /// The next to be opened.
+        next: u64,
+    },
+    /// A freeze was begun and its outcome not heard: QEMU must be asked.
+    Unknown,
+}
+
+impl Disk {
+    /// The disk of a machine that was just started.
+    pub(crate) fn fresh(file: Option<&Path>) -> Self {
+        match file {
+            None => Self::Absent,
+            Some(_) => Self::Known {
+                active: argv::FIRST_SLICE,
+                next: argv::FIRST_SLICE + 1,
+            },
+        }
+    }
+
+    /// The disk as QEMU has it. Cancel-safe.
+    pub(crate) async fn survey(link: &Link) -> Result<Self, VmmError> {
+        let disks = link.ask(QueryBlock {}).await?;
+        let Some(active) = active(&disks) else {
+            return Ok(Self::Absent);
+        };
+        let last = open_slices(link).await?.into_iter().max();
+        let next = last.unwrap_or(active) + 1;
+        Ok(Self::Known { active, next })
+    }
+
+    /// Closes overlays that were prepared and never used. Cancel-safe.
+    pub(crate) async fn close_leftovers(self, link: &Link) -> Result<(), VmmError> {
+        let Self::Known { active, .. } = self else {
+            return Ok(());
+        };
+        for number in open_slices(link).await? {
+            if number > active {
+                close(link, number).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens an overlay. If cancelled, it may stay open unused.
+    pub(crate) async fn prepare(&mut self, link: &Link, path: &Path) -> Result<Overlay, VmmError> {
+        let (over, number) = self.numbers(link).await?;
+        *self = Self::Known {
+            active: over,
+            next: number + 1,
+        };
+        let mut options = argv::slice(number, path)?;
+        // Its backing is open already; opening it twice would be refused.
+        options["backing"] = serde_json::Value::Null;
+        link.ask(BlockdevAdd(options)).await?;
+        Ok(Overlay {
+            number,
+            over,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Makes an overlay the active slice. If cancelled, QEMU is asked before
+    /// the next use.
+    pub(crate) async fn freeze(&mut self, link: &Link, overlay: Overlay) -> Result<(), VmmError> {
+        let (active, next) = self.numbers(link).await?;
+        if overlay.over != active {
+            let path = overlay.path;
+            return Err(VmmError::StaleOverlay { path });
+        }
+        *self = Self::Unknown;
+        link.ask(qapi::qmp::blockdev_snapshot(qapi::qmp::BlockdevSnapshot {
+            node: argv::slice_name(active),
+            overlay: argv::slice_name(overlay.number),
+        }))
+        .await?;
+        let active = overlay.number;
+        *self = Self::Known { active, next };
+        Ok(())
+    }
+
+    async fn numbers(&mut self, link: &Link) -> Result<(u64, u64), VmmError> {
+        if *self == Self::Unknown {
+            *self = Self::survey(link).await?;
+        }
+        match *self {
+            Self::Known { active, next } => Ok((active, next)),
+            Self::Absent | Self::Unknown => Err(VmmError::NoDisk),
+        }
+    }
+}
+
+/// Closes a slice nothing is written to.
+pub(crate) async fn close(link: &Link, number: u64) -> Result<(), VmmError> {
+    let node_name = argv::slice_name(number);
+    link.ask(qapi::qmp::blockdev_del { node_name }).await?;
+    Ok(())
+}
+
+async fn open_slices(link: &Link) -> Result<Vec<u64>, VmmError> {
+    let nodes = link.ask(QueryNamedBlockNodes { flat: true }).await?;
+    let names = nodes.iter().filter_map(|node| node.name.as_deref());
+    Ok(names.filter_map(argv::slice_number).collect())
+}
+
+fn active(disks: &[BlockDevice]) -> Option<u64> {
+    disks
+        .iter()
+        .filter_map(|disk| disk.inserted.as_ref()?.name.as_deref())
+        .find_map(argv::slice_number)
+}

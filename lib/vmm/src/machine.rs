@@ -1,0 +1,186 @@
+//! A QEMU that runs.
+
+use crate::{
+    Exit, Machine, MachineRecord, Overlay, Region, RunState, VmmError,
+    disk::{self, Disk},
+    files,
+    link::Link,
+    plumbing::StateFile,
+    region,
+    remains::Remains,
+};
+use qapi::qmp;
+use std::{
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+use tokio::sync::Mutex;
+
+/// A machine on QEMU.
+#[derive(Debug)]
+pub struct QemuMachine {
+    record: MachineRecord,
+    link: Link,
+    remains: Remains,
+    agent: PathBuf,
+    ram: OnceLock<Region>,
+    // Both are held for the length of one or two commands; QEMU carries out
+    // one command at a time anyway.
+    disk: Mutex<Disk>,
+    state_out: Mutex<StateFile>,
+}
+
+impl QemuMachine {
+    pub(crate) fn new(
+        record: MachineRecord,
+        link: Link,
+        remains: Remains,
+        state_out: StateFile,
+        disk: Disk,
+    ) -> Self {
+        Self {
+            agent: record.dir.join(files::AGENT),
+            record,
+            link,
+            remains,
+            ram: OnceLock::new(),
+            disk: Mutex::new(disk),
+            state_out: Mutex::new(state_out),
+        }
+    }
+
+    /// Has QEMU's monitor for humans carry out a line, and gives its answer:
+    /// for a look inside a machine. It reports failures in the answer.
+    /// Cancel-safe, though the line may still be carried out.
+    pub async fn monitor(&self, line: &str) -> Result<String, VmmError> {
+        self.link.ask_human(line).await
+    }
+
+    /// Asks QEMU where memory lies, and believes it only if its process has
+    /// memory there. Cancel-safe.
+    async fn find_ram(&self) -> Result<Region, VmmError> {
+        const COMMAND: &str = "gpa2hva 0";
+        let answer = self.link.ask_human(COMMAND).await?;
+        let Some(hva) = region::parse_hva(&answer) else {
+            return Err(VmmError::Answer {
+                command: COMMAND,
+                text: answer,
+            });
+        };
+        let region = Region {
+            hva,
+            len: self.record.memory,
+        };
+        let pid = self.record.process.pid;
+        let path = format!("/proc/{pid}/maps");
+        let maps = std::fs::read_to_string(&path).map_err(VmmError::io("read", path))?;
+        match region.is_mapped(&maps) {
+            true => Ok(region),
+            false => Err(VmmError::NoMemory { pid, hva }),
+        }
+    }
+}
+
+impl Machine for QemuMachine {
+    fn record(&self) -> &MachineRecord {
+        &self.record
+    }
+
+    fn agent_socket(&self) -> &Path {
+        &self.agent
+    }
+
+    async fn stop(&self) -> Result<(), VmmError> {
+        self.link.ask(qmp::stop {}).await?;
+        Ok(())
+    }
+
+    async fn cont(&self) -> Result<(), VmmError> {
+        self.link.ask(qmp::cont {}).await?;
+        Ok(())
+    }
+
+    async fn run_state(&self) -> Result<RunState, VmmError> {
+        let status = self.link.ask(qmp::query_status {}).await?;
+        Ok(run_state(status.status))
+    }
+
+    async fn prepare_overlay(&self, path: &Path) -> Result<Overlay, VmmError> {
+        self.disk.lock().await.prepare(&self.link, path).await
+    }
+
+    async fn freeze_disk(&self, overlay: Overlay) -> Result<(), VmmError> {
+        self.disk.lock().await.freeze(&self.link, overlay).await
+    }
+
+    async fn discard_overlay(&self, overlay: Overlay) -> Result<(), VmmError> {
+        disk::close(&self.link, overlay.number).await
+    }
+
+    async fn save_descriptor(&self) -> Result<Vec<u8>, VmmError> {
+        let state_out = self.state_out.lock().await;
+        if !self.link.qmp.seen_stopped() {
+            match self.run_state().await? {
+                RunState::Running => {
+                    let state = RunState::Running;
+                    return Err(VmmError::WrongState { state });
+                }
+                RunState::Paused | RunState::Waiting | RunState::Failed | RunState::Ended => {}
+            }
+        }
+        self.link
+            .ask(qmp::xen_save_devices_state {
+                filename: state_out.name_in_qemu(),
+                // Leaves the disks with this QEMU: it is to go on.
+                live: Some(false),
+            })
+            .await?;
+        state_out.take()
+    }
+
+    async fn ram(&self) -> Result<Region, VmmError> {
+        match self.ram.get() {
+            Some(region) => Ok(*region),
+            None => {
+                let found = self.find_ram().await?;
+                Ok(*self.ram.get_or_init(|| found))
+            }
+        }
+    }
+
+    async fn kill(&self) -> Result<(), VmmError> {
+        self.remains.end().await
+    }
+
+    async fn quit(&self) -> Result<(), VmmError> {
+        match self.link.ask(qmp::quit {}).await {
+            // It may end before it has answered, or have ended long ago.
+            Ok(_) | Err(VmmError::Died { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        self.remains.end_by_itself().await
+    }
+
+    fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
+        self.link.process().exited()
+    }
+}
+
+fn run_state(state: qmp::RunState) -> RunState {
+    use qmp::RunState as Qemu;
+    match state {
+        Qemu::running => RunState::Running,
+        Qemu::paused
+        | Qemu::suspended
+        | Qemu::save_vm
+        | Qemu::finish_migrate
+        | Qemu::postmigrate
+        | Qemu::debug
+        | Qemu::colo => RunState::Paused,
+        Qemu::inmigrate | Qemu::prelaunch | Qemu::restore_vm => RunState::Waiting,
+        Qemu::internal_error | Qemu::io_error | Qemu::watchdog | Qemu::guest_panicked => {
+            RunState::Failed
+        }
+        Qemu::shutdown => RunState::Ended,
+    }
+}

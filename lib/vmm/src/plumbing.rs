@@ -1,0 +1,189 @@
+//! What a QEMU inherits: every file and socket it uses in its VM's directory,
+//! opened by the daemon. So the directory may be closed to it, and a QEMU that
+//! a guest has taken over cannot plant files for the daemon to trip over.
+//!
+//! Sockets listen before QEMU starts, so nobody need wait for them to appear.
+
+use crate::{Nic, VmmError, files};
+use forkyard_types::Mac;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::{
+    fs::{self, File, Permissions},
+    io,
+    os::{
+        fd::{AsRawFd, OwnedFd, RawFd},
+        unix::{
+            fs::{FileExt, OpenOptionsExt, PermissionsExt},
+            net::UnixListener,
+        },
+    },
+    path::{Path, PathBuf},
+};
+
+/// Largest device state believed: some three hundred times a usual one.
+const MAX_STATE: u64 = 64 << 20;
+
+/// Who may use the files: the daemon. QEMU has them open.
+const PRIVATE: u32 = 0o600;
+
+/// What one QEMU is to inherit, and the daemon's ends of it.
+#[derive(Debug)]
+pub(crate) struct Plumbing {
+    /// The descriptors to hand over; their numbers stay the same.
+    pub(crate) inherited: Vec<OwnedFd>,
+    /// Those numbers.
+    pub(crate) numbers: Numbers,
+    /// For QEMU's standard output and error.
+    pub(crate) log: [File; 2],
+    /// What QEMU saves its state to.
+    pub(crate) state_out: StateFile,
+}
+
+/// QEMU's numbers of what it inherits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    pub(crate) qmp: RawFd,
+    pub(crate) agent: RawFd,
+    pub(crate) console: RawFd,
+    /// The tap, and the guest's address on it.
+    pub(crate) nic: Option<(RawFd, Mac)>,
+}
+
+impl Plumbing {
+    /// Opens it all. Blocks no longer than it takes to create a few files.
+    pub(crate) fn lay(dir: &Path, nic: Option<Nic>) -> Result<Self, VmmError> {
+        let qmp = listen(&dir.join(files::QMP))?;
+        let agent = listen(&dir.join(files::AGENT))?;
+        let console = append(&dir.join(files::CONSOLE))?;
+        let log = dir.join(files::LOG);
+        let log = [append(&log)?, append(&log)?];
+        let (state_out, theirs) = StateFile::create()?;
+        let numbers = Numbers {
+            qmp: qmp.as_raw_fd(),
+            agent: agent.as_raw_fd(),
+            console: console.as_raw_fd(),
+            nic: nic.as_ref().map(|nic| (nic.tap.as_raw_fd(), nic.mac)),
+        };
+        let mut inherited = vec![qmp.into(), agent.into(), console.into(), theirs];
+        inherited.extend(nic.map(|nic| nic.tap));
+        Ok(Self {
+            inherited,
+            numbers,
+            log,
+            state_out,
+        })
+    }
+}
+
+/// A file in memory through which a device state passes to or from QEMU.
+#[derive(Debug)]
+pub(crate) struct StateFile {
+    file: File,
+    /// QEMU's number of it.
+    pub(crate) number: RawFd,
+}
+
+impl StateFile {
+    const NAME: &str = "forkyard-state";
+
+    /// An empty one, and the descriptor for QEMU.
+    pub(crate) fn create() -> Result<(Self, OwnedFd), VmmError> {
+        let made = || -> io::Result<_> {
+            let ours = memfd_create(Self::NAME, MFdFlags::MFD_CLOEXEC)?;
+            let theirs = ours.try_clone()?;
+            let number = theirs.as_raw_fd();
+            let file = File::from(ours);
+            Ok((Self { file, number }, theirs))
+        };
+        made().map_err(VmmError::io("create memory file", Self::NAME))
+    }
+
+    /// The one a living QEMU of an earlier daemon holds.
+    pub(crate) fn of_process(pid: u32, number: RawFd) -> Result<Self, VmmError> {
+        let path = PathBuf::from(format!("/proc/{pid}/fd/{number}"));
+        let opened = || -> io::Result<_> {
+            let name = fs::read_link(&path)?;
+            let expected = format!("/memfd:{} (deleted)", Self::NAME);
+            if name != Path::new(&expected) {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            let file = File::options().read(true).write(true).open(&path)?;
+            Ok(Self { file, number })
+        };
+        opened().map_err(VmmError::io("open", &path))
+    }
+
+    /// What QEMU opens to write to it. By name, not by number: so it is opened
+    /// anew, from its start, each time.
+    pub(crate) fn name_in_qemu(&self) -> String {
+        format!("/proc/self/fd/{}", self.number)
+    }
+
+    /// Fills it. It is in memory: this blocks for a copy alone.
+    pub(crate) fn put(&self, state: &[u8]) -> Result<(), VmmError> {
+        self.file
+            .write_all_at(state, 0)
+            .map_err(VmmError::io("write", Self::NAME))
+    }
+
+    /// Empties it into a buffer. Blocks for a copy alone.
+    pub(crate) fn take(&self) -> Result<Vec<u8>, VmmError> {
+        let taken = || -> io::Result<_> {
+            let size = self.file.metadata()?.len();
+            if size == 0 || size > MAX_STATE {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            let mut state = vec![0; usize::try_from(size).map_err(io::Error::other)?];
+            self.file.read_exact_at(&mut state, 0)?;
+            self.file.set_len(0)?;
+            Ok(state)
+        };
+        taken().map_err(VmmError::io("read", Self::NAME))
+    }
+}
+
+fn listen(path: &Path) -> Result<UnixListener, VmmError> {
+    let bound = UnixListener::bind(path).map_err(VmmError::io("listen on", path))?;
+    fs::set_permissions(path, Permissions::from_mode(PRIVATE))
+        .map_err(VmmError::io("close to others", path))?;
+    Ok(bound)
+}
+
+fn append(path: &Path) -> Result<File, VmmError> {
+    File::options()
+        .create(true)
+        .append(true)
+        .mode(PRIVATE)
+        .open(path)
+        .map_err(VmmError::io("create", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_taken_once() {
+        let (state, _theirs) = StateFile::create().expect("memory");
+        state.put(b"registers").expect("put");
+        assert_eq!(state.take().expect("taken"), b"registers");
+        assert!(matches!(state.take(), Err(VmmError::Io { .. })));
+    }
+
+    #[test]
+    fn a_state_too_large_to_be_one_is_not_read() {
+        let (state, _theirs) = StateFile::create().expect("memory");
+        state.file.set_len(MAX_STATE + 1).expect("sparse");
+        assert!(matches!(state.take(), Err(VmmError::Io { .. })));
+    }
+
+    #[test]
+    fn the_file_of_another_process_is_found_by_number_and_no_other_file_is() {
+        let (state, _theirs) = StateFile::create().expect("memory");
+        state.put(b"x").expect("put");
+        let again = StateFile::of_process(std::process::id(), state.number).expect("found");
+        assert_eq!(again.take().expect("taken"), b"x");
+        let other = File::open("/dev/null").expect("device");
+        assert!(StateFile::of_process(std::process::id(), other.as_raw_fd()).is_err());
+    }
+}

@@ -1,0 +1,263 @@
+//! The engine on stock QEMU: starting it and finding it again.
+
+use crate::{
+    BootSpec, Engine, MachineRecord, MachineSpec, QemuMachine, QemuShell, ShellSpec, VmmError,
+    argv,
+    cgroup::Parent,
+    disk::Disk,
+    files,
+    link::Link,
+    plumbing::{Plumbing, StateFile},
+    process::Process,
+    remains::{Remains, Tether},
+};
+use forkyard_sys_host::process::{Credentials, isolate};
+use forkyard_types::VmId;
+use std::{
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+/// How to run QEMU on this host.
+#[derive(Clone, Debug)]
+pub struct QemuConfig {
+    /// The program.
+    pub program: PathBuf,
+    /// Name of the cgroup the VMs' cgroups are created in.
+    pub cgroup_parent: String,
+    /// Bound on each thing asked of a QEMU. Generous: a host that starts many
+    /// machines at once answers each of them late.
+    pub patience: Duration,
+}
+
+impl Default for QemuConfig {
+    fn default() -> Self {
+        Self {
+            program: "qemu-system-x86_64".into(),
+            cgroup_parent: "forkyard".into(),
+            patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Stock QEMU, version 7.2 or later, as root.
+#[derive(Clone, Debug)]
+pub struct Qemu {
+    program: PathBuf,
+    cgroups: Parent,
+    patience: Duration,
+}
+
+/// A QEMU whose monitor answers.
+pub(crate) struct Started {
+    pub(crate) tether: Tether,
+    pub(crate) link: Link,
+    pub(crate) record: MachineRecord,
+    pub(crate) state_out: StateFile,
+}
+
+/// A QEMU about to be started.
+struct Plan {
+    machine: MachineSpec,
+    plumbing: Plumbing,
+    args: Vec<String>,
+}
+
+/// A QEMU that was just started.
+struct Spawned {
+    tether: Tether,
+    process: Process,
+    record: MachineRecord,
+    state_out: StateFile,
+}
+
+impl Qemu {
+    /// The engine; makes its cgroup. Blocks for a few file operations.
+    pub fn new(config: QemuConfig) -> Result<Self, VmmError> {
+        Ok(Self {
+            program: config.program,
+            cgroups: Parent::create(&config.cgroup_parent)?,
+            patience: config.patience,
+        })
+    }
+
+    /// The VMs that have a cgroup, known or not: what a daemon that died may
+    /// have left. Blocks for a listing.
+    pub fn cgroups(&self) -> Result<Vec<VmId>, VmmError> {
+        self.cgroups.list()
+    }
+
+    /// Ends whatever is in a VM's cgroup and removes it. No error if there is
+    /// none. Cancel-safe: call it again.
+    pub async fn remove_cgroup(&self, vm: VmId) -> Result<(), VmmError> {
+        let cgroup = self.cgroups.of(vm);
+        cgroup.kill()?;
+        cgroup.remove(self.patience).await
+    }
+
+    /// Starts a process and connects to it. Cancel-safe: it is killed.
+    async fn start(
+        &self,
+        plan: impl FnOnce() -> Result<Plan, VmmError> + Send + 'static,
+    ) -> Result<Started, VmmError> {
+        let engine = self.clone();
+        // Files and forks block. Whatever becomes of this future, the thread
+        // ends with a tether, so that no process is forgotten.
+        let spawned = tokio::task::spawn_blocking(move || engine.spawn(plan()?));
+        let Spawned {
+            tether,
+            process,
+            record,
+            state_out,
+        } = match spawned.await {
+            Ok(spawned) => spawned?,
+            Err(failed) => match failed.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is being shut down, and with it this future.
+                Err(_) => std::future::pending().await,
+            },
+        };
+        match Link::open(process, &record.dir.join(files::QMP), self.patience).await {
+            Ok(link) => Ok(Started {
+                tether,
+                link,
+                record,
+                state_out,
+            }),
+            Err(error) => Err(tether.end_after(error).await),
+        }
+    }
+
+    /// Starts a process in its cgroup. Blocks for some milliseconds.
+    fn spawn(&self, plan: Plan) -> Result<Spawned, VmmError> {
+        let Plan {
+            machine,
+            plumbing,
+            args,
+        } = plan;
+        let [out, err] = plumbing.log;
+        let mut command = Command::new(&self.program);
+        command
+            .args(args)
+            .current_dir("/")
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err);
+        let credentials = Credentials {
+            uid: machine.owner.uid,
+            gid: machine.owner.gid,
+            groups: machine.accel.groups(),
+        };
+        isolate(&mut command, credentials, plumbing.inherited);
+        let program = || self.program.clone();
+        let spawn_error = |source| VmmError::Spawn {
+            program: program(),
+            source,
+        };
+        let child = command.spawn().map_err(spawn_error)?;
+        let process =
+            Process::of_child(child, machine.dir.join(files::LOG)).map_err(spawn_error)?;
+        let cgroup = self.cgroups.of(machine.id);
+        let tether = Tether::new(Remains {
+            process: Some(process.clone()),
+            cgroup: cgroup.clone(),
+            dir: machine.dir.clone(),
+        });
+        cgroup.create(machine.limits)?;
+        cgroup.add(process.id().pid)?;
+        let record = MachineRecord {
+            id: machine.id,
+            dir: machine.dir,
+            process: process.id(),
+            memory: machine.memory,
+            accel: machine.accel,
+            state_fd: plumbing.state_out.number,
+        };
+        Ok(Spawned {
+            tether,
+            process,
+            record,
+            state_out: plumbing.state_out,
+        })
+    }
+
+    /// What a record stands for, as far as it still exists.
+    fn remains(&self, record: &MachineRecord) -> Result<Remains, VmmError> {
+        let stderr = record.dir.join(files::LOG);
+        let process = Process::of_stranger(record.process, stderr)
+            .map_err(VmmError::io("watch process of", &record.dir))?;
+        Ok(Remains {
+            process,
+            cgroup: self.cgroups.of(record.id),
+            dir: record.dir.clone(),
+        })
+    }
+}
+
+impl Engine for Qemu {
+    type Machine = QemuMachine;
+    type Shell = QemuShell;
+
+    async fn boot(&self, mut spec: BootSpec) -> Result<QemuMachine, VmmError> {
+        let disk = Disk::fresh(spec.machine.disk.as_deref());
+        let started = self
+            .start(move || {
+                let plumbing = Plumbing::lay(&spec.machine.dir, spec.machine.nic.take())?;
+                let args = argv::boot(&spec, plumbing.numbers)?;
+                let machine = spec.machine;
+                Ok(Plan {
+                    machine,
+                    plumbing,
+                    args,
+                })
+            })
+            .await?;
+        let Started {
+            tether,
+            link,
+            record,
+            state_out,
+        } = started;
+        let remains = tether.release();
+        Ok(QemuMachine::new(record, link, remains, state_out, disk))
+    }
+
+    async fn shell(&self, mut spec: ShellSpec) -> Result<QemuShell, VmmError> {
+        let disk = Disk::fresh(spec.machine.disk.as_deref());
+        let (state_in, inherited) = StateFile::create()?;
+        let started = self
+            .start(move || {
+                let mut plumbing = Plumbing::lay(&spec.machine.dir, spec.machine.nic.take())?;
+                plumbing.inherited.push(inherited);
+                let args = argv::shell(&spec, plumbing.numbers)?;
+                let machine = spec.machine;
+                Ok(Plan {
+                    machine,
+                    plumbing,
+                    args,
+                })
+            })
+            .await?;
+        Ok(QemuShell::new(started, state_in, disk))
+    }
+
+    async fn adopt(&self, record: MachineRecord) -> Result<QemuMachine, VmmError> {
+        let remains = self.remains(&record)?;
+        let Some(process) = remains.process.clone() else {
+            let process = record.process;
+            return Err(VmmError::Gone { process });
+        };
+        let state_out = StateFile::of_process(record.process.pid, record.state_fd)?;
+        let link = Link::open(process, &record.dir.join(files::QMP), self.patience).await?;
+        let disk = Disk::survey(&link).await?;
+        disk.close_leftovers(&link).await?;
+        Ok(QemuMachine::new(record, link, remains, state_out, disk))
+    }
+
+    async fn discard(&self, record: &MachineRecord) -> Result<(), VmmError> {
+        self.remains(record)?.end().await
+    }
+}

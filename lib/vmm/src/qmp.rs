@@ -1,0 +1,173 @@
+//! One connection to a QEMU's monitor.
+//!
+//! Commands are sent one at a time, and each waits for the answer to the one
+//! before, also if its caller has given up on it: so no answer is ever taken
+//! for another's. Of the events only whether the vCPUs run is kept: a flood of
+//! them takes no memory.
+
+mod command;
+
+pub(crate) use command::{BlockDevice, BlockdevAdd, QueryBlock, QueryNamedBlockNodes};
+
+use crate::QmpError;
+use futures::StreamExt;
+use qapi::{
+    ExecuteError,
+    futures::{QapiEvents, QapiService, QmpStreamTokio},
+    qmp::{Event, QmpCommand},
+};
+use std::{io, path::Path, time::Duration};
+use tokio::{
+    io::{ReadHalf, WriteHalf},
+    net::UnixStream,
+    sync::watch,
+    task::JoinHandle,
+    time::timeout,
+};
+
+/// What the events so far say of the vCPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// Nothing.
+    Nothing,
+    /// They were last let go.
+    Resumed,
+    /// They were last stopped.
+    Stopped,
+}
+
+/// A connection. Closed when dropped; QEMU then accepts the next.
+pub(crate) struct Qmp {
+    service: QapiService<QmpStreamTokio<WriteHalf<UnixStream>>>,
+    seen: watch::Receiver<Seen>,
+    pump: JoinHandle<()>,
+    patience: Duration,
+}
+
+impl std::fmt::Debug for Qmp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Qmp")
+            .field("seen", &*self.seen.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Qmp {
+    fn drop(&mut self) {
+        // The task holds the reading half: the connection is closed with it.
+        self.pump.abort();
+    }
+}
+
+impl Qmp {
+    /// Connects and shakes hands. `patience` bounds this and every command.
+    /// Cancel-safe.
+    pub(crate) async fn connect(path: &Path, patience: Duration) -> Result<Self, QmpError> {
+        let shake = async {
+            let stream = UnixStream::connect(path).await.map_err(|source| {
+                let path = path.to_owned();
+                QmpError::Connect { path, source }
+            })?;
+            let greeting = |source| QmpError::Greeting { source };
+            let greeted = QmpStreamTokio::open(stream).await.map_err(greeting)?;
+            greeted.negotiate().await.map_err(greeting)
+        };
+        let (service, events) = timeout(patience, shake)
+            .await
+            .map_err(|_| QmpError::Timeout { after: patience })??
+            .into_parts();
+        let (sender, seen) = watch::channel(Seen::Nothing);
+        let pump = tokio::spawn(pump(events, sender));
+        Ok(Self {
+            service,
+            seen,
+            pump,
+            patience,
+        })
+    }
+
+    /// Carries out one command. Cancel-safe: the connection stays good,
+    /// though the command may still be carried out.
+    pub(crate) async fn execute<C>(&self, command: C) -> Result<C::Ok, QmpError>
+    where
+        C: QmpCommand + Send + 'static,
+        C::Ok: Send + 'static,
+    {
+        let after = self.patience;
+        // A task of its own, for the answer must be waited for by someone
+        // before the next command goes out. It ends with the connection.
+        let answer = tokio::spawn(self.service.execute(command));
+        let answer = match timeout(after, answer).await {
+            Err(_) => return Err(QmpError::Timeout { after }),
+            Ok(Err(failed)) => match failed.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is being shut down.
+                Err(_) => return Err(QmpError::Closed),
+            },
+            Ok(Ok(answer)) => answer,
+        };
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(ExecuteError::Qapi(error)) => Err(QmpError::Refused {
+                class: error.class,
+                desc: error.desc,
+            }),
+            Err(ExecuteError::Io(source)) if source.kind() == io::ErrorKind::InvalidData => {
+                Err(QmpError::Answer { source })
+            }
+            Err(ExecuteError::Io(_)) => Err(QmpError::Closed),
+        }
+    }
+
+    /// Whether the last that was heard of the vCPUs is that they stand still.
+    pub(crate) fn seen_stopped(&self) -> bool {
+        *self.seen.borrow() == Seen::Stopped
+    }
+
+    /// Waits until the vCPUs were last let go, not stopped. Cancel-safe.
+    pub(crate) async fn resumed(&self) -> Result<(), QmpError> {
+        let after = self.patience;
+        let mut seen = self.seen.clone();
+        let resumed = seen.wait_for(|seen| *seen == Seen::Resumed);
+        match timeout(after, resumed).await {
+            Err(_) => Err(QmpError::Timeout { after }),
+            Ok(Err(_)) => Err(QmpError::Closed),
+            Ok(Ok(_)) => Ok(()),
+        }
+    }
+}
+
+/// Reads until the connection ends: hands answers to their commands, keeps
+/// what the events say.
+async fn pump(
+    mut events: QapiEvents<QmpStreamTokio<ReadHalf<UnixStream>>>,
+    seen: watch::Sender<Seen>,
+) {
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                tracing::debug!(?event, "QMP event");
+                if let Some(now) = fold(&event) {
+                    seen.send_replace(now);
+                }
+            }
+            // An answer nobody waits for any more; after anything worse the
+            // stream ends by itself.
+            Err(error) => tracing::debug!(%error, "QMP message dropped"),
+        }
+    }
+}
+
+/// What an event says of the vCPUs, if anything.
+fn fold(event: &Event) -> Option<Seen> {
+    if let Event::RESUME { .. } = event {
+        Some(Seen::Resumed)
+    } else if let Event::STOP { .. } = event {
+        Some(Seen::Stopped)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

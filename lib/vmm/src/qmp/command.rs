@@ -1,0 +1,56 @@
+//! Commands whose generated types follow a newer QEMU than the one spoken to:
+//! these say and read no more than is needed.
+
+use qapi::{Command, Empty, qmp::QmpCommand};
+use serde::{Deserialize, Serialize};
+
+/// Opens an image.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(crate) struct BlockdevAdd(pub(crate) serde_json::Value);
+
+impl QmpCommand for BlockdevAdd {}
+impl Command for BlockdevAdd {
+    const NAME: &'static str = "blockdev-add";
+    const ALLOW_OOB: bool = false;
+    type Ok = Empty;
+}
+
+/// Lists the images that are open.
+#[derive(Debug, Serialize)]
+pub(crate) struct QueryNamedBlockNodes {
+    /// Leaves out what lies below each.
+    pub(crate) flat: bool,
+}
+
+/// An image that is open.
+#[derive(Debug, Deserialize)]
+pub(crate) struct NamedNode {
+    #[serde(rename = "node-name")]
+    pub(crate) name: Option<String>,
+}
+
+impl QmpCommand for QueryNamedBlockNodes {}
+impl Command for QueryNamedBlockNodes {
+    const NAME: &'static str = "query-named-block-nodes";
+    const ALLOW_OOB: bool = false;
+    type Ok = Vec<NamedNode>;
+}
+
+/// Lists the disks.
+#[derive(Debug, Serialize)]
+pub(crate) struct QueryBlock {}
+
+/// A disk.
+#[derive(Debug, Deserialize)]
+pub(crate) struct BlockDevice {
+    /// The image it writes to.
+    pub(crate) inserted: Option<NamedNode>,
+}
+
+impl QmpCommand for QueryBlock {}
+impl Command for QueryBlock {
+    const NAME: &'static str = "query-block";
+    const ALLOW_OOB: bool = false;
+    type Ok = Vec<BlockDevice>;
+}

@@ -1,0 +1,86 @@
+//! A QEMU that waits for a state.
+
+use crate::{
+    Exit, MachineRecord, QemuMachine, Shell, VmmError, disk::Disk, link::Link, plumbing::StateFile,
+    qemu::Started, remains::Tether,
+};
+use qapi::qmp;
+
+/// A shell on QEMU.
+#[derive(Debug)]
+pub struct QemuShell {
+    tether: Tether,
+    link: Link,
+    record: MachineRecord,
+    state_out: StateFile,
+    state_in: StateFile,
+    disk: Disk,
+}
+
+impl QemuShell {
+    pub(crate) fn new(started: Started, state_in: StateFile, disk: Disk) -> Self {
+        let Started {
+            tether,
+            link,
+            record,
+            state_out,
+        } = started;
+        Self {
+            tether,
+            link,
+            record,
+            state_out,
+            state_in,
+            disk,
+        }
+    }
+
+    /// Cancel-safe: the shell stays as it is, or has taken the state.
+    async fn take(&self, descriptor: &[u8]) -> Result<(), VmmError> {
+        self.state_in.put(descriptor)?;
+        self.link
+            .ask(qmp::migrate_incoming {
+                uri: Some(format!("fd:{}", self.state_in.number)),
+                channels: None,
+                exit_on_error: None,
+            })
+            .await?;
+        // QEMU has begun to load and answers before it is done. Told to go on
+        // meanwhile, it does so the moment the state is complete; a state it
+        // cannot load is its death.
+        self.link.ask(qmp::cont {}).await?;
+        self.link.resumed().await
+    }
+}
+
+impl Shell for QemuShell {
+    type Machine = QemuMachine;
+
+    fn record(&self) -> &MachineRecord {
+        &self.record
+    }
+
+    async fn load(self, descriptor: &[u8]) -> Result<QemuMachine, VmmError> {
+        match self.take(descriptor).await {
+            Ok(()) => {
+                let remains = self.tether.release();
+                Ok(QemuMachine::new(
+                    self.record,
+                    self.link,
+                    remains,
+                    self.state_out,
+                    self.disk,
+                ))
+            }
+            Err(error) => Err(self.tether.end_after(error).await),
+        }
+    }
+
+    async fn kill(self) -> Result<(), VmmError> {
+        self.tether.end().await
+    }
+
+    fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
+        self.link.process().exited()
+    }
+}

@@ -1,0 +1,105 @@
+//! What a machine is made of, as its owner asks for it.
+
+use crate::{Accel, ProcessId};
+use forkyard_types::{ByteCount, Mac, VmId};
+use serde::{Deserialize, Serialize};
+use std::{num::NonZeroU8, os::fd::OwnedFd, path::PathBuf};
+
+/// The user a QEMU runs as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// A network interface.
+#[derive(Debug)]
+pub struct Nic {
+    /// An open queue of a tap.
+    pub tap: OwnedFd,
+    /// The guest's address on it. A clone's device state brings the parent's.
+    pub mac: Mac,
+}
+
+/// What one QEMU may take of the host. Enforced where the host's cgroup v2
+/// has the controllers for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory of the process, guest and all.
+    pub memory: Option<ByteCount>,
+    /// Threads.
+    pub pids: Option<u32>,
+}
+
+/// A machine, however its state comes to be. A parent and its clones differ
+/// in nothing that the guest can see but the address of the interface.
+#[derive(Debug)]
+pub struct MachineSpec {
+    /// The VM.
+    pub id: VmId,
+    /// Its directory: exists, and no other machine's. QEMU needs no access.
+    pub dir: PathBuf,
+    /// Who QEMU runs as.
+    pub owner: Owner,
+    /// Number of vCPUs.
+    pub vcpus: NonZeroU8,
+    /// Size of its memory: whole MiB.
+    pub memory: ByteCount,
+    /// What executes its instructions.
+    pub accel: Accel,
+    /// Its disk: a qcow2 file that `owner` may write, over others it may read.
+    pub disk: Option<PathBuf>,
+    /// Its network interface.
+    pub nic: Option<Nic>,
+    /// What it may take of the host.
+    pub limits: Limits,
+}
+
+/// What a VM boots, given to it directly. `owner` can read the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// A bzImage, or an ELF file with a PVH entry.
+    pub image: PathBuf,
+    /// An initial RAM disk.
+    pub initrd: Option<PathBuf>,
+    /// The kernel's command line.
+    pub cmdline: String,
+}
+
+/// A machine that boots.
+#[derive(Debug)]
+pub struct BootSpec {
+    /// The machine.
+    pub machine: MachineSpec,
+    /// What it boots; none for what its firmware finds on the disk.
+    pub kernel: Option<Kernel>,
+}
+
+/// A machine that waits for another's state.
+#[derive(Debug)]
+pub struct ShellSpec {
+    /// The machine. Its disk is a slice over the parent's active one.
+    pub machine: MachineSpec,
+    /// File whose content its memory is a private view of. `owner` can open
+    /// it for reading and writing, as QEMU does; it writes nothing.
+    pub memory_file: PathBuf,
+}
+
+/// All it takes to find a machine again after a restart of the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineRecord {
+    /// The VM.
+    pub id: VmId,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Its QEMU.
+    pub process: ProcessId,
+    /// Size of its memory.
+    pub memory: ByteCount,
+    /// What executes its instructions.
+    pub accel: Accel,
+    /// QEMU's number of the descriptor it saves device state through.
+    pub state_fd: i32,
+}

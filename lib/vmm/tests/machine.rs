@@ -1,0 +1,415 @@
+//! The engine against a real QEMU. No guest kernel is needed: the firmware
+//! running in vain is guest enough. Needs root, QEMU and cgroup v2.
+
+mod support;
+
+use forkyard_types::{ByteCount, Mac};
+use forkyard_vmm::{
+    Engine, Machine, Nic, QmpError, RunState, Shell, ShellSpec, VmmError, VmmErrorKind, files,
+};
+use std::{collections::BTreeMap, fs, time::Duration};
+use support::{Site, slice, status_of};
+
+#[tokio::test]
+async fn a_machine_runs_without_privileges_and_in_its_own_cgroup() {
+    let site = Site::new();
+    let machine = site.boot().await;
+    assert_eq!(machine.run_state().await.expect("asked"), RunState::Running);
+    let pid = machine.record().process.pid;
+    let status = status_of(pid);
+    let owner = site.owner.uid.to_string();
+    assert_eq!(
+        status["Uid"].split_whitespace().collect::<Vec<_>>(),
+        [&owner; 4]
+    );
+    assert_eq!(status["Groups"], "");
+    assert_eq!(status["CapEff"], "0000000000000000");
+    assert_eq!(status["Seccomp"], "2");
+    assert_eq!(status["NSsid"], pid.to_string(), "leads its own session");
+    let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("alive");
+    let own = format!("0::/{}/{}", site.cgroup_parent, machine.record().id);
+    assert!(cgroup.lines().any(|line| line == own), "{cgroup}");
+    machine.kill().await.expect("killed");
+}
+
+#[tokio::test]
+async fn nothing_but_what_is_meant_for_it_is_inherited() {
+    let secret = tempfile::NamedTempFile::new().expect("file");
+    let site = Site::new();
+    let machine = site.boot().await;
+    let fds = format!("/proc/{}/fd", machine.record().process.pid);
+    let mut open = BTreeMap::new();
+    for fd in fs::read_dir(fds).expect("alive").flatten() {
+        let Ok(target) = fs::read_link(fd.path()) else {
+            continue;
+        };
+        open.insert(fd.file_name(), target);
+    }
+    let foreign = open.values().find(|path| {
+        path.starts_with("/")
+            && !path.starts_with(site.path())
+            && !path.starts_with("/dev/null")
+            && !path.starts_with("/memfd:forkyard-state (deleted)")
+    });
+    assert_eq!(foreign, None, "{open:?}");
+    drop(secret);
+    machine.kill().await.expect("killed");
+}
+
+#[tokio::test]
+async fn memory_is_where_the_machine_says() {
+    let site = Site::new();
+    let machine = site.boot().await;
+    let region = machine.ram().await.expect("found");
+    assert_eq!(region.len, support::MEMORY);
+    let mut mapped = false;
+    let maps = fs::read_to_string(format!("/proc/{}/maps", machine.record().process.pid));
+    for line in maps.expect("alive").lines() {
+        mapped |= line.starts_with(&format!("{:x}-", region.hva));
+    }
+    assert!(mapped, "the region starts with a mapping");
+    machine.kill().await.expect("killed");
+}
+
+#[tokio::test]
+async fn two_clones_run_and_see_what_was_written_after_their_shells_had_started() {
+    let site = Site::new();
+    let parent = site.boot().await;
+    let mut shells = Vec::new();
+    for _ in 0..2 {
+        shells.push(site.shell(&site.disk).await);
+    }
+    // The shells have the parent's disk open below theirs by now.
+    support::write_behind(&parent, 7).await;
+    let next = site.path().join("next.qcow2");
+    slice(&next, &site.disk, site.owner);
+    let overlay = parent.prepare_overlay(&next).await.expect("prepared");
+    parent.stop().await.expect("stopped");
+    parent.freeze_disk(overlay).await.expect("frozen");
+    let descriptor = parent.save_descriptor().await.expect("saved");
+    site.copy_memory(&parent).await;
+    parent.cont().await.expect("goes on");
+    for shell in shells {
+        let clone = shell.load(&descriptor).await.expect("loaded");
+        assert_eq!(clone.run_state().await.expect("asked"), RunState::Running);
+        clone.ram().await.expect("found");
+        assert!(
+            support::read_and_quit(clone, 7).await,
+            "the parent's last write"
+        );
+    }
+    assert_eq!(parent.run_state().await.expect("asked"), RunState::Running);
+    assert!(
+        support::read_and_quit(parent, 7).await,
+        "through its new slice"
+    );
+}
+
+#[tokio::test]
+async fn a_clone_has_a_network_interface_of_its_own() {
+    // The taps live and die in a network of this test's thread.
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("root");
+    let site = Site::new();
+    let nic = |number: u8| Nic {
+        tap: forkyard_sys_host::tap::create(&format!("test{number}")).expect("tap"),
+        mac: Mac([0x52, 0x54, 0, 0, 0, number]),
+    };
+    let mut spec = site.boot_spec();
+    spec.machine.nic = Some(nic(1));
+    spec.machine.disk = None;
+    let parent = site.qemu.boot(spec).await.expect("boots");
+    let mut machine = site.machine(&site.disk);
+    machine.nic = Some(nic(2));
+    machine.disk = None;
+    let memory_file = site.memory.clone();
+    let shell = ShellSpec {
+        machine,
+        memory_file,
+    };
+    let shell = site.qemu.shell(shell).await.expect("starts");
+    parent.stop().await.expect("stopped");
+    let descriptor = parent.save_descriptor().await.expect("saved");
+    site.copy_memory(&parent).await;
+    let clone = shell.load(&descriptor).await.expect("loaded");
+    let network = clone.monitor("info network").await.expect("told");
+    assert!(network.contains("net0: index=0,type=tap"), "{network}");
+    clone.kill().await.expect("killed");
+    parent.kill().await.expect("killed");
+}
+
+#[tokio::test]
+async fn a_clone_can_be_forked_again() {
+    let site = Site::new();
+    let parent = site.boot().await;
+    let shell = site.shell(&site.disk).await;
+    parent.stop().await.expect("stopped");
+    let descriptor = parent.save_descriptor().await.expect("saved");
+    site.copy_memory(&parent).await;
+    parent.kill().await.expect("killed");
+    let clone = shell.load(&descriptor).await.expect("loaded");
+    let grandchild = site.shell(&site.disk).await;
+    clone.stop().await.expect("stopped");
+    let descriptor = clone.save_descriptor().await.expect("saved");
+    clone.kill().await.expect("killed");
+    let grandchild = grandchild.load(&descriptor).await.expect("loaded");
+    assert_eq!(
+        grandchild.run_state().await.expect("asked"),
+        RunState::Running
+    );
+    grandchild.kill().await.expect("killed");
+}
+
+/// Its memory may be the file of an image that does not exist yet: the first
+/// read of that would wait for the fork the shell is there for.
+#[tokio::test]
+async fn a_shell_reads_no_memory_before_it_has_a_state() {
+    let site = Site::new();
+    let shell = site.shell(&site.disk).await;
+    let pid = shell.record().process.pid;
+    let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).expect("alive");
+    let file = site.memory.to_str().expect("UTF-8");
+    let (_, mapping) = smaps.split_once(file).expect("mapped");
+    let resident = mapping.lines().find(|line| line.starts_with("Rss:"));
+    let words: Vec<_> = resident.expect("a field").split_whitespace().collect();
+    assert_eq!(words, ["Rss:", "0", "kB"]);
+    shell.kill().await.expect("killed");
+}
+
+#[tokio::test]
+async fn a_descriptor_cut_short_is_the_end_of_the_shell_and_says_why() {
+    let site = Site::new();
+    let parent = site.boot().await;
+    parent.stop().await.expect("stopped");
+    let descriptor = parent.save_descriptor().await.expect("saved");
+    parent.kill().await.expect("killed");
+    let shell = site.shell(&site.disk).await;
+    let record = shell.record().clone();
+    match shell.load(&descriptor[..descriptor.len() / 3]).await {
+        Err(VmmError::Died { stderr, status, .. }) => {
+            assert!(stderr.contains("load of migration failed"), "{stderr}");
+            assert!(status.is_some());
+        }
+        other => panic!("{other:?}"),
+    }
+    site.assert_gone(&record);
+}
+
+#[tokio::test]
+async fn a_clone_does_not_run_on_a_disk_its_parent_still_writes_to() {
+    let site = Site::new();
+    let parent = site.boot().await;
+    let shell = site.shell(&site.disk).await;
+    let record = shell.record().clone();
+    parent.stop().await.expect("stopped");
+    let descriptor = parent.save_descriptor().await.expect("saved");
+    site.copy_memory(&parent).await;
+    // The disk was not frozen: the parent holds its lock.
+    let refused = shell.load(&descriptor).await.expect_err("locked");
+    assert_eq!(refused.kind(), VmmErrorKind::Refused, "{refused:?}");
+    site.assert_gone(&record);
+    parent.cont().await.expect("unharmed");
+    parent.kill().await.expect("killed");
+}
+
+#[tokio::test]
+async fn a_shell_that_is_dropped_leaves_nothing() {
+    let site = Site::new();
+    let shell = site.shell(&site.disk).await;
+    let record = shell.record().clone();
+    let exited = shell.exited();
+    drop(shell);
+    exited.await;
+    site.wait_gone(&record).await;
+}
+
+#[tokio::test]
+async fn a_boot_given_up_on_leaves_nothing() {
+    let site = Site::new();
+    let spec = site.boot_spec();
+    let (id, dir) = (spec.machine.id, spec.machine.dir.clone());
+    // Long enough to have started, too short to have connected; whichever
+    // comes first, nothing may stay.
+    let cut = tokio::time::timeout(Duration::from_millis(3), site.qemu.boot(spec)).await;
+    assert!(cut.is_err());
+    site.wait_quiet(id, &dir).await;
+}
+
+#[tokio::test]
+async fn a_running_machine_has_no_state_to_save() {
+    let site = Site::new();
+    let machine = site.boot().await;
+    let refused = machine.save_descriptor().await.expect_err("it runs");
+    assert_eq!(refused.kind(), VmmErrorKind::Refused);
+    machine.kill().await.expect("killed");
+}
+
+#[tokio::test]
+async fn an_overlay_is_stale_once_another_was_frozen() {
+    let site = Site::new();
+    let machine = site.boot().await;
+    let mut overlays = Vec::new();
+    for name in ["a.qcow2", "b.qcow2", "c.qcow2"] {
+        let path = site.path().join(name);
+        slice(&path, &site.disk, site.owner);
+        overlays.push(machine.prepare_overlay(&path).await.expect("prepared"));
+    }
+    let [a, b, c] = overlays.try_into().expect("three");
+    machine.discard_overlay(c).await.expect("closed");
+    machine.freeze_disk(a).await.expect("frozen");
+    let stale = machine.freeze_disk(b).await;
+    assert!(
+        matches!(stale, Err(VmmError::StaleOverlay { .. })),
+        "{stale:?}"
+    );
+    machine.kill().await.expect("killed");
+}
+
+#[tokio::test]
+async fn an_overlay_that_does_not_exist_is_refused_and_does_no_harm() {
+    let site = Site::new();
+    let machine = site.boot().await;
+    let missing = machine.prepare_overlay(&site.path().join("none")).await;
+    assert!(
+        matches!(
+            &missing,
+            Err(VmmError::Qmp {
+                source: QmpError::Refused { .. },
+                ..
+            })
+        ),
+        "{missing:?}"
+    );
+    assert_eq!(machine.run_state().await.expect("asked"), RunState::Running);
+    machine.kill().await.expect("killed");
+}
+
+#[tokio::test]
+async fn a_machine_without_a_disk_has_nothing_to_freeze() {
+    let site = Site::new();
+    let mut spec = site.boot_spec();
+    spec.machine.disk = None;
+    let machine = site.qemu.boot(spec).await.expect("boots");
+    let none = machine.prepare_overlay(&site.disk).await;
+    assert!(matches!(none, Err(VmmError::NoDisk)), "{none:?}");
+    machine.kill().await.expect("killed");
+}
+
+#[tokio::test]
+async fn the_death_of_a_machine_is_seen_and_blamed() {
+    let site = Site::new();
+    let machine = site.boot().await;
+    let exited = machine.exited();
+    site.kill_9(&machine);
+    assert!(exited.await.status.is_some_and(|status| !status.success()));
+    let error = machine.stop().await.expect_err("dead");
+    assert!(matches!(error, VmmError::Died { .. }), "{error:?}");
+    assert_eq!(error.kind(), VmmErrorKind::Gone);
+    machine.kill().await.expect("the rest is removed");
+    site.assert_gone(machine.record());
+    machine.quit().await.expect("nothing left to do");
+}
+
+#[tokio::test]
+async fn a_qemu_that_cannot_start_says_why() {
+    let site = Site::new();
+    let mut spec = site.boot_spec();
+    spec.machine.disk = Some(site.path().join("no such disk"));
+    let id = spec.machine.id;
+    let dir = spec.machine.dir.clone();
+    match site.qemu.boot(spec).await {
+        Err(VmmError::Died { stderr, .. }) => assert!(stderr.contains("no such disk"), "{stderr}"),
+        other => panic!("{other:?}"),
+    }
+    site.wait_quiet(id, &dir).await;
+}
+
+#[tokio::test]
+async fn a_machine_quits_in_good_order() {
+    let site = Site::new();
+    let machine = site.boot().await;
+    let exited = machine.exited();
+    machine.quit().await.expect("quits");
+    assert!(exited.await.status.is_some_and(|status| status.success()));
+    site.assert_gone(machine.record());
+}
+
+#[tokio::test]
+async fn a_machine_is_adopted_with_the_slice_it_had_moved_to() {
+    let site = Site::new();
+    let machine = site.boot().await;
+    for name in ["a.qcow2", "b.qcow2"] {
+        let path = site.path().join(name);
+        slice(&path, &site.disk, site.owner);
+        let overlay = machine.prepare_overlay(&path).await.expect("prepared");
+        machine.freeze_disk(overlay).await.expect("frozen");
+    }
+    let left_open = site.path().join("left.qcow2");
+    slice(&left_open, &site.disk, site.owner);
+    let _ = machine.prepare_overlay(&left_open).await.expect("prepared");
+    let record = machine.record().clone();
+    let text = serde_json::to_string(&record).expect("JSON");
+    drop(machine);
+    let record = serde_json::from_str(&text).expect("JSON");
+    let adopted = site.qemu.adopt(record).await.expect("adopted");
+    let exited = adopted.exited();
+    // The file is free again: it was closed when the machine was adopted.
+    let overlay = adopted.prepare_overlay(&left_open).await.expect("prepared");
+    adopted.stop().await.expect("stopped");
+    adopted.freeze_disk(overlay).await.expect("frozen");
+    let descriptor = adopted.save_descriptor().await.expect("saved");
+    assert!(ByteCount(descriptor.len() as u64) > ByteCount(1000));
+    adopted.ram().await.expect("found");
+    adopted.kill().await.expect("killed");
+    exited.await;
+    site.assert_gone(adopted.record());
+}
+
+#[tokio::test]
+async fn a_process_of_another_start_is_neither_adopted_nor_killed() {
+    let site = Site::new();
+    let machine = site.boot().await;
+    let mut former = machine.record().clone();
+    former.process.start -= 1;
+    former.id = forkyard_types::VmId::random();
+    former.dir = site.path().join("elsewhere");
+    let gone = site.qemu.adopt(former.clone()).await;
+    assert!(matches!(gone, Err(VmmError::Gone { .. })), "{gone:?}");
+    site.qemu.discard(&former).await.expect("nothing to do");
+    assert_eq!(machine.run_state().await.expect("asked"), RunState::Running);
+    machine.kill().await.expect("killed");
+}
+
+#[tokio::test]
+async fn a_shell_left_by_a_dead_daemon_is_discarded_by_its_record() {
+    let site = Site::new();
+    let shell = site.shell(&site.disk).await;
+    let record = shell.record().clone();
+    // As good as a daemon that died: nobody of it will do anything more.
+    std::mem::forget(shell);
+    site.qemu.discard(&record).await.expect("discarded");
+    site.assert_gone(&record);
+    site.qemu.discard(&record).await.expect("again");
+}
+
+#[tokio::test]
+async fn a_machine_nobody_has_a_record_of_is_found_and_ended_by_its_cgroup() {
+    let site = Site::new();
+    let machine = site.boot().await;
+    let id = machine.record().id;
+    assert_eq!(site.qemu.cgroups().expect("listed"), [id]);
+    site.qemu.remove_cgroup(id).await.expect("removed");
+    machine.exited().await;
+    assert_eq!(site.qemu.cgroups().expect("listed"), []);
+    machine.kill().await.expect("the rest is removed");
+}
+
+#[tokio::test]
+async fn the_agent_can_be_reached_as_soon_as_a_shell_is_there() {
+    let site = Site::new();
+    let shell = site.shell(&site.disk).await;
+    let socket = shell.record().dir.join(files::AGENT);
+    tokio::net::UnixStream::connect(socket)
+        .await
+        .expect("listens");
+    shell.kill().await.expect("killed");
+}
