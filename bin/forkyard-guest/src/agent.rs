@@ -117,7 +117,10 @@ impl Agent {
     fn hello(&mut self) {
         self.sessions.detach_all();
         self.calls.fail_all(None, calls::HOST_RESTARTED);
-        self.outbox.push(ToHost::Hello { version: VERSION, epoch: self.epoch });
+        self.outbox.push(ToHost::Hello {
+            version: VERSION,
+            epoch: self.epoch,
+        });
     }
 
     fn quiesce(&mut self, fork: ForkId) {
@@ -151,14 +154,25 @@ impl Agent {
             self.calls.fail_all(cloned.call, calls::IN_A_CLONE);
         }
         self.arriving = cloned;
-        self.outbox.say_now(&ToHost::Identified { epoch: identity.epoch, problems });
+        self.outbox.say_now(&ToHost::Identified {
+            epoch: identity.epoch,
+            problems,
+        });
     }
 
     fn release(&mut self) {
         let arriving = self.arriving.take();
-        let problems = if arriving.is_some() { hooks::run() } else { Vec::new() };
+        let problems = if arriving.is_some() {
+            hooks::run()
+        } else {
+            Vec::new()
+        };
         self.userland.thaw();
-        if let Some(Cloned { id, call: Some(call) }) = arriving {
+        if let Some(Cloned {
+            id,
+            call: Some(call),
+        }) = arriving
+        {
             self.calls.cloned(call, id);
         }
         self.outbox.say_now(&ToHost::Released { problems });

@@ -30,7 +30,12 @@ use std::{
 };
 
 /// The image's init, where it does not say otherwise.
-const INITS: [&str; 4] = ["/sbin/init", "/etc/init", "/bin/init", "/usr/lib/systemd/systemd"];
+const INITS: [&str; 4] = [
+    "/sbin/init",
+    "/etc/init",
+    "/bin/init",
+    "/usr/lib/systemd/systemd",
+];
 
 /// What went wrong, and with what.
 pub type Outcome<T = ()> = Result<T, String>;
@@ -56,8 +61,13 @@ fn boot() -> Outcome<Infallible> {
     for (kind, place) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         mount_at(kind, Path::new(place))?;
     }
-    let cmdline = fs::read_to_string("/proc/cmdline").map_err(doing("read the kernel's command line"))?;
-    let option = |name: &str| cmdline.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    let cmdline =
+        fs::read_to_string("/proc/cmdline").map_err(doing("read the kernel's command line"))?;
+    let option = |name: &str| {
+        cmdline
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    };
     load_modules()?;
     if option("forkyard.probe") == Some("1") {
         say("forkyard-probe-ok");
@@ -69,7 +79,10 @@ fn boot() -> Outcome<Infallible> {
     // From here on this is the image's process.
     fs::write(&procs, "1").map_err(doing("enter the image's cgroup"))?;
     unshare(CloneFlags::CLONE_NEWCGROUP).map_err(doing("make the cgroup look like the root"))?;
-    let chosen = option("forkyard.init").into_iter().chain(INITS).find(|path| Path::new(path).exists());
+    let chosen = option("forkyard.init")
+        .into_iter()
+        .chain(INITS)
+        .find(|path| Path::new(path).exists());
     match chosen {
         Some(path) => {
             let error = Command::new(path).exec();
@@ -86,19 +99,30 @@ fn boot() -> Outcome<Infallible> {
 
 pub fn mount_at(kind: &str, place: &Path) -> Outcome {
     fs::create_dir_all(place).map_err(doing(format!("create {}", place.display())))?;
-    mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>)
-        .map_err(doing(format!("mount {kind} on {}", place.display())))
+    mount(
+        Some(kind),
+        place,
+        Some(kind),
+        MsFlags::empty(),
+        None::<&str>,
+    )
+    .map_err(doing(format!("mount {kind} on {}", place.display())))
 }
 
 /// Loads the modules that the initramfs brings, in its order. One that is
 /// built into the kernel, or of no use to this machine, is no failure.
 fn load_modules() -> Outcome {
-    let Ok(order) = fs::read_to_string("/modules") else { return Ok(()) };
+    let Ok(order) = fs::read_to_string("/modules") else {
+        return Ok(());
+    };
     for name in order.lines() {
         let path = Path::new("/lib/modules").join(name);
         let file = File::open(&path).map_err(doing(format!("open {}", path.display())))?;
-        if let Err(error) = nix::kmod::finit_module(&file, &CString::default(), nix::kmod::ModuleInitFlags::empty())
-            && error != nix::Error::EEXIST
+        if let Err(error) = nix::kmod::finit_module(
+            &file,
+            &CString::default(),
+            nix::kmod::ModuleInitFlags::empty(),
+        ) && error != nix::Error::EEXIST
         {
             say(&format!("forkyard: module {name} not loaded: {error}"));
         }

@@ -17,9 +17,16 @@ const AGENT: &str = "@forkyard-guest";
 const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    let (name, words) = words.split_first().map_or(("", [].as_slice()), |(name, words)| (name.as_str(), words));
-    let name = Path::new(name).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let words: Vec<String> = std::env::args_os()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let (name, words) = words
+        .split_first()
+        .map_or(("", [].as_slice()), |(name, words)| (name.as_str(), words));
+    let name = Path::new(name)
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
     match (name, words) {
         ("vmfork", words) => vmfork::main(words),
         ("init", _) if std::process::id() == 1 => init::main(),
@@ -27,7 +34,9 @@ fn main() -> ExitCode {
         (_, [role]) if role == "worker" => agent::work(),
         (_, [role, words @ ..]) if role == "vmfork" => vmfork::main(words),
         _ => {
-            eprintln!("forkyard-guest: started by the guest's initramfs, not by hand; for shells there is `vmfork`");
+            eprintln!(
+                "forkyard-guest: started by the guest's initramfs, not by hand; for shells there is `vmfork`"
+            );
             ExitCode::from(2)
         }
     }

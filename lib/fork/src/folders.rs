@@ -30,6 +30,13 @@ pub struct Folders {
 }
 
 impl Folders {
+    /// A name for this host among those on the same kernel: its run folder's,
+    /// spelt without slashes.
+    pub fn instance(&self) -> String {
+        let run = self.run.display().to_string();
+        format!("forkyard{}", run.trim_end_matches('/').replace('/', "-"))
+    }
+
     /// The records.
     pub fn database(&self) -> PathBuf {
         self.state.join("forkyard.db")

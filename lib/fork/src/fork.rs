@@ -111,6 +111,7 @@ impl Host {
         let mut report = ForkReport::default();
         let mut turn = parent.turn.lock().await;
         let body = parent.body()?;
+        turn.forks += 1;
         let mut generation = self.generation(parent, &body, turn.next.take()).await?;
         let mut failed = self.fill(parent, &mut generation, wanted.len()).await;
         report.shells_us = micros(begun.elapsed());

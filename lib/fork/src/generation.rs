@@ -198,8 +198,15 @@ impl Host {
         let (host, parent) = (self.handle(), parent.clone());
         tokio::spawn(async move {
             let Some(host) = host.upgrade() else { return };
+            let mut begun = None;
             loop {
                 let mut turn = parent.turn.lock().await;
+                // What was promised was for the next fork, not for those after.
+                let promised = if *begun.get_or_insert(turn.forks) == turn.forks {
+                    promised
+                } else {
+                    0
+                };
                 let want = usize::from(parent.record().warm).max(promised);
                 let Ok(body) = parent.body() else { return };
                 let have = turn

@@ -71,7 +71,10 @@ impl Host {
         let lock = lock_folder(&folders.run)?;
         let store = Store::open(&folders.database())?;
         let network = Networks::open().await?;
-        let engine = Qemu::new(QemuConfig::default())?;
+        let engine = Qemu::new(QemuConfig {
+            cgroup_parent: folders.instance(),
+            ..QemuConfig::default()
+        })?;
         let pager = {
             let folders = folders.clone();
             blocking(move || pager_process::ensure(&folders)).await?
@@ -103,6 +106,12 @@ impl Host {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "network tables not removed"
+                );
+            }
+            if let Err(error) = self.engine.close() {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "cgroup not removed"
                 );
             }
             if let Err(error) = self

@@ -35,6 +35,8 @@ pub(crate) struct Body {
 pub(crate) struct Turn {
     /// What the next fork will use, as far as it has been made.
     pub next: Option<Generation>,
+    /// Forks so far.
+    pub forks: u64,
 }
 
 impl Vm {

@@ -158,7 +158,10 @@ fn look(stream: &[u8]) -> Start {
     let begin = find_magic(stream);
     if begin > 0 {
         let worth = begin as u64;
-        return Start::Noise { bytes: begin, worth };
+        return Start::Noise {
+            bytes: begin,
+            worth,
+        };
     }
     let Some(header) = stream.first_chunk::<HEADER>() else {
         return Start::Incomplete;

@@ -74,10 +74,16 @@ impl Guest {
     /// Connects to the port's socket. Says nothing by itself. Calls of the
     /// guest's programs arrive on `calls`; those it has no room for are
     /// refused. Cancel-safe.
-    pub async fn connect(socket: &Path, calls: mpsc::Sender<(CallId, Ask)>) -> Result<Self, LinkError> {
+    pub async fn connect(
+        socket: &Path,
+        calls: mpsc::Sender<(CallId, Ask)>,
+    ) -> Result<Self, LinkError> {
         let stream = UnixStream::connect(socket)
             .await
-            .map_err(|source| LinkError::Connect { path: socket.into(), source: Arc::new(source) })?;
+            .map_err(|source| LinkError::Connect {
+                path: socket.into(),
+                source: Arc::new(source),
+            })?;
         let (queue, queued) = mpsc::channel(QUEUE);
         let (direct, directed) = mpsc::channel(QUEUE);
         let shared = Arc::new(Shared {
@@ -96,7 +102,10 @@ impl Guest {
         });
         let (open, last) = watch::channel(());
         tasks::start(&shared, stream, queued, directed, calls, last);
-        Ok(Self { shared, _open: Arc::new(open) })
+        Ok(Self {
+            shared,
+            _open: Arc::new(open),
+        })
     }
 
     /// Asks the agent who it is; it may be long in answering, while its guest
@@ -105,7 +114,10 @@ impl Guest {
         self.shared.hello.clear();
         // Bytes wait in QEMU until the agent opens its port: once is enough.
         self.say(ToGuest::Hello { version: VERSION }).await?;
-        match self.await_slot(&self.shared.hello, "the guest's agent", within).await? {
+        match self
+            .await_slot(&self.shared.hello, "the guest's agent", within)
+            .await?
+        {
             (VERSION, epoch) => Ok(Hello { epoch }),
             (guest, _) => Err(LinkError::Version { guest }),
         }
@@ -120,14 +132,18 @@ impl Guest {
         self.shared.held.send_replace(true);
         self.say_direct(ToGuest::Quiesce { fork }).await?;
         loop {
-            let (answers, failed) =
-                self.await_slot(&self.shared.quiesced, "the guest to hold still", within).await?;
+            let (answers, failed) = self
+                .await_slot(&self.shared.quiesced, "the guest to hold still", within)
+                .await?;
             // An answer to an earlier fork that was given up came late.
             if answers != fork {
                 continue;
             }
             return match failed {
-                Some(why) => Err(LinkError::Refused { what: "hold still", why }),
+                Some(why) => Err(LinkError::Refused {
+                    what: "hold still",
+                    why,
+                }),
                 None => {
                     undo.disarm();
                     Ok(())
@@ -158,8 +174,13 @@ impl Guest {
     pub async fn identified(&self, within: Duration) -> Result<Vec<String>, LinkError> {
         let expected = *lock(&self.shared.expected);
         loop {
-            let (epoch, problems) =
-                self.await_slot(&self.shared.identified, "the guest to take its identity", within).await?;
+            let (epoch, problems) = self
+                .await_slot(
+                    &self.shared.identified,
+                    "the guest to take its identity",
+                    within,
+                )
+                .await?;
             if Some(epoch) == expected {
                 return Ok(problems);
             }
@@ -171,11 +192,16 @@ impl Guest {
     pub async fn release(&self, within: Duration) -> Result<Vec<String>, LinkError> {
         self.say_direct(ToGuest::Release).await?;
         self.shared.held.send_replace(false);
-        self.await_slot(&self.shared.released, "the guest's hooks", within).await
+        self.await_slot(&self.shared.released, "the guest's hooks", within)
+            .await
     }
 
     /// Starts a command. Cancel-safe: a command nobody holds is hung up on.
-    pub async fn exec(&self, argv: Vec<String>, env: Vec<(String, String)>) -> Result<Exec, LinkError> {
+    pub async fn exec(
+        &self,
+        argv: Vec<String>,
+        env: Vec<(String, String)>,
+    ) -> Result<Exec, LinkError> {
         let session = Session(self.shared.next.fetch_add(1, Ordering::Relaxed));
         let exec = Exec::open(self, session);
         self.say(ToGuest::Exec { session, argv, env }).await?;
@@ -184,7 +210,11 @@ impl Guest {
 
     /// Answers a call. One that is unknown or answered already is ignored.
     /// Cancel-safe.
-    pub async fn reply(&self, call: CallId, outcome: Result<Answer, ApiError>) -> Result<(), LinkError> {
+    pub async fn reply(
+        &self,
+        call: CallId,
+        outcome: Result<Answer, ApiError>,
+    ) -> Result<(), LinkError> {
         match lock(&self.shared.calls).remove(&call) {
             true => {}
             false => return Ok(()),
@@ -196,22 +226,41 @@ impl Guest {
     pub async fn closed(&self) -> LinkError {
         let mut closed = self.shared.closed.subscribe();
         let why = closed.wait_for(Option::is_some).await;
-        why.ok().and_then(|why| why.clone()).unwrap_or(LinkError::Closed)
+        why.ok()
+            .and_then(|why| why.clone())
+            .unwrap_or(LinkError::Closed)
     }
 
     async fn say(&self, message: ToGuest) -> Result<(), LinkError> {
-        self.shared.queue.send(message).await.map_err(|_| self.why_closed())
+        self.shared
+            .queue
+            .send(message)
+            .await
+            .map_err(|_| self.why_closed())
     }
 
     async fn say_direct(&self, message: ToGuest) -> Result<(), LinkError> {
-        self.shared.direct.send(message).await.map_err(|_| self.why_closed())
+        self.shared
+            .direct
+            .send(message)
+            .await
+            .map_err(|_| self.why_closed())
     }
 
     fn why_closed(&self) -> LinkError {
-        self.shared.closed.borrow().clone().unwrap_or(LinkError::Closed)
+        self.shared
+            .closed
+            .borrow()
+            .clone()
+            .unwrap_or(LinkError::Closed)
     }
 
-    async fn await_slot<T>(&self, slot: &Slot<T>, what: &'static str, within: Duration) -> Result<T, LinkError> {
+    async fn await_slot<T>(
+        &self,
+        slot: &Slot<T>,
+        what: &'static str,
+        within: Duration,
+    ) -> Result<T, LinkError> {
         tokio::select! {
             value = slot.take() => Ok(value),
             why = self.closed() => Err(why),

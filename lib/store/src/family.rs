@@ -100,7 +100,20 @@ impl Store {
         found.optional().map_err(self.failed())
     }
 
-    /// Removes the families that have no VM left, and names them.
+    /// Removes a family that has no VM left. Says whether it did.
+    pub fn remove_family_if_empty(&self, id: FamilyId) -> Result<bool, StoreError> {
+        let gone = self
+            .lock()
+            .execute(
+                "DELETE FROM family WHERE id = ?1 AND id NOT IN (SELECT family FROM vm)",
+                [id.as_str()],
+            )
+            .map_err(self.failed())?;
+        Ok(gone > 0)
+    }
+
+    /// Removes every family that has no VM left, and names them. Not while
+    /// one may be being founded.
     pub fn remove_empty_families(&self) -> Result<Vec<FamilyId>, StoreError> {
         let connection = self.lock();
         let mut statement = connection

@@ -82,7 +82,10 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
     let epoch: String = row.get("epoch")?;
     let damaged = || rusqlite::Error::InvalidQuery;
     let birth = match optional(row, "parent")? {
-        Some(parent) => Some(Birth { parent, fork: optional(row, "fork")? }),
+        Some(parent) => Some(Birth {
+            parent,
+            fork: optional(row, "fork")?,
+        }),
         None => None,
     };
     Ok(VmRecord {
@@ -243,6 +246,7 @@ mod tests {
         let vm = vm(family, "p", 0);
         store.put_vm(&vm).expect("new");
         assert_eq!(store.remove_empty_families().expect("looked"), []);
+        assert!(!store.remove_family_if_empty(family).expect("looked"));
         store.remove_vm(vm.id).expect("removed");
         assert_eq!(store.remove_empty_families().expect("looked"), [family]);
     }

@@ -37,6 +37,16 @@ impl Parent {
         Ok(Self(path))
     }
 
+    /// Removes the group unless there are VMs in it.
+    pub(crate) fn remove_if_empty(&self) -> Result<(), VmmError> {
+        match fs::remove_dir(&self.0) {
+            Err(error) if is_absent(&error) || error.kind() == io::ErrorKind::ResourceBusy => {
+                Ok(())
+            }
+            outcome => outcome.map_err(VmmError::io("remove cgroup", &self.0)),
+        }
+    }
+
     /// The VMs that have a group.
     pub(crate) fn list(&self) -> Result<Vec<VmId>, VmmError> {
         let entries = fs::read_dir(&self.0).map_err(VmmError::io("list cgroup", &self.0))?;

@@ -88,6 +88,12 @@ impl Qemu {
         self.cgroups.list()
     }
 
+    /// Removes the cgroup all the VMs' lie in, if there is none in it. The
+    /// engine starts no more VMs after this.
+    pub fn close(&self) -> Result<(), VmmError> {
+        self.cgroups.remove_if_empty()
+    }
+
     /// Ends whatever is in a VM's cgroup and removes it. No error if there is
     /// none. Cancel-safe: call it again.
     pub async fn remove_cgroup(&self, vm: VmId) -> Result<(), VmmError> {

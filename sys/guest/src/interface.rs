@@ -8,7 +8,10 @@ use std::{
 };
 
 const ETHERNET: libc::sa_family_t = 1; // ARPHRD_ETHER
-const _: () = assert!(size_of::<libc::ifreq>() == 40, "what the requests below read");
+const _: () = assert!(
+    size_of::<libc::ifreq>() == 40,
+    "what the requests below read"
+);
 
 mod request {
     nix::ioctl_write_ptr_bad!(
@@ -54,17 +57,30 @@ impl Interface {
         for (to, from) in chars.iter_mut().zip(name.bytes()) {
             *to = libc::c_char::from_ne_bytes([from]);
         }
-        let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-        Ok(Self { socket, name: chars })
+        let socket = socket(
+            AddressFamily::Inet,
+            SockType::Datagram,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )?;
+        Ok(Self {
+            socket,
+            name: chars,
+        })
     }
 
     /// Sets its Ethernet address; it may be up.
     pub fn set_mac(&self, mac: [u8; 6]) -> io::Result<()> {
-        let mut address = libc::sockaddr { sa_family: ETHERNET, sa_data: [0; 14] };
+        let mut address = libc::sockaddr {
+            sa_family: ETHERNET,
+            sa_data: [0; 14],
+        };
         for (to, from) in address.sa_data.iter_mut().zip(mac) {
             *to = libc::c_char::from_ne_bytes([from]);
         }
-        let request = self.request(libc::__c_anonymous_ifr_ifru { ifru_hwaddr: address });
+        let request = self.request(libc::__c_anonymous_ifr_ifru {
+            ifru_hwaddr: address,
+        });
         // SAFETY: the socket is open, and `request` an initialised ifreq.
         unsafe { request::set_mac(self.socket.as_raw_fd(), &raw const request) }?;
         Ok(())
@@ -72,11 +88,19 @@ impl Interface {
 
     /// Sets its IPv4 address in place of the one it has.
     pub fn set_address(&self, ip: Ipv4Addr, prefix: u8) -> io::Result<()> {
-        let mask = Ipv4Addr::from(u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0));
-        let request = self.request(libc::__c_anonymous_ifr_ifru { ifru_addr: internet(ip) });
+        let mask = Ipv4Addr::from(
+            u32::MAX
+                .checked_shl(32 - u32::from(prefix.min(32)))
+                .unwrap_or(0),
+        );
+        let request = self.request(libc::__c_anonymous_ifr_ifru {
+            ifru_addr: internet(ip),
+        });
         // SAFETY: the socket is open, and `request` an initialised ifreq.
         unsafe { request::set_address(self.socket.as_raw_fd(), &raw const request) }?;
-        let request = self.request(libc::__c_anonymous_ifr_ifru { ifru_addr: internet(mask) });
+        let request = self.request(libc::__c_anonymous_ifr_ifru {
+            ifru_addr: internet(mask),
+        });
         // SAFETY: as above.
         unsafe { request::set_netmask(self.socket.as_raw_fd(), &raw const request) }?;
         Ok(())
@@ -84,7 +108,11 @@ impl Interface {
 
     /// Brings it up, or down: what it has learnt of its neighbours goes then.
     pub fn set_up(&self, up: bool) -> io::Result<()> {
-        let flags = if up { libc::IFF_UP | libc::IFF_RUNNING } else { 0 };
+        let flags = if up {
+            libc::IFF_UP | libc::IFF_RUNNING
+        } else {
+            0
+        };
         let flags = i16::try_from(flags).map_err(|_| io::ErrorKind::InvalidInput)?;
         let request = self.request(libc::__c_anonymous_ifr_ifru { ifru_flags: flags });
         // SAFETY: as above.
@@ -93,12 +121,18 @@ impl Interface {
     }
 
     fn request(&self, what: libc::__c_anonymous_ifr_ifru) -> libc::ifreq {
-        libc::ifreq { ifr_name: self.name, ifr_ifru: what }
+        libc::ifreq {
+            ifr_name: self.name,
+            ifr_ifru: what,
+        }
     }
 }
 
 fn internet(ip: Ipv4Addr) -> libc::sockaddr {
-    let mut address = libc::sockaddr { sa_family: 2, sa_data: [0; 14] };
+    let mut address = libc::sockaddr {
+        sa_family: 2,
+        sa_data: [0; 14],
+    };
     // Two bytes of port, then the address.
     for (to, from) in address.sa_data[2..].iter_mut().zip(ip.octets()) {
         *to = libc::c_char::from_ne_bytes([from]);

@@ -11,7 +11,10 @@ struct Pool {
     size: libc::c_int,
     bytes: [u8; SEED],
 }
-const _: () = assert!(size_of::<Pool>() == 8 + SEED, "struct rand_pool_info and its bytes");
+const _: () = assert!(
+    size_of::<Pool>() == 8 + SEED,
+    "struct rand_pool_info and its bytes"
+);
 
 mod request {
     nix::ioctl_write_ptr_bad!(
@@ -31,7 +34,11 @@ mod request {
 /// drawn from now on depend on it.
 pub fn reseed(seed: [u8; SEED]) -> io::Result<()> {
     let device = OpenOptions::new().write(true).open("/dev/urandom")?;
-    let pool = Pool { entropy_bits: 8 * 32, size: 32, bytes: seed };
+    let pool = Pool {
+        entropy_bits: 8 * 32,
+        size: 32,
+        bytes: seed,
+    };
     // SAFETY: the device is open for the call, and `pool` is an initialised
     // rand_pool_info followed by as many bytes as its size says.
     unsafe { request::add_entropy(device.as_raw_fd(), &raw const pool) }?;

@@ -42,7 +42,10 @@ pub struct Calls {
 
 impl Calls {
     pub fn new(outbox: Arc<Outbox>) -> Self {
-        Self { pending: Mutex::default(), outbox }
+        Self {
+            pending: Mutex::default(),
+            outbox,
+        }
     }
 
     /// Takes calls from here on. Only root may call: a fork is of everyone's
@@ -76,7 +79,10 @@ impl Calls {
         let call = {
             let mut pending = self.lock();
             if pending.waiting.len() >= MOST {
-                return Err(refusal(ErrorKind::Exhausted, "too many calls are under way in this VM"));
+                return Err(refusal(
+                    ErrorKind::Exhausted,
+                    "too many calls are under way in this VM",
+                ));
             }
             pending.last = pending.last.wrapping_add(1);
             let call = CallId(pending.last);
@@ -84,7 +90,9 @@ impl Calls {
             call
         };
         self.outbox.push(ToHost::Call { call, ask });
-        answered.recv().unwrap_or_else(|_| Err(refusal(ErrorKind::Guest, "the agent lost the call")))
+        answered
+            .recv()
+            .unwrap_or_else(|_| Err(refusal(ErrorKind::Guest, "the agent lost the call")))
     }
 
     /// The host has answered.
@@ -97,12 +105,22 @@ impl Calls {
 
     /// `clone()` returns in this clone.
     pub fn cloned(&self, call: CallId, id: u16) {
-        self.answer(call, Ok(Answer::Cloned { id, failed: Vec::new() }));
+        self.answer(
+            call,
+            Ok(Answer::Cloned {
+                id,
+                failed: Vec::new(),
+            }),
+        );
     }
 
     /// Every call but this one fails.
     pub fn fail_all(&self, but: Option<CallId>, why: &str) {
-        let failed: Vec<_> = self.lock().waiting.extract_if(.., |call, _| Some(*call) != but).collect();
+        let failed: Vec<_> = self
+            .lock()
+            .waiting
+            .extract_if(.., |call, _| Some(*call) != but)
+            .collect();
         for (_, waiting) in failed {
             let _ = waiting.send(Err(refusal(ErrorKind::Conflict, why)));
         }
@@ -114,5 +132,9 @@ impl Calls {
 }
 
 fn refusal(kind: ErrorKind, why: &str) -> ApiError {
-    ApiError { kind, message: why.to_owned(), hint: None }
+    ApiError {
+        kind,
+        message: why.to_owned(),
+        hint: None,
+    }
 }

@@ -4,10 +4,7 @@
 use super::identity;
 use std::{
     fs,
-    os::unix::{
-        fs::PermissionsExt,
-        process::CommandExt,
-    },
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread::sleep,
@@ -20,11 +17,24 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Runs them all, one after the other; one line for each that failed.
 pub fn run() -> Vec<String> {
-    let Ok(listing) = fs::read_dir(FOLDER) else { return Vec::new() };
-    let mut hooks: Vec<PathBuf> = listing.flatten().map(|entry| entry.path()).filter(|path| is_executable(path)).collect();
+    let Ok(listing) = fs::read_dir(FOLDER) else {
+        return Vec::new();
+    };
+    let mut hooks: Vec<PathBuf> = listing
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| is_executable(path))
+        .collect();
     hooks.sort();
     let variables = identity::variables();
-    hooks.iter().filter_map(|hook| run_one(hook, &variables).err().map(|why| format!("{}: {why}", hook.display()))).collect()
+    hooks
+        .iter()
+        .filter_map(|hook| {
+            run_one(hook, &variables)
+                .err()
+                .map(|why| format!("{}: {why}", hook.display()))
+        })
+        .collect()
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -53,7 +63,10 @@ fn run_one(hook: &Path, variables: &[(String, String)]) -> Result<(), String> {
 
 fn kill(child: &mut Child) -> String {
     if let Ok(pid) = i32::try_from(child.id()) {
-        let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        let _ = nix::sys::signal::killpg(
+            nix::unistd::Pid::from_raw(pid),
+            nix::sys::signal::Signal::SIGKILL,
+        );
     }
     let _ = child.wait();
     format!("took longer than {LIMIT:?} and was killed")

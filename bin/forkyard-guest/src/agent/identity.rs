@@ -38,7 +38,8 @@ pub fn apply(identity: &Identity, cloned: Option<Cloned>) -> Vec<String> {
 fn set_clock(ns: u64) -> Outcome {
     let seconds = i64::try_from(ns / 1_000_000_000).map_err(doing("set the clock"))?;
     let rest = i64::try_from(ns % 1_000_000_000).map_err(doing("set the clock"))?;
-    clock_settime(ClockId::CLOCK_REALTIME, TimeSpec::new(seconds, rest)).map_err(doing("set the clock"))
+    clock_settime(ClockId::CLOCK_REALTIME, TimeSpec::new(seconds, rest))
+        .map_err(doing("set the clock"))
 }
 
 fn set_name(name: &str) -> Outcome {
@@ -60,7 +61,11 @@ fn set_machine_id(vm: VmId) -> Outcome {
 
 /// The VM's id, spelt as machine-id(5) wants it: no two ids are spelt alike.
 fn machine_id(vm: VmId) -> String {
-    let digits: String = vm.as_str().bytes().map(|letter| format!("{letter:02x}")).collect();
+    let digits: String = vm
+        .as_str()
+        .bytes()
+        .map(|letter| format!("{letter:02x}"))
+        .collect();
     format!("{digits:0<32}")
 }
 
@@ -68,11 +73,15 @@ fn set_address(address: Address) -> Outcome {
     let name = interface().ok_or("this VM has no network interface")?;
     let card = Interface::new(&name).map_err(doing("open the network interface"))?;
     // Down and up again: what the parent knew of its neighbours is forgotten.
-    card.set_up(false).map_err(doing("bring the network down"))?;
+    card.set_up(false)
+        .map_err(doing("bring the network down"))?;
     card.set_mac(address.mac.0).map_err(doing("set the MAC"))?;
-    card.set_address(address.ip, address.prefix).map_err(doing("set the address"))?;
+    card.set_address(address.ip, address.prefix)
+        .map_err(doing("set the address"))?;
     card.set_up(true).map_err(doing("bring the network up"))?;
-    Interface::new("lo").and_then(|lo| lo.set_up(true)).map_err(doing("bring the loopback up"))
+    Interface::new("lo")
+        .and_then(|lo| lo.set_up(true))
+        .map_err(doing("bring the loopback up"))
 }
 
 /// The first interface that is a device and not made of software.
@@ -90,15 +99,25 @@ fn interface() -> Option<String> {
 /// A VM can look its own name up.
 fn set_hosts(identity: &Identity) -> Outcome {
     let old = fs::read_to_string(HOSTS).unwrap_or_else(|_| "127.0.0.1 localhost\n".to_owned());
-    let mut text: String = old.lines().filter(|line| !line.ends_with(MARK)).map(|line| format!("{line}\n")).collect();
-    text.push_str(&format!("{} {} {MARK}\n", identity.address.ip, identity.name));
+    let mut text: String = old
+        .lines()
+        .filter(|line| !line.ends_with(MARK))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    text.push_str(&format!(
+        "{} {} {MARK}\n",
+        identity.address.ip, identity.name
+    ));
     fs::write(HOSTS, text).map_err(doing("write /etc/hosts"))
 }
 
 /// Variables that tell a program who its VM is.
 pub fn variables() -> Vec<(String, String)> {
     let text = fs::read_to_string(identity_file()).unwrap_or_default();
-    text.lines().filter_map(|line| line.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+    text.lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect()
 }
 
 fn identity_file() -> PathBuf {
@@ -126,7 +145,10 @@ mod tests {
     #[test]
     fn a_machine_id_is_32_hexadecimal_digits_and_another_for_every_vm() {
         let (a, b) = (machine_id(VmId::random()), machine_id(VmId::random()));
-        assert!(a.len() == 32 && a.bytes().all(|b| b.is_ascii_hexdigit()), "{a}");
+        assert!(
+            a.len() == 32 && a.bytes().all(|b| b.is_ascii_hexdigit()),
+            "{a}"
+        );
         assert_ne!(a, b);
     }
 }

@@ -29,7 +29,11 @@ pub struct Outbox {
 impl Outbox {
     /// Over this port.
     pub fn new(port: File) -> Self {
-        Self { queue: Mutex::default(), changed: Condvar::new(), port: Mutex::new(port) }
+        Self {
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            port: Mutex::new(port),
+        }
     }
 
     /// Starts sending what is pushed.
@@ -75,7 +79,9 @@ impl Outbox {
 
     fn send_next(&self) {
         let mut queue = self.wait_while(|queue| queue.held || queue.messages.is_empty());
-        let Some(message) = queue.messages.pop_front() else { return };
+        let Some(message) = queue.messages.pop_front() else {
+            return;
+        };
         // Taken before the queue is let go: nobody can hold the queue and
         // find the port free while this message is on its way between them.
         let mut port = lock(&self.port);
@@ -86,7 +92,9 @@ impl Outbox {
 
     fn wait_while(&self, mut condition: impl FnMut(&Queue) -> bool) -> MutexGuard<'_, Queue> {
         let queue = lock(&self.queue);
-        self.changed.wait_while(queue, |queue| condition(queue)).unwrap_or_else(PoisonError::into_inner)
+        self.changed
+            .wait_while(queue, |queue| condition(queue))
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

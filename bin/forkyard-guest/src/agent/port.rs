@@ -30,7 +30,9 @@ impl Port {
             match find() {
                 Some(path) => {
                     let file = File::options().read(true).write(true).open(&path);
-                    return file.map(Self).map_err(|e| format!("open {}: {e}", path.display()));
+                    return file
+                        .map(Self)
+                        .map_err(|e| format!("open {}: {e}", path.display()));
                 }
                 None if begun.elapsed() > APPEAR => return Err(format!("there is no port {NAME}")),
                 None => sleep(LOOK),
@@ -40,7 +42,9 @@ impl Port {
 
     /// The same port, to write to.
     pub fn writer(&self) -> Result<File, String> {
-        self.0.try_clone().map_err(|e| format!("open the port: {e}"))
+        self.0
+            .try_clone()
+            .map_err(|e| format!("open the port: {e}"))
     }
 }
 

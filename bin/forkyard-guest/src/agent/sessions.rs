@@ -56,16 +56,27 @@ pub struct Sessions {
 
 impl Sessions {
     pub fn new(outbox: Arc<Outbox>) -> Self {
-        Self { outbox, table: Table::default() }
+        Self {
+            outbox,
+            table: Table::default(),
+        }
     }
 
     /// Starts a command.
     pub fn start(&self, session: Session, argv: Vec<String>, env: Vec<(String, String)>) {
         let mut child = match spawn(&argv, env) {
             Ok(child) => child,
-            Err(why) => return self.outbox.push(ToHost::ExecEnd { session, outcome: Err(why) }),
+            Err(why) => {
+                return self.outbox.push(ToHost::ExecEnd {
+                    session,
+                    outcome: Err(why),
+                });
+            }
         };
-        let flow = Arc::new(Flow { state: Mutex::new(Window::Open(WINDOW.into())), changed: Condvar::new() });
+        let flow = Arc::new(Flow {
+            state: Mutex::new(Window::Open(WINDOW.into())),
+            changed: Condvar::new(),
+        });
         let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
         let (input, inputs) = channel();
         let (outbox, table) = (self.outbox.clone(), self.table.clone());
@@ -73,7 +84,14 @@ impl Sessions {
             let (outbox, flow) = (outbox.clone(), flow.clone());
             thread::spawn(move || feed(session, stdin, inputs, &outbox, &flow));
         }
-        lock(&table).insert(session, Running { flow: flow.clone(), input, group });
+        lock(&table).insert(
+            session,
+            Running {
+                flow: flow.clone(),
+                input,
+                group,
+            },
+        );
         thread::spawn(move || {
             let (out, err) = (child.stdout.take(), child.stderr.take());
             thread::scope(|scope| {
@@ -180,7 +198,13 @@ fn spawn(argv: &[String], env: Vec<(String, String)>) -> Result<Child, String> {
     command.spawn().map_err(failed)
 }
 
-fn feed(session: Session, mut stdin: ChildStdin, inputs: std::sync::mpsc::Receiver<Vec<u8>>, outbox: &Outbox, flow: &Flow) {
+fn feed(
+    session: Session,
+    mut stdin: ChildStdin,
+    inputs: std::sync::mpsc::Receiver<Vec<u8>>,
+    outbox: &Outbox,
+    flow: &Flow,
+) {
     for data in inputs {
         if data.is_empty() || stdin.write_all(&data).is_err() {
             return;
@@ -196,13 +220,19 @@ fn pump(session: Session, stream: Stream, from: Option<impl Read>, outbox: &Outb
     let mut buffer = vec![0; CHUNK];
     while let Ok(read @ 1..) = from.read(&mut buffer) {
         if flow.take() {
-            outbox.push(ToHost::ExecOutput { session, stream, data: buffer[..read].to_vec() });
+            outbox.push(ToHost::ExecOutput {
+                session,
+                stream,
+                data: buffer[..read].to_vec(),
+            });
         }
     }
 }
 
 fn ended(child: &mut Child) -> Result<ExitStatus, String> {
-    let status = child.wait().map_err(|error| format!("cannot wait for it: {error}"))?;
+    let status = child
+        .wait()
+        .map_err(|error| format!("cannot wait for it: {error}"))?;
     let small = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
     Ok(match (status.code(), status.signal()) {
         (Some(code), _) => ExitStatus::Code(small(code)),

@@ -28,7 +28,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub fn prepare() -> Outcome<PathBuf> {
     let root = Path::new(CGROUPS);
     fs::create_dir_all(root).map_err(doing("create the cgroup folder"))?;
-    mount(Some("cgroup2"), root, Some("cgroup2"), MsFlags::empty(), None::<&str>).map_err(doing("mount cgroups"))?;
+    mount(
+        Some("cgroup2"),
+        root,
+        Some("cgroup2"),
+        MsFlags::empty(),
+        None::<&str>,
+    )
+    .map_err(doing("mount cgroups"))?;
     let user = root.join(USER);
     for group in [&user, &user.join("image"), &user.join("exec")] {
         fs::create_dir(group).map_err(doing(format!("create {}", group.display())))?;
@@ -37,7 +44,10 @@ pub fn prepare() -> Outcome<PathBuf> {
     for controller in controllers.split_whitespace() {
         for group in [root, &user] {
             // The image's init does without what the kernel will not give.
-            let _ = fs::write(group.join("cgroup.subtree_control"), format!("+{controller}"));
+            let _ = fs::write(
+                group.join("cgroup.subtree_control"),
+                format!("+{controller}"),
+            );
         }
     }
     Ok(user.join("image/cgroup.procs"))
@@ -45,7 +55,9 @@ pub fn prepare() -> Outcome<PathBuf> {
 
 /// Opens the door of the cgroup for commands.
 pub fn exec_procs() -> std::io::Result<File> {
-    File::options().write(true).open(Path::new(CGROUPS).join(USER).join("exec/cgroup.procs"))
+    File::options()
+        .write(true)
+        .open(Path::new(CGROUPS).join(USER).join("exec/cgroup.procs"))
 }
 
 /// User code, still or not.
@@ -56,7 +68,9 @@ pub struct Userland {
 
 impl Default for Userland {
     fn default() -> Self {
-        Self { group: Path::new(CGROUPS).join(USER) }
+        Self {
+            group: Path::new(CGROUPS).join(USER),
+        }
     }
 }
 
@@ -83,17 +97,23 @@ impl Userland {
     }
 
     fn wait_frozen(&self) -> Outcome {
-        let mut events = File::open(self.group.join("cgroup.events")).map_err(doing("watch user code"))?;
+        let mut events =
+            File::open(self.group.join("cgroup.events")).map_err(doing("watch user code"))?;
         let begun = Instant::now();
         loop {
             let mut text = String::new();
-            events.rewind().and_then(|()| events.read_to_string(&mut text)).map_err(doing("watch user code"))?;
+            events
+                .rewind()
+                .and_then(|()| events.read_to_string(&mut text))
+                .map_err(doing("watch user code"))?;
             if text.lines().any(|line| line == "frozen 1") {
                 return Ok(());
             }
             let left = PATIENCE.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                return Err("user code does not stand still: a process sits in the kernel".to_owned());
+                return Err(
+                    "user code does not stand still: a process sits in the kernel".to_owned(),
+                );
             }
             // The kernel reports a change to this file as an exception.
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);

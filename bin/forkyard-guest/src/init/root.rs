@@ -30,21 +30,37 @@ pub fn enter(disk: &str) -> Outcome {
     }
     let new = Path::new(NEW);
     fs::create_dir_all(new).map_err(doing("create /newroot"))?;
-    mount(Some(disk), new, Some("ext4"), MsFlags::MS_NOATIME, None::<&str>).map_err(doing(format!("mount {disk}")))?;
+    mount(
+        Some(disk),
+        new,
+        Some("ext4"),
+        MsFlags::MS_NOATIME,
+        None::<&str>,
+    )
+    .map_err(doing(format!("mount {disk}")))?;
     our_folder(new)?;
     for place in ["proc", "sys", "dev"] {
         let to = new.join(place);
         fs::create_dir_all(&to).map_err(doing(format!("create /{place}")))?;
-        mount(Some(&Path::new("/").join(place)), &to, None::<&str>, MsFlags::MS_MOVE, None::<&str>)
-            .map_err(doing(format!("move /{place}")))?;
+        mount(
+            Some(&Path::new("/").join(place)),
+            &to,
+            None::<&str>,
+            MsFlags::MS_MOVE,
+            None::<&str>,
+        )
+        .map_err(doing(format!("move /{place}")))?;
     }
     for gone in ["/forkyard", "/lib"] {
         // What is not freed costs memory, no more.
         let _ = fs::remove_dir_all(gone);
     }
     chdir(new).map_err(doing("enter the new root"))?;
-    mount(Some("."), "/", None::<&str>, MsFlags::MS_MOVE, None::<&str>).map_err(doing("move the new root"))?;
-    chroot(".").and_then(|()| chdir("/")).map_err(doing("enter the new root"))
+    mount(Some("."), "/", None::<&str>, MsFlags::MS_MOVE, None::<&str>)
+        .map_err(doing("move the new root"))?;
+    chroot(".")
+        .and_then(|()| chdir("/"))
+        .map_err(doing("enter the new root"))
 }
 
 /// `/opt/forkyard`, in memory: the image's disk holds nothing of ours but the
@@ -56,7 +72,11 @@ fn our_folder(new: &Path) -> Outcome {
     copy_tree(Path::new("/forkyard"), &ours).map_err(doing("copy the guest's programs"))?;
     let python = new.join("usr/lib/python3/dist-packages");
     for (folder, name, target) in [
-        (new.join("usr/local/bin"), "vmfork", "/opt/forkyard/bin/vmfork"),
+        (
+            new.join("usr/local/bin"),
+            "vmfork",
+            "/opt/forkyard/bin/vmfork",
+        ),
         (python, "forkyard.py", "/opt/forkyard/python/forkyard.py"),
     ] {
         // An image may have its own of that name, or no such folder.

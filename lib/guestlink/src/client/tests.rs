@@ -23,7 +23,13 @@ fn agent(answer: Option<Result<Answer, ApiError>>) -> (TempDir, Client, thread::
 fn clone_tells_parent_and_clone_apart() {
     let ticket = TicketId::random();
     for (id, failed, wanted) in [
-        (0, vec![(2, "no room".into())], Cloning::Parent { failed: vec![(2, "no room".into())] }),
+        (
+            0,
+            vec![(2, "no room".into())],
+            Cloning::Parent {
+                failed: vec![(2, "no room".into())],
+            },
+        ),
         (3, vec![], Cloning::Clone { id: 3 }),
     ] {
         let (_dir, client, agent) = agent(Some(Ok(Answer::Cloned { id, failed })));
@@ -70,6 +76,10 @@ fn id_is_read_from_beside_the_socket() {
     let dir = tempfile::tempdir().expect("a directory");
     let client = Client::at(dir.path().join("agent.sock"));
     assert!(matches!(client.id(), Err(CallError::Identity { .. })));
-    fs::write(dir.path().join(IDENTITY_FILE), "FORKYARD_VM=x\nFORKYARD_ID=7\n").expect("written");
+    fs::write(
+        dir.path().join(IDENTITY_FILE),
+        "FORKYARD_VM=x\nFORKYARD_ID=7\n",
+    )
+    .expect("written");
     assert_eq!(client.id().expect("there"), 7);
 }

@@ -104,7 +104,12 @@ fn longest_payload_passes_and_one_byte_more_does_not() {
     decoder.feed(&encode(&vec![1u8; longest]).expect("fits"));
     assert_eq!(decoder.next_message(), Some(Ok(vec![1u8; longest])));
     let error = encode(&vec![1u8; longest + 1]);
-    assert_eq!(error, Err(EncodeError::TooLong { bytes: MAX_PAYLOAD + 1 }));
+    assert_eq!(
+        error,
+        Err(EncodeError::TooLong {
+            bytes: MAX_PAYLOAD + 1
+        })
+    );
 }
 
 #[test]

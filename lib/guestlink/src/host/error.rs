@@ -41,7 +41,10 @@ pub enum LinkError {
         why: String,
     },
     /// The agent is of another version.
-    #[error("the guest's agent speaks version {guest} of the protocol, this host {}: restart the guest", crate::VERSION)]
+    #[error(
+        "the guest's agent speaks version {guest} of the protocol, this host {}: restart the guest",
+        crate::VERSION
+    )]
     Version {
         /// Its version.
         guest: u16,

@@ -56,8 +56,21 @@ impl Exec {
         // Room for the whole window, and for the end.
         let (sender, out) = mpsc::channel(usize::from(WINDOW) + 1);
         let room = Arc::new(Semaphore::new(WINDOW.into()));
-        lock(&guest.shared.desks).insert(session, Desk { out: sender, room: room.clone() });
-        Self { guest: guest.clone(), session, out, room, over: false, owed: 0 }
+        lock(&guest.shared.desks).insert(
+            session,
+            Desk {
+                out: sender,
+                room: room.clone(),
+            },
+        );
+        Self {
+            guest: guest.clone(),
+            session,
+            out,
+            room,
+            over: false,
+            owed: 0,
+        }
     }
 
     /// The next thing it does; none after its end. Cancel-safe.
@@ -78,26 +91,43 @@ impl Exec {
         };
         match &out {
             Some(ExecOut::Output { .. }) => self.owed += 1,
-            Some(ExecOut::Ended(_) | ExecOut::NotStarted(_) | ExecOut::Lost(_)) | None => self.over = true,
+            Some(ExecOut::Ended(_) | ExecOut::NotStarted(_) | ExecOut::Lost(_)) | None => {
+                self.over = true
+            }
         }
         out
     }
 
     /// Its standard input.
     pub fn input(&self) -> ExecInput {
-        ExecInput { guest: self.guest.clone(), session: self.session, room: self.room.clone() }
+        ExecInput {
+            guest: self.guest.clone(),
+            session: self.session,
+            room: self.room.clone(),
+        }
     }
 
     /// Sends its process group a signal. Cancel-safe.
     pub async fn signal(&self, signal: u8) -> Result<(), LinkError> {
-        self.guest.say(ToGuest::ExecSignal { session: self.session, signal }).await
+        self.guest
+            .say(ToGuest::ExecSignal {
+                session: self.session,
+                signal,
+            })
+            .await
     }
 }
 
 impl Drop for Exec {
     fn drop(&mut self) {
-        if !self.over && lock(&self.guest.shared.desks).remove(&self.session).is_some() {
-            let _ = self.guest.shared.queue.try_send(ToGuest::ExecDetach { session: self.session });
+        if !self.over
+            && lock(&self.guest.shared.desks)
+                .remove(&self.session)
+                .is_some()
+        {
+            let _ = self.guest.shared.queue.try_send(ToGuest::ExecDetach {
+                session: self.session,
+            });
         }
     }
 }
@@ -115,14 +145,24 @@ impl ExecInput {
                 },
                 why = self.guest.closed() => return Err(why),
             }
-            self.guest.say(ToGuest::ExecInput { session: self.session, data: chunk.to_vec() }).await?;
+            self.guest
+                .say(ToGuest::ExecInput {
+                    session: self.session,
+                    data: chunk.to_vec(),
+                })
+                .await?;
         }
         Ok(())
     }
 
     /// Nothing follows. Cancel-safe.
     pub async fn end(&self) -> Result<(), LinkError> {
-        self.guest.say(ToGuest::ExecInput { session: self.session, data: Vec::new() }).await
+        self.guest
+            .say(ToGuest::ExecInput {
+                session: self.session,
+                data: Vec::new(),
+            })
+            .await
     }
 }
 

@@ -12,7 +12,10 @@ pub struct Slot<T> {
 
 impl<T> Default for Slot<T> {
     fn default() -> Self {
-        Self { value: Mutex::new(None), filled: Notify::new() }
+        Self {
+            value: Mutex::new(None),
+            filled: Notify::new(),
+        }
     }
 }
 
@@ -25,14 +28,21 @@ impl<T> Slot<T> {
 
     /// Forgets an answer to an earlier question.
     pub fn clear(&self) {
-        self.value.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.value
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
     }
 
     /// Waits for an answer. Cancel-safe: it stays until taken.
     pub async fn take(&self) -> T {
         loop {
             let filled = self.filled.notified();
-            let value = self.value.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let value = self
+                .value
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
             if let Some(value) = value {
                 return value;
             }

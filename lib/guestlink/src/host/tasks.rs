@@ -60,16 +60,24 @@ async fn writer(
                 Err(_) => return LinkError::Closed,
             },
         };
-        let Some(message) = message else { return LinkError::Closed };
+        let Some(message) = message else {
+            return LinkError::Closed;
+        };
         // Too large to say: whoever asked waits, and is told by a time-out.
-        let Ok(frame) = encode(&message) else { continue };
+        let Ok(frame) = encode(&message) else {
+            continue;
+        };
         if let Err(error) = socket.write_all(&frame).await {
             return failed(error);
         }
     }
 }
 
-async fn reader(mut socket: OwnedReadHalf, shared: &Shared, calls: mpsc::Sender<(CallId, Ask)>) -> LinkError {
+async fn reader(
+    mut socket: OwnedReadHalf,
+    shared: &Shared,
+    calls: mpsc::Sender<(CallId, Ask)>,
+) -> LinkError {
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; 64 << 10];
     let mut nonsense = 0;
@@ -85,7 +93,9 @@ async fn reader(mut socket: OwnedReadHalf, shared: &Shared, calls: mpsc::Sender<
                 Err(error) => {
                     nonsense += 1;
                     if nonsense > NONSENSE {
-                        return LinkError::Protocol { source: Arc::<FrameError>::new(error) };
+                        return LinkError::Protocol {
+                            source: Arc::<FrameError>::new(error),
+                        };
                     }
                 }
             }
@@ -94,10 +104,13 @@ async fn reader(mut socket: OwnedReadHalf, shared: &Shared, calls: mpsc::Sender<
 }
 
 fn failed(error: io::Error) -> LinkError {
-    let hung_up = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset].contains(&error.kind());
+    let hung_up =
+        [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset].contains(&error.kind());
     match hung_up {
         true => LinkError::Closed,
-        false => LinkError::Io { source: Arc::new(error) },
+        false => LinkError::Io {
+            source: Arc::new(error),
+        },
     }
 }
 
@@ -110,7 +123,11 @@ impl Shared {
             ToHost::Quiesced { fork, failed } => self.quiesced.fill((fork, failed)),
             ToHost::Identified { epoch, problems } => self.identified.fill((epoch, problems)),
             ToHost::Released { problems } => self.released.fill(problems),
-            ToHost::ExecOutput { session, stream, data } => {
+            ToHost::ExecOutput {
+                session,
+                stream,
+                data,
+            } => {
                 self.at_desk(session, |desk| desk.output(stream, data));
             }
             ToHost::ExecMore { session, chunks } => {
@@ -158,6 +175,9 @@ impl Shared {
             hint: None,
         };
         // Full as well: then this guest is told nothing, which it earned.
-        let _ = self.queue.try_send(ToGuest::Reply { call, outcome: Err(busy) });
+        let _ = self.queue.try_send(ToGuest::Reply {
+            call,
+            outcome: Err(busy),
+        });
     }
 }

@@ -31,7 +31,10 @@ impl Agent {
     }
 
     async fn say(&mut self, message: &ToHost) {
-        self.stream.write_all(&encode(message).expect("small")).await.expect("written");
+        self.stream
+            .write_all(&encode(message).expect("small"))
+            .await
+            .expect("written");
     }
 }
 
@@ -42,7 +45,15 @@ async fn pair() -> (Guest, Agent, mpsc::Receiver<(CallId, Ask)>) {
     let (calls, called) = mpsc::channel(2);
     let guest = Guest::connect(&path, calls).await.expect("connected");
     let (stream, _) = listener.accept().await.expect("accepted");
-    (guest, Agent { stream, decoder: Decoder::default(), _folder: folder }, called)
+    (
+        guest,
+        Agent {
+            stream,
+            decoder: Decoder::default(),
+            _folder: folder,
+        },
+        called,
+    )
 }
 
 #[tokio::test]
@@ -50,7 +61,12 @@ async fn an_agent_of_another_version_is_refused() {
     let (guest, mut agent, _calls) = pair().await;
     let answer = async {
         assert_eq!(agent.hear().await, ToGuest::Hello { version: VERSION });
-        agent.say(&ToHost::Hello { version: VERSION + 1, epoch: None }).await;
+        agent
+            .say(&ToHost::Hello {
+                version: VERSION + 1,
+                epoch: None,
+            })
+            .await;
     };
     let (hello, ()) = tokio::join!(guest.hello(SOON), answer);
     assert!(matches!(hello, Err(LinkError::Version { guest }) if guest == VERSION + 1));
@@ -68,10 +84,17 @@ async fn while_a_guest_holds_still_all_else_waits() {
     still.expect("still");
     let exec = guest.exec(vec!["ls".into()], vec![]).await.expect("queued");
     guest.resume().await.expect("said");
-    assert_eq!(agent.hear().await, ToGuest::Resume, "before the command that was asked for earlier");
+    assert_eq!(
+        agent.hear().await,
+        ToGuest::Resume,
+        "before the command that was asked for earlier"
+    );
     assert!(matches!(agent.hear().await, ToGuest::Exec { .. }));
     drop(exec);
-    assert!(matches!(agent.hear().await, ToGuest::ExecDetach { .. }), "nobody listens any more");
+    assert!(
+        matches!(agent.hear().await, ToGuest::ExecDetach { .. }),
+        "nobody listens any more"
+    );
 }
 
 #[tokio::test]
@@ -80,7 +103,12 @@ async fn a_guest_that_cannot_hold_still_is_told_to_go_on() {
     let fork = ForkId::random();
     let answer = async {
         agent.hear().await;
-        agent.say(&ToHost::Quiesced { fork, failed: Some("stuck".into()) }).await;
+        agent
+            .say(&ToHost::Quiesced {
+                fork,
+                failed: Some("stuck".into()),
+            })
+            .await;
         agent.hear().await
     };
     let (still, last) = tokio::join!(guest.quiesce(fork, SOON), answer);
@@ -94,9 +122,19 @@ async fn an_answer_that_came_early_is_not_lost_and_one_to_another_fork_is_not_ta
     let (fork, earlier) = (ForkId::random(), ForkId::random());
     let answer = async {
         agent.hear().await;
-        agent.say(&ToHost::Quiesced { fork: earlier, failed: None }).await;
+        agent
+            .say(&ToHost::Quiesced {
+                fork: earlier,
+                failed: None,
+            })
+            .await;
         tokio::time::sleep(Duration::from_millis(20)).await;
-        agent.say(&ToHost::Quiesced { fork, failed: Some("no".into()) }).await;
+        agent
+            .say(&ToHost::Quiesced {
+                fork,
+                failed: Some("no".into()),
+            })
+            .await;
     };
     let (still, ()) = tokio::join!(guest.quiesce(fork, SOON), answer);
     assert!(matches!(still, Err(LinkError::Refused { .. })));
@@ -106,26 +144,53 @@ async fn an_answer_that_came_early_is_not_lost_and_one_to_another_fork_is_not_ta
 async fn output_arrives_in_order_and_its_reader_makes_room() {
     let (guest, mut agent, _calls) = pair().await;
     let mut exec = guest.exec(vec!["x".into()], vec![]).await.expect("asked");
-    let ToGuest::Exec { session, .. } = agent.hear().await else { panic!("not a command") };
+    let ToGuest::Exec { session, .. } = agent.hear().await else {
+        panic!("not a command")
+    };
     for n in 0..WINDOW {
-        agent.say(&ToHost::ExecOutput { session, stream: Stream::Out, data: n.to_le_bytes().to_vec() }).await;
+        agent
+            .say(&ToHost::ExecOutput {
+                session,
+                stream: Stream::Out,
+                data: n.to_le_bytes().to_vec(),
+            })
+            .await;
     }
     for n in 0..WINDOW {
-        let Some(ExecOut::Output { data, .. }) = exec.next().await else { panic!("no output") };
+        let Some(ExecOut::Output { data, .. }) = exec.next().await else {
+            panic!("no output")
+        };
         assert_eq!(data, n.to_le_bytes());
     }
-    let (_, more) = tokio::join!(tokio::time::timeout(Duration::from_millis(100), exec.next()), async {
-        let mut more = 0;
-        while more < WINDOW {
-            let ToGuest::ExecMore { session: of, chunks } = agent.hear().await else { panic!("no room") };
-            assert_eq!(of, session);
-            more += chunks;
+    let (_, more) = tokio::join!(
+        tokio::time::timeout(Duration::from_millis(100), exec.next()),
+        async {
+            let mut more = 0;
+            while more < WINDOW {
+                let ToGuest::ExecMore {
+                    session: of,
+                    chunks,
+                } = agent.hear().await
+                else {
+                    panic!("no room")
+                };
+                assert_eq!(of, session);
+                more += chunks;
+            }
+            more
         }
-        more
-    });
+    );
     assert_eq!(more, WINDOW, "all the room it took was given back");
-    agent.say(&ToHost::ExecEnd { session, outcome: Ok(ExitStatus::Code(3)) }).await;
-    assert!(matches!(exec.next().await, Some(ExecOut::Ended(ExitStatus::Code(3)))));
+    agent
+        .say(&ToHost::ExecEnd {
+            session,
+            outcome: Ok(ExitStatus::Code(3)),
+        })
+        .await;
+    assert!(matches!(
+        exec.next().await,
+        Some(ExecOut::Ended(ExitStatus::Code(3)))
+    ));
     assert!(exec.next().await.is_none());
 }
 
@@ -133,9 +198,17 @@ async fn output_arrives_in_order_and_its_reader_makes_room() {
 async fn a_guest_that_overruns_its_window_loses_the_command_not_the_link() {
     let (guest, mut agent, _calls) = pair().await;
     let mut exec = guest.exec(vec!["x".into()], vec![]).await.expect("asked");
-    let ToGuest::Exec { session, .. } = agent.hear().await else { panic!("not a command") };
+    let ToGuest::Exec { session, .. } = agent.hear().await else {
+        panic!("not a command")
+    };
     for _ in 0..=WINDOW {
-        agent.say(&ToHost::ExecOutput { session, stream: Stream::Err, data: vec![1] }).await;
+        agent
+            .say(&ToHost::ExecOutput {
+                session,
+                stream: Stream::Err,
+                data: vec![1],
+            })
+            .await;
     }
     let mut last = None;
     while let Some(out) = exec.next().await {
@@ -144,7 +217,12 @@ async fn a_guest_that_overruns_its_window_loses_the_command_not_the_link() {
     assert!(matches!(last, Some(ExecOut::Lost(LinkError::Lost))));
     let answer = async {
         while !matches!(agent.hear().await, ToGuest::Hello { .. }) {}
-        agent.say(&ToHost::Hello { version: VERSION, epoch: None }).await;
+        agent
+            .say(&ToHost::Hello {
+                version: VERSION,
+                epoch: None,
+            })
+            .await;
     };
     let (hello, ()) = tokio::join!(guest.hello(SOON), answer);
     hello.expect("the link lives");
@@ -154,9 +232,20 @@ async fn a_guest_that_overruns_its_window_loses_the_command_not_the_link() {
 async fn calls_beyond_what_the_host_has_room_for_are_refused() {
     let (_guest, mut agent, mut calls) = pair().await;
     for n in 1..=3 {
-        agent.say(&ToHost::Call { call: CallId(n), ask: Ask::RequestTicket { count: 1 } }).await;
+        agent
+            .say(&ToHost::Call {
+                call: CallId(n),
+                ask: Ask::RequestTicket { count: 1 },
+            })
+            .await;
     }
-    let ToGuest::Reply { call: CallId(3), outcome: Err(error) } = agent.hear().await else { panic!("no refusal") };
+    let ToGuest::Reply {
+        call: CallId(3),
+        outcome: Err(error),
+    } = agent.hear().await
+    else {
+        panic!("no refusal")
+    };
     assert_eq!(error.kind, forkyard_types::ErrorKind::Exhausted);
     assert_eq!(calls.recv().await.map(|(call, _)| call), Some(CallId(1)));
 }
@@ -177,7 +266,12 @@ async fn garbage_before_a_message_is_skipped() {
     agent.stream.write_all(&[0x5a; 999]).await.expect("written");
     let answer = async {
         agent.hear().await;
-        agent.say(&ToHost::Hello { version: VERSION, epoch: None }).await;
+        agent
+            .say(&ToHost::Hello {
+                version: VERSION,
+                epoch: None,
+            })
+            .await;
     };
     let (hello, ()) = tokio::join!(guest.hello(SOON), answer);
     assert_eq!(hello.expect("heard"), Hello { epoch: None });
