@@ -11,6 +11,9 @@ use std::{
 
 /// How long a daemon may take to answer; adopting many VMs takes a while.
 const START: Duration = Duration::from_secs(60);
+/// How long it may take to stop, and how soon it begins to.
+const STOP: Duration = Duration::from_secs(20);
+const STAYS: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(10);
 
 /// A client of a daemon that answers, started here if there was none. A
@@ -55,10 +58,18 @@ fn start(run_dir: &Path, log: &Path) -> anyhow::Result<Child> {
         .with_context(|| format!("cannot run {}", program.display()))
 }
 
-/// Waits until the daemon has gone, if it is one that goes when idle.
-pub async fn gone(client: &Client, wait: Duration) {
+/// Waits until a daemon that goes with its last VM has gone, and all that it
+/// has with it: until its folder's lock is free. One that was started to stay
+/// still takes connections after a while, and is not waited for.
+pub async fn gone(client: &Client, run_dir: &Path) {
     let begun = Instant::now();
-    while begun.elapsed() < wait && client.answers().await {
+    let Ok(lock) = fs::File::open(run_dir.join("lock")) else {
+        return;
+    };
+    while lock.try_lock_shared().is_err() && begun.elapsed() < STOP {
+        if begun.elapsed() > STAYS && client.answers().await {
+            return;
+        }
         tokio::time::sleep(POLL).await;
     }
 }

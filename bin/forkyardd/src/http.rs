@@ -4,7 +4,7 @@ use crate::{idle::Idle, reply::Refusal};
 use axum::{
     Json, Router,
     body::Body,
-    extract::{Path, Request, State},
+    extract::{DefaultBodyLimit, Path, Request, State},
     http::{StatusCode, header},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
@@ -22,6 +22,9 @@ use tokio_stream::wrappers::ReceiverStream;
 type Answer<T> = Result<Json<T>, Refusal>;
 type Shared = State<Arc<Host>>;
 
+/// Most bytes of a request to run a command: standard input is part of it.
+const INPUT: usize = 64 << 20;
+
 /// Every route of the API.
 pub fn routes(host: Arc<Host>, idle: Idle) -> Router {
     Router::new()
@@ -29,7 +32,10 @@ pub fn routes(host: Arc<Host>, idle: Idle) -> Router {
         .route("/v1/vms", get(list).post(run))
         .route("/v1/vms/{vm}", get(one).delete(remove))
         .route("/v1/vms/{vm}/fork", post(fork))
-        .route("/v1/vms/{vm}/exec", post(exec))
+        .route(
+            "/v1/vms/{vm}/exec",
+            post(exec).layer(DefaultBodyLimit::max(INPUT)),
+        )
         .route("/v1/vms/{vm}/inspect", get(inspect))
         .route("/v1/vms/{vm}/stop", post(stop))
         .route("/v1/images", get(images))

@@ -58,6 +58,12 @@ pub enum HostError {
         /// The folder.
         run: PathBuf,
     },
+    /// QEMUs, which run as nobody in particular, cannot get to their files.
+    #[error("QEMU cannot pass through {}", folder.display())]
+    NotPassable {
+        /// The folder in the way.
+        folder: PathBuf,
+    },
     /// The pager could not be started.
     #[error("the pager did not start: {said}")]
     PagerDidNotStart {
@@ -145,9 +151,10 @@ impl HostError {
         match self {
             Self::Invalid(_) | Self::Recipe(_) => ErrorKind::Invalid,
             Self::NoSuchVm { .. } | Self::NoSuchImage { .. } => ErrorKind::NotFound,
-            Self::NotRunning { .. } | Self::ImageInUse { .. } | Self::Locked { .. } => {
-                ErrorKind::Conflict
-            }
+            Self::NotPassable { .. }
+            | Self::NotRunning { .. }
+            | Self::ImageInUse { .. }
+            | Self::Locked { .. } => ErrorKind::Conflict,
             Self::Ticket(Denied::Unknown(_)) => ErrorKind::NotFound,
             Self::Ticket(Denied::AlreadyCloned(_) | Denied::NotCloned(_)) => ErrorKind::Conflict,
             Self::Store(StoreError::NameTaken { .. }) => ErrorKind::Conflict,
@@ -177,6 +184,7 @@ impl HostError {
                 Some("`forkyard rm` removes it; `forkyard run` boots another")
             }
             Self::ImageInUse { .. } => Some("remove the VM first"),
+            Self::NotPassable { .. } => Some("`chmod o+x` it, or use other folders"),
             Self::Store(StoreError::NameTaken { .. }) => {
                 Some("choose another name, or remove that VM")
             }

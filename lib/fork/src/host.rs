@@ -68,6 +68,9 @@ impl Host {
             fs::set_permissions(folder, fs::Permissions::from_mode(0o711))
                 .map_err(HostError::io("open up", folder))?;
         }
+        for folder in [&folders.state, &folders.run, &folders.cache] {
+            passable(folder)?;
+        }
         let lock = lock_folder(&folders.run)?;
         let store = Store::open(&folders.database())?;
         let network = Networks::open().await?;
@@ -262,6 +265,26 @@ impl Host {
             }
         }
     }
+}
+
+/// QEMUs run as users of their own: every folder above their files must let
+/// them through.
+fn passable(folder: &Path) -> Result<(), HostError> {
+    let folder = folder
+        .canonicalize()
+        .map_err(HostError::io("find", folder))?;
+    for above in folder.ancestors() {
+        let mode = fs::metadata(above)
+            .map_err(HostError::io("look at", above))?
+            .permissions()
+            .mode();
+        if mode & 0o001 == 0 {
+            return Err(HostError::NotPassable {
+                folder: above.into(),
+            });
+        }
+    }
+    Ok(())
 }
 
 fn lock_folder(run: &Path) -> Result<File, HostError> {

@@ -21,7 +21,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Ps => vms::list(&client, format).await,
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,
         Command::Stop(some) => vms::stop(&client, format, some).await,
-        Command::Rm(some) => vms::remove(&client, format, some).await,
+        Command::Rm(some) => vms::remove(&client, &args.run_dir, format, some).await,
         Command::Image(image) => images::image(&client, format, image).await,
         Command::Doctor(doctor) => images::doctor(&client, format, doctor).await,
         Command::Bench(_) => anyhow::bail!("not yet"),

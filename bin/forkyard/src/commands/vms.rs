@@ -11,7 +11,7 @@ use forkyard_types::{
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::{process::ExitCode, time::Duration};
+use std::{path::Path, process::ExitCode, time::Duration};
 
 /// Some of several things asked for failed.
 const PARTLY: u8 = 3;
@@ -152,14 +152,19 @@ pub async fn stop(client: &Client, format: Format, some: Some) -> anyhow::Result
 }
 
 /// Ends VMs. With the last of them goes a daemon that was started for them.
-pub async fn remove(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
+pub async fn remove(
+    client: &Client,
+    run_dir: &Path,
+    format: Format,
+    some: Some,
+) -> anyhow::Result<ExitCode> {
     let all = some.all;
     let code = each(client, format, some, |vm| {
         (Method::DELETE, format!("/v1/vms/{vm}"))
     })
     .await?;
     if all {
-        daemon::gone(client, Duration::from_secs(10)).await;
+        daemon::gone(client, run_dir).await;
     }
     Ok(code)
 }
