@@ -1,1 +1,24 @@
-//! forkyard-e2e
+//! Hosts for whole-system tests: real daemons, pagers and guests, driven
+//! through the command line alone, as a user would.
+//!
+//! ```text
+//! Slot    so many hosts at once as the machine bears
+//! Place   network, mount and cgroup tree of a host's own
+//! Host    commands in a place, and folders that go with it
+//! remains what is left in a place
+//! guest   C programs for guests, compiled here
+//! ```
+//!
+//! Nothing here knows how the system works inside: it knows its commands, the
+//! types of its answers, and what it promises to leave behind (nothing).
+
+pub mod guest;
+mod host;
+mod outcome;
+mod place;
+pub mod remains;
+mod slot;
+
+pub use host::{Host, eventually};
+pub use outcome::{Outcome, Running};
+pub use place::{Place, Process};

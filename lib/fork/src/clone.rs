@@ -20,6 +20,16 @@ use std::{
 /// clones share few cores.
 const IDENTIFY: Duration = Duration::from_secs(60);
 
+/// The fork that clones come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub fork: ForkId,
+    /// The guest's call that asked for it, which returns in each clone.
+    pub call: Option<CallId>,
+    /// When it was asked for.
+    pub begun: Instant,
+}
+
 /// A clone that goes about its work.
 pub(crate) struct Made {
     pub vm: Arc<Vm>,
@@ -36,10 +46,8 @@ impl Host {
         parent: &Vm,
         shell: WarmShell,
         wanted: Wanted,
-        fork: ForkId,
-        call: Option<CallId>,
+        origin: Origin,
         descriptor: &[u8],
-        begun: Instant,
     ) -> Result<Made, HostError> {
         let WarmShell {
             mut record,
@@ -50,7 +58,7 @@ impl Host {
         record.member = wanted.member;
         record.birth = Some(Birth {
             parent: parent.id,
-            fork: Some(fork),
+            fork: Some(origin.fork),
         });
         record.state = VmState::Starting;
         let network = parent.network;
@@ -60,7 +68,7 @@ impl Host {
             let parent_ip = crate::vm::address(network, &parent.record()).ip;
             let cloned = Cloned {
                 id: wanted.number,
-                call,
+                call: origin.call,
             };
             if let Some(ticket) = wanted.ticket
                 && !lock(&self.tickets).born(ticket, wanted.number, record.id)
@@ -75,7 +83,7 @@ impl Host {
                 })
                 .await?;
             let machine = shell.load(descriptor).await?;
-            let running = begun.elapsed();
+            let running = origin.begun.elapsed();
             let body = Body {
                 machine,
                 guest: guest.clone(),
@@ -86,7 +94,7 @@ impl Host {
             let ready = async {
                 self.settle(&vm, &guest).await?;
                 vm.change(&self.store, |record| record.state = VmState::Running)?;
-                Ok::<_, HostError>(begun.elapsed())
+                Ok::<_, HostError>(origin.begun.elapsed())
             };
             match ready.await {
                 Ok(ready) => Ok(Made { vm, running, ready }),

@@ -177,28 +177,50 @@ impl HostError {
     }
 
     fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::NoSuchVm { .. } => Some("`forkyard ps` lists the VMs"),
-            Self::NoSuchImage { .. } => Some("`forkyard image ls` lists the images"),
-            Self::NotRunning { .. } => {
-                Some("`forkyard rm` removes it; `forkyard run` boots another")
-            }
-            Self::ImageInUse { .. } => Some("remove the VM first"),
-            Self::NotPassable { .. } => Some("`chmod o+x` it, or use other folders"),
-            Self::Store(StoreError::NameTaken { .. }) => {
-                Some("choose another name, or remove that VM")
-            }
-            Self::Io { source, .. } => match source.kind() {
-                io::ErrorKind::PermissionDenied => Some("the daemon needs root"),
-                io::ErrorKind::StorageFull => {
-                    Some("the disk is full: `forkyard image rm` or `forkyard rm` makes room")
-                }
-                _ => None,
-            },
-            Self::Pager(_) => Some(
+        let hints = [
+            (
+                matches!(self, Self::NoSuchVm { .. }),
+                "`forkyard ps` lists the VMs",
+            ),
+            (
+                matches!(self, Self::NoSuchImage { .. }),
+                "`forkyard image ls` lists the images",
+            ),
+            (
+                matches!(self, Self::NotRunning { .. }),
+                "`forkyard rm` removes it; `forkyard run` boots another",
+            ),
+            (
+                matches!(self, Self::ImageInUse { .. }),
+                "remove the VM first",
+            ),
+            (
+                matches!(self, Self::NotPassable { .. }),
+                "`chmod o+x` it, or use other folders",
+            ),
+            (
+                matches!(self, Self::Store(StoreError::NameTaken { .. })),
+                "choose another name, or remove that VM",
+            ),
+            (
+                self.is_io(io::ErrorKind::PermissionDenied),
+                "the daemon needs root",
+            ),
+            (
+                self.is_io(io::ErrorKind::StorageFull),
+                "the disk is full: `forkyard image rm` or `forkyard rm` makes room",
+            ),
+            (
+                matches!(self, Self::Pager(_)),
                 "`forkyard doctor` says what is wrong; the pager's log is pager.log in the run folder",
             ),
-            _ => None,
-        }
+        ];
+        hints
+            .into_iter()
+            .find_map(|(applies, hint)| applies.then_some(hint))
+    }
+
+    fn is_io(&self, kind: io::ErrorKind) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == kind)
     }
 }

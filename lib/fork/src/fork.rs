@@ -12,6 +12,7 @@
 use crate::{
     Host, HostError,
     blocking::blocking,
+    clone::Origin,
     generation::{Rest, WarmShell},
     vm::{Body, Vm},
 };
@@ -134,6 +135,11 @@ impl Host {
             .await;
         drop(turn);
         self.keep_warm(parent, 0);
+        let origin = Origin {
+            fork: id,
+            call,
+            begun,
+        };
         let mut clones = Vec::new();
         match outcome {
             Ok(descriptor) => {
@@ -143,7 +149,7 @@ impl Host {
                     async move {
                         let made = match shell {
                             Some(shell) => {
-                                self.bring_up(parent, shell, wanted, id, call, descriptor, begun)
+                                self.bring_up(parent, shell, wanted, origin, descriptor)
                                     .await
                             }
                             None => Err(lost

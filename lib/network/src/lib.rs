@@ -171,13 +171,12 @@ impl Networks {
             .await
             .map_err(|source| refused("list", "interfaces", source))?
         {
-            let name = message
-                .attributes
-                .iter()
-                .find_map(|attribute| match attribute {
-                    LinkAttribute::IfName(name) => Some(name),
-                    _ => None,
-                });
+            let name = message.attributes.iter().find_map(|attribute| {
+                let LinkAttribute::IfName(name) = attribute else {
+                    return None;
+                };
+                Some(name)
+            });
             found.extend(name.and_then(|name| Link::parse(name)));
         }
         Ok(found)

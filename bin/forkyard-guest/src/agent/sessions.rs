@@ -18,10 +18,15 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        mpsc::{Sender, channel},
+        atomic::{AtomicU64, Ordering},
+        mpsc::{RecvTimeoutError, Sender, channel},
     },
     thread,
+    time::Duration,
 };
+
+/// Silence after a command's end that counts as the end of its output.
+const LINGER: Duration = Duration::from_millis(200);
 
 const PATH: &str = "/opt/forkyard/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -30,6 +35,9 @@ const PATH: &str = "/opt/forkyard/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/
 struct Flow {
     state: Mutex<Window>,
     changed: Condvar,
+    /// Chunks that were read, and of them those that went on their way.
+    entered: AtomicU64,
+    left: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -76,6 +84,8 @@ impl Sessions {
         let flow = Arc::new(Flow {
             state: Mutex::new(Window::Open(WINDOW.into())),
             changed: Condvar::new(),
+            entered: AtomicU64::new(0),
+            left: AtomicU64::new(0),
         });
         let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
         let (input, inputs) = channel();
@@ -93,16 +103,13 @@ impl Sessions {
             },
         );
         thread::spawn(move || {
-            let (out, err) = (child.stdout.take(), child.stderr.take());
-            thread::scope(|scope| {
-                scope.spawn(|| pump(session, Stream::Out, out, &outbox, &flow));
-                scope.spawn(|| pump(session, Stream::Err, err, &outbox, &flow));
-            });
-            let outcome = ended(&mut child);
+            let outcome = see_through(&mut child, session, &outbox, &flow);
             lock(&table).remove(&session);
             if flow.is_heard() {
                 outbox.push(ToHost::ExecEnd { session, outcome });
             }
+            // What it left running goes on, unheard.
+            flow.detach();
         });
     }
 
@@ -147,6 +154,23 @@ impl Sessions {
 }
 
 impl Flow {
+    fn enter(&self) {
+        self.entered.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn leave(&self) {
+        self.left.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn passed(&self) -> u64 {
+        self.left.load(Ordering::SeqCst)
+    }
+
+    /// Whether nothing that was read waits for its reader.
+    fn is_idle(&self) -> bool {
+        self.entered.load(Ordering::SeqCst) == self.passed()
+    }
+
     /// Waits for room for one chunk; false if nobody listens.
     fn take(&self) -> bool {
         let full = |window: &mut Window| matches!(window, Window::Open(0));
@@ -215,10 +239,52 @@ fn feed(
     }
 }
 
+/// Passes a command's output on until it has ended and said all. A process it
+/// left running may keep the pipe open for ever: that one is not waited for.
+fn see_through(
+    child: &mut Child,
+    session: Session,
+    outbox: &Arc<Outbox>,
+    flow: &Arc<Flow>,
+) -> Result<ExitStatus, String> {
+    let (done, over) = channel();
+    let pipes: [(Stream, Option<Box<dyn Read + Send>>); 2] = [
+        (
+            Stream::Out,
+            child.stdout.take().map(|pipe| Box::new(pipe) as _),
+        ),
+        (
+            Stream::Err,
+            child.stderr.take().map(|pipe| Box::new(pipe) as _),
+        ),
+    ];
+    for (stream, pipe) in pipes {
+        let (outbox, flow, done) = (outbox.clone(), flow.clone(), done.clone());
+        thread::spawn(move || {
+            pump(session, stream, pipe, &outbox, &flow);
+            done.send(())
+        });
+    }
+    drop(done);
+    let outcome = ended(child);
+    loop {
+        let before = flow.passed();
+        match over.recv_timeout(LINGER) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Disconnected) => return outcome,
+            Err(RecvTimeoutError::Timeout) if flow.is_idle() && flow.passed() == before => {
+                return outcome;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
 fn pump(session: Session, stream: Stream, from: Option<impl Read>, outbox: &Outbox, flow: &Flow) {
     let Some(mut from) = from else { return };
     let mut buffer = vec![0; CHUNK];
     while let Ok(read @ 1..) = from.read(&mut buffer) {
+        flow.enter();
         if flow.take() {
             outbox.push(ToHost::ExecOutput {
                 session,
@@ -226,6 +292,7 @@ fn pump(session: Session, stream: Stream, from: Option<impl Read>, outbox: &Outb
                 data: buffer[..read].to_vec(),
             });
         }
+        flow.leave();
     }
 }
 

@@ -1,0 +1,37 @@
+/*
+ * Forks the VM it runs in through libforkyard. Clones tell by their exit
+ * status whether they are who they should be; the parent prints it.
+ */
+#include <forkyard.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { CLONES = 3 };
+
+static int failed(const char *what)
+{
+	fprintf(stderr, "caller: %s: %s\n", what, forkyard_error());
+	return 1;
+}
+
+int main(void)
+{
+	if (forkyard_id() != 0)
+		return failed("not the parent");
+	struct forkyard_ticket *ticket = forkyard_request_ticket(CLONES);
+	if (!ticket)
+		return failed("request_ticket");
+	int base = forkyard_ticket_count(ticket) * 10;
+	int id = forkyard_clone(ticket);
+	if (id < 0)
+		return failed("clone");
+	if (id > 0)
+		forkyard_exit(forkyard_id() == id ? base + id : 99);
+	printf("%d exited with 0\n", forkyard_join(ticket));
+	for (int n = 1; n <= CLONES; n++)
+		printf("%d: %d\n", n, forkyard_ticket_status(ticket, n));
+	if (forkyard_clone(ticket) != FORKYARD_NOT_FOUND)
+		return failed("a ticket was used twice");
+	forkyard_ticket_free(ticket);
+	return 0;
+}

@@ -1,0 +1,309 @@
+//! A host of a test's own.
+//!
+//! Dropped, it is ended and removed whatever state it is in; if the test is
+//! failing, its logs are shown first.
+
+use crate::{Outcome, Place, Process, Running, guest, remains, slot::Slot};
+use forkyard_types::{CloneResult, ForkResponse, VmInspect, VmState, VmView};
+use serde::de::DeserializeOwned;
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// Lines of a log that are shown when a test fails.
+const TAIL: usize = 60;
+/// Within this, whatever is going to happen has happened.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A host. It has no VM, and no daemon runs, until the first command.
+#[derive(Debug)]
+pub struct Host {
+    // Dropped in this order: what runs in it, its files, the right to another.
+    place: Place,
+    folder: TempDir,
+    dist: PathBuf,
+    cache: PathBuf,
+    _slot: Slot,
+}
+
+impl Host {
+    /// Waits until a host may be had. Panics where there is nothing to test:
+    /// without root, or without the programs that `cargo xtask test` builds.
+    pub fn new() -> Self {
+        let variable = |name: &str| {
+            let value = env::var_os(name).map(PathBuf::from);
+            value.unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`"))
+        };
+        let (dist, cache) = (variable("FORKYARD_DIST"), variable("FORKYARD_CACHE"));
+        let slot = Slot::wait(&cache);
+        let folder = tempfile::Builder::new()
+            .prefix("forkyard-e2e.")
+            .tempdir()
+            .expect("a folder");
+        // QEMUs are nobody in particular and must find their files.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).expect("opened up");
+        let name = folder
+            .path()
+            .file_name()
+            .and_then(OsStr::to_str)
+            .expect("text");
+        Self {
+            place: Place::new(name),
+            folder,
+            dist,
+            cache,
+            _slot: slot,
+        }
+    }
+
+    /// The same with a VM `p` of the smallest image, and `options` of `run`.
+    pub fn with_p<const N: usize>(options: [&str; N]) -> Self {
+        let host = Self::new();
+        let words = ["run", "tiny", "--name", "p"];
+        host.start(words.iter().chain(&options), "")
+            .wait()
+            .exited(0);
+        // Memory that is known to be memory, and disk that is known to be disk.
+        host.sh("p", "mkdir -p /m /d && mount -t tmpfs m /m");
+        host
+    }
+
+    /// Starts a command with this on its standard input.
+    pub fn start(
+        &self,
+        words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        input: impl Into<Vec<u8>>,
+    ) -> Running {
+        let program = self.dist.join("bin/forkyard");
+        self.spawn(
+            Command::new(program).args(words).envs(self.variables()),
+            input.into(),
+        )
+    }
+
+    /// What tells a command which host is meant.
+    fn variables(&self) -> [(&'static str, OsString); 4] {
+        let folder = self.folder.path();
+        [
+            ("FORKYARD_STATE_DIR", folder.join("state").into()),
+            ("FORKYARD_RUN_DIR", folder.join("run").into()),
+            ("FORKYARD_CACHE_DIR", self.cache.clone().into()),
+            ("FORKYARD_ACCEL", "tcg".into()),
+        ]
+    }
+
+    fn spawn(&self, command: &mut Command, input: Vec<u8>) -> Running {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let words: Vec<_> = command
+            .get_args()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        let mut moved = std::mem::replace(command, Command::new("true"));
+        let child = self.place.within(move || moved.spawn()).expect("started");
+        Running::of(format!("forkyard {}", words.join(" ")), child, input)
+    }
+
+    /// Runs a command that must succeed; what it printed.
+    #[track_caller]
+    pub fn ok<const N: usize>(&self, words: [&str; N]) -> String {
+        self.start(words, "").wait().exited(0).text()
+    }
+
+    /// Runs a command that must fail in the usual way; what it complained of.
+    #[track_caller]
+    pub fn fails<const N: usize>(&self, words: [&str; N]) -> String {
+        let outcome = self.start(words, "").wait().exited(1);
+        assert!(!outcome.stderr.is_empty(), "{} says nothing", outcome.words);
+        outcome.stderr
+    }
+
+    /// Runs a command that must succeed, for its answer.
+    #[track_caller]
+    pub fn json<'a, T: DeserializeOwned>(&self, words: impl AsRef<[&'a str]>) -> T {
+        parse(
+            &self
+                .start(words.as_ref().iter().chain(&["-o", "json"]), "")
+                .wait()
+                .exited(0),
+        )
+    }
+
+    /// Runs a shell script in a VM; what it printed.
+    #[track_caller]
+    pub fn sh(&self, vm: &str, script: &str) -> String {
+        self.ok(["exec", vm, "--", "sh", "-c", script])
+    }
+
+    /// Puts an executable file into a VM.
+    #[track_caller]
+    pub fn put(&self, vm: &str, path: &str, content: impl Into<Vec<u8>>) {
+        let script = format!("cat > {path} && chmod +x {path}");
+        self.start(["exec", "-i", vm, "--", "sh", "-c", &script], content)
+            .wait()
+            .exited(0);
+    }
+
+    /// Compiles `guest/NAME.c` and puts it into a VM as `/bin/NAME`.
+    #[track_caller]
+    pub fn put_program(&self, vm: &str, name: &str, dist: Option<&Path>) {
+        let program = guest::compile(name, self.folder.path(), dist);
+        let content = fs::read(&program).expect("compiled");
+        fs::remove_file(program).expect("removed");
+        self.put(vm, &format!("/bin/{name}"), content);
+    }
+
+    /// Forks a VM; every clone must be made.
+    #[track_caller]
+    pub fn fork(&self, vm: &str, count: u16) -> Vec<VmView> {
+        let count = count.to_string();
+        let words = ["fork", vm, "-n", &count, "-o", "json"];
+        let answer: ForkResponse = parse(&self.start(words, "").wait().exited(0));
+        answer
+            .clones
+            .into_iter()
+            .map(|clone| match clone {
+                CloneResult::Vm(vm) => *vm,
+                CloneResult::Error(error) => panic!("a clone was not made: {error}"),
+            })
+            .collect()
+    }
+
+    /// Every VM.
+    #[track_caller]
+    pub fn vms(&self) -> Vec<VmView> {
+        self.json(["ps"])
+    }
+
+    /// One VM of those that are listed.
+    #[track_caller]
+    pub fn vm(&self, name: &str) -> VmView {
+        let vms = self.vms();
+        let found = vms.into_iter().find(|vm| vm.name.as_str() == name);
+        found.unwrap_or_else(|| panic!("{name} is not listed"))
+    }
+
+    /// Waits until so many clones of a VM are warm.
+    #[track_caller]
+    pub fn wait_warm(&self, vm: &str, count: u16) {
+        eventually("warm shells", || {
+            let seen: VmInspect = self.json(["inspect", vm]);
+            seen.warm == count
+        });
+    }
+
+    /// Waits until a VM counts as stopped.
+    #[track_caller]
+    pub fn wait_stopped(&self, name: &str) {
+        eventually("a stop", || self.vm(name).state == VmState::Stopped);
+    }
+
+    /// The processes of this program on the host.
+    pub fn processes(&self, program: &str) -> Vec<Process> {
+        let all = self.place.processes().into_iter();
+        all.filter(|process| process.is(program)).collect()
+    }
+
+    /// Kills the one process of this program, and waits until it is gone.
+    #[track_caller]
+    pub fn kill_9(&self, program: &str) {
+        let processes = self.processes(program);
+        let [process] = processes.as_slice() else {
+            panic!("one {program} was expected: {processes:?}");
+        };
+        process.kill();
+        eventually("an end", || !self.processes(program).contains(process));
+    }
+
+    /// Everything that is left behind.
+    pub fn left(&self) -> Vec<String> {
+        remains::find(&self.place, self.folder.path())
+    }
+
+    /// Removes every VM; after that there must be nothing.
+    #[track_caller]
+    pub fn end(self) {
+        self.ok(["rm", "--all"]);
+        self.nothing_left();
+    }
+
+    /// Panics unless everything is gone, or goes soon.
+    #[track_caller]
+    pub fn nothing_left(&self) {
+        let begun = Instant::now();
+        let mut left = self.left();
+        while !left.is_empty() && begun.elapsed() < SOON {
+            sleep(Duration::from_millis(20));
+            left = self.left();
+        }
+        assert!(left.is_empty(), "left behind:\n{}", left.join("\n"));
+    }
+
+    /// The folder of everything that is laid out for installation.
+    pub fn dist(&self) -> &Path {
+        &self.dist
+    }
+
+    /// The host's own folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn show_logs(&self) {
+        let run = self.folder.path().join("run");
+        let of_vms = fs::read_dir(run.join("vms"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .flat_map(|vm| ["qemu.log", "console.log"].map(|name| vm.path().join(name)));
+        let logs = [run.join("daemon.log"), run.join("pager.log")];
+        for log in logs.into_iter().chain(of_vms) {
+            let text = fs::read(&log).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<_> = text.lines().collect();
+            if !lines.is_empty() {
+                let tail = &lines[lines.len().saturating_sub(TAIL)..];
+                eprintln!("-- {}\n{}", log.display(), tail.join("\n"));
+            }
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.show_logs();
+        }
+    }
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn parse<T: DeserializeOwned>(outcome: &Outcome) -> T {
+    serde_json::from_slice(&outcome.stdout)
+        .unwrap_or_else(|e| panic!("{}: {e}:\n{}", outcome.words, outcome.text()))
+}
+
+/// Waits until something holds; panics if it does not soon.
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < SOON, "still waiting for {what}");
+        sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,15 @@
+//! The whole system as its users meet it: real guests, emulated, through the
+//! command line. Needs to be root, and what `cargo xtask test` prepares.
+
+#[path = "needs_root/crash.rs"]
+mod crash;
+#[path = "needs_root/fork.rs"]
+mod fork;
+#[path = "needs_root/guest_api.rs"]
+mod guest_api;
+#[path = "needs_root/identity.rs"]
+mod identity;
+#[path = "needs_root/outside.rs"]
+mod outside;
+#[path = "needs_root/warm.rs"]
+mod warm;

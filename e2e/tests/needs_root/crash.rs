@@ -1,0 +1,133 @@
+//! Whatever dies, nothing that lives is harmed, and nothing stays behind.
+
+use forkyard_e2e::Host;
+use forkyard_types::{Diagnosis, ForkResponse, VmState, VmView};
+use std::{thread::sleep, time::Duration};
+
+/// Repairs, and finds nothing more to repair.
+#[track_caller]
+fn repair(host: &Host) {
+    let repaired: Diagnosis = host.json(["doctor", "--repair"]);
+    assert!(repaired.leftovers.iter().all(|left| left.removed), "{repaired:?}");
+    let well: Diagnosis = host.json(["doctor"]);
+    assert!(well.leftovers.is_empty(), "{well:?}");
+}
+
+#[track_caller]
+fn all_answer(host: &Host, vms: &[VmView]) {
+    for vm in vms {
+        assert_eq!(vm.state, VmState::Running, "{}", vm.name);
+        assert_eq!(host.sh(vm.name.as_str(), "hostname"), vm.name.as_str());
+    }
+}
+
+#[test]
+fn vms_outlive_their_daemon_and_the_next_one_takes_them_over() {
+    let host = Host::with_p(["--warm", "1"]);
+    host.wait_warm("p", 1);
+    host.sh("p", "head -c 8M /dev/urandom >/m/kept");
+    host.fork("p", 2);
+    let told = host.sh("p", "md5sum /m/kept");
+    let before = host.vms();
+    host.kill_9("forkyardd");
+
+    // The first command starts the next daemon.
+    let after = host.vms();
+    let brief = |vms: &[VmView]| -> Vec<_> { vms.iter().map(|vm| (vm.id, vm.name.clone(), vm.pid, vm.epoch)).collect() };
+    assert_eq!(brief(&before), brief(&after), "the same VMs, in the same processes");
+    all_answer(&host, &after);
+    for vm in &after {
+        assert_eq!(host.sh(vm.name.as_str(), "md5sum /m/kept"), told);
+    }
+    host.fork("p", 1);
+    host.fork("p-1", 1);
+    all_answer(&host, &host.vms());
+    repair(&host);
+    assert_eq!(host.vms().len(), 5, "the doctor touches nothing that lives");
+    host.end();
+}
+
+#[test]
+fn nothing_is_left_after_the_daemons_kill_9_in_the_middle_of_forks_and_doctor() {
+    const MOMENTS: u32 = 6;
+    let host = Host::with_p([]);
+    let whole: ForkResponse = host.json(["fork", "p", "-n", "4"]);
+    let whole = Duration::from_micros(whole.report.ready_us);
+    host.sh("p", "echo kept >/m/kept; echo kept >/d/kept; sync");
+    for moment in 1..=MOMENTS {
+        let fork = host.start(["fork", "p", "-n", "4"], "");
+        sleep(whole * moment / (MOMENTS + 1));
+        host.kill_9("forkyardd");
+        // Whether it was done already is a matter of luck, and of no matter.
+        fork.wait();
+        repair(&host);
+        let vms = host.vms();
+        assert!(vms.iter().any(|vm| vm.name.as_str() == "p"), "at moment {moment} the parent was lost");
+        all_answer(&host, &vms);
+        for vm in vms {
+            assert_eq!(host.sh(vm.name.as_str(), "cat /m/kept /d/kept 2>/dev/null || true").is_empty(), vm.member.0 > 0 && vm.member.0 <= 4);
+            if vm.parent.is_some() {
+                host.ok(["rm", vm.name.as_str()]);
+            }
+        }
+    }
+    host.fork("p", 2);
+    host.end();
+}
+
+#[test]
+fn a_daemon_killed_while_it_boots_a_vm_leaves_nothing() {
+    let host = Host::new();
+    for wait in [100, 1000] {
+        let run = host.start(["run", "tiny", "--name", "p"], "");
+        sleep(Duration::from_millis(wait));
+        host.kill_9("forkyardd");
+        run.wait();
+        repair(&host);
+        host.ok(["rm", "--all"]);
+        host.nothing_left();
+    }
+}
+
+#[test]
+fn a_clone_whose_qemu_is_killed_counts_as_stopped_and_can_be_removed() {
+    let host = Host::with_p([]);
+    let clones = host.fork("p", 2);
+    let pid = clones[0].pid.expect("it runs");
+    let qemus = host.processes("qemu-system-x86_64");
+    qemus.iter().find(|q| q.pid == pid).expect("it runs").kill();
+    host.wait_stopped("p-1");
+    assert_eq!(host.sh("p-2", "hostname"), "p-2");
+    host.fails(["exec", "p-1", "--", "true"]);
+    host.ok(["rm", "p-1"]);
+    assert_eq!(host.vms().len(), 2);
+    host.fork("p", 1);
+    host.end();
+}
+
+#[test]
+fn a_vm_that_dies_while_no_daemon_runs_counts_as_stopped() {
+    let host = Host::with_p([]);
+    let clone = host.fork("p", 1).remove(0);
+    host.kill_9("forkyardd");
+    let qemus = host.processes("qemu-system-x86_64");
+    qemus.iter().find(|q| Some(q.pid) == clone.pid).expect("it runs").kill();
+    assert_eq!(host.vm("p-1").state, VmState::Stopped);
+    assert_eq!(host.sh("p", "hostname"), "p");
+    repair(&host);
+    host.end();
+}
+
+#[test]
+fn a_dead_pager_is_told_of_and_its_remains_are_removed() {
+    let host = Host::with_p([]);
+    host.fork("p", 2);
+    host.kill_9("forkyard-pager");
+    let told = host.fails(["fork", "p"]);
+    assert!(told.contains("pager"), "{told}");
+    assert_eq!(host.vms().len(), 3, "what there is can still be listed");
+    host.start(["rm", "--all"], "").wait();
+    assert_eq!(host.vms().len(), 0);
+    host.json::<Diagnosis>(["doctor", "--repair"]);
+    host.nothing_left();
+}

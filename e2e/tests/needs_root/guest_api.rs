@@ -1,0 +1,115 @@
+//! Forks asked for by the guest itself.
+
+use forkyard_e2e::Host;
+
+#[track_caller]
+fn only_p_is_left(host: &Host) {
+    let names: Vec<_> = host.vms().iter().map(|vm| vm.name.to_string()).collect();
+    assert_eq!(names, ["p"]);
+}
+
+#[test]
+fn vmfork_run_collects_output_and_exit_codes() {
+    let host = Host::with_p([]);
+    let job = "echo part $FORKYARD_ID of $FORKYARD_COUNT on $(hostname); echo oops $FORKYARD_ID >&2; [ $FORKYARD_ID != 2 ] || exit 7";
+    let words = ["exec", "p", "--", "vmfork", "run", "-n", "3", "--", "sh", "-c", job];
+    let outcome = host.start(words, "").wait().exited(7);
+    let sorted = |text: &str| {
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let want = [1, 2, 3].map(|n| format!("[{n}] part {n} of 3 on p-{n}"));
+    assert_eq!(sorted(&outcome.text()), want);
+    assert_eq!(sorted(&outcome.stderr), [1, 2, 3].map(|n| format!("[{n}] oops {n}")));
+    only_p_is_left(&host);
+
+    // All of a large output, and success.
+    let words = ["exec", "p", "--", "vmfork", "run", "-n", "2", "--no-prefix", "--", "seq", "1", "50000"];
+    let outcome = host.start(words, "").wait().exited(0);
+    let text = outcome.text();
+    let mut numbers: Vec<u32> = text.lines().map(|line| line.parse().expect("a number")).collect();
+    numbers.sort_unstable();
+    let want: Vec<u32> = (1..=50000).flat_map(|n| [n, n]).collect();
+    assert!(numbers == want, "{} lines", numbers.len());
+    only_p_is_left(&host);
+    host.end();
+}
+
+#[test]
+fn a_shell_clones_joins_exits_and_kills() {
+    let host = Host::with_p([]);
+    let script = "t=$(vmfork ticket 2); n=$(vmfork clone $t); \
+        [ $n = 0 ] || { echo $n >/m/me; vmfork exit $((n + 4)); }; \
+        vmfork join $t; ls /m; vmfork id; vmfork join $t";
+    let outcome = host.start(["exec", "p", "--", "sh", "-c", script], "").wait().exited(1);
+    assert_eq!(outcome.text(), "1 5\n2 6\n0");
+    assert!(outcome.stderr.contains("used up"), "{}", outcome.stderr);
+    only_p_is_left(&host);
+
+    let script = "t=$(vmfork ticket 2); n=$(vmfork clone $t); [ $n = 0 ] || sleep 1000; vmfork kill $t; vmfork join $t";
+    host.start(["exec", "p", "--", "sh", "-c", script], "").wait().exited(1);
+    only_p_is_left(&host);
+    host.end();
+}
+
+#[test]
+fn a_clone_that_dies_is_lost_to_the_join_and_to_nothing_else() {
+    let host = Host::with_p([]);
+    let script = "t=$(vmfork ticket 2); n=$(vmfork clone $t); [ $n != 1 ] || poweroff -f; [ $n = 0 ] || vmfork exit 3; vmfork join $t";
+    assert_eq!(host.sh("p", script), "1 lost\n2 3");
+    only_p_is_left(&host);
+    host.end();
+}
+
+#[test]
+fn a_ticket_is_of_use_only_to_the_vm_it_was_granted_to() {
+    let host = Host::with_p([]);
+    let ticket = host.ok(["exec", "p", "--", "vmfork", "ticket", "1"]);
+    host.fork("p", 1);
+    // The fork is of another kind and takes nothing from the ticket.
+    host.fails(["exec", "p-2", "--", "vmfork", "clone", &ticket]);
+    host.fails(["exec", "p-2", "--", "vmfork", "kill", &ticket]);
+    let script = format!("n=$(vmfork clone {ticket}); [ $n = 0 ] || vmfork exit 9; vmfork join {ticket}");
+    assert_eq!(host.sh("p", &script), "1 9");
+    host.fails(["exec", "p", "--", "vmfork", "exit", "0"]);
+    host.end();
+}
+
+#[test]
+fn a_c_program_forks_its_vm() {
+    let host = Host::with_p([]);
+    let dist = host.dist().to_owned();
+    host.put_program("p", "caller", Some(&dist));
+    assert_eq!(host.ok(["exec", "p", "--", "caller"]), "0 exited with 0\n1: 31\n2: 32\n3: 33");
+    only_p_is_left(&host);
+    host.end();
+}
+
+#[test]
+fn a_python_program_forks_its_vm() {
+    const PROGRAM: &str = "
+import forkyard, random
+callbacks = []
+forkyard.at_clone(callbacks.append)
+random.seed(1)
+ticket = forkyard.request_ticket(3)
+me = forkyard.clone(ticket)
+if me:
+    forkyard.exit(random.randrange(100) if callbacks == [me] == [forkyard.id()] else 101)
+drawn = forkyard.join(ticket)
+print(len(ticket.clones), sorted(drawn), max(drawn.values()) < 100)
+try:
+    forkyard.join(ticket)
+except forkyard.ForkError as error:
+    print(error.kind)
+random.seed(1)
+print(set(drawn.values()) != {random.randrange(100)})
+";
+    let host = Host::new();
+    host.ok(["run", "debian", "--name", "p", "--memory", "512"]);
+    let outcome = host.start(["exec", "-i", "p", "--", "python3", "-"], PROGRAM).wait().exited(0);
+    assert_eq!(outcome.text(), "3 [1, 2, 3] True\nnot_found\nTrue");
+    only_p_is_left(&host);
+    host.end();
+}
