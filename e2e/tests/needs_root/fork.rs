@@ -10,25 +10,45 @@ const FORGET: &str = "sync; echo 3 >/proc/sys/vm/drop_caches";
 fn memory_and_disk_are_of_one_instant() {
     let host = Host::with_p([]);
     host.put_program("p", "witness", None);
-    host.sh("p", "dd if=/dev/zero of=/d/pairs bs=4096 count=16384 2>/dev/null; sync");
+    host.sh(
+        "p",
+        "dd if=/dev/zero of=/d/pairs bs=4096 count=16384 2>/dev/null; sync",
+    );
     let mut before = 0;
     for _ in 0..2 {
-        host.sh("p", "witness pair /m/pairs /d/pairs >/dev/null 2>/m/said </dev/null &");
-        eventually("pairs", || host.sh("p", "stat -c %s /m/pairs").parse::<u64>().is_ok_and(|n| n / 32 > before + 20));
+        host.sh(
+            "p",
+            "witness pair /m/pairs /d/pairs >/dev/null 2>/m/said </dev/null &",
+        );
+        eventually("pairs", || {
+            host.sh("p", "stat -c %s /m/pairs")
+                .parse::<u64>()
+                .is_ok_and(|n| n / 32 > before + 20)
+        });
         let clones = host.fork("p", 3);
         for clone in clones {
             let name = clone.name.as_str();
             // It ends as it notices that its name is another.
-            eventually("the program's end", || host.sh(name, "pidof witness || true").is_empty());
+            eventually("the program's end", || {
+                host.sh(name, "pidof witness || true").is_empty()
+            });
             assert_eq!(host.sh(name, "cat /m/said"), "");
-            let pairs = host.ok(["exec", name, "--", "witness", "compare", "/m/pairs", "/d/pairs"]);
+            let pairs = host.ok([
+                "exec", name, "--", "witness", "compare", "/m/pairs", "/d/pairs",
+            ]);
             before = pairs.parse().expect("a number");
             assert!(before >= 20, "{name}: {before}");
             host.ok(["rm", name]);
         }
         // Again, over a disk that has been frozen once.
-        host.sh("p", "killall witness; while pidof witness >/dev/null; do :; done; true");
-        host.sh("p", "dd if=/dev/zero of=/d/pairs bs=4096 count=16384 conv=notrunc 2>/dev/null; sync");
+        host.sh(
+            "p",
+            "killall witness; while pidof witness >/dev/null; do :; done; true",
+        );
+        host.sh(
+            "p",
+            "dd if=/dev/zero of=/d/pairs bs=4096 count=16384 conv=notrunc 2>/dev/null; sync",
+        );
         before = 0;
     }
     host.end();
@@ -38,7 +58,12 @@ fn memory_and_disk_are_of_one_instant() {
 fn no_page_of_fork_a_is_in_fork_b() {
     let host = Host::with_p([]);
     let fill = |what: &str| {
-        host.sh("p", &format!("yes {what} | head -c 32M >/m/fill; yes {what} | head -c 16M >/d/fill; {FORGET}"));
+        host.sh(
+            "p",
+            &format!(
+                "yes {what} | head -c 32M >/m/fill; yes {what} | head -c 16M >/d/fill; {FORGET}"
+            ),
+        );
         host.sh("p", "md5sum /m/fill /d/fill")
     };
     let told_a = fill("Aa");
@@ -60,10 +85,17 @@ fn no_page_of_fork_a_is_in_fork_b() {
 #[test]
 fn the_parent_is_unchanged_by_its_clones_and_they_by_it() {
     let host = Host::with_p([]);
-    host.sh("p", "head -c 8M /dev/urandom | tee /m/common >/d/common; sync");
+    host.sh(
+        "p",
+        "head -c 8M /dev/urandom | tee /m/common >/d/common; sync",
+    );
     let common = host.sh("p", "md5sum /m/common /d/common");
     let clones = host.fork("p", 2);
-    let names: Vec<_> = clones.iter().map(|c| c.name.as_str()).chain(["p"]).collect();
+    let names: Vec<_> = clones
+        .iter()
+        .map(|c| c.name.as_str())
+        .chain(["p"])
+        .collect();
     for name in &names {
         let half = format!("yes {name} | head -c 4M");
         host.sh(name, &format!("{half} >/m/own; {half} >/d/own; {half} | dd of=/m/common conv=notrunc 2>/dev/null; {half} | dd of=/d/common conv=notrunc 2>/dev/null; touch /d/of-{name}; {FORGET}"));
@@ -76,9 +108,15 @@ fn the_parent_is_unchanged_by_its_clones_and_they_by_it() {
              ls -d /d/of-*"
         );
         assert_eq!(host.sh(name, &script), format!("/d/of-{name}"));
-        let rest = host.sh(name, "tail -c 4M /m/common | md5sum; tail -c 4M /d/common | md5sum");
+        let rest = host.sh(
+            name,
+            "tail -c 4M /m/common | md5sum; tail -c 4M /d/common | md5sum",
+        );
         let rest: Vec<_> = rest.lines().collect();
-        assert_eq!(rest[0], rest[1], "{name}: the half that nobody wrote is what it was");
+        assert_eq!(
+            rest[0], rest[1],
+            "{name}: the half that nobody wrote is what it was"
+        );
     }
     assert_ne!(host.sh("p", "md5sum /m/common /d/common"), common);
     host.end();
@@ -117,7 +155,13 @@ fn smp_guests_fork_with_every_cpu_at_work() {
     let host = Host::with_p(["--vcpus", "2"]);
     host.put_program("p", "witness", None);
     for cpu in [0, 1] {
-        host.sh("p", &format!("taskset {} witness spin /m/spin{cpu} >/dev/null 2>&1 </dev/null &", cpu + 1));
+        host.sh(
+            "p",
+            &format!(
+                "taskset {} witness spin /m/spin{cpu} >/dev/null 2>&1 </dev/null &",
+                cpu + 1
+            ),
+        );
     }
     let counts = |vm: &str| {
         let told = host.sh(vm, "cat /m/spin0 /m/spin1");
@@ -129,7 +173,9 @@ fn smp_guests_fork_with_every_cpu_at_work() {
     for name in clones.iter().map(|c| c.name.as_str()).chain(["p"]) {
         assert_eq!(host.sh(name, "nproc"), "2");
         let then = counts(name).expect("two counts");
-        eventually("both CPUs to go on", || counts(name).is_some_and(|now| now[0] > then[0] && now[1] > then[1]));
+        eventually("both CPUs to go on", || {
+            counts(name).is_some_and(|now| now[0] > then[0] && now[1] > then[1])
+        });
     }
     host.end();
 }
@@ -139,12 +185,21 @@ fn n_of_m_failing_gives_the_rest() {
     let host = Host::with_p(["--warm", "3"]);
     host.wait_warm("p", 3);
     let parent = host.vm("p").pid.expect("it runs");
-    let shells: Vec<_> = host.processes("qemu-system-x86_64").into_iter().filter(|q| q.pid != parent).collect();
+    let shells: Vec<_> = host
+        .processes("qemu-system-x86_64")
+        .into_iter()
+        .filter(|q| q.pid != parent)
+        .collect();
     assert_eq!(shells.len(), 3, "{shells:?}");
     shells[1].kill();
-    eventually("its end", || !host.processes("qemu-system-x86_64").contains(&shells[1]));
+    eventually("its end", || {
+        !host.processes("qemu-system-x86_64").contains(&shells[1])
+    });
 
-    let outcome = host.start(["fork", "p", "-n", "3", "-o", "json"], "").wait().exited(3);
+    let outcome = host
+        .start(["fork", "p", "-n", "3", "-o", "json"], "")
+        .wait()
+        .exited(3);
     let answer: ForkResponse = serde_json::from_slice(&outcome.stdout).expect("an answer");
     let mut made = Vec::new();
     let mut errors = Vec::new();
@@ -156,11 +211,19 @@ fn n_of_m_failing_gives_the_rest() {
     }
     assert_eq!((made.len(), errors.len()), (2, 1), "{errors:?}");
     assert_eq!(errors[0].kind, ErrorKind::Host, "{errors:?}");
-    assert!(outcome.stderr.contains(&errors[0].message), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains(&errors[0].message),
+        "{}",
+        outcome.stderr
+    );
     for vm in &made {
         assert_eq!(host.sh(vm.name.as_str(), "hostname"), vm.name.as_str());
     }
-    assert_eq!(host.vms().len(), 3, "nothing is listed of the one that failed");
+    assert_eq!(
+        host.vms().len(),
+        3,
+        "nothing is listed of the one that failed"
+    );
     host.sh("p", "true");
     host.end();
 }

@@ -12,7 +12,9 @@ fn only_p_is_left(host: &Host) {
 fn vmfork_run_collects_output_and_exit_codes() {
     let host = Host::with_p([]);
     let job = "echo part $FORKYARD_ID of $FORKYARD_COUNT on $(hostname); echo oops $FORKYARD_ID >&2; [ $FORKYARD_ID != 2 ] || exit 7";
-    let words = ["exec", "p", "--", "vmfork", "run", "-n", "3", "--", "sh", "-c", job];
+    let words = [
+        "exec", "p", "--", "vmfork", "run", "-n", "3", "--", "sh", "-c", job,
+    ];
     let outcome = host.start(words, "").wait().exited(7);
     let sorted = |text: &str| {
         let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
@@ -21,14 +23,33 @@ fn vmfork_run_collects_output_and_exit_codes() {
     };
     let want = [1, 2, 3].map(|n| format!("[{n}] part {n} of 3 on p-{n}"));
     assert_eq!(sorted(&outcome.text()), want);
-    assert_eq!(sorted(&outcome.stderr), [1, 2, 3].map(|n| format!("[{n}] oops {n}")));
+    assert_eq!(
+        sorted(&outcome.stderr),
+        [1, 2, 3].map(|n| format!("[{n}] oops {n}"))
+    );
     only_p_is_left(&host);
 
     // All of a large output, and success.
-    let words = ["exec", "p", "--", "vmfork", "run", "-n", "2", "--no-prefix", "--", "seq", "1", "50000"];
+    let words = [
+        "exec",
+        "p",
+        "--",
+        "vmfork",
+        "run",
+        "-n",
+        "2",
+        "--no-prefix",
+        "--",
+        "seq",
+        "1",
+        "50000",
+    ];
     let outcome = host.start(words, "").wait().exited(0);
     let text = outcome.text();
-    let mut numbers: Vec<u32> = text.lines().map(|line| line.parse().expect("a number")).collect();
+    let mut numbers: Vec<u32> = text
+        .lines()
+        .map(|line| line.parse().expect("a number"))
+        .collect();
     numbers.sort_unstable();
     let want: Vec<u32> = (1..=50000).flat_map(|n| [n, n]).collect();
     assert!(numbers == want, "{} lines", numbers.len());
@@ -42,13 +63,18 @@ fn a_shell_clones_joins_exits_and_kills() {
     let script = "t=$(vmfork ticket 2); n=$(vmfork clone $t); \
         [ $n = 0 ] || { echo $n >/m/me; vmfork exit $((n + 4)); }; \
         vmfork join $t; ls /m; vmfork id; vmfork join $t";
-    let outcome = host.start(["exec", "p", "--", "sh", "-c", script], "").wait().exited(1);
+    let outcome = host
+        .start(["exec", "p", "--", "sh", "-c", script], "")
+        .wait()
+        .exited(1);
     assert_eq!(outcome.text(), "1 5\n2 6\n0");
     assert!(outcome.stderr.contains("used up"), "{}", outcome.stderr);
     only_p_is_left(&host);
 
     let script = "t=$(vmfork ticket 2); n=$(vmfork clone $t); [ $n = 0 ] || sleep 1000; vmfork kill $t; vmfork join $t";
-    host.start(["exec", "p", "--", "sh", "-c", script], "").wait().exited(1);
+    host.start(["exec", "p", "--", "sh", "-c", script], "")
+        .wait()
+        .exited(1);
     only_p_is_left(&host);
     host.end();
 }
@@ -70,7 +96,8 @@ fn a_ticket_is_of_use_only_to_the_vm_it_was_granted_to() {
     // The fork is of another kind and takes nothing from the ticket.
     host.fails(["exec", "p-2", "--", "vmfork", "clone", &ticket]);
     host.fails(["exec", "p-2", "--", "vmfork", "kill", &ticket]);
-    let script = format!("n=$(vmfork clone {ticket}); [ $n = 0 ] || vmfork exit 9; vmfork join {ticket}");
+    let script =
+        format!("n=$(vmfork clone {ticket}); [ $n = 0 ] || vmfork exit 9; vmfork join {ticket}");
     assert_eq!(host.sh("p", &script), "1 9");
     host.fails(["exec", "p", "--", "vmfork", "exit", "0"]);
     host.end();
@@ -81,7 +108,10 @@ fn a_c_program_forks_its_vm() {
     let host = Host::with_p([]);
     let dist = host.dist().to_owned();
     host.put_program("p", "caller", Some(&dist));
-    assert_eq!(host.ok(["exec", "p", "--", "caller"]), "0 exited with 0\n1: 31\n2: 32\n3: 33");
+    assert_eq!(
+        host.ok(["exec", "p", "--", "caller"]),
+        "0 exited with 0\n1: 31\n2: 32\n3: 33"
+    );
     only_p_is_left(&host);
     host.end();
 }
@@ -108,7 +138,10 @@ print(set(drawn.values()) != {random.randrange(100)})
 ";
     let host = Host::new();
     host.ok(["run", "debian", "--name", "p", "--memory", "512"]);
-    let outcome = host.start(["exec", "-i", "p", "--", "python3", "-"], PROGRAM).wait().exited(0);
+    let outcome = host
+        .start(["exec", "-i", "p", "--", "python3", "-"], PROGRAM)
+        .wait()
+        .exited(0);
     assert_eq!(outcome.text(), "3 [1, 2, 3] True\nnot_found\nTrue");
     only_p_is_left(&host);
     host.end();

@@ -49,13 +49,27 @@ fn two_clones_share_no_address_mac_host_name_machine_id_or_random_number() {
 
     // A program that was drawing all the time goes on drawing: other numbers.
     eventually("draws after the fork", || {
-        names
-            .iter()
-            .all(|name| host.sh(name, "pidof witness >/dev/null; wc -l </m/draws").parse::<u32>().is_ok_and(|n| n > 40))
+        names.iter().all(|name| {
+            host.sh(name, "pidof witness >/dev/null; wc -l </m/draws")
+                .parse::<u32>()
+                .is_ok_and(|n| n > 40)
+        })
     });
-    let draws: Vec<Vec<String>> = names.iter().map(|name| lines(&host, name, "/m/draws")).collect();
-    let before = (0..).take_while(|n| draws.iter().all(|d| d.get(*n).is_some() && d[*n] == draws[0][*n])).count();
-    assert!(before >= 20, "what was drawn before the fork is the same: {before}");
+    let draws: Vec<Vec<String>> = names
+        .iter()
+        .map(|name| lines(&host, name, "/m/draws"))
+        .collect();
+    let before = (0..)
+        .take_while(|n| {
+            draws
+                .iter()
+                .all(|d| d.get(*n).is_some() && d[*n] == draws[0][*n])
+        })
+        .count();
+    assert!(
+        before >= 20,
+        "what was drawn before the fork is the same: {before}"
+    );
     let mut after = BTreeSet::new();
     for (name, draws) in names.iter().zip(&draws) {
         assert!(draws.len() > before, "{name} drew nothing since");
@@ -72,7 +86,11 @@ fn a_clones_clock_is_right_within_a_second_even_if_its_parents_is_not() {
     let host = Host::with_p([]);
     host.put_program("p", "witness", None);
     host.sh("p", "date -s '2001-01-01 00:00:00'");
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let now = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("after 1970")
+    };
     let clock = |vm: &str| {
         let before = now();
         let told = host.ok(["exec", vm, "--", "witness", "clock"]);
@@ -82,9 +100,15 @@ fn a_clones_clock_is_right_within_a_second_even_if_its_parents_is_not() {
     let off = Duration::from_secs(1);
     let clone = &host.fork("p", 1)[0];
     let (before, told, after) = clock(clone.name.as_str());
-    assert!(before - off < told && told < after + off, "{told:?} is not between {before:?} and {after:?}");
+    assert!(
+        before - off < told && told < after + off,
+        "{told:?} is not between {before:?} and {after:?}"
+    );
     let (before, told, _) = clock("p");
-    assert!(told + off < before, "the parent's clock is its owner's: {told:?}");
+    assert!(
+        told + off < before,
+        "the parent's clock is its owner's: {told:?}"
+    );
     host.end();
 }
 
@@ -102,7 +126,9 @@ fn user_code_does_not_go_on_before_its_identity() {
             .iter()
             .map(|clone| {
                 let name = clone.name.as_str();
-                eventually("its own name", || host.sh(name, &format!("tail -n 1 {log}")) == name);
+                eventually("its own name", || {
+                    host.sh(name, &format!("tail -n 1 {log}")) == name
+                });
                 let runs = host.sh(name, &format!("uniq -c {log}"));
                 let runs: Vec<_> = runs.split_whitespace().collect();
                 // Its parent's name, then its own, and no third change.
@@ -115,7 +141,10 @@ fn user_code_does_not_go_on_before_its_identity() {
             .collect();
         // Had user code run before it was somebody else, it would have noted
         // its parent's name for as long as that took, in each clone another time.
-        assert!(counts.iter().all(|count| *count == counts[0]), "{log}: {counts:?}");
+        assert!(
+            counts.iter().all(|count| *count == counts[0]),
+            "{log}: {counts:?}"
+        );
     }
     host.end();
 }
@@ -128,8 +157,15 @@ fn hooks_know_the_clone_and_run_before_user_code_goes_on() {
         "/etc/forkyard-hook",
         "#!/bin/sh\nsleep 1\necho $FORKYARD_NAME $FORKYARD_ID $FORKYARD_MEMBER $FORKYARD_IP $FORKYARD_PARENT_IP $(hostname) >/m/hook\n",
     );
-    host.sh("p", "mkdir -p /etc/forkyard/clone.d && mv /etc/forkyard-hook /etc/forkyard/clone.d/10-tell");
-    host.put("p", "/etc/forkyard/clone.d/20-fails", "#!/bin/sh\necho twenty >>/m/hook\nexit 1\n");
+    host.sh(
+        "p",
+        "mkdir -p /etc/forkyard/clone.d && mv /etc/forkyard-hook /etc/forkyard/clone.d/10-tell",
+    );
+    host.put(
+        "p",
+        "/etc/forkyard/clone.d/20-fails",
+        "#!/bin/sh\necho twenty >>/m/hook\nexit 1\n",
+    );
     host.put(
         "p",
         "/bin/watch-name",
@@ -139,9 +175,14 @@ fn hooks_know_the_clone_and_run_before_user_code_goes_on() {
     let parent = host.vm("p");
     for clone in host.fork("p", 2) {
         let name = clone.name.as_str();
-        eventually("user code", || host.sh(name, "test -e /m/seen && echo yes || true") == "yes");
+        eventually("user code", || {
+            host.sh(name, "test -e /m/seen && echo yes || true") == "yes"
+        });
         let member = clone.member.0;
-        let want = format!("{name} {member} {member} {} {} {name}\ntwenty", clone.address.ip, parent.address.ip);
+        let want = format!(
+            "{name} {member} {member} {} {} {name}\ntwenty",
+            clone.address.ip, parent.address.ip
+        );
         assert_eq!(host.sh(name, "cat /m/seen"), want);
     }
     assert_eq!(host.sh("p", "ls /m"), "", "no hook ran in the parent");
@@ -164,12 +205,21 @@ fn clones_reach_each_other_and_no_other_family() {
     assert!(reaches("p-2", &p), "a clone does not reach its parent");
     assert!(reaches("p", &one), "the parent does not reach its clone");
     host.sh("p-2", "echo hello | nc -l -p 7000 >/dev/null 2>&1 &");
-    assert_eq!(host.sh("p-1", &format!("nc -w 5 {two} 7000 </dev/null")), "hello");
+    assert_eq!(
+        host.sh("p-1", &format!("nc -w 5 {two} 7000 </dev/null")),
+        "hello"
+    );
 
     assert!(!reaches("p-1", &q), "a clone reaches another family");
     assert!(!reaches("q", &one), "another family reaches a clone");
     // Nor by claiming to be one of them.
-    host.sh("p-1", &format!("ip addr add {q}9/8 dev eth0 2>/dev/null; ip addr add 10.255.255.254/8 dev eth0"));
-    assert!(!reaches("p-1", &q), "a forged address reaches another family");
+    host.sh(
+        "p-1",
+        &format!("ip addr add {q}9/8 dev eth0 2>/dev/null; ip addr add 10.255.255.254/8 dev eth0"),
+    );
+    assert!(
+        !reaches("p-1", &q),
+        "a forged address reaches another family"
+    );
     host.end();
 }

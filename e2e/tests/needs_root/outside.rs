@@ -2,6 +2,7 @@
 
 use forkyard_e2e::Host;
 use forkyard_types::{Diagnosis, ForkResponse, GuestImage, VmInspect, VmState, VmView};
+use std::fs;
 
 #[test]
 fn clones_are_named_after_their_founder_and_place() {
@@ -23,22 +24,46 @@ fn clones_are_named_after_their_founder_and_place() {
 fn every_answer_is_json_of_the_published_types() {
     let host = Host::new();
     let p: VmView = host.json(["run", "tiny", "--name", "p", "--memory", "128"]);
-    assert_eq!((p.name.as_str(), p.memory.0, p.vcpus, p.accel.as_str()), ("p", 128 << 20, 1, "tcg"));
+    assert_eq!(
+        (p.name.as_str(), p.memory.0, p.vcpus, p.accel.as_str()),
+        ("p", 128 << 20, 1, "tcg")
+    );
     let fork: ForkResponse = host.json(["fork", "p"]);
     assert_eq!(fork.clones.len(), 1);
     let report = fork.report;
-    assert!(report.pages_captured.0 > 0 && report.pause_us > 0 && report.ready_us >= report.running_us, "{report:?}");
+    assert!(
+        report.pages_captured.0 > 0 && report.pause_us > 0 && report.ready_us >= report.running_us,
+        "{report:?}"
+    );
     let clone: VmInspect = host.json(["inspect", "p-1"]);
-    assert_eq!((clone.vm.parent, clone.vm.fork), (Some(p.id), Some(fork.fork)));
+    assert_eq!(
+        (clone.vm.parent, clone.vm.fork),
+        (Some(p.id), Some(fork.fork))
+    );
     let image = clone.memory_image.expect("a clone's memory is a view");
-    assert_eq!((image.pages, image.users > 0), (report.pages_captured, true));
-    assert!(clone.disk.len() >= 2, "its own slice, over its parent's: {:?}", clone.disk);
+    assert_eq!(
+        (image.pages, image.users > 0),
+        (report.pages_captured, true)
+    );
+    assert!(
+        clone.disk.len() >= 2,
+        "its own slice, over its parent's: {:?}",
+        clone.disk
+    );
     let parent: VmInspect = host.json(["inspect", &p.id.to_string()]);
     assert_eq!((parent.memory_image, parent.forks), (None, vec![report]));
     let images: Vec<GuestImage> = host.json(["image", "ls"]);
-    assert!(images.iter().any(|image| image.name == "tiny" && image.built.is_some()), "{images:?}");
+    assert!(
+        images
+            .iter()
+            .any(|image| image.name == "tiny" && image.built.is_some()),
+        "{images:?}"
+    );
     let well: Diagnosis = host.json(["doctor"]);
-    assert!(well.problems.is_empty() && well.leftovers.is_empty(), "{well:?}");
+    assert!(
+        well.problems.is_empty() && well.leftovers.is_empty(),
+        "{well:?}"
+    );
     let stopped: Vec<VmView> = host.json(["stop", "p-1"]);
     assert_eq!(stopped[0].state, VmState::Stopped);
     let removed: Vec<VmView> = host.json(["rm", "p-1", "p"]);
@@ -49,21 +74,44 @@ fn every_answer_is_json_of_the_published_types() {
 #[test]
 fn errors_are_told_and_exit_as_the_help_says() {
     let host = Host::new();
-    for words in [&["exec", "x", "--", "true"][..], &["fork", "x"], &["inspect", "x"], &["rm", "x"], &["stop", "x"]] {
+    for words in [
+        &["exec", "x", "--", "true"][..],
+        &["fork", "x"],
+        &["inspect", "x"],
+        &["rm", "x"],
+        &["stop", "x"],
+    ] {
         let outcome = host.start(words, "").wait().exited(1);
-        assert!(outcome.stderr.contains("\"x\"") && outcome.stderr.contains("forkyard ps"), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("\"x\"") && outcome.stderr.contains("forkyard ps"),
+            "{}",
+            outcome.stderr
+        );
     }
     let told = host.fails(["run", "no-such-image"]);
-    assert!(told.contains("no-such-image") && told.contains("forkyard image ls"), "{told}");
+    assert!(
+        told.contains("no-such-image") && told.contains("forkyard image ls"),
+        "{told}"
+    );
     host.fails(["run", "tiny", "--memory", "1"]);
     host.fails(["run", "tiny", "--vcpus", "0"]);
-    for words in [&["fork"][..], &["run", "tiny", "--name", "Not_a_name"], &["exec", "p", "true"]] {
+    for words in [
+        &["fork"][..],
+        &["run", "tiny", "--name", "Not_a_name"],
+        &["exec", "p", "true"],
+    ] {
         host.start(words, "").wait().exited(2);
     }
     host.nothing_left();
-    // A run folder where there can be none: no daemon, then, to be reached.
-    let outcome = host.start_elsewhere("/dev/null", ["ps"]).wait();
-    let host = Host::with_p([]);
+    // Records where there can be none: no daemon, then, to be reached.
+    let state = host.folder().join("state");
+    fs::remove_dir_all(&state).expect("removed");
+    fs::write(&state, "").expect("written");
+    let outcome = host.start(["ps"], "").wait().exited(4);
+    assert!(outcome.stderr.contains("did not start"), "{}", outcome.stderr);
+    fs::remove_file(&state).expect("removed");
+
+    host.ok(["run", "tiny", "--name", "p"]);
     let told = host.fails(["run", "tiny", "--name", "p"]);
     assert!(told.contains("\"p\"") || told.contains(" p "), "{told}");
     host.fails(["fork", "p", "-n", "0"]);
@@ -78,17 +126,52 @@ fn a_command_in_a_guest_is_as_if_it_ran_here() {
     let host = Host::with_p([]);
     let run = |words: &[&str], input: &[u8]| host.start(words, input).wait();
 
-    let outcome = run(&["exec", "p", "--", "sh", "-c", "echo out; echo err >&2; exit 7"], b"").exited(7);
-    assert_eq!((outcome.text().as_str(), outcome.stderr.as_str()), ("out", "err\n"));
+    let outcome = run(
+        &[
+            "exec",
+            "p",
+            "--",
+            "sh",
+            "-c",
+            "echo out; echo err >&2; exit 7",
+        ],
+        b"",
+    )
+    .exited(7);
+    assert_eq!(
+        (outcome.text().as_str(), outcome.stderr.as_str()),
+        ("out", "err\n")
+    );
     run(&["exec", "p", "--", "sh", "-c", "kill -9 $$"], b"").exited(137);
-    let outcome = run(&["exec", "p", "-e", "A=b c", "--", "sh", "-c", "echo $A $FORKYARD_NAME"], b"").exited(0);
+    let outcome = run(
+        &[
+            "exec",
+            "p",
+            "-e",
+            "A=b c",
+            "--",
+            "sh",
+            "-c",
+            "echo $A $FORKYARD_NAME",
+        ],
+        b"",
+    )
+    .exited(0);
     assert_eq!(outcome.text(), "b c p");
     // More than every buffer on the way, and back.
     let input: Vec<u8> = (0..3u32 << 18).flat_map(u32::to_le_bytes).collect();
     let outcome = run(&["exec", "-i", "p", "--", "cat"], &input).exited(0);
-    assert!(outcome.stdout == input, "{} of {} bytes", outcome.stdout.len(), input.len());
+    assert!(
+        outcome.stdout == input,
+        "{} of {} bytes",
+        outcome.stdout.len(),
+        input.len()
+    );
     // Without -i there is nothing to read.
-    assert_eq!(run(&["exec", "p", "--", "cat"], b"unread").exited(0).stdout, b"");
+    assert_eq!(
+        run(&["exec", "p", "--", "cat"], b"unread").exited(0).stdout,
+        b""
+    );
     run(&["exec", "p", "--", "no-such-program"], b"").exited(1);
 
     let outcome = run(&["exec", "--timeout", "1", "p", "--", "sleep", "1000"], b"").exited(1);
@@ -127,7 +210,11 @@ fn rm_all_leaves_nothing_of_anything() {
     host.sh("p", "vmfork ticket 2");
     host.ok(["stop", "p-2"]);
     assert_eq!(host.vms().len(), 5);
-    assert!(host.left().len() > 10, "what there is would be found: {:?}", host.left());
+    assert!(
+        host.left().len() > 10,
+        "what there is would be found: {:?}",
+        host.left()
+    );
     host.ok(["rm", "--all"]);
     host.nothing_left();
 }
