@@ -4,6 +4,7 @@
 //! failing, its logs are shown first.
 
 use crate::{Outcome, Place, Process, Running, guest, remains, slot::Slot};
+use forkyard_recipe::{Cache, Recipe};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect, VmState, VmView};
 use serde::de::DeserializeOwned;
 use std::{
@@ -76,6 +77,16 @@ impl Host {
         host
     }
 
+    /// Builds an image as the first `run` would, which can take a minute; but
+    /// from here, for the host's own network reaches nobody.
+    pub fn build_image(&self, name: &str) {
+        let path = self.dist.join("share/forkyard/images").join(name);
+        let recipe = Recipe::load(&path.with_extension("toml")).expect("a recipe");
+        Cache::new(&self.cache)
+            .image(&recipe, |_| {})
+            .expect("an image");
+    }
+
     /// Starts a command with this on its standard input.
     pub fn start(
         &self,
@@ -139,10 +150,20 @@ impl Host {
         )
     }
 
-    /// Runs a shell script in a VM; what it printed.
+    /// Runs a shell script in a VM; what it printed. Ends at the first command
+    /// that fails, which is a failure.
     #[track_caller]
     pub fn sh(&self, vm: &str, script: &str) -> String {
-        self.ok(["exec", vm, "--", "sh", "-c", script])
+        self.ok(["exec", vm, "--", "sh", "-e", "-c", script])
+    }
+
+    /// Checksums of files in a VM, none of which is empty.
+    #[track_caller]
+    pub fn sums(&self, vm: &str, files: &str) -> String {
+        self.sh(
+            vm,
+            &format!("for f in {files}; do test -s $f; md5sum $f; done"),
+        )
     }
 
     /// Puts an executable file into a VM.
@@ -222,7 +243,7 @@ impl Host {
             panic!("one {program} was expected: {processes:?}");
         };
         process.kill();
-        eventually("an end", || !self.processes(program).contains(process));
+        eventually("an end", || process.has_ended());
     }
 
     /// Everything that is left behind.

@@ -48,6 +48,17 @@ impl Process {
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
 
+    /// Whether it is gone, with all that it had open.
+    pub fn has_ended(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        // After the name in brackets comes its state; a zombie has nothing left.
+        stat.map_or(true, |stat| {
+            stat.rsplit(") ")
+                .next()
+                .is_some_and(|rest| rest.starts_with('Z'))
+        })
+    }
+
     /// Whether it runs this program.
     pub fn is(&self, program: &str) -> bool {
         let path = self.command.split(' ').next().unwrap_or_default();
@@ -150,14 +161,7 @@ impl Drop for Place {
 fn enter(cgroup: &Path) {
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("namespaces");
     let none = None::<&str>;
-    mount(
-        none,
-        "/",
-        none,
-        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
-        none,
-    )
-    .expect("mounts of its own");
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("mounts of its own");
     mount(Some(cgroup), &cgroups(), none, MsFlags::MS_BIND, none).expect("cgroups of its own");
 }
 

@@ -187,6 +187,12 @@ pub struct Bench {
     /// Memory of the guest in MiB.
     #[arg(long, default_value_t = 512)]
     pub memory: u64,
+    /// vCPUs of the guest.
+    #[arg(long, default_value_t = 2)]
+    pub vcpus: u8,
+    /// Random bytes to put into its memory, in MiB: what it has to copy.
+    #[arg(long, default_value_t = 40)]
+    pub fill: u64,
     /// Folder for the results.
     #[arg(long, default_value = "bench/out")]
     pub out: PathBuf,

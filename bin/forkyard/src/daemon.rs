@@ -1,7 +1,8 @@
 //! Starting the daemon when none runs, and seeing it go.
 
-use crate::client::{Client, NoDaemon};
+use crate::NoDaemon;
 use anyhow::Context;
+use forkyard_client::Client;
 use std::{
     fs,
     path::Path,

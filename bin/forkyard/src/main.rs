@@ -6,12 +6,12 @@
 //! `exec` exits as the guest's command did.
 
 mod args;
-mod client;
 mod commands;
 mod daemon;
 mod output;
 
 use clap::Parser;
+use forkyard_client::ClientError;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -25,9 +25,23 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         output::complain(&error);
-        match error.downcast_ref::<client::NoDaemon>() {
-            Some(_) => ExitCode::from(4),
-            None => ExitCode::FAILURE,
+        match error.is::<NoDaemon>()
+            || matches!(error.downcast_ref(), Some(ClientError::NoDaemon { .. }))
+        {
+            true => ExitCode::from(4),
+            false => ExitCode::FAILURE,
         }
     })
 }
+
+/// A daemon could not be started.
+#[derive(Debug)]
+struct NoDaemon(String);
+
+impl std::fmt::Display for NoDaemon {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoDaemon {}

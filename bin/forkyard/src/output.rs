@@ -1,7 +1,8 @@
 //! What the user sees: tables and JSON on standard output, the rest on
 //! standard error.
 
-use forkyard_types::{ApiError, VmView};
+use forkyard_client::ClientError;
+use forkyard_types::VmView;
 use serde::Serialize;
 
 /// Prints an answer as JSON.
@@ -13,9 +14,8 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
 /// Says what went wrong, why, and what to do.
 pub fn complain(error: &anyhow::Error) {
     eprintln!("forkyard: {error:#}");
-    if let Some(hint) = error
-        .downcast_ref::<ApiError>()
-        .and_then(|e| e.hint.as_ref())
+    if let Some(ClientError::Refused(refused)) = error.downcast_ref()
+        && let Some(hint) = &refused.hint
     {
         eprintln!("  {hint}");
     }

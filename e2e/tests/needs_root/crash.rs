@@ -28,9 +28,9 @@ fn all_answer(host: &Host, vms: &[VmView]) {
 fn vms_outlive_their_daemon_and_the_next_one_takes_them_over() {
     let host = Host::with_p(["--warm", "1"]);
     host.wait_warm("p", 1);
-    host.sh("p", "head -c 8M /dev/urandom >/m/kept");
+    host.sh("p", "head -c 8m /dev/urandom >/m/kept");
     host.fork("p", 2);
-    let told = host.sh("p", "md5sum /m/kept");
+    let told = host.sums("p", "/m/kept");
     let before = host.vms();
     host.kill_9("forkyardd");
 
@@ -48,7 +48,7 @@ fn vms_outlive_their_daemon_and_the_next_one_takes_them_over() {
     );
     all_answer(&host, &after);
     for vm in &after {
-        assert_eq!(host.sh(vm.name.as_str(), "md5sum /m/kept"), told);
+        assert_eq!(host.sums(vm.name.as_str(), "/m/kept"), told);
     }
     host.fork("p", 1);
     host.fork("p-1", 1);
@@ -72,17 +72,30 @@ fn nothing_is_left_after_the_daemons_kill_9_in_the_middle_of_forks_and_doctor() 
         fork.wait();
         repair(&host);
         let vms = host.vms();
-        assert!(vms.iter().any(|vm| vm.name.as_str() == "p"), "at moment {moment} the parent was lost");
+        assert!(
+            vms.iter().any(|vm| vm.name.as_str() == "p"),
+            "at moment {moment} the parent was lost"
+        );
         all_answer(&host, &vms);
         remove_clones(&host);
 
         // Memory and disk go on where they were, also to the next clones.
-        host.sh("p", &format!("echo {moment} | tee -a /m/kept >>/d/kept; sync"));
+        host.sh(
+            "p",
+            &format!("echo {moment} | tee -a /m/kept >>/d/kept; sync"),
+        );
         let clone = host.fork("p", 1).remove(0);
         let script = "sync; echo 3 >/proc/sys/vm/drop_caches; cat /m/kept /d/kept";
-        let kept: Vec<_> = (1..=moment).chain(1..=moment).map(|n| n.to_string()).collect();
+        let kept: Vec<_> = (1..=moment)
+            .chain(1..=moment)
+            .map(|n| n.to_string())
+            .collect();
         for vm in ["p", clone.name.as_str()] {
-            assert_eq!(host.sh(vm, script), kept.join("\n"), "{vm} after moment {moment}");
+            assert_eq!(
+                host.sh(vm, script),
+                kept.join("\n"),
+                "{vm} after moment {moment}"
+            );
         }
         remove_clones(&host);
     }

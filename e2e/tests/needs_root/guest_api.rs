@@ -137,6 +137,7 @@ random.seed(1)
 print(set(drawn.values()) != {random.randrange(100)})
 ";
     let host = Host::new();
+    host.build_image("debian");
     host.ok(["run", "debian", "--name", "p", "--memory", "512"]);
     let outcome = host
         .start(["exec", "-i", "p", "--", "python3", "-"], PROGRAM)

@@ -108,7 +108,11 @@ fn errors_are_told_and_exit_as_the_help_says() {
     fs::remove_dir_all(&state).expect("removed");
     fs::write(&state, "").expect("written");
     let outcome = host.start(["ps"], "").wait().exited(4);
-    assert!(outcome.stderr.contains("did not start"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("did not start"),
+        "{}",
+        outcome.stderr
+    );
     fs::remove_file(&state).expect("removed");
 
     host.ok(["run", "tiny", "--name", "p"]);

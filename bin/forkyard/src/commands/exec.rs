@@ -1,8 +1,9 @@
 //! `exec`: the guest's command as if it ran here.
 
-use crate::{args::Exec, client::Client};
+use crate::args::Exec;
 use anyhow::Context;
 use base64::{Engine, prelude::BASE64_STANDARD};
+use forkyard_client::{Client, ClientError};
 use forkyard_types::{ExecEvent, ExecRequest};
 use http_body_util::BodyExt;
 use std::{
@@ -54,7 +55,7 @@ fn show(event: ExecEvent) -> anyhow::Result<Option<ExitCode>> {
         ExecEvent::Stdout(data) => write(&mut std::io::stdout(), &data)?,
         ExecEvent::Stderr(data) => write(&mut std::io::stderr(), &data)?,
         ExecEvent::Exit(status) => return Ok(Some(ExitCode::from(status.shell_code()))),
-        ExecEvent::Error(error) => return Err(error.into()),
+        ExecEvent::Error(error) => return Err(ClientError::from(error).into()),
     }
     Ok(None)
 }

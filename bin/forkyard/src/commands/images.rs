@@ -2,10 +2,10 @@
 
 use crate::{
     args::{Doctor, Format, Image},
-    client::Client,
     commands::vms::spinner,
     output,
 };
+use forkyard_client::Client;
 use forkyard_types::{Diagnosis, GuestImage};
 use hyper::Method;
 use std::process::ExitCode;

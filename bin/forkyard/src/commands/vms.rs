@@ -2,12 +2,12 @@
 
 use crate::{
     args::{Fork, Format, Run, Some},
-    client::Client,
     daemon, output,
 };
 use anyhow::Context;
+use forkyard_client::{Client, ClientError};
 use forkyard_types::{
-    ApiError, CloneResult, ErrorKind, ForkRequest, ForkResponse, RunRequest, VmInspect, VmView,
+    CloneResult, ErrorKind, ForkRequest, ForkResponse, RunRequest, VmInspect, VmView,
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -191,10 +191,10 @@ async fn each(
         match client.call::<VmView>(method, &path).await {
             Ok(vm) => done.push(vm),
             // Its clone's exit or another client may have been faster.
-            Err(error) if some.all && is_gone(&error) => {}
+            Err(ClientError::Refused(gone)) if some.all && gone.kind == ErrorKind::NotFound => {}
             Err(error) => {
                 failed += 1;
-                output::complain(&error);
+                output::complain(&error.into());
             }
         }
     }
@@ -207,10 +207,4 @@ async fn each(
         (_, 0) => ExitCode::FAILURE,
         (_, _) => ExitCode::from(PARTLY),
     })
-}
-
-fn is_gone(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<ApiError>()
-        .is_some_and(|e| e.kind == ErrorKind::NotFound)
 }

@@ -1,6 +1,12 @@
-//! One HTTP request to the daemon's Unix socket, and its answer.
+//! A client of the daemon's HTTP API: a connection a request, and its answer.
+//!
+//! Every call is cancel-safe for the client; what it asked for may be done all
+//! the same.
 
-use anyhow::Context;
+mod error;
+
+pub use error::ClientError;
+
 use bytes::Bytes;
 use forkyard_types::{ApiError, ErrorKind};
 use http_body_util::{BodyExt, Full};
@@ -9,18 +15,6 @@ use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
 use tokio::net::UnixStream;
-
-/// No daemon answers on its socket.
-#[derive(Debug)]
-pub struct NoDaemon(pub String);
-
-impl std::fmt::Display for NoDaemon {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NoDaemon {}
 
 /// Where the daemon listens.
 #[derive(Clone, Debug)]
@@ -42,7 +36,11 @@ impl Client {
     }
 
     /// Sends a request without a body and reads the whole answer.
-    pub async fn call<A: DeserializeOwned>(&self, method: Method, path: &str) -> anyhow::Result<A> {
+    pub async fn call<A: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+    ) -> Result<A, ClientError> {
         read(self.open(method, path, Bytes::new()).await?).await
     }
 
@@ -51,7 +49,7 @@ impl Client {
         &self,
         path: &str,
         body: &impl Serialize,
-    ) -> anyhow::Result<A> {
+    ) -> Result<A, ClientError> {
         read(self.stream(path, body).await?).await
     }
 
@@ -60,8 +58,8 @@ impl Client {
         &self,
         path: &str,
         body: &impl Serialize,
-    ) -> anyhow::Result<Response<Incoming>> {
-        let body = serde_json::to_vec(body).context("cannot write the request")?;
+    ) -> Result<Response<Incoming>, ClientError> {
+        let body = serde_json::to_vec(body)?;
         self.open(Method::POST, path, body.into()).await
     }
 
@@ -70,16 +68,16 @@ impl Client {
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> anyhow::Result<Response<Incoming>> {
-        let socket = UnixStream::connect(&self.socket).await.map_err(|e| {
-            NoDaemon(format!(
-                "no daemon answers on {}: {e}",
-                self.socket.display()
-            ))
-        })?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
-            .await
-            .context("the daemon does not speak HTTP")?;
+    ) -> Result<Response<Incoming>, ClientError> {
+        let socket =
+            UnixStream::connect(&self.socket)
+                .await
+                .map_err(|source| ClientError::NoDaemon {
+                    socket: self.socket.clone(),
+                    source,
+                })?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
         // Ends with the connection; an error shows in the request itself.
         tokio::spawn(connection);
         let request = Request::builder()
@@ -87,35 +85,20 @@ impl Client {
             .uri(path)
             .header("host", "forkyard")
             .header("content-type", "application/json")
-            .body(Full::new(body))
-            .context("cannot write the request")?;
-        let response = sender
-            .send_request(request)
-            .await
-            .context("the daemon closed the connection")?;
+            .body(Full::new(body))?;
+        let response = sender.send_request(request).await?;
         if response.status().is_success() {
             return Ok(response);
         }
         let status = response.status();
-        let body = response
-            .into_body()
-            .collect()
-            .await
-            .context("the answer broke off")?
-            .to_bytes();
+        let body = response.into_body().collect().await?.to_bytes();
         Err(error_of(status, &body).into())
     }
 }
 
-async fn read<A: DeserializeOwned>(response: Response<Incoming>) -> anyhow::Result<A> {
-    let body = response
-        .into_body()
-        .collect()
-        .await
-        .context("the answer broke off")?
-        .to_bytes();
-    serde_json::from_slice(&body)
-        .context("the daemon's answer is not what was expected; is it of another version?")
+async fn read<A: DeserializeOwned>(response: Response<Incoming>) -> Result<A, ClientError> {
+    let body = response.into_body().collect().await?.to_bytes();
+    Ok(serde_json::from_slice(&body)?)
 }
 
 fn error_of(status: StatusCode, body: &[u8]) -> ApiError {

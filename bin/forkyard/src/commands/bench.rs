@@ -1,0 +1,48 @@
+//! `bench`.
+
+use crate::{
+    args::{Bench, Format},
+    output,
+};
+use anyhow::Context;
+use forkyard_bench::{Options, Places, table};
+use forkyard_client::Client;
+use std::{env, fs, path::PathBuf, process::ExitCode};
+
+/// Measures, and writes what came of it as JSON and as a table.
+pub async fn bench(client: &Client, format: Format, bench: Bench) -> anyhow::Result<ExitCode> {
+    let beside = env::current_exe()?
+        .parent()
+        .map(|bin| bin.join("../share/forkyard"));
+    let folder = |name: &str| env::var_os(name).map(PathBuf::from);
+    let places = Places {
+        cache: folder("FORKYARD_CACHE_DIR").unwrap_or_else(|| "/var/cache/forkyard".into()),
+        share: folder("FORKYARD_SHARE_DIR")
+            .or(beside)
+            .context("where are the recipes?")?,
+    };
+    let options = Options {
+        clones: bench.clones,
+        rounds: bench.rounds,
+        memory_mib: bench.memory,
+        vcpus: bench.vcpus,
+        fill_mib: bench.fill,
+    };
+    let results =
+        forkyard_bench::run(client, &places, options, |what| eprintln!("bench: {what}")).await?;
+    fs::create_dir_all(&bench.out)
+        .with_context(|| format!("cannot create {}", bench.out.display()))?;
+    let text = table(&results);
+    for (name, content) in [
+        ("fork.json", serde_json::to_string_pretty(&results)?),
+        ("fork.md", text.clone()),
+    ] {
+        let path = bench.out.join(name);
+        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    match format {
+        Format::Json => output::json(&results)?,
+        Format::Text => print!("{text}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
