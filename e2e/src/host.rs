@@ -243,7 +243,6 @@ impl Host {
             panic!("one {program} was expected: {processes:?}");
         };
         process.kill();
-        eventually("an end", || process.has_ended());
     }
 
     /// Everything that is left behind.

@@ -4,20 +4,23 @@
 //! One thread is in the namespaces; whatever it starts is born into them. The
 //! place lasts as long as this thread or a process in it.
 
+use forkyard_sys_host::process::PidFd;
 use nix::{
     mount::{MsFlags, mount},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sched::{CloneFlags, unshare},
-    sys::signal::{Signal, kill},
-    unistd::{Pid, geteuid},
+    unistd::geteuid,
 };
 use std::{
     fs, io,
-    os::linux::fs::MetadataExt,
+    os::{fd::AsFd, linux::fs::MetadataExt},
     path::{Path, PathBuf},
     sync::mpsc,
     thread,
 };
 
+/// Milliseconds within which whatever was killed is gone.
+const TO_DIE: u16 = 30_000;
 /// The thread's own view; `/proc/self` would be the test program's.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
@@ -41,22 +44,16 @@ pub struct Process {
 }
 
 impl Process {
-    /// Sends `SIGKILL`. One that has ended already is no error.
+    /// Kills it as a crash would, and waits until it is gone with all it had
+    /// open. One that has ended already is no error.
     pub fn kill(&self) {
-        let pid = i32::try_from(self.pid).expect("a process id");
-        // Whether it was still there makes no difference here.
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-    }
-
-    /// Whether it is gone, with all that it had open.
-    pub fn has_ended(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid));
-        // After the name in brackets comes its state; a zombie has nothing left.
-        stat.map_or(true, |stat| {
-            stat.rsplit(") ")
-                .next()
-                .is_some_and(|rest| rest.starts_with('Z'))
-        })
+        let Ok(process) = PidFd::open(self.pid) else {
+            return;
+        };
+        process.kill().expect("root may kill");
+        let mut ends = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+        let ended = poll(&mut ends, TO_DIE).expect("poll");
+        assert_eq!(ended, 1, "{} does not die", self.command);
     }
 
     /// Whether it runs this program.
@@ -140,21 +137,14 @@ impl Place {
 impl Drop for Place {
     /// Ends what is still in it, and takes its cgroups away.
     fn drop(&mut self) {
-        let _ = fs::write(self.cgroup.join("cgroup.kill"), "1");
-        let begun = std::time::Instant::now();
-        while begun.elapsed().as_secs() < 10 {
-            let left = self.processes();
+        // What is killed cannot start anything more; what it has just started
+        // is seen the next time.
+        while let left @ [_, ..] = self.processes().as_slice() {
             left.iter().for_each(Process::kill);
-            if left.is_empty() && remove_groups(&self.cgroup).is_ok() {
-                return;
-            }
-            thread::sleep(std::time::Duration::from_millis(20));
         }
-        eprintln!(
-            "{} is not empty and stays: {:?}",
-            self.cgroup.display(),
-            self.processes()
-        );
+        if let Err(error) = remove_groups(&self.cgroup) {
+            eprintln!("{} stays: {error}", self.cgroup.display());
+        }
     }
 }
 

@@ -12,7 +12,7 @@ fn memory_and_disk_are_of_one_instant() {
     host.put_program("p", "witness", None);
     host.sh(
         "p",
-        "dd if=/dev/zero of=/d/pairs bs=4096 count=16384 2>/dev/null; sync",
+        "dd if=/dev/zero of=/d/pairs bs=4096 count=4096 2>/dev/null; sync",
     );
     let mut before = 0;
     for _ in 0..2 {
@@ -47,7 +47,7 @@ fn memory_and_disk_are_of_one_instant() {
         );
         host.sh(
             "p",
-            "dd if=/dev/zero of=/d/pairs bs=4096 count=16384 conv=notrunc 2>/dev/null; sync",
+            "dd if=/dev/zero of=/d/pairs bs=4096 count=4096 conv=notrunc 2>/dev/null; sync",
         );
         before = 0;
     }
@@ -192,9 +192,6 @@ fn n_of_m_failing_gives_the_rest() {
         .collect();
     assert_eq!(shells.len(), 3, "{shells:?}");
     shells[1].kill();
-    eventually("its end", || {
-        !host.processes("qemu-system-x86_64").contains(&shells[1])
-    });
 
     let outcome = host
         .start(["fork", "p", "-n", "3", "-o", "json"], "")

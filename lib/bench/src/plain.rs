@@ -114,10 +114,10 @@ impl Plain {
         let frozen = std::mem::replace(&mut parent.slice, next);
         let restores = (0..clones).map(|_| async {
             let clone = self.start(Some((&frozen, &saved))).await?;
-            Monitor::connect(&clone.monitor)
-                .await?
-                .until("query-status", "status", "running")
-                .await?;
+            let mut monitor = Monitor::connect(&clone.monitor).await?;
+            // It was saved standing still, and so it is restored.
+            monitor.until("query-status", "status", "paused").await?;
+            monitor.ask("cont", json!({})).await?;
             let running = begun.elapsed();
             clone.command(&["hostname"], false).await?;
             Ok::<_, anyhow::Error>((clone, running, begun.elapsed()))
@@ -187,6 +187,7 @@ impl Plain {
         let process = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn()?;
         Ok(Machine {

@@ -215,6 +215,9 @@ impl HostError {
                 "`forkyard doctor` says what is wrong; the pager's log is pager.log in the run folder",
             ),
         ];
+        if let Self::Network(error) = self {
+            return error.remedy();
+        }
         hints
             .into_iter()
             .find_map(|(applies, hint)| applies.then_some(hint))

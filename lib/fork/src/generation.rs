@@ -16,7 +16,7 @@ use forkyard_types::{Epoch, ImageId, Member, VmId, VmName, VmState};
 use forkyard_vmm::{
     Engine, Machine as _, MachineSpec, Nic, Overlay, Owner, Qemu, Shell as _, ShellSpec,
 };
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future::join_all, stream};
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::mpsc;
 
@@ -254,12 +254,14 @@ impl Host {
     }
 
     pub(crate) async fn end_shells(&self, shells: Vec<WarmShell>) {
-        for shell in shells {
+        // Together: the kernel takes its time over each tap.
+        let ends = shells.into_iter().map(|shell| async move {
             if let Err(error) = shell.shell.kill().await {
                 tracing::warn!(vm = %shell.record.id, error = &error as &dyn std::error::Error, "shell not ended");
             }
             self.erase(&shell.record).await;
-        }
+        });
+        join_all(ends).await;
     }
 
     /// Who may touch a VM's disk: its own QEMU may write, its family's read.

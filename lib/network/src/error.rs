@@ -1,5 +1,6 @@
 //! Why a network could not be made as wanted.
 
+use nftables::helper::NftablesError;
 use std::io;
 
 /// Why a network could not be made as wanted.
@@ -50,10 +51,111 @@ pub enum NetworkError {
         /// Where.
         source: serde_json::Error,
     },
-    /// `nft` failed, or is not there: Debian's package nftables has it.
-    #[error("cannot set the firewall rules (is nftables installed?)")]
-    Nft {
-        /// What it said.
-        source: Box<nftables::helper::NftablesError>,
+    /// `nft` could not be run.
+    #[error("cannot run nft")]
+    NoNft {
+        /// What the host said.
+        source: io::Error,
     },
+    /// `nft`, or the kernel behind it, refused; nothing was changed.
+    #[error("nft refused the firewall rules: {said}")]
+    Refused {
+        /// What it wrote to its standard error.
+        said: String,
+    },
+    /// What passed between `nft` and this program was no text or no JSON.
+    #[error("nft cannot be talked to")]
+    Nft {
+        /// What was wrong with it.
+        source: Box<NftablesError>,
+    },
+}
+
+impl NetworkError {
+    /// What the host's owner can do about it, where that is known.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::NoNft { source } if source.kind() == io::ErrorKind::NotFound => {
+                Some("install nftables")
+            }
+            Self::Tap { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Some("/dev/net/tun is missing: load the kernel module tun")
+            }
+            Self::Tap { source, .. } | Self::Netlink { source } => privilege(source),
+            Self::Link { source, .. } => {
+                let rtnetlink::Error::NetlinkError(message) = source.as_ref() else {
+                    return None;
+                };
+                privilege(&message.to_io())
+            }
+            Self::Refused { .. } => {
+                Some("the daemon needs CAP_NET_ADMIN, and a kernel with nftables for bridges")
+            }
+            Self::Taken { .. }
+            | Self::NoLink { .. }
+            | Self::Rules { .. }
+            | Self::NoNft { .. }
+            | Self::Nft { .. } => None,
+        }
+    }
+}
+
+fn privilege(error: &io::Error) -> Option<&'static str> {
+    (error.kind() == io::ErrorKind::PermissionDenied).then_some("the daemon needs CAP_NET_ADMIN")
+}
+
+impl From<NftablesError> for NetworkError {
+    fn from(error: NftablesError) -> Self {
+        match error {
+            NftablesError::NftExecution { inner, .. } => Self::NoNft { source: inner },
+            NftablesError::NftFailed { stderr, .. } => Self::Refused {
+                said: stderr.trim().to_owned(),
+            },
+            NftablesError::NftOutputEncoding { .. } | NftablesError::NftInvalidJson(_) => {
+                Self::Nft {
+                    source: Box::new(error),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_nft_is_told_from_one_that_refuses() {
+        let missing = NftablesError::NftExecution {
+            program: "nft".into(),
+            inner: io::ErrorKind::NotFound.into(),
+        };
+        let missing = NetworkError::from(missing);
+        assert!(matches!(missing, NetworkError::NoNft { .. }));
+        assert_eq!(missing.remedy(), Some("install nftables"));
+        let refused = NetworkError::from(NftablesError::NftFailed {
+            program: "nft".into(),
+            hint: String::new(),
+            stdout: String::new(),
+            stderr: "Error: Operation not permitted\n".into(),
+        });
+        assert!(
+            matches!(refused, NetworkError::Refused { said } if said == "Error: Operation not permitted")
+        );
+    }
+
+    #[test]
+    fn a_tap_says_whether_privilege_or_the_module_is_missing() {
+        let remedy = |kind: io::ErrorKind| {
+            let tap = NetworkError::Tap {
+                link: "fyt".into(),
+                source: kind.into(),
+            };
+            tap.remedy()
+        };
+        let privilege = remedy(io::ErrorKind::PermissionDenied);
+        let module = remedy(io::ErrorKind::NotFound);
+        assert!(privilege.is_some() && module.is_some() && privilege != module);
+        assert_eq!(remedy(io::ErrorKind::OutOfMemory), None);
+    }
 }

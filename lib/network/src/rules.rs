@@ -3,7 +3,12 @@
 //! A frame from a tap of ours passes if (tap, source MAC, source IPv4) is in
 //! the set `members`, for IPv4 and ARP alike; whatever else a guest sends is
 //! dropped, forged or of another protocol. Nothing passes between a tap and
-//! the host itself. Interfaces of others are not looked at.
+//! the host itself, in either direction, so that no rule about forwarding is
+//! needed. Interfaces of others are not looked at.
+//!
+//! `nft` runs one at a time, each as one transaction. A deletion takes the
+//! kernel 15 ms and more, however many it is of: whoever is dismissed while
+//! another `nft` runs goes together with all who wait.
 
 use crate::{NetworkError, names::Link};
 use forkyard_types::{Address, VmId};
@@ -11,103 +16,145 @@ use nftables::{
     batch::Batch,
     expr::{Expression, NamedExpression},
     helper::apply_ruleset,
-    schema::{Element, FlushObject, NfCmd, NfListObject, NfObject, Nftables, Set, Table},
+    schema::{Element, NfListObject, Nftables, Table},
     types::NfFamily,
 };
+use std::{
+    collections::BTreeMap,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::OwnedMutexGuard;
 
 const TABLE: &str = "forkyard";
 const SET: &str = "members";
 /// As `nft -j` reads it; see nftables-json(5), and `nft list table bridge
-/// forkyard` for the same in its own words.
+/// forkyard` for the same in its own words. Replaces what an earlier daemon
+/// left, at one stroke.
 const RULES: &str = include_str!("rules.json");
 
 /// Who may send from a tap, and as what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Permit {
-    pub vm: VmId,
-    pub address: Address,
+type Permit = (VmId, Address);
+
+/// The rules in force.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    permits: Mutex<Permits>,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Permit {
-    fn element(&self) -> Expression<'static> {
-        let words = [
-            Link::Tap(self.vm).name(),
-            self.address.mac.to_string(),
-            self.address.ip.to_string(),
-        ];
-        let words = words
-            .into_iter()
-            .map(|word| Expression::String(word.into()))
-            .collect();
-        Expression::Named(NamedExpression::Concat(words))
+/// Held for as long as an `nft` runs, also by one whose caller has gone.
+type Turn = OwnedMutexGuard<()>;
+
+#[derive(Debug, Default)]
+struct Permits {
+    given: BTreeMap<VmId, Address>,
+    /// Still in the kernel's set.
+    revoked: Vec<Permit>,
+}
+
+impl Rules {
+    /// Puts the rules in force, with no member.
+    pub(crate) async fn enforce() -> Result<Self, NetworkError> {
+        let rules = serde_json::from_str(RULES).map_err(|source| NetworkError::Rules { source })?;
+        let this = Self::default();
+        apply(this.turn().await, rules).await.1?;
+        Ok(this)
     }
-}
 
-fn elements(permits: &[Permit]) -> Element<'static> {
-    Element {
-        family: NfFamily::Bridge,
-        table: TABLE.into(),
-        name: SET.into(),
-        elem: permits.iter().map(Permit::element).collect(),
+    /// Lets these send. If cancelled, it happens or not; `dismiss` copes.
+    pub(crate) async fn admit(&self, members: &[Permit]) -> Result<(), NetworkError> {
+        if members.is_empty() {
+            return Ok(());
+        }
+        let turn = self.turn().await;
+        self.permits().given.extend(members.iter().copied());
+        let mut batch = Batch::new();
+        batch.add(elements(members));
+        apply(turn, batch.to_nftables()).await.1
     }
-}
 
-/// Makes the table as it should be, with just these members, at one stroke.
-pub(crate) async fn reset(permits: Vec<Permit>) -> Result<(), NetworkError> {
-    let mut rules: Nftables<'static> =
-        serde_json::from_str(RULES).map_err(|source| NetworkError::Rules { source })?;
-    let objects = rules.objects.to_mut();
-    let set = Set {
-        family: NfFamily::Bridge,
-        table: TABLE.into(),
-        name: SET.into(),
-        ..Set::default()
-    };
-    objects.push(NfObject::CmdObject(NfCmd::Flush(FlushObject::Set(
-        Box::new(set),
-    ))));
-    if !permits.is_empty() {
-        objects.push(NfObject::CmdObject(NfCmd::Add(NfListObject::Element(
-            elements(&permits),
-        ))));
+    /// Lets this one send no more. If cancelled, the next one sees to it.
+    pub(crate) async fn dismiss(&self, vm: VmId) -> Result<(), NetworkError> {
+        {
+            let mut permits = self.permits();
+            let Some(address) = permits.given.remove(&vm) else {
+                return Ok(());
+            };
+            permits.revoked.push((vm, address));
+        }
+        let turn = self.turn().await;
+        let revoked = mem::take(&mut self.permits().revoked);
+        if revoked.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::new();
+        // Added first: to delete what is not there would fail, and an admission
+        // may have failed before.
+        batch.add(elements(&revoked));
+        batch.delete(elements(&revoked));
+        // The turn ends after this: who is next must find what was not done.
+        let (_turn, done) = apply(turn, batch.to_nftables()).await;
+        if done.is_err() {
+            self.permits().revoked.extend(revoked);
+        }
+        done
     }
-    apply(rules).await
-}
 
-/// Lets these send.
-pub(crate) async fn admit(permits: &[Permit]) -> Result<(), NetworkError> {
-    let mut batch = Batch::new();
-    batch.add(NfListObject::Element(elements(permits)));
-    apply(batch.to_nftables()).await
-}
+    /// Removes the rules, and all members with them.
+    pub(crate) async fn lift(&self) -> Result<(), NetworkError> {
+        let turn = self.turn().await;
+        *self.permits() = Permits::default();
+        let table = || {
+            NfListObject::Table(Table {
+                family: NfFamily::Bridge,
+                name: TABLE.into(),
+                handle: None,
+            })
+        };
+        let mut batch = Batch::new();
+        // Added first, so that removing what is not there is no error.
+        batch.add(table());
+        batch.delete(table());
+        apply(turn, batch.to_nftables()).await.1
+    }
 
-/// Lets this one send no more.
-pub(crate) async fn dismiss(permit: Permit) -> Result<(), NetworkError> {
-    let mut batch = Batch::new();
-    batch.delete(NfListObject::Element(elements(&[permit])));
-    apply(batch.to_nftables()).await
-}
+    async fn turn(&self) -> Turn {
+        self.turn.clone().lock_owned().await
+    }
 
-/// Removes the table.
-pub(crate) async fn remove() -> Result<(), NetworkError> {
-    let table = || Table {
-        family: NfFamily::Bridge,
-        name: TABLE.into(),
-        handle: None,
-    };
-    let mut batch = Batch::new();
-    // Added first, so that removing what is not there is no error.
-    batch.add(NfListObject::Table(table()));
-    batch.delete(NfListObject::Table(table()));
-    apply(batch.to_nftables()).await
+    fn permits(&self) -> MutexGuard<'_, Permits> {
+        self.permits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Runs `nft`, on a thread that may block. Goes on to its end if cancelled.
-async fn apply(rules: Nftables<'static>) -> Result<(), NetworkError> {
-    match tokio::task::spawn_blocking(move || apply_ruleset(&rules)).await {
-        Ok(outcome) => outcome.map_err(|source| NetworkError::Nft {
-            source: Box::new(source),
-        }),
+async fn apply(turn: Turn, rules: Nftables<'static>) -> (Turn, Result<(), NetworkError>) {
+    let run = move || (turn, apply_ruleset(&rules).map_err(NetworkError::from));
+    match tokio::task::spawn_blocking(run).await {
+        Ok(outcome) => outcome,
         Err(broke) => std::panic::resume_unwind(broke.into_panic()),
     }
+}
+
+fn elements(permits: &[Permit]) -> NfListObject<'static> {
+    NfListObject::Element(Element {
+        family: NfFamily::Bridge,
+        table: TABLE.into(),
+        name: SET.into(),
+        elem: permits.iter().map(element).collect(),
+    })
+}
+
+fn element((vm, address): &Permit) -> Expression<'static> {
+    let words = [
+        Link::Tap(*vm).name(),
+        address.mac.to_string(),
+        address.ip.to_string(),
+    ];
+    let words = words
+        .into_iter()
+        .map(|word| Expression::String(word.into()))
+        .collect();
+    Expression::Named(NamedExpression::Concat(words))
 }

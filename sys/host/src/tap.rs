@@ -47,3 +47,16 @@ pub fn create(name: &str) -> io::Result<OwnedFd> {
     unsafe { request::tunsetiff(tun.as_raw_fd(), &raw const request) }?;
     Ok(tun.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_the_kernel_would_cut_is_refused() {
+        for name in ["", "sixteen-letters-", "with\0zero"] {
+            let error = create(name).expect_err("no name");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What exists when, and what is left.
+
+use crate::guest::{Guest, alone, family};
+use forkyard_network::{Link, NetworkError, Networks, Subnet};
+use forkyard_types::{FamilyId, Member, VmId};
+use nftables::{
+    helper::{DEFAULT_ARGS, DEFAULT_NFT, apply_ruleset_raw, get_current_ruleset},
+    schema::{NfListObject, NfObject},
+};
+
+/// The rules' table if it is there, and in it the number of members.
+fn members() -> Option<usize> {
+    let ruleset = get_current_ruleset().expect("nft lists");
+    ruleset.objects.iter().find_map(|object| {
+        let NfObject::ListObject(NfListObject::Set(set)) = object else {
+            return None;
+        };
+        let count = set.elem.as_ref().map_or(0, |members| members.len());
+        (set.table == "forkyard").then_some(count)
+    })
+}
+
+#[test]
+fn taps_go_with_their_descriptors_and_bridges_with_their_families() {
+    alone(|networks| async move {
+        let [guest] = family(&networks, 0).await;
+        let (bridge, tap) = (Link::Bridge(guest.family), Link::Tap(guest.vm));
+        let mut links = networks.links().await.expect("listed");
+        links.sort_by_key(|link| link.name());
+        assert_eq!(links, [bridge, tap]);
+        let family = guest.family;
+        drop(guest);
+        assert_eq!(networks.links().await.expect("listed"), [bridge]);
+        networks.remove_family(family).await.expect("removed");
+        let again = networks.remove_family(family).await;
+        again.expect("removing nothing is no error");
+        assert_eq!(networks.links().await.expect("listed"), []);
+    });
+}
+
+#[test]
+fn those_who_are_forgotten_leave_nothing_in_the_rules() {
+    alone(|networks| async move {
+        let subnet = Subnet::of(7).expect("room");
+        let guests: Vec<_> = (0..20)
+            .filter_map(|member| Some((VmId::random(), subnet.address(Member(member))?)))
+            .collect();
+        networks.admit(&guests).await.expect("admitted");
+        assert_eq!(members(), Some(20));
+        let going = guests[1..].iter().map(|(vm, _)| networks.forget(*vm));
+        for gone in futures::future::join_all(going).await {
+            gone.expect("forgotten");
+        }
+        assert_eq!(members(), Some(1));
+    });
+}
+
+#[test]
+fn whoever_is_not_in_the_rules_can_be_forgotten() {
+    alone(|networks| async move {
+        let [guest] = family(&networks, 0).await;
+        let flush = r#"{"nftables": [{"flush": {"set": {"family": "bridge", "table": "forkyard", "name": "members"}}}]}"#;
+        apply_ruleset_raw(flush, DEFAULT_NFT, DEFAULT_ARGS).expect("flushed");
+        networks.forget(guest.vm).await.expect("forgotten");
+        let never_admitted = networks.forget(VmId::random()).await;
+        never_admitted.expect("nothing to do");
+    });
+}
+
+#[test]
+fn one_who_gives_up_waiting_is_forgotten_with_the_next() {
+    alone(|networks| async move {
+        let [a, b] = family(&networks, 0).await;
+        {
+            let first = networks.forget(a.vm);
+            let mut given_up = std::pin::pin!(networks.forget(b.vm));
+            let (done, ()) = futures::join!(first, async {
+                assert!(futures::poll!(&mut given_up).is_pending());
+            });
+            done.expect("forgotten");
+        }
+        let c = Guest::new(&networks, a.family, 0, 2).await;
+        networks.forget(c.vm).await.expect("forgotten");
+        assert_eq!(members(), Some(0));
+    });
+}
+
+#[test]
+fn a_new_owner_starts_with_rules_of_its_own() {
+    alone(|networks| async move {
+        let [a, b] = family(&networks, 0).await;
+        drop(networks);
+        let networks = Networks::open().await.expect("taken over");
+        assert_eq!(members(), Some(0));
+        let packet = a.packet_to(&b);
+        a.send(&packet);
+        assert!(b.misses(&packet), "not admitted by this one");
+        let admitted = networks.admit(&[(a.vm, a.address)]).await;
+        admitted.expect("admitted");
+        a.send(&packet);
+        assert!(b.receives(&packet), "its port is still open");
+    });
+}
+
+#[test]
+fn removed_rules_are_gone() {
+    alone(|networks| async move {
+        assert_eq!(members(), Some(0));
+        networks.remove_rules().await.expect("removed");
+        assert_eq!(members(), None);
+        let again = networks.remove_rules().await;
+        again.expect("removing nothing is no error");
+    });
+}
+
+#[test]
+fn a_namespace_has_one_owner() {
+    alone(|first| async move {
+        assert!(matches!(
+            Networks::open().await,
+            Err(NetworkError::Taken { .. })
+        ));
+        drop(first);
+        Networks::open().await.expect("free again");
+    });
+}
+
+#[test]
+fn a_port_of_a_family_without_a_bridge_is_refused() {
+    alone(|networks| async move {
+        let guest = Guest::new(&networks, FamilyId::random(), 0, 0).await;
+        let refused = networks.open_port(guest.family, guest.vm).await;
+        assert!(matches!(refused, Err(NetworkError::NoLink { .. })));
+    });
+}

@@ -1,0 +1,6 @@
+//! Family networks on real bridges and taps, each test in a network namespace
+//! of its own. Takes root.
+
+mod guest;
+mod isolation;
+mod lifecycle;
