@@ -3,7 +3,10 @@
 //! Dropped, it is ended and removed whatever state it is in; if the test is
 //! failing, its logs are shown first.
 
-use crate::{Outcome, Place, Process, Running, guest, remains, slot::Slot};
+use crate::{
+    Outcome, Place, Process, Running, guest, remains,
+    slot::{PREFIX, Slot},
+};
 use forkyard_recipe::{Cache, Recipe};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect, VmState, VmView};
 use serde::de::DeserializeOwned;
@@ -44,9 +47,9 @@ impl Host {
             value.unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`"))
         };
         let (dist, cache) = (variable("FORKYARD_DIST"), variable("FORKYARD_CACHE"));
-        let slot = Slot::wait(&cache);
+        let slot = Slot::wait();
         let folder = tempfile::Builder::new()
-            .prefix("forkyard-e2e.")
+            .prefix(PREFIX)
             .tempdir()
             .expect("a folder");
         // QEMUs are nobody in particular and must find their files.
@@ -235,12 +238,15 @@ impl Host {
         all.filter(|process| process.is(program)).collect()
     }
 
-    /// Kills the one process of this program, and waits until it is gone.
+    /// Kills the process that runs this program, and not one that it has just
+    /// started and that is about to become another.
     #[track_caller]
     pub fn kill_9(&self, program: &str) {
-        let processes = self.processes(program);
-        let [process] = processes.as_slice() else {
-            panic!("one {program} was expected: {processes:?}");
+        let all = self.processes(program);
+        let is_child = |process: &Process| all.iter().any(|p| p.pid == process.parent);
+        let found: Vec<_> = all.iter().filter(|process| !is_child(process)).collect();
+        let [process] = found.as_slice() else {
+            panic!("one {program} was expected: {all:?}");
         };
         process.kill();
     }

@@ -7,7 +7,7 @@
 use forkyard_sys_host::process::PidFd;
 use nix::{
     mount::{MsFlags, mount},
-    poll::{PollFd, PollFlags, PollTimeout, poll},
+    poll::{PollFd, PollFlags, poll},
     sched::{CloneFlags, unshare},
     unistd::geteuid,
 };
@@ -39,21 +39,32 @@ pub struct Place {
 pub struct Process {
     /// Its number.
     pub pid: u32,
+    /// Its parent's.
+    pub parent: u32,
     /// Its command line, words apart by spaces.
     pub command: String,
 }
 
 impl Process {
-    /// Kills it as a crash would, and waits until it is gone with all it had
-    /// open. One that has ended already is no error.
+    /// Kills it as a crash would; see [`Process::end`].
+    #[track_caller]
     pub fn kill(&self) {
-        let Ok(process) = PidFd::open(self.pid) else {
-            return;
+        self.end().expect("root may kill, and what is killed dies");
+    }
+
+    /// Kills it, and waits until it is gone with all it had open. One that has
+    /// ended already is no error.
+    pub fn end(&self) -> io::Result<()> {
+        let process = match PidFd::open(self.pid) {
+            Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => return Ok(()),
+            other => other?,
         };
-        process.kill().expect("root may kill");
+        process.kill()?;
         let mut ends = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-        let ended = poll(&mut ends, TO_DIE).expect("poll");
-        assert_eq!(ended, 1, "{} does not die", self.command);
+        match poll(&mut ends, TO_DIE)? {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Whether it runs this program.
@@ -99,20 +110,7 @@ impl Place {
 
     /// Every process in it.
     pub fn processes(&self) -> Vec<Process> {
-        let numbers = fs::read_dir("/proc").expect("/proc").flatten();
-        let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        numbers
-            .filter_map(|pid| {
-                let folder = PathBuf::from(format!("/proc/{pid}"));
-                (namespace(&folder).ok()? == self.network).then_some(())?;
-                let words = fs::read(folder.join("cmdline")).ok()?;
-                // A process that has ended and waits for its parent has none.
-                let command = String::from_utf8_lossy(&words)
-                    .trim_end_matches('\0')
-                    .replace('\0', " ");
-                (!command.is_empty()).then_some(Process { pid, command })
-            })
-            .collect()
+        processes(|folder| namespace(folder).is_ok_and(|it| it == self.network))
     }
 
     /// Mount points at or under a folder.
@@ -140,12 +138,36 @@ impl Drop for Place {
         // What is killed cannot start anything more; what it has just started
         // is seen the next time.
         while let left @ [_, ..] = self.processes().as_slice() {
-            left.iter().for_each(Process::kill);
+            if let Err(error) = left.iter().try_for_each(Process::end) {
+                return eprintln!("{left:?} stay: {error}");
+            }
         }
-        if let Err(error) = remove_groups(&self.cgroup) {
-            eprintln!("{} stays: {error}", self.cgroup.display());
-        }
+        remove_groups(&self.cgroup);
     }
+}
+
+/// Every process whose folder in `/proc` is one of those wanted.
+pub(crate) fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<Process> {
+    let numbers = fs::read_dir("/proc").expect("/proc").flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers
+        .filter_map(|pid: u32| {
+            let folder = PathBuf::from(format!("/proc/{pid}"));
+            wanted(&folder).then_some(())?;
+            let words = fs::read(folder.join("cmdline")).ok()?;
+            let words = String::from_utf8_lossy(&words);
+            let command = words.trim_end_matches('\0').replace('\0', " ");
+            let stat = fs::read_to_string(folder.join("stat")).ok()?;
+            // After the name, which may hold anything, come state and parent.
+            let parent = stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()?;
+            // A process that has ended and waits for its parent has no words.
+            (!command.is_empty()).then_some(Process {
+                pid,
+                parent,
+                command,
+            })
+        })
+        .collect()
 }
 
 fn enter(cgroup: &Path) {
@@ -162,7 +184,7 @@ fn namespace(process: &Path) -> io::Result<u64> {
 }
 
 /// Where cgroups of version 2 are.
-fn cgroups() -> PathBuf {
+pub(crate) fn cgroups() -> PathBuf {
     let mounts = fs::read_to_string(MOUNTS).expect("own mounts");
     let found = mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
@@ -172,11 +194,16 @@ fn cgroups() -> PathBuf {
     found.expect("cgroups of version 2 are mounted")
 }
 
-fn remove_groups(group: &Path) -> io::Result<()> {
-    for child in fs::read_dir(group)?.flatten() {
-        if child.file_type()?.is_dir() {
-            remove_groups(&child.path())?;
-        }
+/// Removes a cgroup and those in it, of which none has a process any more.
+pub(crate) fn remove_groups(group: &Path) {
+    let children = fs::read_dir(group).into_iter().flatten().flatten();
+    for child in children.filter(|child| child.path().is_dir()) {
+        remove_groups(&child.path());
     }
-    fs::remove_dir(group)
+    match fs::remove_dir(group) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            eprintln!("{} stays: {error}", group.display());
+        }
+        Ok(()) | Err(_) => {}
+    }
 }

@@ -4,6 +4,8 @@ use forkyard_e2e::Host;
 use forkyard_types::{Diagnosis, ForkResponse, VmState, VmView};
 use std::{thread::sleep, time::Duration};
 
+const QEMU: &str = "qemu-system-x86_64";
+
 /// Repairs, and finds nothing more to repair.
 #[track_caller]
 fn repair(host: &Host) {
@@ -60,13 +62,18 @@ fn vms_outlive_their_daemon_and_the_next_one_takes_them_over() {
 
 #[test]
 fn nothing_is_left_after_the_daemons_kill_9_in_the_middle_of_forks_and_doctor() {
-    const MOMENTS: u32 = 6;
+    const MOMENTS: u32 = 8;
     let host = Host::with_p([]);
     let whole: ForkResponse = host.json(["fork", "p", "-n", "4"]);
     let whole = Duration::from_micros(whole.report.ready_us);
+    remove_clones(&host);
     for moment in 1..=MOMENTS {
         let fork = host.start(["fork", "p", "-n", "4"], "");
-        sleep(whole * moment / (MOMENTS + 1));
+        match moment {
+            // The daemon has just started a process, and hardly knows it yet.
+            1..=3 => while host.processes(QEMU).len() < 2 {},
+            _ => sleep(whole * (moment - 3) / (MOMENTS - 2)),
+        }
         host.kill_9("forkyardd");
         // Whether it was done already is a matter of luck, and of no matter.
         fork.wait();
@@ -77,6 +84,8 @@ fn nothing_is_left_after_the_daemons_kill_9_in_the_middle_of_forks_and_doctor() 
             "at moment {moment} the parent was lost"
         );
         all_answer(&host, &vms);
+        let qemus = host.processes(QEMU);
+        assert_eq!(qemus.len(), vms.len(), "after moment {moment}: {qemus:#?}");
         remove_clones(&host);
 
         // Memory and disk go on where they were, also to the next clones.
@@ -128,7 +137,7 @@ fn a_clone_whose_qemu_is_killed_counts_as_stopped_and_can_be_removed() {
     let host = Host::with_p([]);
     let clones = host.fork("p", 2);
     let pid = clones[0].pid.expect("it runs");
-    let qemus = host.processes("qemu-system-x86_64");
+    let qemus = host.processes(QEMU);
     qemus.iter().find(|q| q.pid == pid).expect("it runs").kill();
     host.wait_stopped("p-1");
     assert_eq!(host.sh("p-2", "hostname"), "p-2");
@@ -144,7 +153,7 @@ fn a_vm_that_dies_while_no_daemon_runs_counts_as_stopped() {
     let host = Host::with_p([]);
     let clone = host.fork("p", 1).remove(0);
     host.kill_9("forkyardd");
-    let qemus = host.processes("qemu-system-x86_64");
+    let qemus = host.processes(QEMU);
     qemus
         .iter()
         .find(|q| Some(q.pid) == clone.pid)
