@@ -11,6 +11,7 @@ use forkyard_recipe::{Cache, Recipe};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect, VmState, VmView};
 use serde::de::DeserializeOwned;
 use std::{
+    collections::BTreeSet,
     env,
     ffi::{OsStr, OsString},
     fs,
@@ -238,17 +239,46 @@ impl Host {
         all.filter(|process| process.is(program)).collect()
     }
 
-    /// Kills the process that runs this program, and not one that it has just
+    /// The process that runs this program, and not one that it has just
     /// started and that is about to become another.
     #[track_caller]
-    pub fn kill_9(&self, program: &str) {
+    fn process(&self, program: &str) -> Process {
         let all = self.processes(program);
         let is_child = |process: &Process| all.iter().any(|p| p.pid == process.parent);
-        let found: Vec<_> = all.iter().filter(|process| !is_child(process)).collect();
-        let [process] = found.as_slice() else {
-            panic!("one {program} was expected: {all:?}");
-        };
-        process.kill();
+        let mut found = all.iter().filter(|process| !is_child(process));
+        match (found.next(), found.next()) {
+            (Some(process), None) => process.clone(),
+            (_, _) => panic!("one {program} was expected: {all:?}"),
+        }
+    }
+
+    /// Kills the process that runs this program.
+    #[track_caller]
+    pub fn kill_9(&self, program: &str) {
+        self.process(program).kill();
+    }
+
+    /// The same, at the moment at which it has started so many more processes,
+    /// which hardly know yet what they are. False if it never starts as many
+    /// before `over`.
+    pub fn kill_9_as_it_starts(
+        &self,
+        program: &str,
+        count: usize,
+        over: impl Fn() -> bool,
+    ) -> bool {
+        let process = self.process(program);
+        let before = process.children();
+        let mut started = BTreeSet::new();
+        while !over() {
+            let now = process.children();
+            started.extend(now.into_iter().filter(|pid| !before.contains(pid)));
+            if started.len() >= count {
+                process.kill();
+                return true;
+            }
+        }
+        false
     }
 
     /// Everything that is left behind.

@@ -70,6 +70,11 @@ impl Running {
         }
     }
 
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        self.stdout.is_finished() && self.stderr.is_finished()
+    }
+
     /// Waits for its end; one that takes too long is ended, and is a failure.
     #[track_caller]
     pub fn wait(mut self) -> Outcome {

@@ -12,6 +12,7 @@ use nix::{
     unistd::geteuid,
 };
 use std::{
+    collections::BTreeSet,
     fs, io,
     os::{fd::AsFd, linux::fs::MetadataExt},
     path::{Path, PathBuf},
@@ -65,6 +66,18 @@ impl Process {
             0 => Err(io::ErrorKind::TimedOut.into()),
             _ => Ok(()),
         }
+    }
+
+    /// Numbers of the processes it has started and that have not been reaped.
+    pub fn children(&self) -> BTreeSet<u32> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
+        let threads = threads.into_iter().flatten().flatten();
+        let lists = threads.filter_map(|it| fs::read_to_string(it.path().join("children")).ok());
+        let numbers = |list: String| -> Vec<u32> {
+            let words = list.split_whitespace();
+            words.filter_map(|word| word.parse().ok()).collect()
+        };
+        lists.flat_map(numbers).collect()
     }
 
     /// Whether it runs this program.

@@ -138,6 +138,9 @@ pub struct ForkReport {
     pub pages_scanned: PageCount,
     /// Pages of them that hold data and went into the image.
     pub pages_captured: PageCount,
+    /// From the publication of the image until the last clone's vCPUs ran, a
+    /// length.
+    pub load_us: u64,
     /// Until the last clone's vCPUs ran.
     pub running_us: u64,
     /// Until the last clone's user code went on, with its own identity.

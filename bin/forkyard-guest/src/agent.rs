@@ -19,7 +19,7 @@ pub mod userland;
 
 use crate::{AGENT, PROGRAM};
 use calls::Calls;
-use forkyard_guestlink::{Cloned, FrameReader, Identify, ToGuest, ToHost, VERSION};
+use forkyard_guestlink::{Cloned, FrameReader, Identify, ReadError, ToGuest, ToHost, VERSION};
 use forkyard_types::{Epoch, ForkId};
 use outbox::Outbox;
 use sessions::Sessions;
@@ -46,8 +46,7 @@ pub fn supervise() -> ExitCode {
 
 /// The agent proper. Returns only if it cannot go on.
 pub fn work() -> ExitCode {
-    // Between a clone's waking and its user code stands only this process.
-    // Without the right to it, it is merely slower.
+    // What is sent to the console's session is not meant for us.
     let _ = nix::unistd::setsid();
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
@@ -90,8 +89,9 @@ fn serve() -> Result<(), String> {
     loop {
         match messages.read_message::<ToGuest>() {
             Ok(Some(message)) => agent.act(message),
-            Ok(None) => return Err("the port was closed".to_owned()),
-            Err(error) => eprintln!("forkyard-guest: from the host: {error}"),
+            Ok(None) => messages.abandon(),
+            Err(ReadError::Frame(error)) => eprintln!("forkyard-guest: from the host: {error}"),
+            Err(error) => return Err(format!("read from the host: {error:?}")),
         }
     }
 }
@@ -117,7 +117,9 @@ impl Agent {
     fn hello(&mut self) {
         self.sessions.detach_all();
         self.calls.fail_all(None, calls::HOST_RESTARTED);
-        self.outbox.push(ToHost::Hello {
+        self.outbox.clear();
+        // Past the queue: an earlier host may have died holding us still.
+        self.outbox.say_now(&ToHost::Hello {
             version: VERSION,
             epoch: self.epoch,
         });
@@ -167,6 +169,7 @@ impl Agent {
         } else {
             Vec::new()
         };
+        self.userland.take_in_hooks();
         self.userland.thaw();
         if let Some(Cloned {
             id,

@@ -61,7 +61,8 @@ fn dispatch(words: &[String]) -> Result<ExitCode, Failure> {
     let client = Client::from_env();
     match words.as_slice() {
         [] => return Err(Failure::Usage("no command".into())),
-        ["run", rest @ ..] if !asks_help(rest) => return run::run(&client, rest),
+        words if asks_help(words) => print!("{HELP}"),
+        ["run", rest @ ..] => return run::run(&client, rest),
         ["id"] => println!("{}", client.id()?),
         ["ticket", count] => println!("{}", client.request_ticket(number(count)?)?.id),
         ["clone", ticket] => match client.clone_vm(self::ticket(ticket)?)? {
@@ -83,7 +84,6 @@ fn dispatch(words: &[String]) -> Result<ExitCode, Failure> {
             }
         }
         ["kill", ticket] => client.kill(self::ticket(ticket)?)?,
-        words if asks_help(words) => print!("{HELP}"),
         [word, ..] => {
             return Err(Failure::Usage(format!(
                 "{word}: no such command, or not with these words"

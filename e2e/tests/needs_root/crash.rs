@@ -62,19 +62,24 @@ fn vms_outlive_their_daemon_and_the_next_one_takes_them_over() {
 
 #[test]
 fn nothing_is_left_after_the_daemons_kill_9_in_the_middle_of_forks_and_doctor() {
-    const MOMENTS: u32 = 8;
+    // As the daemon starts this or that process of those a fork takes, and at
+    // these parts of the whole.
+    const STARTS: u32 = 5;
+    const PARTS: u32 = 4;
     let host = Host::with_p([]);
     let whole: ForkResponse = host.json(["fork", "p", "-n", "4"]);
     let whole = Duration::from_micros(whole.report.ready_us);
     remove_clones(&host);
-    for moment in 1..=MOMENTS {
+    for moment in 1..=STARTS + PARTS {
         let fork = host.start(["fork", "p", "-n", "4"], "");
-        match moment {
-            // The daemon has just started a process, and hardly knows it yet.
-            1..=3 => while host.processes(QEMU).len() < 2 {},
-            _ => sleep(whole * (moment - 3) / (MOMENTS - 2)),
+        let killed = moment <= STARTS && {
+            let count = usize::try_from(moment).expect("few");
+            host.kill_9_as_it_starts("forkyardd", count, || fork.is_over())
+        };
+        if !killed {
+            sleep(whole * moment.saturating_sub(STARTS) / (PARTS + 1));
+            host.kill_9("forkyardd");
         }
-        host.kill_9("forkyardd");
         // Whether it was done already is a matter of luck, and of no matter.
         fork.wait();
         repair(&host);

@@ -1,9 +1,10 @@
 //! What a measurement ran on.
 
+use forkyard_types::PageCount;
 use serde::Serialize;
 use std::{fs, process::Command, thread};
 
-/// What a measurement ran on.
+/// What a measurement ran on. What cannot be found out is left empty.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Facts {
     /// Cores.
@@ -14,28 +15,85 @@ pub struct Facts {
     pub kernel: String,
     /// QEMU's version.
     pub qemu: String,
-    /// Private memory of the parent when measuring began, in MiB.
-    pub private_mib: u64,
+    /// The accelerator of every guest.
+    pub accel: &'static str,
+    /// The revision of the tree it was started in, if it was.
+    pub revision: String,
+    /// The host's load averages before it began: what else was going on.
+    pub load: String,
+    /// Private memory of a parent when measuring began.
+    pub private_pages: PageCount,
 }
 
 /// Looks around.
 pub fn facts() -> Facts {
-    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let processors = read("/proc/cpuinfo");
     let model = processors
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let qemu = Command::new("qemu-system-x86_64").arg("--version").output();
-    let qemu = qemu
-        .map(|said| String::from_utf8_lossy(&said.stdout).into_owned())
-        .unwrap_or_default();
     Facts {
         cores: thread::available_parallelism().map_or(0, |cores| cores.get()),
         processor: model.map(|(_, name)| name.to_owned()).unwrap_or_default(),
-        kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
-            .unwrap_or_default()
-            .trim()
-            .to_owned(),
-        qemu: qemu.lines().next().unwrap_or_default().to_owned(),
-        private_mib: 0,
+        kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+        qemu: said("qemu-system-x86_64", &["--version"]),
+        accel: "tcg",
+        revision: said("git", &["describe", "--always", "--dirty"]),
+        load: read("/proc/loadavg").trim().to_owned(),
+        private_pages: PageCount::default(),
+    }
+}
+
+/// CPU time, in ms, that these processes have used. One that has ended has
+/// used none.
+pub fn cpu_ms(processes: impl IntoIterator<Item = u32>) -> f64 {
+    /// Linux counts in hundredths of a second, whatever its own clock.
+    const TICK_MS: f64 = 10.0;
+    let ticks = processes.into_iter().map(|pid| {
+        let stat = read(&format!("/proc/{pid}/stat"));
+        ticks(&stat).unwrap_or_default()
+    });
+    ticks.map(f64::from).sum::<f64>() * TICK_MS
+}
+
+/// User and system time, from the text of /proc/PID/stat.
+fn ticks(stat: &str) -> Option<u32> {
+    // The name, in parentheses, may be anything.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut times = fields.split(' ').skip(11).map(str::parse::<u32>);
+    times.next()?.ok()?.checked_add(times.next()?.ok()?)
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The first line a program says.
+fn said(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output();
+    let text = output.map(|said| String::from_utf8_lossy(&said.stdout).into_owned());
+    let text = text.unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_found_behind_any_name() {
+        let stat = "7 (a) b) c) S 1 7 7 0 -1 4194560 1 2 3 4 130 12 5 6 20 0 1 0";
+        assert_eq!(ticks(stat), Some(142));
+        assert_eq!(ticks(""), None);
+    }
+
+    #[test]
+    fn one_that_works_uses_time() {
+        let this = || cpu_ms([std::process::id()]);
+        let before = this();
+        let mut sum = 0_u64;
+        while this() == before {
+            sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(7));
+        }
+        assert!(this() > before);
     }
 }

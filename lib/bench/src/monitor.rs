@@ -1,15 +1,15 @@
 //! QEMU's monitor, as much of it as the baseline takes.
 
-use anyhow::{Context, Result, bail};
+use crate::{BenchError, qemu::PATIENCE};
 use serde_json::{Value, json};
-use std::{path::Path, time::Duration};
+use std::{io, path::Path, time::Duration};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::UnixStream,
     time::{sleep, timeout},
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(1);
 
 /// A connection to one QEMU.
 #[derive(Debug)]
@@ -17,16 +17,16 @@ pub struct Monitor(BufReader<UnixStream>);
 
 impl Monitor {
     /// Waits for the socket and greets.
-    pub async fn connect(socket: &Path) -> Result<Self> {
+    pub async fn connect(socket: &Path) -> Result<Self, BenchError> {
         let connect = async {
             loop {
                 match UnixStream::connect(socket).await {
                     Ok(stream) => return stream,
-                    Err(_) => sleep(Duration::from_millis(1)).await,
+                    Err(_) => sleep(POLL).await,
                 }
             }
         };
-        let stream = timeout(PATIENCE, connect).await.context("no monitor")?;
+        let stream = within(connect, "QEMU's monitor").await?;
         let mut monitor = Self(BufReader::new(stream));
         monitor.line().await?;
         monitor.ask("qmp_capabilities", json!({})).await?;
@@ -34,50 +34,65 @@ impl Monitor {
     }
 
     /// One command, and what it returns.
-    pub async fn ask(&mut self, command: &str, arguments: Value) -> Result<Value> {
+    pub async fn ask(
+        &mut self,
+        command: &'static str,
+        arguments: Value,
+    ) -> Result<Value, BenchError> {
         let request = json!({"execute": command, "arguments": arguments});
-        self.0
-            .get_mut()
-            .write_all(format!("{request}\n").as_bytes())
-            .await?;
+        let request = format!("{request}\n");
+        let sent = self.0.get_mut().write_all(request.as_bytes()).await;
+        sent.map_err(BenchError::host("write to QEMU's monitor"))?;
         loop {
-            let answer = self.line().await.context(command.to_owned())?;
+            let mut answer = self.line().await?;
             if let Some(error) = answer.get("error") {
-                bail!("{command}: {error}");
+                let answer = error.to_string();
+                return Err(BenchError::Qemu { command, answer });
             }
-            if let Some(value) = answer.get("return") {
-                return Ok(value.clone());
+            // Whatever else it says is news of events.
+            if let Some(value) = answer.get_mut("return") {
+                return Ok(value.take());
             }
         }
     }
 
     /// Asks until the field of the answer has this value.
-    pub async fn until(&mut self, command: &str, field: &str, value: &str) -> Result<()> {
+    pub async fn until(
+        &mut self,
+        command: &'static str,
+        field: &str,
+        value: &str,
+    ) -> Result<(), BenchError> {
         let asking = async {
             loop {
                 let answer = self.ask(command, json!({})).await?;
                 match answer.get(field).and_then(Value::as_str) {
                     Some(now) if now == value => return Ok(()),
                     Some("failed" | "guest-panicked" | "internal-error") => {
-                        bail!("{command}: {answer}")
+                        let answer = answer.to_string();
+                        return Err(BenchError::Qemu { command, answer });
                     }
-                    Some(_) | None => sleep(Duration::from_millis(1)).await,
+                    Some(_) | None => sleep(POLL).await,
                 }
             }
         };
-        timeout(PATIENCE, asking)
-            .await
-            .with_context(|| format!("{command} never said {value}"))?
+        within(asking, "QEMU to finish").await?
     }
 
-    async fn line(&mut self) -> Result<Value> {
+    async fn line(&mut self) -> Result<Value, BenchError> {
+        let failed = BenchError::host("read from QEMU's monitor");
         let mut line = String::new();
-        let read = timeout(PATIENCE, self.0.read_line(&mut line))
-            .await
-            .context("no answer")??;
-        if read == 0 {
-            bail!("QEMU closed its monitor");
+        let read = within(self.0.read_line(&mut line), "QEMU's monitor").await?;
+        match read {
+            Ok(0) => Err(failed(io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => serde_json::from_str(&line).map_err(|error| failed(error.into())),
+            Err(error) => Err(failed(error)),
         }
-        Ok(serde_json::from_str(&line)?)
     }
+}
+
+async fn within<T>(what: impl Future<Output = T>, name: &'static str) -> Result<T, BenchError> {
+    timeout(PATIENCE, what)
+        .await
+        .map_err(|_| BenchError::Silent { what: name })
 }

@@ -1,278 +1,273 @@
-//! The baselines: QEMU by itself, with the same machine, kernel and guest.
+//! The baselines: QEMU by itself, saving and restoring, and booting.
 //!
-//! Migration goes to a file in memory and back by `exec:cat`, the way it is
-//! commonly done; so these QEMUs are not sandboxed, which only helps them. The
-//! guest's network card leads nowhere.
+//! What is saved goes to a file in memory and comes back by `exec:cat`, the
+//! way it is commonly done.
 
-use crate::{Options, Places, Sample, forked::fill, monitor::Monitor};
-use anyhow::{Context, Result, bail};
-use forkyard_guestlink::{ExecOut, Guest};
+use crate::{
+    BenchError, Contender, Options, Places, Sample, SilenceSample,
+    forked::{fill, ms},
+    machine::cpu_ms,
+    monitor::Monitor,
+    qemu::{Parts, Qemu, Start},
+    report::mib,
+    silence::{TALK, during},
+};
 use forkyard_recipe::{Cache, GuestFiles, KernelChoice, Recipe};
-use forkyard_types::ExitStatus;
-use futures::future::try_join_all;
+use forkyard_types::ByteCount;
+use futures::{future::try_join_all, stream};
 use serde_json::json;
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
-    process::Stdio,
-    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
-use tokio::{
-    process::{Child, Command},
-    sync::mpsc,
-    time::{sleep, timeout},
-};
+use tokio::{process::Command, task::spawn_blocking};
 
-const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off";
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// The parent of the baseline.
+/// The parent of the baseline, and what it takes to start others.
 #[derive(Debug)]
 pub struct Plain {
+    // Before the folder: its files must not go while it runs.
+    parent: Qemu,
+    nursery: Nursery,
+}
+
+/// Where QEMUs come from.
+#[derive(Debug)]
+struct Nursery {
     kernel: PathBuf,
     initramfs: PathBuf,
     image: PathBuf,
     memory_mib: u64,
     vcpus: u8,
     folder: tempfile::TempDir,
-    parent: tokio::sync::Mutex<Machine>,
-    count: AtomicU32,
+    /// Makes the names of files different.
+    count: std::sync::atomic::AtomicU32,
 }
 
-/// One QEMU; killed when dropped.
-#[derive(Debug)]
-struct Machine {
-    process: Child,
-    monitor: PathBuf,
-    agent: PathBuf,
-    /// The slice it writes to.
-    slice: PathBuf,
+/// What the parent left for others to restore.
+struct Saved {
+    memory: PathBuf,
+    /// What it wrote to the disk until then.
+    frozen: PathBuf,
+    size: ByteCount,
+    pause: Duration,
+}
+
+/// What became of one clone, and when.
+struct Born {
+    qemu: Qemu,
+    running: Option<Duration>,
+    first_command: Duration,
 }
 
 impl Plain {
     /// Boots it, with as much in its memory as wanted.
-    pub async fn boot(places: &Places, options: &Options) -> Result<Self> {
-        let (places, options) = (places.clone(), options.clone());
-        let found = tokio::task::spawn_blocking(move || -> Result<_> {
+    pub async fn boot(places: &Places, options: &Options) -> Result<Self, BenchError> {
+        let nursery = Nursery::new(places.clone(), options).await?;
+        let parent = nursery.boot().await?;
+        parent.booted().await?;
+        let fill = fill(options.fill_mib);
+        parent.command(&["sh", "-c", &fill]).await?;
+        Ok(Self { nursery, parent })
+    }
+
+    /// Save, and as many restores.
+    pub async fn migrations(&mut self, clones: u16) -> Result<Sample, BenchError> {
+        let begun = Instant::now();
+        let saved = self.save().await?;
+        let nursery = &self.nursery;
+        let restores = (0..clones).map(|_| async {
+            let qemu = nursery.restore(&saved).await?;
+            let mut monitor = qemu.monitor().await?;
+            // It was saved standing still, and so it is restored.
+            monitor.until("query-status", "status", "paused").await?;
+            monitor.ask("cont", json!({})).await?;
+            let running = Some(begun.elapsed());
+            qemu.command(&["hostname"]).await?;
+            Ok::<_, BenchError>(Born {
+                qemu,
+                running,
+                first_command: begun.elapsed(),
+            })
+        });
+        let born = try_join_all(restores).await?;
+        remove(&saved.memory)?;
+        Ok(Sample {
+            pause_ms: Some(ms(saved.pause)),
+            copied_mib: Some(mib(saved.size)),
+            ..sample(Contender::Migrate, clones, born).await?
+        })
+    }
+
+    /// As many cold boots. Their vCPUs run long before there is anything to
+    /// compare with a clone, so only the first command is told.
+    pub async fn boots(&self, clones: u16) -> Result<Sample, BenchError> {
+        let begun = Instant::now();
+        let boots = (0..clones).map(|_| async {
+            let qemu = self.nursery.boot().await?;
+            qemu.booted().await?;
+            qemu.command(&["hostname"]).await?;
+            Ok::<_, BenchError>(Born {
+                qemu,
+                running: None,
+                first_command: begun.elapsed(),
+            })
+        });
+        sample(Contender::Boot, clones, try_join_all(boots).await?).await
+    }
+
+    /// One save while a program in the parent speaks.
+    pub async fn silence(&mut self) -> Result<SilenceSample, BenchError> {
+        let words = self.parent.exec(&["sh", "-c", TALK]).await?;
+        let words = stream::unfold(words, |mut words| async {
+            words.next().await.map(|_| ((), words))
+        });
+        let (saved, silence) = during(words, self.save()).await?;
+        remove(&saved.memory)?;
+        Ok(SilenceSample::new(Contender::Migrate, silence, saved.pause))
+    }
+
+    /// Saves the parent, which then goes on, on a new slice.
+    async fn save(&mut self) -> Result<Saved, BenchError> {
+        let mut monitor = self.parent.monitor().await?;
+        let next = self.nursery.path("qcow2");
+        let memory = self.nursery.path("saved");
+        let stopped = Instant::now();
+        monitor.ask("stop", json!({})).await?;
+        let saved = write(&mut monitor, &next, &memory).await;
+        monitor.ask("cont", json!({})).await?;
+        let pause = stopped.elapsed();
+        saved?;
+        let size = fs::metadata(&memory).map_err(BenchError::host("look at what was saved"))?;
+        Ok(Saved {
+            memory,
+            frozen: self.parent.moved_on(next),
+            size: ByteCount(size.len()),
+            pause,
+        })
+    }
+}
+
+/// Freezes the disk and writes everything else to a file.
+async fn write(monitor: &mut Monitor, next: &Path, memory: &Path) -> Result<(), BenchError> {
+    let stem = next.file_stem().unwrap_or_default().to_string_lossy();
+    // A node's name begins with a letter.
+    let overlay = json!({
+        "device": "disk0",
+        "snapshot-file": next,
+        "format": "qcow2",
+        "snapshot-node-name": format!("slice-{stem}"),
+    });
+    monitor.ask("blockdev-snapshot-sync", overlay).await?;
+    let unlimited = json!({"max-bandwidth": 1_u64 << 40});
+    monitor.ask("migrate-set-parameters", unlimited).await?;
+    let uri = json!({"uri": format!("exec:cat >{}", memory.display())});
+    monitor.ask("migrate", uri).await?;
+    monitor.until("query-migrate", "status", "completed").await
+}
+
+impl Nursery {
+    async fn new(places: Places, options: &Options) -> Result<Self, BenchError> {
+        let build = spawn_blocking(move || -> Result<_, BenchError> {
             let cache = Cache::new(&places.cache);
             let kernel = cache.kernel(&KernelChoice::Debian, |_| {})?;
-            let initramfs =
-                cache.initramfs(&kernel, &GuestFiles::in_dir(&places.share.join("guest")))?;
-            let image = cache.image(
-                &Recipe::load(&places.share.join("images/tiny.toml"))?,
-                |_| {},
-            )?;
+            let files = GuestFiles::in_dir(&places.share.join("guest"));
+            let initramfs = cache.initramfs(&kernel, &files)?;
+            let recipe = Recipe::load(&places.share.join("images/tiny.toml"))?;
+            let image = cache.image(&recipe, |_| {})?;
             Ok((kernel.image, initramfs, image.path))
         });
-        let (kernel, initramfs, image) = found.await??;
-        let folder = tempfile::Builder::new()
-            .prefix("forkyard-bench.")
-            .tempdir_in("/dev/shm")?;
-        let mut this = Self {
+        let (kernel, initramfs, image) = build
+            .await
+            .map_err(io::Error::from)
+            .map_err(BenchError::host("wait for the build"))??;
+        Ok(Self {
             kernel,
             initramfs,
             image,
             memory_mib: options.memory_mib,
             vcpus: options.vcpus,
-            parent: tokio::sync::Mutex::new(Machine::none()?),
-            folder,
-            count: AtomicU32::new(0),
+            folder: tempfile::Builder::new()
+                .prefix("forkyard-bench.")
+                .tempdir_in("/dev/shm")
+                .map_err(BenchError::host("make a folder in /dev/shm"))?,
+            count: Default::default(),
+        })
+    }
+
+    async fn boot(&self) -> Result<Qemu, BenchError> {
+        let start = Start::Boot {
+            kernel: &self.kernel,
+            initramfs: &self.initramfs,
         };
-        let parent = this.start(None).await?;
-        parent
-            .command(&["sh", "-c", &fill(options.fill_mib)], true)
-            .await?;
-        this.parent = tokio::sync::Mutex::new(parent);
-        Ok(this)
+        self.start(start, &self.image, "raw").await
     }
 
-    /// Save, and as many restores.
-    pub async fn migrate(&self, clones: u16) -> Result<Sample> {
-        let mut parent = self.parent.lock().await;
-        let mut monitor = Monitor::connect(&parent.monitor).await?;
-        let saved = self.folder.path().join("saved");
-        let next = self.path("qcow2");
-        let begun = Instant::now();
-        monitor.ask("stop", json!({})).await?;
-        let stopped = Instant::now();
-        let node = json!({"device": "disk0", "snapshot-file": next, "format": "qcow2", "snapshot-node-name": name(&next)});
-        monitor.ask("blockdev-snapshot-sync", node).await?;
-        let unlimited = json!({"max-bandwidth": 1_u64 << 40});
-        monitor.ask("migrate-set-parameters", unlimited).await?;
-        monitor
-            .ask(
-                "migrate",
-                json!({"uri": format!("exec:cat >{}", saved.display())}),
-            )
-            .await?;
-        monitor
-            .until("query-migrate", "status", "completed")
-            .await?;
-        monitor.ask("cont", json!({})).await?;
-        let pause = stopped.elapsed();
-        let frozen = std::mem::replace(&mut parent.slice, next);
-        let restores = (0..clones).map(|_| async {
-            let clone = self.start(Some((&frozen, &saved))).await?;
-            let mut monitor = Monitor::connect(&clone.monitor).await?;
-            // It was saved standing still, and so it is restored.
-            monitor.until("query-status", "status", "paused").await?;
-            monitor.ask("cont", json!({})).await?;
-            let running = begun.elapsed();
-            clone.command(&["hostname"], false).await?;
-            Ok::<_, anyhow::Error>((clone, running, begun.elapsed()))
-        });
-        let restored = try_join_all(restores).await?;
-        fs::remove_file(&saved)?;
-        sample("migrate", clones, restored, Some(pause)).await
+    async fn restore(&self, saved: &Saved) -> Result<Qemu, BenchError> {
+        let start = Start::Restore {
+            saved: &saved.memory,
+        };
+        self.start(start, &saved.frozen, "qcow2").await
     }
 
-    /// As many cold boots.
-    pub async fn boots(&self, clones: u16) -> Result<Sample> {
-        let begun = Instant::now();
-        let boots = (0..clones).map(|_| async {
-            let machine = self.start(None).await?;
-            let running = begun.elapsed();
-            machine.command(&["hostname"], true).await?;
-            Ok::<_, anyhow::Error>((machine, running, begun.elapsed()))
-        });
-        sample("boot", clones, try_join_all(boots).await?, None).await
-    }
-
-    /// A QEMU that boots, or restores what was saved over a frozen disk.
-    async fn start(&self, restore: Option<(&Path, &Path)>) -> Result<Machine> {
+    async fn start(
+        &self,
+        start: Start<'_>,
+        backing: &Path,
+        format: &str,
+    ) -> Result<Qemu, BenchError> {
         let slice = self.path("qcow2");
-        let (backing, format) = match restore {
-            Some((frozen, _)) => (frozen, "qcow2"),
-            None => (self.image.as_path(), "raw"),
-        };
+        let failed = BenchError::host("make a slice with qemu-img");
         let made = Command::new("qemu-img")
             .args(["create", "-q", "-f", "qcow2", "-F", format, "-b"])
             .arg(backing)
             .arg(&slice)
             .status()
-            .await?;
+            .await
+            .map_err(&failed)?;
         if !made.success() {
-            bail!("qemu-img failed");
+            return Err(failed(io::Error::other(made.to_string())));
         }
-        let (monitor, agent) = (self.path("qmp"), self.path("agent"));
-        let mut command = Command::new("qemu-system-x86_64");
-        command
-            .args("-nodefaults -no-user-config -display none -vga none -no-reboot -M q35 -accel tcg -cpu max".split(' '))
-            .args(["-global", "apic-common.vapic=off", "-smp", &self.vcpus.to_string()])
-            .args(["-m", &self.memory_mib.to_string(), "-serial", "null"])
-            .arg("-qmp")
-            .arg(format!("unix:{},server=on,wait=off", monitor.display()))
-            .args(["-device", "virtio-serial-pci,id=serial0,addr=4", "-chardev"])
-            .arg(format!("socket,id=agent,path={},server=on,wait=off", agent.display()))
-            .args(["-device", "virtserialport,bus=serial0.0,chardev=agent,name=org.forkyard.agent"])
-            .args(["-device", "virtio-balloon-pci,id=balloon0,addr=5,free-page-reporting=on"])
-            .arg("-drive")
-            // The parent goes on writing its own disk, which holds a lock.
-            .arg(format!("if=none,id=disk0,format=qcow2,file={},file.locking=off,backing.file.locking=off", slice.display()))
-            .args(["-device", "virtio-blk-pci,addr=2,drive=disk0"])
-            .args(["-netdev", "hubport,id=net0,hubid=0"])
-            .args(["-device", "virtio-net-pci,id=nic0,addr=3,netdev=net0,romfile="]);
-        match restore {
-            Some((_, saved)) => command
-                .arg("-incoming")
-                .arg(format!("exec:cat {}", saved.display())),
-            None => command
-                .arg("-kernel")
-                .arg(&self.kernel)
-                .arg("-initrd")
-                .arg(&self.initramfs)
-                .args(["-append", CMDLINE]),
-        };
-        let process = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()?;
-        Ok(Machine {
-            process,
-            monitor,
-            agent,
+        Qemu::start(Parts {
+            vcpus: self.vcpus,
+            memory_mib: self.memory_mib,
             slice,
+            monitor: self.path("qmp"),
+            agent: self.path("agent"),
+            start,
         })
     }
 
     fn path(&self, kind: &str) -> PathBuf {
-        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let number = self
+            .count
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.folder.path().join(format!("{number}.{kind}"))
     }
 }
 
-impl Machine {
-    fn none() -> Result<Self> {
-        let process = Command::new("true").kill_on_drop(true).spawn()?;
-        Ok(Self {
-            process,
-            monitor: PathBuf::new(),
-            agent: PathBuf::new(),
-            slice: PathBuf::new(),
-        })
+/// What the slowest of the clones came to; they end.
+async fn sample(contender: Contender, clones: u16, born: Vec<Born>) -> Result<Sample, BenchError> {
+    let first_command = born.iter().map(|clone| clone.first_command).max();
+    let running = born.iter().filter_map(|clone| clone.running).max();
+    let cpu = cpu_ms(born.iter().filter_map(|clone| clone.qemu.pid()));
+    for Born { qemu, .. } in born {
+        let slice = qemu.slice().to_owned();
+        qemu.end().await?;
+        remove(&slice)?;
     }
-
-    /// Runs a command in the guest to its end; `booting`: once it is up.
-    async fn command(&self, argv: &[&str], booting: bool) -> Result<()> {
-        let argv = argv.iter().map(|word| (*word).to_owned()).collect();
-        let (calls, _calls) = mpsc::channel(1);
-        let guest = timeout(PATIENCE, async {
-            loop {
-                match Guest::connect(&self.agent, calls.clone()).await {
-                    Ok(guest) => return guest,
-                    Err(_) => sleep(Duration::from_millis(1)).await,
-                }
-            }
-        })
-        .await
-        .context("no agent")?;
-        if booting {
-            guest.hello(PATIENCE).await?;
-        }
-        let mut running = guest.exec(argv, Vec::new()).await?;
-        loop {
-            match timeout(PATIENCE, running.next())
-                .await
-                .context("the guest is silent")?
-            {
-                Some(ExecOut::Output { .. }) => {}
-                Some(ExecOut::Ended(ExitStatus::Code(0))) => return Ok(()),
-                failed @ (Some(ExecOut::Ended(_) | ExecOut::NotStarted(_) | ExecOut::Lost(_))
-                | None) => {
-                    bail!("the command failed: {failed:?}")
-                }
-            }
-        }
-    }
-}
-
-async fn sample(
-    contender: &str,
-    clones: u16,
-    machines: Vec<(Machine, Duration, Duration)>,
-    pause: Option<Duration>,
-) -> Result<Sample> {
-    let last =
-        |times: Vec<Duration>| times.into_iter().max().unwrap_or_default().as_secs_f64() * 1e3;
-    let sample = Sample {
-        contender: contender.to_owned(),
+    Ok(Sample {
+        contender,
         clones,
-        running_ms: last(machines.iter().map(|(_, running, _)| *running).collect()),
-        first_command_ms: last(machines.iter().map(|(_, _, command)| *command).collect()),
-        pause_ms: pause.map(|pause| pause.as_secs_f64() * 1e3),
-    };
-    for (mut machine, _, _) in machines {
-        machine.process.kill().await?;
-        fs::remove_file(&machine.slice)?;
-    }
-    Ok(sample)
+        running_ms: running.map(ms),
+        first_command_ms: first_command.map(ms).unwrap_or_default(),
+        cpu_ms: cpu / f64::from(clones),
+        pause_ms: None,
+        copied_mib: None,
+        report: None,
+    })
 }
 
-/// A node's name: QEMU wants letters first and none of a path's.
-fn name(slice: &Path) -> String {
-    let stem = slice.file_stem().unwrap_or_default().to_string_lossy();
-    format!("slice-{stem}")
+fn remove(file: &Path) -> Result<(), BenchError> {
+    fs::remove_file(file).map_err(BenchError::host("remove a file of the baseline"))
 }

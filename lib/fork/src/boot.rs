@@ -6,13 +6,13 @@ use crate::{
     vm::{Body, Vm, network_of},
 };
 use forkyard_disk::{Backing, Format};
-use forkyard_guestlink::{Guest, Identify};
+use forkyard_guestlink::{Guest, Identify, LinkError};
 use forkyard_store::VmRecord;
 use forkyard_types::{
     ByteCount, Epoch, FamilyId, Member, RunRequest, VmId, VmName, VmState, VmView,
 };
 use forkyard_vmm::{Accel, BootSpec, Engine, Kernel, Machine as _, Owner, Probe};
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 /// How long a guest may take until its agent answers; slow hosts are slow.
@@ -137,10 +137,20 @@ impl Host {
         let (sender, calls) = mpsc::channel(crate::calls::WAITING);
         let guest = Guest::connect(machine.agent_socket(), sender).await?;
         let dead = machine.exited();
-        tokio::select! {
-            said = guest.hello(BOOT) => said?,
-            exit = dead => return Err(HostError::Invalid(format!("the guest ended while booting: {}", exit.stderr.trim()))),
+        let up = tokio::select! {
+            said = guest.hello(BOOT) => said.map(drop),
+            _ = dead => Err(LinkError::Closed),
         };
+        if let Err(source) = up {
+            let console = self
+                .folders
+                .sockets(record.id)
+                .join(forkyard_vmm::files::CONSOLE);
+            return Err(HostError::Boot {
+                console: last_words(&console),
+                source,
+            });
+        }
         let identity = crate::clone::identity(&record, address, address.ip);
         guest
             .identify(Identify {
@@ -192,6 +202,18 @@ impl Host {
         tracing::info!(accel = %verdict.accel, why = verdict.why, "accelerator chosen");
         Ok(verdict.accel)
     }
+}
+
+/// The end of what a guest said on its console: as a rule, why it gave up.
+fn last_words(console: &Path) -> String {
+    let text = std::fs::read(console).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<_> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    lines[lines.len().saturating_sub(3)..].join(" / ")
 }
 
 /// A name for a VM that was given none.

@@ -70,6 +70,14 @@ pub enum HostError {
         /// What it said.
         said: String,
     },
+    /// The guest's agent was never heard of.
+    #[error("the guest did not boot; the last it said: {console:?}")]
+    Boot {
+        /// The end of its console.
+        console: String,
+        /// How waiting for it ended.
+        source: LinkError,
+    },
     /// The guest could not become what it was told to.
     #[error("the guest did not take its identity: {}", problems.join("; "))]
     Identity {
@@ -159,7 +167,7 @@ impl HostError {
             Self::Ticket(Denied::AlreadyCloned(_) | Denied::NotCloned(_)) => ErrorKind::Conflict,
             Self::Store(StoreError::NameTaken { .. }) => ErrorKind::Conflict,
             Self::Store(StoreError::Exhausted { .. }) => ErrorKind::Exhausted,
-            Self::Identity { .. } => ErrorKind::Guest,
+            Self::Identity { .. } | Self::Boot { .. } => ErrorKind::Guest,
             Self::Link(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Link(_) => ErrorKind::Guest,
             Self::Vmm(error) if error.kind() == VmmErrorKind::Timeout => ErrorKind::Timeout,

@@ -135,6 +135,7 @@ impl Host {
             .await;
         drop(turn);
         self.keep_warm(parent, 0);
+        let published = micros(begun.elapsed());
         let origin = Origin {
             fork: id,
             call,
@@ -166,6 +167,7 @@ impl Host {
                     });
                     clones.push((number, made));
                 }
+                report.load_us = report.running_us.saturating_sub(published);
                 let served = self.pager_call(move |pager| pager.stats(image)).await;
                 report.pages_fetched = served.map(|usage| usage.pages_served).unwrap_or_default();
             }
@@ -204,8 +206,9 @@ impl Host {
         };
         let (template, image, overlay_path) =
             (rest.template, rest.image, rest.overlay_path.clone());
-        let taken = match (admitted, still) {
-            (Ok(()), Ok(())) => {
+        let ready = admitted.and(still.map_err(HostError::from));
+        let taken = match ready {
+            Ok(()) => {
                 self.pause(
                     parent,
                     body,
@@ -216,14 +219,19 @@ impl Host {
                 )
                 .await
             }
-            (Err(error), _) => Err(error),
-            (_, Err(error)) => Err(error.into()),
+            Err(error) => {
+                if let Err(error) = body.machine.discard_overlay(rest.overlay).await {
+                    tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
+                }
+                Err(error)
+            }
         };
         // Said even if the guest did not hold still: it may have heard late.
-        body.guest.resume().await?;
-        let published = match taken {
-            Ok(taken) => self.publish(taken, lineage).await,
-            Err(error) => Err(error),
+        let resumed = body.guest.resume().await;
+        let published = match (taken, resumed) {
+            (Ok(taken), Ok(())) => self.publish(taken, lineage).await,
+            (Err(error), _) => Err(error),
+            (Ok(_), Err(error)) => Err(error.into()),
         };
         if published.is_err() {
             self.retire(image).await;
@@ -253,7 +261,11 @@ impl Host {
         };
         let pid = machine.record().process.pid;
         let stopped = Instant::now();
-        machine.stop().await?;
+        if let Err(error) = machine.stop().await {
+            // It may have stopped all the same, and only its answer was late.
+            let _ = machine.cont().await;
+            return Err(error.into());
+        }
         // Once it has stopped no device touches memory: what is saved here
         // and what is copied there are of the same instant.
         let copy = blocking(move || {
@@ -270,11 +282,13 @@ impl Host {
             Ok::<_, HostError>((descriptor, frozen, begun.elapsed() - frozen))
         };
         let (copied, saved) = tokio::join!(copy, devices);
-        machine.cont().await?;
+        let going_on = machine.cont().await;
         report.pause_us = micros(stopped.elapsed());
+        // Noted before anything can fail: it is what the parent writes to now.
         if froze {
             self.lengthen_chain(parent, overlay_path)?;
         }
+        going_on?;
         let (captured, copying) = copied?;
         let (descriptor, frozen, saving) = saved?;
         let counts = captured.counts();

@@ -140,12 +140,14 @@ impl Decoder {
         self.bytes.len() > self.done
     }
 
-    /// Forgets what was fed: the rest of it will never come.
-    pub fn reset(&mut self) {
-        *self = Self {
-            skipped: self.skipped,
-            ..Self::default()
-        };
+    /// Gives up the frame that has begun, if one has: the rest of it will never
+    /// come. What was fed after it may have been taken for its payload, and is
+    /// looked through again.
+    pub fn abandon(&mut self) {
+        if self.is_midway() {
+            self.done += 1;
+            self.skipped += 1;
+        }
     }
 
     /// Bytes skipped so far because they were no frame.

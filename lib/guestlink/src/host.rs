@@ -16,7 +16,7 @@ mod tasks;
 pub use error::LinkError;
 pub use exec::{Exec, ExecInput, ExecOut};
 
-use crate::{Answer, Ask, CallId, Identify, Session, ToGuest, VERSION};
+use crate::{Answer, Ask, CallId, Identify, Session, ToGuest, VERSION, encode};
 use exec::Desk;
 use forkyard_types::{ApiError, Epoch, ForkId};
 use slot::Slot;
@@ -37,6 +37,9 @@ use tokio::{
 /// Messages to a guest waiting to be written.
 const QUEUE: usize = 64;
 
+/// A message, ready to be written.
+type Frame = Vec<u8>;
+
 /// A guest's agent. The connection closes with the last handle.
 #[derive(Clone, Debug)]
 pub struct Guest {
@@ -55,9 +58,9 @@ pub struct Hello {
 #[derive(Debug)]
 struct Shared {
     /// Everything in its order, but while the guest holds still.
-    queue: mpsc::Sender<ToGuest>,
+    queue: mpsc::Sender<Frame>,
     /// What may be said to a guest that holds still.
-    direct: mpsc::Sender<ToGuest>,
+    direct: mpsc::Sender<Frame>,
     held: watch::Sender<bool>,
     closed: watch::Sender<Option<LinkError>>,
     hello: Slot<(u16, Option<Epoch>)>,
@@ -98,7 +101,9 @@ impl Guest {
             expected: Mutex::default(),
             desks: Mutex::default(),
             calls: Mutex::default(),
-            next: AtomicU32::new(1),
+            // What a command of an earlier connection still says must not be
+            // taken for another's.
+            next: AtomicU32::new(Epoch::random().0.as_fields().0),
         });
         let (open, last) = watch::channel(());
         tasks::start(&shared, stream, queued, directed, calls, last);
@@ -196,7 +201,8 @@ impl Guest {
             .await
     }
 
-    /// Starts a command. Cancel-safe: a command nobody holds is hung up on.
+    /// Starts a command. Fails at once if its words and environment are too
+    /// long to be sent. Cancel-safe: a command nobody holds is hung up on.
     pub async fn exec(
         &self,
         argv: Vec<String>,
@@ -232,17 +238,19 @@ impl Guest {
     }
 
     async fn say(&self, message: ToGuest) -> Result<(), LinkError> {
+        let frame = framed(&message)?;
         self.shared
             .queue
-            .send(message)
+            .send(frame)
             .await
             .map_err(|_| self.why_closed())
     }
 
     async fn say_direct(&self, message: ToGuest) -> Result<(), LinkError> {
+        let frame = framed(&message)?;
         self.shared
             .direct
-            .send(message)
+            .send(frame)
             .await
             .map_err(|_| self.why_closed())
     }
@@ -282,9 +290,20 @@ impl Drop for GoOn {
     fn drop(&mut self) {
         if let Some(guest) = self.0.take() {
             // Only a full queue to a guest that reads nothing refuses this.
-            let _ = guest.shared.direct.try_send(ToGuest::Resume);
+            say_at_once(&guest.shared.direct, &ToGuest::Resume);
             guest.shared.held.send_replace(false);
         }
+    }
+}
+
+fn framed(message: &ToGuest) -> Result<Frame, LinkError> {
+    encode(message).map_err(|source| LinkError::TooLong { source })
+}
+
+/// Says something short if there is room for it, without waiting.
+fn say_at_once(queue: &mpsc::Sender<Frame>, message: &ToGuest) {
+    if let Ok(frame) = framed(message) {
+        let _ = queue.try_send(frame);
     }
 }
 

@@ -177,6 +177,11 @@ pub enum ToHost {
         /// What it asks.
         ask: Ask,
     },
+    /// Whoever made this call has gone: nobody waits for its answer.
+    Forget {
+        /// Number of the call.
+        call: CallId,
+    },
 }
 
 /// A standard stream.

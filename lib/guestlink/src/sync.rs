@@ -32,6 +32,11 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
+    /// Gives up a message that has begun: the rest of it will never come.
+    pub fn abandon(&mut self) {
+        self.decoder.abandon();
+    }
+
     /// Blocks until there is a message; none at the end of the stream.
     pub fn read_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ReadError> {
         let mut buffer = [0; 4096];

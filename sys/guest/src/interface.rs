@@ -8,6 +8,8 @@ use std::{
 };
 
 const ETHERNET: libc::sa_family_t = 1; // ARPHRD_ETHER
+const UP: libc::c_short = 1; // IFF_UP, as ifr_flags has it
+const _: () = assert!(libc::IFF_UP == 1);
 const _: () = assert!(
     size_of::<libc::ifreq>() == 40,
     "what the requests below read"
@@ -30,6 +32,12 @@ mod request {
         /// Sets the netmask, and with it the route to the network.
         set_netmask,
         libc::SIOCSIFNETMASK,
+        libc::ifreq
+    );
+    nix::ioctl_read_bad!(
+        /// Reads the flags.
+        get_flags,
+        libc::SIOCGIFFLAGS,
         libc::ifreq
     );
     nix::ioctl_write_ptr_bad!(
@@ -108,14 +116,16 @@ impl Interface {
 
     /// Brings it up, or down: what it has learnt of its neighbours goes then.
     pub fn set_up(&self, up: bool) -> io::Result<()> {
-        let flags = if up {
-            libc::IFF_UP | libc::IFF_RUNNING
-        } else {
-            0
-        };
-        let flags = i16::try_from(flags).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut request = self.request(libc::__c_anonymous_ifr_ifru { ifru_flags: 0 });
+        // SAFETY: the socket is open, and `request` an initialised ifreq, which
+        // the kernel may write to.
+        unsafe { request::get_flags(self.socket.as_raw_fd(), &raw mut request) }?;
+        // SAFETY: the flags are what the kernel has just written.
+        let flags = unsafe { request.ifr_ifru.ifru_flags };
+        // The others stay: without IFF_MULTICAST, say, it would hear no groups.
+        let flags = if up { flags | UP } else { flags & !UP };
         let request = self.request(libc::__c_anonymous_ifr_ifru { ifru_flags: flags });
-        // SAFETY: as above.
+        // SAFETY: the socket is open, and `request` an initialised ifreq.
         unsafe { request::set_flags(self.socket.as_raw_fd(), &raw const request) }?;
         Ok(())
     }

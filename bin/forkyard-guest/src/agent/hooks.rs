@@ -1,7 +1,7 @@
 //! What the image's owner wants done in a clone before its user code goes on:
 //! executables in /etc/forkyard/clone.d, in order of their names.
 
-use super::identity;
+use super::{identity, userland};
 use std::{
     fs,
     os::unix::{fs::PermissionsExt, process::CommandExt},
@@ -42,13 +42,15 @@ fn is_executable(path: &Path) -> bool {
 }
 
 fn run_one(hook: &Path, variables: &[(String, String)]) -> Result<(), String> {
-    let mut child = Command::new(hook)
+    let failed = |error: std::io::Error| format!("cannot be run: {error}");
+    let mut command = Command::new(hook);
+    command
         .envs(variables.iter().cloned())
         .current_dir("/")
         .stdin(Stdio::null())
-        .process_group(0)
-        .spawn()
-        .map_err(|error| format!("cannot be run: {error}"))?;
+        .process_group(0);
+    forkyard_sys_guest::command::in_cgroup(&mut command, userland::hook_procs().map_err(failed)?);
+    let mut child = command.spawn().map_err(failed)?;
     let begun = Instant::now();
     loop {
         match child.try_wait() {

@@ -104,7 +104,9 @@ impl Sessions {
         );
         thread::spawn(move || {
             let outcome = see_through(&mut child, session, &outbox, &flow);
-            lock(&table).remove(&session);
+            // Another command may have the number by now, of another host or in
+            // a clone.
+            lock(&table).retain(|_, running| !Arc::ptr_eq(&running.flow, &flow));
             if flow.is_heard() {
                 outbox.push(ToHost::ExecEnd { session, outcome });
             }

@@ -4,6 +4,7 @@
 //! /            this agent
 //! /user/image  the image's init and all it starts; it sees this as the root
 //! /user/exec   commands that the host runs
+//! /hooks       what runs in a clone while user code still stands
 //! ```
 
 use crate::init::{Outcome, doing};
@@ -21,6 +22,10 @@ use std::{
 
 const CGROUPS: &str = "/opt/forkyard/cgroup";
 const USER: &str = "user";
+const HOOKS: &str = "hooks";
+/// Looks for processes that a hook left behind: one that has forked since the
+/// last look is seen by the next.
+const LOOKS: u32 = 100;
 /// A program that sits in the kernel for longer than this cannot be forked.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -37,7 +42,8 @@ pub fn prepare() -> Outcome<PathBuf> {
     )
     .map_err(doing("mount cgroups"))?;
     let user = root.join(USER);
-    for group in [&user, &user.join("image"), &user.join("exec")] {
+    let image = user.join("image");
+    for group in [&user, &image, &user.join("exec"), &root.join(HOOKS)] {
         fs::create_dir(group).map_err(doing(format!("create {}", group.display())))?;
     }
     let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
@@ -50,14 +56,23 @@ pub fn prepare() -> Outcome<PathBuf> {
             );
         }
     }
-    Ok(user.join("image/cgroup.procs"))
+    Ok(image.join("cgroup.procs"))
 }
 
 /// Opens the door of the cgroup for commands.
 pub fn exec_procs() -> std::io::Result<File> {
+    door(&Path::new(USER).join("exec"))
+}
+
+/// Opens the door of the cgroup for hooks.
+pub fn hook_procs() -> std::io::Result<File> {
+    door(Path::new(HOOKS))
+}
+
+fn door(group: &Path) -> std::io::Result<File> {
     File::options()
         .write(true)
-        .open(Path::new(CGROUPS).join(USER).join("exec/cgroup.procs"))
+        .open(Path::new(CGROUPS).join(group).join("cgroup.procs"))
 }
 
 /// User code, still or not.
@@ -83,6 +98,24 @@ impl Userland {
             self.thaw();
         }
         outcome
+    }
+
+    /// Makes what the hooks left running user code like any other, to be held
+    /// still with the rest.
+    pub fn take_in_hooks(&self) {
+        let from = Path::new(CGROUPS).join(HOOKS).join("cgroup.procs");
+        let to = self.group.join("exec/cgroup.procs");
+        for _ in 0..LOOKS {
+            let left = fs::read_to_string(&from).unwrap_or_default();
+            if left.is_empty() {
+                return;
+            }
+            for process in left.lines() {
+                // One that has ended meanwhile need not move.
+                let _ = fs::write(&to, process);
+            }
+        }
+        eprintln!("forkyard-guest: a hook's processes could not be taken in");
     }
 
     /// Lets user code go on. Harmless if it does.

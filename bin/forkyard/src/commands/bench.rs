@@ -2,15 +2,24 @@
 
 use crate::{
     args::{Bench, Format},
-    output,
+    daemon, output,
 };
 use anyhow::Context;
 use forkyard_bench::{Options, Places, table};
 use forkyard_client::Client;
-use std::{env, fs, path::PathBuf, process::ExitCode};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 /// Measures, and writes what came of it as JSON and as a table.
-pub async fn bench(client: &Client, format: Format, bench: Bench) -> anyhow::Result<ExitCode> {
+pub async fn bench(
+    client: &Client,
+    run_dir: &Path,
+    format: Format,
+    bench: Bench,
+) -> anyhow::Result<ExitCode> {
     let beside = env::current_exe()?
         .parent()
         .map(|bin| bin.join("../share/forkyard"));
@@ -28,8 +37,10 @@ pub async fn bench(client: &Client, format: Format, bench: Bench) -> anyhow::Res
         vcpus: bench.vcpus,
         fill_mib: bench.fill,
     };
-    let results =
-        forkyard_bench::run(client, &places, options, |what| eprintln!("bench: {what}")).await?;
+    let measured =
+        forkyard_bench::run(client, &places, options, |what| eprintln!("bench: {what}")).await;
+    daemon::gone(client, run_dir).await;
+    let results = measured?;
     fs::create_dir_all(&bench.out)
         .with_context(|| format!("cannot create {}", bench.out.display()))?;
     let text = table(&results);

@@ -25,6 +25,6 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Rm(some) => vms::remove(&client, &args.run_dir, format, some).await,
         Command::Image(image) => images::image(&client, format, image).await,
         Command::Doctor(doctor) => images::doctor(&client, format, doctor).await,
-        Command::Bench(bench) => bench::bench(&client, format, bench).await,
+        Command::Bench(bench) => bench::bench(&client, &args.run_dir, format, bench).await,
     }
 }

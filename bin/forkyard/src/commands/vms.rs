@@ -129,12 +129,13 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
     println!("warm     {} clones", seen.warm);
     for fork in &seen.forks {
         println!(
-            "fork     pause {} (disk {}, descriptor {}, capture {} of {}); running {}, ready {}; {} fetched by then",
+            "fork     pause {} (disk {}, descriptor {}, capture {} of {}), load {}; running {}, ready {}; {} fetched by then",
             output::ms(fork.pause_us),
             output::ms(fork.disk_us),
             output::ms(fork.descriptor_us),
             output::ms(fork.capture_us),
             fork.pages_captured,
+            output::ms(fork.load_us),
             output::ms(fork.running_us),
             output::ms(fork.ready_us),
             fork.pages_fetched

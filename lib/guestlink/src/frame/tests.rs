@@ -158,21 +158,32 @@ fn false_headers_cost_their_sender_more_than_they_cost_us() {
 }
 
 #[test]
-fn after_a_reset_the_half_frame_is_gone() {
+fn after_a_half_frame_is_given_up_what_it_swallowed_is_found() {
     let message = ToGuest::ExecInput {
         session: Session(1),
         data: vec![5; 1000],
     };
-    let mut decoder = Decoder::default();
-    decoder.feed(&encode(&message).expect("fits")[..500]);
-    assert_eq!(decoder.next_message::<ToGuest>(), None);
-    assert!(decoder.is_midway());
-    decoder.reset();
-    assert!(!decoder.is_midway());
     let next = ToGuest::Reply {
         call: CallId(1),
         outcome: Ok(crate::Answer::Killed),
     };
+    let mut decoder = Decoder::default();
+    decoder.feed(&encode(&message).expect("fits")[..500]);
     decoder.feed(&encode(&next).expect("fits"));
+    assert_eq!(decoder.next_message::<ToGuest>(), None);
+    assert!(decoder.is_midway());
+    decoder.abandon();
     assert_eq!(decoder.next_message(), Some(Ok(next)));
+    assert_eq!(decoder.skipped(), 500);
+}
+
+#[test]
+fn giving_up_between_frames_loses_nothing() {
+    let mut decoder = Decoder::default();
+    for _ in 0..2 {
+        decoder.abandon();
+        decoder.feed(&encode(&ToHost::Started).expect("fits"));
+        assert_eq!(decoder.next_message(), Some(Ok(ToHost::Started)));
+    }
+    assert_eq!(decoder.skipped(), 0);
 }

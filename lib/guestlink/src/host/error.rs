@@ -1,6 +1,6 @@
 //! Why a guest could not be talked to.
 
-use crate::FrameError;
+use crate::{EncodeError, FrameError};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 /// Why a guest could not be talked to.
@@ -31,6 +31,12 @@ pub enum LinkError {
         what: &'static str,
         /// How long.
         after: Duration,
+    },
+    /// More was to be said to it than one message holds.
+    #[error("the request is too long for the guest's agent")]
+    TooLong {
+        /// How long.
+        source: EncodeError,
     },
     /// The guest could not.
     #[error("the guest could not {what}: {why}")]

@@ -1,6 +1,6 @@
 //! A command in a guest.
 
-use super::{Guest, LinkError, lock};
+use super::{Guest, LinkError, framed, lock, say_at_once};
 use crate::{CHUNK, Session, Stream, ToGuest, WINDOW};
 use forkyard_types::ExitStatus;
 use std::sync::Arc;
@@ -81,9 +81,10 @@ impl Exec {
                 biased;
                 room = queue.reserve(), if self.owed > 0 => {
                     let chunks = std::mem::take(&mut self.owed);
+                    let more = framed(&ToGuest::ExecMore { session: self.session, chunks });
                     // With no link there is nobody to make room for.
-                    if let Ok(room) = room {
-                        room.send(ToGuest::ExecMore { session: self.session, chunks });
+                    if let (Ok(room), Ok(more)) = (room, more) {
+                        room.send(more);
                     }
                 }
                 out = self.out.recv() => break out,
@@ -125,9 +126,11 @@ impl Drop for Exec {
                 .remove(&self.session)
                 .is_some()
         {
-            let _ = self.guest.shared.queue.try_send(ToGuest::ExecDetach {
+            let detach = ToGuest::ExecDetach {
                 session: self.session,
-            });
+            };
+            // A queue that is full is one the guest does not read.
+            say_at_once(&self.guest.shared.queue, &detach);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The two tasks of a connection: one writes, one reads.
 
-use super::{LinkError, Shared, exec::Desk, lock};
-use crate::{Ask, CallId, Decoder, FrameError, ToGuest, ToHost, encode};
+use super::{Frame, LinkError, Shared, exec::Desk, lock, say_at_once};
+use crate::{Ask, CallId, Decoder, FrameError, ToGuest, ToHost};
 use forkyard_types::{ApiError, ErrorKind};
 use std::{io, sync::Arc};
 use tokio::{
@@ -21,8 +21,8 @@ const NONSENSE: u32 = 64;
 pub fn start(
     shared: &Arc<Shared>,
     stream: UnixStream,
-    queued: mpsc::Receiver<ToGuest>,
-    directed: mpsc::Receiver<ToGuest>,
+    queued: mpsc::Receiver<Frame>,
+    directed: mpsc::Receiver<Frame>,
     calls: mpsc::Sender<(CallId, Ask)>,
     mut last: watch::Receiver<()>,
 ) {
@@ -45,27 +45,23 @@ pub fn start(
 
 async fn writer(
     mut socket: OwnedWriteHalf,
-    mut queued: mpsc::Receiver<ToGuest>,
-    mut directed: mpsc::Receiver<ToGuest>,
+    mut queued: mpsc::Receiver<Frame>,
+    mut directed: mpsc::Receiver<Frame>,
     mut held: watch::Receiver<bool>,
 ) -> LinkError {
     loop {
         let silent = *held.borrow_and_update();
-        let message = tokio::select! {
+        let frame = tokio::select! {
             biased;
-            message = directed.recv() => message,
-            message = queued.recv(), if !silent => message,
+            frame = directed.recv() => frame,
+            frame = queued.recv(), if !silent => frame,
             changed = held.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => return LinkError::Closed,
             },
         };
-        let Some(message) = message else {
+        let Some(frame) = frame else {
             return LinkError::Closed;
-        };
-        // Too large to say: whoever asked waits, and is told by a time-out.
-        let Ok(frame) = encode(&message) else {
-            continue;
         };
         if let Err(error) = socket.write_all(&frame).await {
             return failed(error);
@@ -139,11 +135,15 @@ impl Shared {
                 }
             }
             ToHost::Call { call, ask } => self.called(call, ask, calls),
+            ToHost::Forget { call } => {
+                lock(&self.calls).remove(&call);
+            }
         }
     }
 
-    /// The commands of an agent that died are lost.
+    /// The commands and calls of an agent that died are lost.
     fn restarted(&self) {
+        lock(&self.calls).clear();
         for (_, desk) in std::mem::take(&mut *lock(&self.desks)) {
             desk.lose(LinkError::Lost);
         }
@@ -175,9 +175,10 @@ impl Shared {
             hint: None,
         };
         // Full as well: then this guest is told nothing, which it earned.
-        let _ = self.queue.try_send(ToGuest::Reply {
+        let reply = ToGuest::Reply {
             call,
             outcome: Err(busy),
-        });
+        };
+        say_at_once(&self.queue, &reply);
     }
 }

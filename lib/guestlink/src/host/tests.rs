@@ -284,3 +284,45 @@ async fn the_connection_closes_with_the_last_handle() {
     drop(guest);
     assert_eq!(agent.stream.read(&mut [0; 16]).await.expect("read"), 0);
 }
+
+#[tokio::test]
+async fn words_too_long_for_a_message_are_refused_at_once() {
+    let (guest, mut agent, _calls) = pair().await;
+    let words = vec!["x".repeat(crate::MAX_PAYLOAD)];
+    let refused = guest.exec(words, vec![]).await;
+    assert!(matches!(refused, Err(LinkError::TooLong { .. })));
+    // Nothing of it was sent but that nobody listens.
+    guest.resume().await.expect("queued");
+    assert_eq!(agent.hear().await, ToGuest::Resume);
+}
+
+#[tokio::test]
+async fn commands_of_two_connections_have_different_numbers() {
+    let mut numbers = Vec::new();
+    for _ in 0..2 {
+        let (guest, mut agent, _calls) = pair().await;
+        let _exec = guest.exec(vec!["ls".into()], vec![]).await.expect("queued");
+        let ToGuest::Exec { session, .. } = agent.hear().await else {
+            panic!("no command");
+        };
+        numbers.push(session);
+    }
+    assert_ne!(numbers[0], numbers[1]);
+}
+
+#[tokio::test]
+async fn forgotten_call_makes_room_for_another() {
+    let (guest, mut agent, mut calls) = pair().await;
+    let ask = || Ask::RequestTicket { count: 1 };
+    for number in 0..200 {
+        let call = CallId(number);
+        agent.say(&ToHost::Call { call, ask: ask() }).await;
+        assert_eq!(calls.recv().await, Some((call, ask())));
+        agent.say(&ToHost::Forget { call }).await;
+    }
+    // An answer to one of them is for nobody.
+    let late = guest.reply(CallId(0), Ok(Answer::Killed)).await;
+    late.expect("ignored");
+    guest.resume().await.expect("queued");
+    assert_eq!(agent.hear().await, ToGuest::Resume);
+}

@@ -1,0 +1,88 @@
+//! Why a measurement came to nothing.
+
+use forkyard_client::ClientError;
+use forkyard_guestlink::LinkError;
+use forkyard_recipe::{BuildError, RecipeError};
+use forkyard_types::{ApiError, InvalidId};
+use std::io;
+
+/// Why a measurement came to nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// It was told to stop.
+    #[error("interrupted")]
+    Interrupted,
+    /// The daemon refused, or is gone.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// One of the clones of a fork could not be made.
+    #[error("a clone failed")]
+    Clone {
+        /// Why.
+        source: ApiError,
+    },
+    /// A command in a guest did not end well.
+    #[error("{command:?} failed in {vm}: {outcome}")]
+    Command {
+        /// The VM.
+        vm: String,
+        /// The command.
+        command: String,
+        /// How it ended.
+        outcome: String,
+    },
+    /// The parts of the baseline could not be made.
+    #[error("the baseline cannot be built")]
+    Build {
+        /// Why.
+        #[from]
+        source: BuildError,
+    },
+    /// The image's recipe cannot be used.
+    #[error("the baseline has no image")]
+    Recipe {
+        /// Why.
+        #[from]
+        source: RecipeError,
+    },
+    /// A guest of the baseline could not be talked to.
+    #[error("a guest of the baseline could not be talked to")]
+    Link {
+        /// Why.
+        #[from]
+        source: LinkError,
+    },
+    /// QEMU refused a command.
+    #[error("QEMU refused {command}: {answer}")]
+    Qemu {
+        /// The command.
+        command: &'static str,
+        /// What it said.
+        answer: String,
+    },
+    /// The host refused something.
+    #[error("cannot {what}")]
+    Host {
+        /// What.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+    /// Something was waited for in vain.
+    #[error("waited in vain for {what}")]
+    Silent {
+        /// What.
+        what: &'static str,
+    },
+    /// A name for a VM of the benchmark is none.
+    #[error(transparent)]
+    Name(#[from] InvalidId),
+}
+
+impl BenchError {
+    /// What the host refused, for `map_err`.
+    pub(crate) fn host(what: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::Host { what, source }
+    }
+}
