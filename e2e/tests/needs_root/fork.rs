@@ -61,7 +61,7 @@ fn no_page_of_fork_a_is_in_fork_b() {
         host.sh(
             "p",
             &format!(
-                "yes {what} | head -c 32m >/m/fill; yes {what} | head -c 16m >/d/fill; {FORGET}"
+                "yes {what} | head -c 16m >/m/fill; yes {what} | head -c 8m >/d/fill; {FORGET}"
             ),
         );
         host.sums("p", "/m/fill /d/fill")
@@ -87,7 +87,7 @@ fn the_parent_is_unchanged_by_its_clones_and_they_by_it() {
     let host = Host::with_p([]);
     host.sh(
         "p",
-        "head -c 8m /dev/urandom | tee /m/common >/d/common; sync",
+        "head -c 4m /dev/urandom | tee /m/common >/d/common; sync",
     );
     let common = host.sums("p", "/m/common /d/common");
     let clones = host.fork("p", 2);
@@ -97,20 +97,20 @@ fn the_parent_is_unchanged_by_its_clones_and_they_by_it() {
         .chain(["p"])
         .collect();
     for name in &names {
-        let half = format!("yes {name} | head -c 4m");
+        let half = format!("yes {name} | head -c 2m");
         host.sh(name, &format!("{half} >/m/own; {half} >/d/own; {half} | dd of=/m/common conv=notrunc 2>/dev/null; {half} | dd of=/d/common conv=notrunc 2>/dev/null; touch /d/of-{name}; {FORGET}"));
     }
     for name in &names {
-        let want = format!("yes {name} | head -c 4m | md5sum");
+        let want = format!("yes {name} | head -c 2m | md5sum");
         let script = format!(
             "want=$({want}); for f in /m/own /d/own; do [ \"$(md5sum <$f)\" = \"$want\" ] || echo $f; done; \
-             for f in /m/common /d/common; do [ \"$(head -c 4m $f | md5sum)\" = \"$want\" ] || echo $f; done; \
+             for f in /m/common /d/common; do [ \"$(head -c 2m $f | md5sum)\" = \"$want\" ] || echo $f; done; \
              ls -d /d/of-*"
         );
         assert_eq!(host.sh(name, &script), format!("/d/of-{name}"));
         let rest = host.sh(
             name,
-            "tail -c 4m /m/common | md5sum; tail -c 4m /d/common | md5sum",
+            "tail -c 2m /m/common | md5sum; tail -c 2m /d/common | md5sum",
         );
         let rest: Vec<_> = rest.lines().collect();
         assert_eq!(

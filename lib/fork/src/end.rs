@@ -124,6 +124,9 @@ impl Host {
     /// and left for the doctor; the rest goes all the same.
     pub(crate) async fn erase(&self, record: &VmRecord) {
         self.discard_process(record).await;
+        // One that was started and not yet recorded is found by its cgroup.
+        let cgroup = self.engine.remove_cgroup(record.id).await;
+        note(record, "cgroup", cgroup.map_err(HostError::from));
         note(
             record,
             "network port",

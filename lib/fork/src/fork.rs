@@ -272,11 +272,16 @@ impl Host {
             let begun = Instant::now();
             capture(pid, region, lineage, threads()).map(|captured| (captured, begun.elapsed()))
         });
-        let mut froze = false;
         let devices = async {
             let begun = Instant::now();
-            machine.freeze_disk(overlay).await?;
-            froze = true;
+            // Recorded first: a daemon that takes over in the middle of this
+            // must not take the frozen slice for the one that is written to.
+            let before = parent.record().chain;
+            self.lengthen_chain(parent, overlay_path)?;
+            if let Err(error) = machine.freeze_disk(overlay).await {
+                parent.change(&self.store, |record| record.chain = before)?;
+                return Err(error.into());
+            }
             let frozen = begun.elapsed();
             let descriptor = machine.save_descriptor().await?;
             Ok::<_, HostError>((descriptor, frozen, begun.elapsed() - frozen))
@@ -284,10 +289,6 @@ impl Host {
         let (copied, saved) = tokio::join!(copy, devices);
         let going_on = machine.cont().await;
         report.pause_us = micros(stopped.elapsed());
-        // Noted before anything can fail: it is what the parent writes to now.
-        if froze {
-            self.lengthen_chain(parent, overlay_path)?;
-        }
         going_on?;
         let (captured, copying) = copied?;
         let (descriptor, frozen, saving) = saved?;

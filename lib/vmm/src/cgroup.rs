@@ -78,7 +78,20 @@ impl Cgroup {
         Ok(())
     }
 
+    /// What a process writes to that is to be in the group.
+    pub(crate) fn door(&self) -> Result<fs::File, VmmError> {
+        let procs = self.0.join("cgroup.procs");
+        let door = fs::File::options().write(true).open(&procs);
+        door.map_err(VmmError::io("open", &procs))
+    }
+
+    /// Removes the group that nobody is in.
+    pub(crate) fn remove_empty(&self) -> Result<(), VmmError> {
+        fs::remove_dir(&self.0).map_err(VmmError::io("remove cgroup", &self.0))
+    }
+
     /// Moves a process into the group.
+    #[cfg(test)]
     pub(crate) fn add(&self, pid: u32) -> Result<(), VmmError> {
         let procs = self.0.join("cgroup.procs");
         fs::write(&procs, pid.to_string()).map_err(VmmError::io("add a process to", &procs))

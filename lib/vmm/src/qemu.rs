@@ -11,7 +11,7 @@ use crate::{
     process::Process,
     remains::{Remains, Tether},
 };
-use forkyard_sys_host::process::{Credentials, isolate};
+use forkyard_sys_host::process::{Credentials, in_cgroup, isolate};
 use forkyard_types::VmId;
 use std::{
     path::PathBuf,
@@ -157,23 +157,32 @@ impl Qemu {
             gid: machine.owner.gid,
             groups: machine.accel.groups(),
         };
+        // In its cgroup before it is QEMU, and before it is nobody: whatever
+        // becomes of this daemon meanwhile, the next one finds it there.
+        let cgroup = self.cgroups.of(machine.id);
+        cgroup.create(machine.limits)?;
+        in_cgroup(&mut command, cgroup.door()?);
         isolate(&mut command, credentials, plumbing.inherited);
         let program = || self.program.clone();
         let spawn_error = |source| VmmError::Spawn {
             program: program(),
             source,
         };
-        let child = command.spawn().map_err(spawn_error)?;
+        let spawned = command.spawn().map_err(spawn_error);
+        let child = match spawned {
+            Ok(child) => child,
+            Err(error) => {
+                cgroup.remove_empty()?;
+                return Err(error);
+            }
+        };
         let process =
             Process::of_child(child, machine.dir.join(files::LOG)).map_err(spawn_error)?;
-        let cgroup = self.cgroups.of(machine.id);
         let tether = Tether::new(Remains {
             process: Some(process.clone()),
             cgroup: cgroup.clone(),
             dir: machine.dir.clone(),
         });
-        cgroup.create(machine.limits)?;
-        cgroup.add(process.id().pid)?;
         let record = MachineRecord {
             id: machine.id,
             dir: machine.dir,

@@ -107,6 +107,21 @@ pub struct Credentials {
     pub groups: Vec<u32>,
 }
 
+/// Has the program join a cgroup before it is executed, with the rights this
+/// process has: call it before [`isolate`]. `door` is the cgroup's open
+/// `cgroup.procs`.
+pub fn in_cgroup(command: &mut Command, door: std::fs::File) {
+    use std::os::unix::process::CommandExt;
+    let join = move || {
+        nix::unistd::write(&door, b"0")
+            .map(drop)
+            .map_err(io::Error::from)
+    };
+    // SAFETY: between fork and exec the closure only calls write(2), which is
+    // safe there, on a descriptor it owns; it allocates nothing.
+    unsafe { command.pre_exec(join) };
+}
+
 /// Makes `command` start a process in a session of its own, with these
 /// credentials, and with no descriptors but the three standard ones and
 /// `inherited`, which keep their numbers.
