@@ -79,6 +79,7 @@ impl Host {
             network,
             Some(Body { machine, guest }),
         ));
+        self.settle_chain(&vm, &vm.body()?.machine).await?;
         self.take_in(vm.clone(), calls);
         self.keep_warm(&vm, 0);
         Ok(vm)

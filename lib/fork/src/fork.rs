@@ -276,10 +276,10 @@ impl Host {
             let begun = Instant::now();
             // Recorded first: a daemon that takes over in the middle of this
             // must not take the frozen slice for the one that is written to.
-            let before = parent.record().chain;
             self.lengthen_chain(parent, overlay_path)?;
             if let Err(error) = machine.freeze_disk(overlay).await {
-                parent.change(&self.store, |record| record.chain = before)?;
+                // It may have been frozen all the same.
+                self.settle_chain(parent, machine).await?;
                 return Err(error.into());
             }
             let frozen = begun.elapsed();

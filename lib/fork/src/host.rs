@@ -8,7 +8,7 @@ use crate::{
     pager_process,
     registry::{Registry, gid},
     ticket::Tickets,
-    vm::{Vm, lock},
+    vm::{Machine, Vm, lock},
 };
 use forkyard_disk::QemuImg;
 use forkyard_network::Networks;
@@ -242,6 +242,30 @@ impl Host {
     pub(crate) fn lengthen_chain(&self, vm: &Vm, slice: PathBuf) -> Result<(), HostError> {
         vm.change(&self.store, |record| record.chain.insert(0, slice))?;
         self.registry().occupy(&vm.record());
+        Ok(())
+    }
+
+    /// Has the record say what the machine does. A record is ahead of its
+    /// machine while a freeze is under way, never behind.
+    pub(crate) async fn settle_chain(&self, vm: &Vm, machine: &Machine) -> Result<(), HostError> {
+        let Some(active) = machine.active_slice().await? else {
+            return Ok(());
+        };
+        let mut chain = vm.record().chain;
+        let Some(place) = chain.iter().position(|slice| *slice == active) else {
+            return Err(HostError::Invalid(format!(
+                "{} writes to {}, which is none of its slices",
+                vm.name(),
+                active.display()
+            )));
+        };
+        if place == 0 {
+            return Ok(());
+        }
+        chain.drain(..place);
+        vm.change(&self.store, |record| record.chain = chain)?;
+        let unused = self.registry().move_to(vm.id, &active);
+        self.remove_files(&unused);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use forkyard_store::{StoreError, VmRecord};
 use forkyard_types::VmId;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -64,6 +64,16 @@ impl Registry {
         {
             tracing::error!(vm = %record.id, %error, "disk chain cannot be followed");
         }
+    }
+
+    /// Notes that a VM writes to another of the slices known, and names those
+    /// nobody needs any more.
+    pub fn move_to(&mut self, vm: VmId, slice: &Path) -> Vec<PathBuf> {
+        let unused = self.chains.attach(vm, slice);
+        unused.unwrap_or_else(|error| {
+            tracing::error!(%vm, %error, "disk chain cannot be followed");
+            Vec::new()
+        })
     }
 
     /// Gives back what a VM or shell had, and names the slices nobody needs.

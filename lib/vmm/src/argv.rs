@@ -19,6 +19,11 @@ pub(crate) fn slice_name(number: u64) -> String {
     format!("{SLICE}{number}")
 }
 
+/// The file a slice lies in.
+pub(crate) fn file_name(number: u64) -> String {
+    format!("file-{number}")
+}
+
 /// The slice that has this name, if it is one's.
 pub(crate) fn slice_number(name: &str) -> Option<u64> {
     name.strip_prefix(SLICE)?.parse().ok()
@@ -32,7 +37,7 @@ pub(crate) fn slice(number: u64, file: &Path) -> Result<Value, VmmError> {
         "discard": "unmap",
         "file": {
             "driver": "file",
-            "node-name": format!("file-{number}"),
+            "node-name": file_name(number),
             "filename": text(file)?,
             "discard": "unmap",
         },

@@ -8,7 +8,7 @@ use crate::{
     link::Link,
     qmp::{BlockDevice, BlockdevAdd, QueryBlock, QueryNamedBlockNodes},
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What is known of a machine's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,22 @@ impl Disk {
             Self::Absent | Self::Unknown => Err(VmmError::NoDisk),
         }
     }
+}
+
+/// The file of the slice that is written to. Cancel-safe.
+pub(crate) async fn active_file(link: &Link) -> Result<Option<PathBuf>, VmmError> {
+    let Some(active) = active(&link.ask(QueryBlock {}).await?) else {
+        return Ok(None);
+    };
+    // Asked of the file below: an image itself is described by all its
+    // backing, unless that is what its header says.
+    let name = argv::file_name(active);
+    let nodes = link.ask(QueryNamedBlockNodes { flat: true }).await?;
+    let file = nodes
+        .into_iter()
+        .find(|node| node.name.as_deref() == Some(&*name))
+        .and_then(|node| node.file);
+    file.map(Some).ok_or(VmmError::NoDisk)
 }
 
 /// Closes a slice nothing is written to.

@@ -79,6 +79,10 @@ pub trait Machine: Send + Sync + 'static {
     /// Asks what the machine is doing.
     fn run_state(&self) -> impl Future<Output = Result<RunState, VmmError>> + Send;
 
+    /// The file its disk is written to, as the machine has it; none without a
+    /// disk.
+    fn active_slice(&self) -> impl Future<Output = Result<Option<PathBuf>, VmmError>> + Send;
+
     /// Opens an empty slice over the VM's active one: the part of a freeze
     /// that need not wait for the pause. The file's header must name the
     /// active slice's file as its backing, for those who open it later.

@@ -105,6 +105,10 @@ impl Machine for QemuMachine {
         Ok(run_state(status.status))
     }
 
+    async fn active_slice(&self) -> Result<Option<PathBuf>, VmmError> {
+        disk::active_file(&self.link).await
+    }
+
     async fn prepare_overlay(&self, path: &Path) -> Result<Overlay, VmmError> {
         self.disk.lock().await.prepare(&self.link, path).await
     }

@@ -343,6 +343,8 @@ async fn a_machine_is_adopted_with_the_slice_it_had_moved_to() {
         let overlay = machine.prepare_overlay(&path).await.expect("prepared");
         machine.freeze_disk(overlay).await.expect("frozen");
     }
+    let active = machine.active_slice().await.expect("asked");
+    assert_eq!(active, Some(site.path().join("b.qcow2")));
     let left_open = site.path().join("left.qcow2");
     slice(&left_open, &site.disk, site.owner);
     let _ = machine.prepare_overlay(&left_open).await.expect("prepared");
@@ -352,6 +354,8 @@ async fn a_machine_is_adopted_with_the_slice_it_had_moved_to() {
     let record = serde_json::from_str(&text).expect("JSON");
     let adopted = site.qemu.adopt(record).await.expect("adopted");
     let exited = adopted.exited();
+    let active = adopted.active_slice().await.expect("asked");
+    assert_eq!(active, Some(site.path().join("b.qcow2")));
     // The file is free again: it was closed when the machine was adopted.
     let overlay = adopted.prepare_overlay(&left_open).await.expect("prepared");
     adopted.stop().await.expect("stopped");

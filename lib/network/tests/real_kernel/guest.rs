@@ -174,3 +174,17 @@ pub fn alone<F: Future<Output = ()>>(test: impl FnOnce(Networks) -> F + Send + '
         std::panic::resume_unwind(panic);
     }
 }
+
+/// Waits for what takes effect once a descriptor is closed for good: a test
+/// that starts a program holds a copy of every descriptor of this process for
+/// the moment until its child executes it.
+pub async fn until(mut holds: impl AsyncFnMut() -> bool) {
+    let patience = Duration::from_secs(30);
+    let held = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let outcome = tokio::time::timeout(patience, held).await;
+    outcome.expect("nothing changes any more");
+}

@@ -1,6 +1,6 @@
 //! What exists when, and what is left.
 
-use crate::guest::{Guest, alone, family};
+use crate::guest::{Guest, alone, family, until};
 use forkyard_network::{Link, NetworkError, Networks, Subnet};
 use forkyard_types::{FamilyId, Member, VmId};
 use nftables::{
@@ -20,6 +20,17 @@ fn members() -> Option<usize> {
     })
 }
 
+/// The networks, once their former owner is gone.
+async fn opened() -> Networks {
+    let mut networks = None;
+    until(async || {
+        networks = Networks::open().await.ok();
+        networks.is_some()
+    })
+    .await;
+    networks.expect("opened")
+}
+
 #[test]
 fn taps_go_with_their_descriptors_and_bridges_with_their_families() {
     alone(|networks| async move {
@@ -30,7 +41,7 @@ fn taps_go_with_their_descriptors_and_bridges_with_their_families() {
         assert_eq!(links, [bridge, tap]);
         let family = guest.family;
         drop(guest);
-        assert_eq!(networks.links().await.expect("listed"), [bridge]);
+        until(async || networks.links().await.expect("listed") == [bridge]).await;
         networks.remove_family(family).await.expect("removed");
         let again = networks.remove_family(family).await;
         again.expect("removing nothing is no error");
@@ -90,7 +101,7 @@ fn a_new_owner_starts_with_rules_of_its_own() {
     alone(|networks| async move {
         let [a, b] = family(&networks, 0).await;
         drop(networks);
-        let networks = Networks::open().await.expect("taken over");
+        let networks = opened().await;
         assert_eq!(members(), Some(0));
         let packet = a.packet_to(&b);
         a.send(&packet);
@@ -121,7 +132,7 @@ fn a_namespace_has_one_owner() {
             Err(NetworkError::Taken { .. })
         ));
         drop(first);
-        Networks::open().await.expect("free again");
+        opened().await;
     });
 }
 

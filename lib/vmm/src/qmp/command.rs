@@ -3,6 +3,7 @@
 
 use qapi::{Command, Empty, qmp::QmpCommand};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// Opens an image.
 #[derive(Debug, Serialize)]
@@ -28,6 +29,8 @@ pub(crate) struct QueryNamedBlockNodes {
 pub(crate) struct NamedNode {
     #[serde(rename = "node-name")]
     pub(crate) name: Option<String>,
+    /// Its file.
+    pub(crate) file: Option<PathBuf>,
 }
 
 impl QmpCommand for QueryNamedBlockNodes {}
