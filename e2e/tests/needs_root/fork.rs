@@ -47,7 +47,8 @@ fn memory_and_disk_are_of_one_instant() {
         );
         host.sh(
             "p",
-            "dd if=/dev/zero of=/d/pairs bs=4096 count=4096 conv=notrunc 2>/dev/null; sync",
+            "dd if=/dev/zero of=/d/pairs bs=4096 count=$(($(stat -c %s /d/pairs) / 4096)) \
+             conv=notrunc 2>/dev/null; sync",
         );
         before = 0;
     }

@@ -9,6 +9,10 @@ use forkyard_vmm::{
     QemuMachine, QemuShell, ShellSpec, files,
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{
     collections::BTreeMap,
     fs::{self, File, Permissions},
@@ -155,8 +159,8 @@ impl Site {
     }
 
     pub fn kill_9(&self, machine: &QemuMachine) {
-        let pid = machine.record().process.pid.to_string();
-        run(Command::new("kill").args(["-9", &pid]));
+        let pid = machine.record().process.pid.try_into().expect("a process");
+        kill(Pid::from_raw(pid), Signal::SIGKILL).expect("killed");
     }
 
     pub fn assert_gone(&self, record: &MachineRecord) {
