@@ -6,6 +6,9 @@
  *   witness name FILE         note this VM's name, over and over, until a
  *                             while after it has changed
  *   witness spin FILE         count, and keep the count in FILE
+ *   witness sweep FILE        write all of 24 MiB of memory, round after round,
+ *                             until the name changes; then note in FILE whether
+ *                             it is as it was at one instant
  *   witness pair LOG DISK     write the same to LOG, in memory, and then to
  *                             DISK, past every cache, until the name changes
  *   witness compare LOG DISK  print how many pairs there are; fails if DISK
@@ -22,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BLOCK = 4096, AFTER = 50 };
+enum { BLOCK = 4096, AFTER = 50, SWEPT = 6144 };
 
 struct entry {
 	uint64_t number;
@@ -106,6 +109,40 @@ static void spin(const char *path)
 	}
 }
 
+static int swept(uint64_t *memory, uint64_t round, size_t at)
+{
+	for (size_t i = 0; i < SWEPT; i++)
+		if (memory[i * BLOCK / sizeof *memory] != (i <= at ? round : round - 1))
+			return 0;
+	return 1;
+}
+
+static void sweep(const char *path)
+{
+	uint64_t *memory = aligned_alloc(BLOCK, SWEPT * BLOCK);
+	char first[65], name[65];
+	int file = open_or_die(path, O_WRONLY | O_CREAT | O_TRUNC);
+	if (!memory)
+		die("memory");
+	memset(memory, 0, SWEPT * BLOCK);
+	name_of(first);
+	if (write(file, "begun ", 6) != 6)
+		die(path);
+	for (uint64_t round = 1;; round++) {
+		for (size_t i = 0; i < SWEPT; i++) {
+			memory[i * BLOCK / sizeof *memory] = round;
+			if (i % 16)
+				continue;
+			name_of(name);
+			if (!strcmp(name, first))
+				continue;
+			if (dprintf(file, "%s", swept(memory, round, i) ? "whole" : "torn") < 0)
+				die(path);
+			return;
+		}
+	}
+}
+
 static void *block(void)
 {
 	void *memory = aligned_alloc(BLOCK, BLOCK);
@@ -177,6 +214,8 @@ int main(int count, char **words)
 		note_name(words[2]);
 	else if (!strcmp(what, "spin") && count == 3)
 		spin(words[2]);
+	else if (!strcmp(what, "sweep") && count == 3)
+		sweep(words[2]);
 	else if (!strcmp(what, "pair") && count == 4)
 		pair(words[2], words[3]);
 	else if (!strcmp(what, "compare") && count == 4)

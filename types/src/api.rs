@@ -93,6 +93,22 @@ pub struct VmView {
 pub struct ForkRequest {
     /// Clones wanted.
     pub count: u16,
+    /// What matters more: the clones or the parent.
+    #[serde(default)]
+    pub mode: ForkMode,
+}
+
+/// What a fork spares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ForkMode {
+    /// Clones run as soon as can be; the parent stands still while its memory
+    /// is copied.
+    #[default]
+    Fast,
+    /// The parent runs on while nearly all of its memory is copied, and stands
+    /// still for the rest alone; clones wait for both.
+    Live,
 }
 
 /// Answer to a fork: one entry a clone, each a VM or the reason there is none.
@@ -122,6 +138,15 @@ pub enum CloneResult {
 pub struct ForkReport {
     /// Until every shell was there (0 if all were warm).
     pub shells_us: u64,
+    /// Copying memory ahead while the parent ran (live mode), a length.
+    #[serde(default)]
+    pub ahead_us: u64,
+    /// Times it was gone over for that.
+    #[serde(default)]
+    pub ahead_rounds: u16,
+    /// Pages copied so.
+    #[serde(default)]
+    pub pages_ahead: PageCount,
     /// Asking the guest to hold still, a length.
     pub quiesce_us: u64,
     /// The parent's vCPUs stood still for this long.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! target/dist/bin/{forkyard,forkyardd,forkyard-pager}
+//! target/dist/share/forkyard/libforkyard_track.so
 //! target/dist/share/forkyard/guest/{bin,lib,include,python}/…
 //! target/dist/share/forkyard/images/*.toml
 //! ```
@@ -19,10 +20,14 @@ use std::{
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What is built, from `target/`, and its place in `target/dist/`.
-const BUILT: [(&str, &str); 6] = [
+const BUILT: [(&str, &str); 7] = [
     ("release/forkyard", "bin/forkyard"),
     ("release/forkyardd", "bin/forkyardd"),
     ("release/forkyard-pager", "bin/forkyard-pager"),
+    (
+        "guest/libforkyard_track.so",
+        "share/forkyard/libforkyard_track.so",
+    ),
     (
         "x86_64-unknown-linux-gnu/guest/forkyard-guest",
         "share/forkyard/guest/bin/forkyard-guest",
@@ -77,6 +82,7 @@ fn compile(root: &Path) -> Result<()> {
         .done()?;
     cargo(root)
         .args(["build", "--profile", "guest", "--package", "forkyard-sdk"])
+        .args(["--package", "forkyard-sys-track"])
         .done()
 }
 

@@ -101,6 +101,10 @@ pub struct Fork {
     /// Clones wanted.
     #[arg(long, short = 'n', default_value_t = 1)]
     pub count: u16,
+    /// Spare the parent: it runs on while its memory is copied, and the clones
+    /// come a little later.
+    #[arg(long)]
+    pub live: bool,
 }
 
 /// `exec`

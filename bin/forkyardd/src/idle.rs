@@ -3,6 +3,7 @@
 
 use forkyard_fork::Host;
 use std::{
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -46,17 +47,43 @@ impl Idle {
         let mut had_vms = false;
         loop {
             tokio::time::sleep(LOOK).await;
-            let vms = !host.list().is_empty();
-            had_vms |= vms;
-            let (under_way, quiet) = self.change(|seen| (seen.under_way, seen.last.elapsed()));
-            if !vms && under_way == 0 && (had_vms || quiet > QUIET) {
+            had_vms |= !host.list().is_empty();
+            let quiet = self.change(|seen| seen.last.elapsed());
+            if self.is_now(host) && (had_vms || quiet > QUIET) {
                 return;
             }
         }
     }
 
+    /// Whether there is neither VM nor request.
+    fn is_now(&self, host: &Host) -> bool {
+        host.list().is_empty() && self.change(|seen| seen.under_way) == 0
+    }
+
     fn change<T>(&self, change: impl FnOnce(&mut Seen) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Returns once the daemon may end and nobody can reach it any more. Whoever
+/// reached it in the last moment is served, and may keep it alive.
+pub async fn close_when_idle(idle: &Idle, host: &Host, socket: &Path) {
+    let aside = socket.with_extension("closing");
+    loop {
+        idle.wait(host).await;
+        if let Err(error) = std::fs::rename(socket, &aside) {
+            tracing::warn!(%error, "the API's socket is not where it was");
+            return;
+        }
+        // By now whoever connected before is accepted, and heard.
+        tokio::time::sleep(LOOK).await;
+        if idle.is_now(host) {
+            let _ = std::fs::remove_file(&aside);
+            return;
+        }
+        if let Err(error) = std::fs::rename(&aside, socket) {
+            tracing::error!(%error, "nobody can reach this daemon");
+        }
     }
 }
 

@@ -111,7 +111,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
-                () = idle.wait(&host), if args.exit_when_idle => {}
+                () = idle::close_when_idle(&idle, &host, &socket), if args.exit_when_idle => {}
             }
             // New commands must find no daemon rather than one about to end.
             let _ = fs::remove_file(&socket);

@@ -7,7 +7,7 @@ use crate::{
 };
 use forkyard_client::{Client, ClientError};
 use forkyard_types::{
-    CloneResult, ErrorKind, ExecEvent, ExecRequest, ExitStatus, ForkReport, ForkRequest,
+    CloneResult, ErrorKind, ExecEvent, ExecRequest, ExitStatus, ForkMode, ForkReport, ForkRequest,
     ForkResponse, PageCount, RunRequest, VmId, VmInspect, VmView,
 };
 use futures::{Stream, future::try_join_all, stream};
@@ -128,7 +128,10 @@ impl Forkyard {
     async fn fork(&self, clones: u16) -> Result<Forked, BenchError> {
         let begun = Instant::now();
         let path = format!("/v1/vms/{}/fork", self.name);
-        let request = ForkRequest { count: clones };
+        let request = ForkRequest {
+            count: clones,
+            mode: ForkMode::Fast,
+        };
         let ForkResponse { clones, report, .. } = self.client.post(&path, &request).await?;
         // The report's clock starts when the daemon has the request and is
         // read before it answers: what lies outside is counted as well.

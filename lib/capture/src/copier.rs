@@ -8,7 +8,7 @@
 //! straight into a mapping of the destination took half as long again, for the
 //! page faults (MADV_POPULATE_WRITE did not help: the kernel zeroes each page first).
 
-use crate::{CaptureError, Counts, Region, map_failed, open_map};
+use crate::{CaptureError, Counts, Pages, Region, listing::Listing, open_map};
 use forkyard_image::{Checksum, LayerBuilder, Lineage, Slot};
 use forkyard_sys_host::memory::{Piece, read_process, write_all_at};
 use forkyard_sys_host::pagemap::{Entry, PageMap};
@@ -35,6 +35,7 @@ pub(crate) struct Copier<'a> {
     pid: u32,
     region: Region,
     lineage: Lineage,
+    pages: Pages,
     map: PageMap,
     file: &'a File,
     next: AtomicU64,
@@ -43,7 +44,7 @@ pub(crate) struct Copier<'a> {
 
 /// What one thread has to work with and what it found.
 struct Worker {
-    entries: Vec<Entry>,
+    listing: Listing,
     buffer: Vec<Page>,
     builder: LayerBuilder,
     counts: Counts,
@@ -54,6 +55,7 @@ impl<'a> Copier<'a> {
         pid: u32,
         region: Region,
         lineage: Lineage,
+        pages: Pages,
         file: &'a File,
     ) -> Result<Self, CaptureError> {
         let map = open_map(pid)?;
@@ -62,6 +64,7 @@ impl<'a> Copier<'a> {
             pid,
             region,
             lineage,
+            pages,
             map,
             file,
             next,
@@ -72,7 +75,7 @@ impl<'a> Copier<'a> {
     /// Copies units until none is left, or until any thread has failed.
     pub fn run(&self) -> Result<(LayerBuilder, Counts), CaptureError> {
         let mut worker = Worker {
-            entries: vec![Entry::default(); UNIT],
+            listing: Listing::new(self.pid, self.region, self.pages)?,
             buffer: vec![ZERO_PAGE; BATCH],
             builder: LayerBuilder::new(self.lineage, self.region.pages),
             counts: Counts::default(),
@@ -98,29 +101,17 @@ impl<'a> Copier<'a> {
     }
 
     fn unit(&self, worker: &mut Worker, first: PageNo, pages: usize) -> Result<(), CaptureError> {
-        let start = self.region.start.page(first);
-        let start = start.ok_or(CaptureError::Region {
-            start: self.region.start.0,
-        })?;
         let Worker {
-            entries,
+            listing,
             buffer,
             builder,
             counts,
         } = worker;
-        let entries = &mut entries[..pages];
-        self.map
-            .read(start, entries)
-            .map_err(|source| map_failed(self.pid, source))?;
-        let mut private = entries
-            .iter()
-            .zip(first.0..)
-            .filter(|(entry, _)| entry.is_private())
-            .map(|(_, number)| PageNo(number));
+        let mut wanted = listing.next(first, pages)?.into_iter();
         // The unit's data is packed into its first slots.
         let mut slot = Slot(first.0);
         loop {
-            let batch: Vec<PageNo> = private.by_ref().take(BATCH).collect();
+            let batch: Vec<PageNo> = wanted.by_ref().take(BATCH).collect();
             if batch.is_empty() {
                 return Ok(());
             }

@@ -14,9 +14,11 @@
 
 mod copier;
 mod error;
+mod listing;
 
 pub use error::CaptureError;
 pub use forkyard_sys_host::memory::HostAddr;
+pub use forkyard_sys_host::userfault::Userfault;
 
 use copier::Copier;
 use forkyard_image::{LayerBuilder, Lineage, Slot};
@@ -51,6 +53,22 @@ impl Region {
     }
 }
 
+/// Which pages of a region are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// All that are the process's own.
+    Private,
+    /// These, and from then on the kernel notes which are written. Only for
+    /// memory that is watched (`forkyard_sys_host::userfault`).
+    PrivateAndNote,
+    /// Those written since they were last copied and noted, which go over an
+    /// image of that time. Watched memory again; noting goes on.
+    ///
+    /// A page that the process gave up meanwhile (a guest that reported it
+    /// free) is not among them: its old content shines through, as it may.
+    Written,
+}
+
 /// How much was looked at and copied, and how long that took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -72,13 +90,18 @@ pub struct Captured {
     counts: Counts,
 }
 
-/// Copies the private pages of `region` with so many threads, this one among
-/// them. Blocks until done; the process's vCPUs must stand still meanwhile and
-/// may go on once it returns.
+/// Copies pages of `region` with so many threads, this one among them. Blocks
+/// until done; the process's vCPUs must stand still meanwhile and may go on
+/// once it returns.
+///
+/// If they do not stand still and writes are noted, what was written meanwhile
+/// is torn or old in this image, and among those that a later capture of the
+/// written pages puts right.
 pub fn capture(
     pid: u32,
     region: Region,
     lineage: Lineage,
+    pages: Pages,
     threads: NonZeroUsize,
 ) -> Result<Captured, CaptureError> {
     let begin = Instant::now();
@@ -91,7 +114,7 @@ pub fn capture(
         start: region.start.0,
     })?;
     let file = anonymous_file("forkyard-image", size).map_err(destination)?;
-    let copier = Copier::new(pid, region, lineage, &file)?;
+    let copier = Copier::new(pid, region, lineage, pages, &file)?;
     let (builder, mut counts) = thread::scope(|scope| {
         let others: Vec<_> = (1..threads.get())
             .map(|_| {

@@ -2,7 +2,7 @@
 
 mod puppet;
 
-use forkyard_capture::{CaptureError, Captured, HostAddr, Region, capture, private_pages};
+use forkyard_capture::{CaptureError, Captured, HostAddr, Pages, Region, capture, private_pages};
 use forkyard_image::{Image, Layer, Lineage};
 use forkyard_sys_host::memory::anonymous_file;
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo};
@@ -25,7 +25,14 @@ fn alone() -> Lineage {
 
 fn copy(puppet: &Puppet, lineage: Lineage, threads: usize) -> Captured {
     let threads = NonZeroUsize::new(threads).expect("some");
-    capture(puppet.pid(), puppet.region(), lineage, threads).expect("captures")
+    capture(
+        puppet.pid(),
+        puppet.region(),
+        lineage,
+        Pages::Private,
+        threads,
+    )
+    .expect("captures")
 }
 
 /// What a page is filled from in these tests; never 0.
@@ -176,7 +183,7 @@ fn dead_process_is_reported_as_gone() {
     let mut puppet = Puppet::start(10, None);
     let (pid, region) = (puppet.pid(), puppet.region());
     puppet.kill();
-    let result = capture(pid, region, alone(), NonZeroUsize::MIN);
+    let result = capture(pid, region, alone(), Pages::Private, NonZeroUsize::MIN);
     assert!(
         matches!(result, Err(CaptureError::Gone { .. })),
         "{result:?}"
@@ -202,7 +209,7 @@ fn process_killed_midway_is_reported_as_gone_or_was_captured_before() {
         let (pid, region) = (puppet.pid(), puppet.region());
         let captured = std::thread::scope(|scope| {
             let two = NonZeroUsize::new(2).expect("some");
-            let captured = scope.spawn(move || capture(pid, region, alone(), two));
+            let captured = scope.spawn(move || capture(pid, region, alone(), Pages::Private, two));
             std::thread::sleep(std::time::Duration::from_micros(delay * 100));
             puppet.kill();
             captured.join().expect("no panic")
@@ -226,7 +233,13 @@ fn memory_that_is_not_there_is_an_error_and_not_zeros() {
         pages: PageCount(u64::MAX / 2),
     };
     for region in [odd, huge] {
-        let result = capture(puppet.pid(), region, alone(), NonZeroUsize::MIN);
+        let result = capture(
+            puppet.pid(),
+            region,
+            alone(),
+            Pages::Private,
+            NonZeroUsize::MIN,
+        );
         assert!(
             matches!(result, Err(CaptureError::Region { .. })),
             "{result:?}"

@@ -18,6 +18,7 @@ const HELLO: Duration = Duration::from_secs(30);
 impl Host {
     /// Goes through the records; called once, before anyone else.
     pub(crate) async fn adopt_all(&self) -> Result<(), HostError> {
+        self.retire_unused().await?;
         let records = self.store.vms()?;
         records
             .iter()
@@ -77,7 +78,7 @@ impl Host {
         let vm = Arc::new(Vm::new(
             record.clone(),
             network,
-            Some(Body { machine, guest }),
+            Some(Body::new(machine, guest)),
         ));
         self.settle_chain(&vm, &vm.body()?.machine).await?;
         self.take_in(vm.clone(), calls);

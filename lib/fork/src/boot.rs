@@ -161,10 +161,7 @@ impl Host {
         let vm = Arc::new(Vm::new(
             record,
             network,
-            Some(Body {
-                machine,
-                guest: guest.clone(),
-            }),
+            Some(Body::new(machine, guest.clone())),
         ));
         self.settle(&vm, &guest).await?;
         vm.change(&self.store, |record| record.state = VmState::Running)?;

@@ -10,7 +10,7 @@ use crate::{
     vm::{Vm, lock},
 };
 use forkyard_guestlink::{Answer, Ask, CallId};
-use forkyard_types::{ApiError, ErrorKind, Ticket, TicketClone, TicketId, VmId};
+use forkyard_types::{ApiError, ErrorKind, ForkMode, Ticket, TicketClone, TicketId, VmId};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -116,7 +116,7 @@ impl Host {
                 ticket: Some(id),
             })
             .collect();
-        let outcome = self.fork_vm(vm, &wanted, Some(call)).await;
+        let outcome = self.fork_vm(vm, &wanted, Some(call), ForkMode::Fast).await;
         if outcome.is_err() {
             wanted
                 .iter()

@@ -84,10 +84,7 @@ impl Host {
                 .await?;
             let machine = shell.load(descriptor).await?;
             let running = origin.begun.elapsed();
-            let body = Body {
-                machine,
-                guest: guest.clone(),
-            };
+            let body = Body::new(machine, guest.clone());
             let mut vm = Vm::new(record.clone(), network, Some(body));
             vm.ephemeral = wanted.ticket.is_some();
             let vm = Arc::new(vm);

@@ -77,7 +77,6 @@ impl Host {
         let sockets = entries(&self.folders.all_sockets())?;
         let disks = entries(&self.folders.all_disks())?;
         let images = self.pager_call(|pager| pager.list()).await?;
-        let bases = self.bases.published()?;
         let records = self.store.vms()?;
         let vms: BTreeSet<_> = records.iter().map(|vm| vm.id).collect();
         let families: BTreeSet<_> = records.iter().map(|vm| vm.family).collect();
@@ -85,7 +84,6 @@ impl Host {
             .iter()
             .flat_map(|vm| vm.chain.iter().cloned())
             .collect();
-        let images_used: BTreeSet<_> = records.iter().filter_map(|vm| vm.memory_image).collect();
         let next = self.next_generations().await;
 
         let mut left = Vec::new();
@@ -114,17 +112,33 @@ impl Host {
                 false => left.push(Left::Folder(folder)),
             }
         }
-        let unused = |id: &ImageId| {
-            !images_used.contains(id) && !bases.contains(id) && !next.images.contains(id)
-        };
-        left.extend(
-            images
-                .into_iter()
-                .map(|image| image.id)
-                .filter(unused)
-                .map(Left::Image),
-        );
+        let ids = images.into_iter().map(|image| image.id);
+        left.extend(self.unused(ids, &next)?.into_iter().map(Left::Image));
         Ok(left)
+    }
+
+    /// Those of these page images that nobody needs.
+    fn unused(
+        &self,
+        images: impl Iterator<Item = ImageId>,
+        next: &Next,
+    ) -> Result<Vec<ImageId>, HostError> {
+        let bases = self.bases.published()?;
+        let records = self.store.vms()?;
+        let used: BTreeSet<_> = records.iter().filter_map(|vm| vm.memory_image).collect();
+        let needed =
+            |id: &ImageId| used.contains(id) || bases.contains(id) || next.images.contains(id);
+        Ok(images.filter(|id| !needed(id)).collect())
+    }
+
+    /// Retires the images that an earlier daemon kept for its next forks.
+    pub(crate) async fn retire_unused(&self) -> Result<(), HostError> {
+        let images = self.pager_call(|pager| pager.list()).await?;
+        let ids = images.into_iter().map(|image| image.id);
+        for image in self.unused(ids, &Next::default())? {
+            self.pager_call(move |pager| pager.retire(image)).await?;
+        }
+        Ok(())
     }
 
     /// What the next forks of all VMs will use. Waits for forks under way.
@@ -132,6 +146,7 @@ impl Host {
         let mut next = Next::default();
         let vms = self.registry().all();
         for vm in vms {
+            next.images.extend(vm.notes().kept());
             if let Some(generation) = &vm.turn.lock().await.next {
                 next.images.insert(generation.image);
                 next.files.extend(generation.files());

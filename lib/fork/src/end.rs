@@ -105,6 +105,10 @@ impl Host {
         {
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "QEMU not ended");
         }
+        let kept = vm.notes().begin(None);
+        if let Some(image) = kept {
+            self.retire(image).await;
+        }
     }
 
     /// Ends a recorded process without a word, if there is one.

@@ -44,6 +44,11 @@ pub enum HostError {
         /// Its state.
         state: VmState,
     },
+    /// Memory cannot be copied ahead.
+    #[error(
+        "this host cannot note which pages of a VM are written, as a live fork needs (Linux 6.7)"
+    )]
+    NotNoted,
     /// An image is in use.
     #[error("image {name:?} is in use by {vm}")]
     ImageInUse {
@@ -161,6 +166,7 @@ impl HostError {
             Self::NoSuchVm { .. } | Self::NoSuchImage { .. } => ErrorKind::NotFound,
             Self::NotPassable { .. }
             | Self::NotRunning { .. }
+            | Self::NotNoted
             | Self::ImageInUse { .. }
             | Self::Locked { .. } => ErrorKind::Conflict,
             Self::Ticket(Denied::Unknown(_)) => ErrorKind::NotFound,
@@ -197,6 +203,10 @@ impl HostError {
             (
                 matches!(self, Self::NotRunning { .. }),
                 "`forkyard rm` removes it; `forkyard run` boots another",
+            ),
+            (
+                matches!(self, Self::NotNoted),
+                "fork without --live, or run VMs under Linux 6.7 or later",
             ),
             (
                 matches!(self, Self::ImageInUse { .. }),

@@ -82,6 +82,12 @@ impl Folders {
         self.share.join("images")
     }
 
+    /// The library loaded into every QEMU, if it is installed.
+    pub fn tracker(&self) -> Option<PathBuf> {
+        let library = self.share.join("libforkyard_track.so");
+        library.exists().then_some(library)
+    }
+
     /// The programs that go into every guest.
     pub fn guest(&self) -> PathBuf {
         self.share.join("guest")

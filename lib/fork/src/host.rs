@@ -76,6 +76,7 @@ impl Host {
         let network = Networks::open().await?;
         let engine = Qemu::new(QemuConfig {
             cgroup_parent: folders.instance(),
+            tracker: folders.tracker(),
             ..QemuConfig::default()
         })?;
         let pager = {

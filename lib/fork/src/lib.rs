@@ -19,6 +19,8 @@ mod folders;
 mod fork;
 mod generation;
 mod host;
+mod instant;
+mod noted;
 mod pager_process;
 mod registry;
 mod ticket;

@@ -1,12 +1,13 @@
 //! One VM as its host knows it.
 
-use crate::{HostError, generation::Generation};
+use crate::{HostError, generation::Generation, noted::Notes};
+use forkyard_capture::Region;
 use forkyard_guestlink::Guest;
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, Store, StoreError, VmRecord};
-use forkyard_types::{Address, VmId, VmName, VmState, VmView};
+use forkyard_types::{Address, ByteCount, PAGE_SIZE, VmId, VmName, VmState, VmView};
 use forkyard_vmm::{Engine, Machine as _, Qemu};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(crate) type Machine = <Qemu as Engine>::Machine;
 
@@ -19,6 +20,7 @@ pub(crate) struct Vm {
     pub ephemeral: bool,
     record: Mutex<VmRecord>,
     body: Mutex<Option<Arc<Body>>>,
+    notes: Mutex<Notes>,
     /// Held through a fork and through the VM's end: one at a time.
     pub turn: tokio::sync::Mutex<Turn>,
 }
@@ -28,6 +30,35 @@ pub(crate) struct Vm {
 pub(crate) struct Body {
     pub machine: Machine,
     pub guest: Guest,
+    noted: OnceLock<bool>,
+}
+
+impl Body {
+    pub fn new(machine: Machine, guest: Guest) -> Self {
+        Self {
+            machine,
+            guest,
+            noted: OnceLock::new(),
+        }
+    }
+
+    /// Whether the kernel notes writes to its memory, from the first time this
+    /// is asked.
+    pub fn is_noted(&self, memory: Region) -> bool {
+        *self.noted.get_or_init(|| {
+            let Some(log) = self.machine.write_log() else {
+                return false;
+            };
+            let len = ByteCount(memory.pages.0 * PAGE_SIZE as u64);
+            match log.watch(memory.start, len) {
+                Ok(()) => true,
+                Err(error) => {
+                    tracing::info!(%error, "writes to memory are not noted");
+                    false
+                }
+            }
+        })
+    }
 }
 
 /// What only the holder of the turn may touch.
@@ -47,6 +78,7 @@ impl Vm {
             ephemeral: false,
             record: Mutex::new(record),
             body: Mutex::new(body.map(Arc::new)),
+            notes: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
         }
     }
@@ -83,6 +115,11 @@ impl Vm {
                 state: record.state,
             }
         })
+    }
+
+    /// What is known of the writes to its memory.
+    pub fn notes(&self) -> MutexGuard<'_, Notes> {
+        lock(&self.notes)
     }
 
     /// Its QEMU has ended, or is about to be ended by the caller.

@@ -87,6 +87,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
         agent,
         console,
         nic,
+        track: _,
     } = fds;
     let (accel, cpu) = (spec.accel, spec.accel.cpu_model());
     let (id, vcpus, kib) = (spec.id, spec.vcpus, spec.memory.0 / 1024);
@@ -154,6 +155,7 @@ mod tests {
         agent: 11,
         console: 12,
         nic: None,
+        track: 13,
     };
 
     fn spec(id: VmId) -> MachineSpec {

@@ -1,6 +1,7 @@
 //! What Forkyard needs of a virtual machine monitor.
 
 use crate::{BootSpec, Exit, MachineRecord, Region, ShellSpec, VmmError};
+use forkyard_sys_host::userfault::Userfault;
 use std::{
     future::Future,
     path::{Path, PathBuf},
@@ -109,6 +110,10 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Where the guest's memory lies in the address space of the process.
     fn ram(&self) -> impl Future<Output = Result<Region, VmmError>> + Send;
+
+    /// What it takes to have the kernel note which pages of its memory are
+    /// written; none where the kernel or the engine has no such thing.
+    fn write_log(&self) -> Option<Userfault>;
 
     /// Ends it at once and removes what is left of it on the host, its
     /// directory excepted. No error if it has ended. Cancel-safe: call again.

@@ -36,6 +36,7 @@ mod spec;
 pub use accel::{Accel, AccelChoice, Probe, UnknownAccel, Verdict};
 pub use engine::{Engine, Machine, Overlay, RunState, Shell};
 pub use error::{QmpError, VmmError, VmmErrorKind};
+pub use forkyard_sys_host::userfault::Userfault;
 pub use machine::QemuMachine;
 pub use process::{Exit, ProcessId};
 pub use qemu::{Qemu, QemuConfig};

@@ -9,6 +9,7 @@ use crate::{
     region,
     remains::Remains,
 };
+use forkyard_sys_host::userfault::Userfault;
 use qapi::qmp;
 use std::{
     path::{Path, PathBuf},
@@ -148,6 +149,19 @@ impl Machine for QemuMachine {
             None => {
                 let found = self.find_ram().await?;
                 Ok(*self.ram.get_or_init(|| found))
+            }
+        }
+    }
+
+    fn write_log(&self) -> Option<Userfault> {
+        let MachineRecord {
+            process, track_fd, ..
+        } = &self.record;
+        match Userfault::of_process(process.pid, *track_fd) {
+            Ok(log) => Some(log),
+            Err(error) => {
+                tracing::debug!(pid = process.pid, %error, "writes cannot be noted");
+                None
             }
         }
     }

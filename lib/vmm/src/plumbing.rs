@@ -47,6 +47,8 @@ pub(crate) struct Numbers {
     pub(crate) console: RawFd,
     /// The tap, and the guest's address on it.
     pub(crate) nic: Option<(RawFd, Mac)>,
+    /// A placeholder, for what the tracker opens.
+    pub(crate) track: RawFd,
 }
 
 impl Plumbing {
@@ -58,13 +60,15 @@ impl Plumbing {
         let log = dir.join(files::LOG);
         let log = [append(&log)?, append(&log)?];
         let (state_out, theirs) = StateFile::create()?;
+        let track = OwnedFd::from(open_null()?);
         let numbers = Numbers {
             qmp: qmp.as_raw_fd(),
             agent: agent.as_raw_fd(),
             console: console.as_raw_fd(),
             nic: nic.as_ref().map(|nic| (nic.tap.as_raw_fd(), nic.mac)),
+            track: track.as_raw_fd(),
         };
-        let mut inherited = vec![qmp.into(), agent.into(), console.into(), theirs];
+        let mut inherited = vec![qmp.into(), agent.into(), console.into(), theirs, track];
         inherited.extend(nic.map(|nic| nic.tap));
         Ok(Self {
             inherited,
@@ -147,6 +151,11 @@ fn listen(path: &Path) -> Result<UnixListener, VmmError> {
     fs::set_permissions(path, Permissions::from_mode(PRIVATE))
         .map_err(VmmError::io("close to others", path))?;
     Ok(bound)
+}
+
+fn open_null() -> Result<File, VmmError> {
+    const NULL: &str = "/dev/null";
+    File::open(NULL).map_err(VmmError::io("open", NULL))
 }
 
 fn append(path: &Path) -> Result<File, VmmError> {

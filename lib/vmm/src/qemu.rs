@@ -19,6 +19,9 @@ use std::{
     time::Duration,
 };
 
+/// Tells the tracker which descriptor to replace.
+const TRACK_PLACE: &str = "FORKYARD_TRACK_FD";
+
 /// How to run QEMU on this host.
 #[derive(Clone, Debug)]
 pub struct QemuConfig {
@@ -26,6 +29,9 @@ pub struct QemuConfig {
     pub program: PathBuf,
     /// Name of the cgroup the VMs' cgroups are created in.
     pub cgroup_parent: String,
+    /// The library that lets writes to memory be noted, loaded into each QEMU;
+    /// none to do without.
+    pub tracker: Option<PathBuf>,
     /// Bound on each thing asked of a QEMU. Generous: a host that starts many
     /// machines at once answers each of them late.
     pub patience: Duration,
@@ -36,6 +42,7 @@ impl Default for QemuConfig {
         Self {
             program: "qemu-system-x86_64".into(),
             cgroup_parent: "forkyard".into(),
+            tracker: None,
             patience: Duration::from_secs(30),
         }
     }
@@ -46,6 +53,7 @@ impl Default for QemuConfig {
 pub struct Qemu {
     program: PathBuf,
     cgroups: Parent,
+    tracker: Option<PathBuf>,
     patience: Duration,
 }
 
@@ -78,6 +86,7 @@ impl Qemu {
         Ok(Self {
             program: config.program,
             cgroups: Parent::create(&config.cgroup_parent)?,
+            tracker: config.tracker,
             patience: config.patience,
         })
     }
@@ -152,6 +161,12 @@ impl Qemu {
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(err);
+        let track = plumbing.numbers.track;
+        if let Some(tracker) = &self.tracker {
+            command
+                .env("LD_PRELOAD", tracker)
+                .env(TRACK_PLACE, track.to_string());
+        }
         let credentials = Credentials {
             uid: machine.owner.uid,
             gid: machine.owner.gid,
@@ -190,6 +205,7 @@ impl Qemu {
             memory: machine.memory,
             accel: machine.accel,
             state_fd: plumbing.state_out.number,
+            track_fd: track,
         };
         Ok(Spawned {
             tether,

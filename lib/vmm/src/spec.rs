@@ -102,4 +102,6 @@ pub struct MachineRecord {
     pub accel: Accel,
     /// QEMU's number of the descriptor it saves device state through.
     pub state_fd: i32,
+    /// QEMU's number of the descriptor its memory is watched by, if it has one.
+    pub track_fd: i32,
 }

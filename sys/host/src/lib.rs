@@ -11,3 +11,4 @@ pub mod memory;
 pub mod pagemap;
 pub mod process;
 pub mod tap;
+pub mod userfault;

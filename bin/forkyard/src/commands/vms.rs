@@ -7,7 +7,7 @@ use crate::{
 use anyhow::Context;
 use forkyard_client::{Client, ClientError};
 use forkyard_types::{
-    CloneResult, ErrorKind, ForkRequest, ForkResponse, RunRequest, VmInspect, VmView,
+    CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, RunRequest, VmInspect, VmView,
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -59,7 +59,16 @@ pub fn spinner(text: String) -> ProgressBar {
 pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result<ExitCode> {
     let path = format!("/v1/vms/{}/fork", fork.vm);
     let answer: ForkResponse = client
-        .post(&path, &ForkRequest { count: fork.count })
+        .post(
+            &path,
+            &ForkRequest {
+                count: fork.count,
+                mode: match fork.live {
+                    true => ForkMode::Live,
+                    false => ForkMode::Fast,
+                },
+            },
+        )
         .await?;
     let mut failed = 0;
     let mut made = Vec::new();

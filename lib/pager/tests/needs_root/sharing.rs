@@ -46,7 +46,13 @@ fn child_image_shows_its_own_pages_over_its_parents() {
         parent: Some(parent),
     };
     let threads = std::num::NonZeroUsize::MIN;
-    let captured = forkyard_capture::capture(clone.pid(), clone.region(), lineage, threads);
+    let captured = forkyard_capture::capture(
+        clone.pid(),
+        clone.region(),
+        lineage,
+        forkyard_capture::Pages::Private,
+        threads,
+    );
     let file = captured.expect("captures").finish().expect("a layer");
     pager.client.publish(lineage, file).expect("publishes");
 

@@ -1,0 +1,115 @@
+//! Forks that spare the parent, and forks that come soon after another.
+
+use forkyard_e2e::{Host, eventually};
+use forkyard_types::{CloneResult, ForkReport, ForkResponse, VmInspect};
+
+/// Forks live; every clone must be made.
+fn live(host: &Host, vm: &str, count: u16) -> ForkResponse {
+    let count = count.to_string();
+    let forked: ForkResponse = host.json(["fork", vm, "--live", "--count", &count]);
+    let failed = |clone: &CloneResult| matches!(clone, CloneResult::Error(_));
+    assert!(!forked.clones.iter().any(failed), "{:?}", forked.clones);
+    forked
+}
+
+fn last_report(host: &Host, vm: &str) -> ForkReport {
+    let inspected: VmInspect = host.json(["inspect", vm]);
+    inspected.forks.last().cloned().expect("it was forked")
+}
+
+#[test]
+fn memory_of_a_live_fork_is_of_one_instant_while_the_guest_writes_it() {
+    let host = Host::with_p([]);
+    host.put_program("p", "witness", None);
+    for round in ["first", "again"] {
+        let file = format!("/m/{round}");
+        host.sh(
+            "p",
+            &format!("witness sweep {file} </dev/null >/dev/null 2>&1 &"),
+        );
+        eventually("the first sweep", || {
+            host.sh("p", &format!("cat {file} || true")) == "begun"
+        });
+        let forked = live(&host, "p", 2);
+        // Copied ahead, or there would have been nothing to be torn.
+        assert!(forked.report.pages_ahead.0 > 6144, "{:?}", forked.report);
+        for clone in &forked.clones {
+            let CloneResult::Vm(vm) = clone else { continue };
+            let name = vm.name.as_str();
+            eventually("the program's end", || {
+                host.sh(name, "pidof witness || true").is_empty()
+            });
+            assert_eq!(
+                host.sh(name, &format!("cat {file}")),
+                "begun whole",
+                "{name}"
+            );
+        }
+        host.sh("p", "killall witness");
+    }
+    host.end();
+}
+
+#[test]
+fn a_live_fork_copies_little_while_the_parent_stands_still() {
+    let host = Host::with_p([]);
+    host.sh("p", "head -c 32m /dev/urandom >/m/ballast");
+    let told = host.sums("p", "/m/ballast");
+    let report = live(&host, "p", 1).report;
+    assert!(report.pages_ahead.0 > 8192, "{report:?}");
+    assert!(
+        report.pages_captured.0 * 8 < report.pages_ahead.0,
+        "{report:?}"
+    );
+    assert_eq!(host.sums("p-1", "/m/ballast"), told);
+
+    // A clone's memory is a view of an image; what it wrote is copied ahead.
+    host.sh("p-1", "head -c 16m /dev/urandom >/m/more");
+    let told = host.sums("p-1", "/m/ballast /m/more");
+    let report = live(&host, "p-1", 1).report;
+    assert!(report.pages_ahead.0 > 4096, "{report:?}");
+    assert_eq!(host.sums("p-2", "/m/ballast /m/more"), told);
+    host.end();
+}
+
+#[test]
+fn a_fork_after_another_copies_what_was_written_in_between() {
+    let host = Host::with_p([]);
+    host.sh("p", "head -c 32m /dev/urandom >/m/old");
+    host.fork("p", 1);
+    let first = last_report(&host, "p");
+    assert!(first.pages_captured.0 > 8192, "{first:?}");
+    // Its image must outlive its clones: the next one lies over it.
+    host.ok(["rm", "p-1"]);
+    host.sh(
+        "p",
+        "head -c 4m /dev/urandom >/m/new; rm /m/old; head -c 1m /dev/urandom >/m/old",
+    );
+    let told = host.sums("p", "/m/old /m/new");
+    host.fork("p", 1);
+    let second = last_report(&host, "p");
+    assert!(second.pages_captured.0 > 1024, "{second:?}");
+    assert!(
+        second.pages_captured.0 * 2 < first.pages_captured.0,
+        "{second:?}"
+    );
+    assert_eq!(host.sums("p-2", "/m/old /m/new"), told);
+
+    // A daemon that takes over has no notes: it begins again.
+    host.kill_9("forkyardd");
+    host.sh("p", "head -c 1m /dev/urandom >/m/newer");
+    let told = host.sums("p", "/m/old /m/new /m/newer");
+    for _ in 0..2 {
+        let clone = host.fork("p", 1).remove(0);
+        assert_eq!(
+            host.sums(clone.name.as_str(), "/m/old /m/new /m/newer"),
+            told
+        );
+    }
+    let third = last_report(&host, "p");
+    assert!(
+        third.pages_captured.0 * 2 < first.pages_captured.0,
+        "{third:?}"
+    );
+    host.end();
+}

@@ -1,0 +1,82 @@
+//! Which pages a capture takes: two ways to ask the kernel.
+
+use crate::{CaptureError, Pages, Region, map_failed};
+use forkyard_sys_host::pagemap::{Entry, PageMap};
+use forkyard_sys_host::userfault::{Run, Scanner, Wanted};
+use forkyard_types::{PAGE_SIZE, PageNo};
+
+/// Runs listed by one call. More only cost memory: a unit has few holes.
+const RUNS: usize = 128;
+
+/// Lists pages of a process, a stretch at a time.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    pid: u32,
+    region: Region,
+    how: How,
+}
+
+#[derive(Debug)]
+enum How {
+    /// Any Linux: an entry for each page, looked at one by one.
+    Map { map: PageMap, entries: Vec<Entry> },
+    /// The kernel looks, and renews what it lists.
+    Scan { scanner: Scanner, runs: Vec<Run> },
+}
+
+impl Listing {
+    pub fn new(pid: u32, region: Region, pages: Pages) -> Result<Self, CaptureError> {
+        let scan = |wanted| {
+            let runs = vec![Run::default(); RUNS];
+            Scanner::open(pid, wanted).map(|scanner| How::Scan { scanner, runs })
+        };
+        let how = match pages {
+            Pages::Private => PageMap::open(pid).map(|map| How::Map {
+                map,
+                entries: Vec::new(),
+            }),
+            Pages::PrivateAndNote => scan(Wanted::Private),
+            Pages::Written => scan(Wanted::Written),
+        };
+        let how = how.map_err(|source| map_failed(pid, source))?;
+        Ok(Self { pid, region, how })
+    }
+
+    /// Those of `count` pages from `first` on that are to be taken, in order.
+    pub fn next(&mut self, first: PageNo, count: usize) -> Result<Vec<PageNo>, CaptureError> {
+        let region = self.region;
+        let address = |page| {
+            let start = region.start.0;
+            region
+                .start
+                .page(page)
+                .ok_or(CaptureError::Region { start })
+        };
+        let failed = |source| map_failed(self.pid, source);
+        match &mut self.how {
+            How::Map { map, entries } => {
+                entries.resize(count, Entry::default());
+                map.read(address(first)?, entries).map_err(failed)?;
+                Ok(entries
+                    .iter()
+                    .zip(first.0..)
+                    .filter(|(entry, _)| entry.is_private())
+                    .map(|(_, number)| PageNo(number))
+                    .collect())
+            }
+            How::Scan { scanner, runs } => {
+                let (mut at, end) = (address(first)?, address(PageNo(first.0 + count as u64))?);
+                let mut pages = Vec::new();
+                while at < end {
+                    let (filled, reached) = scanner.scan(at, end, runs).map_err(failed)?;
+                    for run in &runs[..filled] {
+                        let first = (run.start().0 - region.start.0) / PAGE_SIZE as u64;
+                        pages.extend((first..first + run.pages().0).map(PageNo));
+                    }
+                    at = reached;
+                }
+                Ok(pages)
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The instant of a fork: what is taken of the parent while it stands still,
+//! and that it goes on whatever becomes of it.
+
+use crate::{
+    Host, HostError,
+    fork::{Wanted, micros},
+    generation::{Rest, WarmShell},
+    noted::{Copied, Take, all},
+    vm::{Body, Vm},
+};
+use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport};
+use forkyard_vmm::{Machine as _, Overlay};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// How long a guest may take to hold still.
+const QUIESCE: Duration = Duration::from_secs(10);
+
+/// What was taken of the parent at the instant of the fork.
+struct Taken {
+    descriptor: Vec<u8>,
+    copied: Copied,
+}
+
+impl Host {
+    /// Takes the instant of the fork and publishes it; gives the state of
+    /// devices and CPUs. The parent goes on, whatever happens; the generation
+    /// is used up.
+    pub(crate) async fn take_instant(
+        &self,
+        parent: &Vm,
+        body: &Body,
+        (fork, mode): (ForkId, ForkMode),
+        rest: Rest,
+        assigned: &[(Wanted, Option<WarmShell>)],
+        report: &mut ForkReport,
+    ) -> Result<Vec<u8>, HostError> {
+        let Rest {
+            image,
+            overlay,
+            overlay_path,
+            template,
+            spare,
+        } = rest;
+        let ready = async {
+            self.admit(parent, assigned).await?;
+            if mode == ForkMode::Live {
+                self.copy_ahead(parent, body, report).await?;
+            }
+            let take = self.plan(parent, body, image).await?;
+            let asked = Instant::now();
+            let still = body.guest.quiesce(fork, QUIESCE).await;
+            report.quiesce_us = micros(asked.elapsed());
+            still?;
+            Ok::<_, HostError>(take)
+        };
+        let taken = match ready.await {
+            Ok(take) => self
+                .pause(parent, body, (overlay, overlay_path.clone()), take, report)
+                .await
+                .map(|taken| (take, taken)),
+            Err(error) => {
+                if let Err(error) = body.machine.discard_overlay(overlay).await {
+                    tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
+                }
+                Err(error)
+            }
+        };
+        // Said even if the guest did not hold still: it may have heard late.
+        let resumed = body.guest.resume().await;
+        let published = async {
+            let (take, taken) = taken?;
+            resumed?;
+            self.publish(parent, take, taken.copied.captured).await?;
+            Ok(taken.descriptor)
+        };
+        let published = published.await;
+        if published.is_err() {
+            self.retire(image).await;
+            if parent.record().chain.first() != Some(&overlay_path) {
+                self.remove_files(&[overlay_path]);
+            }
+        }
+        self.use_up(template, spare).await;
+        published
+    }
+
+    /// The parent's pause.
+    async fn pause(
+        &self,
+        parent: &Vm,
+        body: &Body,
+        (overlay, overlay_path): (Overlay, PathBuf),
+        take: Take,
+        report: &mut ForkReport,
+    ) -> Result<Taken, HostError> {
+        let machine = &body.machine;
+        // Recorded first: a daemon that takes over in the middle of this must
+        // not take the frozen slice for the one that is written to.
+        self.lengthen_chain(parent, overlay_path)?;
+        let stopped = Instant::now();
+        if let Err(error) = machine.stop().await {
+            // It may have stopped all the same, and only its answer was late.
+            let _ = machine.cont().await;
+            self.settle_chain(parent, machine).await?;
+            return Err(error.into());
+        }
+        // Once it has stopped no device touches memory: what is saved here
+        // and what is copied there are of the same instant.
+        let devices = async {
+            let begun = Instant::now();
+            machine.freeze_disk(overlay).await?;
+            let frozen = begun.elapsed();
+            let descriptor = machine.save_descriptor().await?;
+            Ok::<_, HostError>((descriptor, frozen, begun.elapsed() - frozen))
+        };
+        let (copied, saved) = tokio::join!(take.copy(parent, all()), devices);
+        let going_on = machine.cont().await;
+        report.pause_us = micros(stopped.elapsed());
+        if saved.is_err() {
+            // The disk may have been frozen all the same.
+            self.settle_chain(parent, machine).await?;
+        }
+        going_on?;
+        let (copied, (descriptor, frozen, saving)) = (copied?, saved?);
+        report.disk_us = micros(frozen);
+        report.descriptor_us = micros(saving);
+        report.capture_us = micros(copied.took);
+        report.descriptor = ByteCount(descriptor.len() as u64);
+        report.pages_scanned = copied.counts.scanned;
+        report.pages_captured = copied.counts.captured;
+        Ok(Taken { descriptor, copied })
+    }
+
+    /// Lets the network know who the clones will be. Their ports stay shut.
+    async fn admit(
+        &self,
+        parent: &Vm,
+        assigned: &[(Wanted, Option<WarmShell>)],
+    ) -> Result<(), HostError> {
+        let members: Vec<_> = assigned
+            .iter()
+            .filter_map(|(wanted, shell)| {
+                Some((
+                    shell.as_ref()?.record.id,
+                    parent.network.address(wanted.member)?,
+                ))
+            })
+            .collect();
+        Ok(self.network.admit(&members).await?)
+    }
+}

@@ -1,0 +1,186 @@
+//! How little of a VM's memory the next image must copy.
+//!
+//! Once the kernel notes which of a VM's pages are written, each image of it
+//! goes over the one before and holds what was written in between: a fork soon
+//! after another copies little, and a fork whose parent must hardly pause
+//! copies nearly everything ahead, while the parent runs.
+
+use crate::{
+    Host, HostError,
+    blocking::blocking,
+    vm::{Body, Vm},
+};
+use forkyard_capture::{Captured, Counts, HostAddr, Pages, Region, capture};
+use forkyard_image::Lineage;
+use forkyard_types::{ForkReport, ImageId, PageCount};
+use forkyard_vmm::Machine as _;
+use std::{
+    num::NonZeroUsize,
+    time::{Duration, Instant},
+};
+
+/// Pages that may be left to copy in the pause: a millisecond or two of it.
+const ENOUGH: PageCount = PageCount(512);
+/// Rounds of copying ahead. A guest that writes everything all the time would
+/// keep this up for ever; each round leaves what was written during the last.
+const ROUNDS: u8 = 6;
+
+/// What the kernel's notes on a VM's memory are worth.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Notes {
+    /// The image that writes were noted since, kept for the next to go over.
+    image: Option<ImageId>,
+    /// They were read, and what they said of is in no image yet.
+    spent: bool,
+}
+
+impl Notes {
+    /// The image the next one may go over.
+    pub fn last(&self) -> Option<ImageId> {
+        self.image.filter(|_| !self.spent)
+    }
+
+    /// The image that is kept for the sake of the next.
+    pub fn kept(&self) -> Option<ImageId> {
+        self.image
+    }
+
+    /// They are being read.
+    pub fn spent(&mut self) {
+        self.spent = true;
+    }
+
+    /// They count from this image on; gives the one kept so far.
+    pub fn begin(&mut self, image: Option<ImageId>) -> Option<ImageId> {
+        self.spent = false;
+        std::mem::replace(&mut self.image, image)
+    }
+}
+
+/// How an image of a VM is to be taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Take {
+    pid: u32,
+    region: Region,
+    pages: Pages,
+    lineage: Lineage,
+}
+
+impl Host {
+    /// How to take `image` of a VM now.
+    pub(crate) async fn plan(
+        &self,
+        vm: &Vm,
+        body: &Body,
+        image: ImageId,
+    ) -> Result<Take, HostError> {
+        let ram = body.machine.ram().await?;
+        let region = Region {
+            start: HostAddr(ram.hva),
+            pages: ram.len.pages(),
+        };
+        let (pages, over) = match (body.is_noted(region), vm.notes().last()) {
+            (true, Some(last)) => (Pages::Written, Some(last)),
+            (true, None) => (Pages::PrivateAndNote, vm.record().memory_image),
+            (false, _) => (Pages::Private, vm.record().memory_image),
+        };
+        Ok(Take {
+            pid: body.machine.record().process.pid,
+            region,
+            pages,
+            lineage: Lineage {
+                image,
+                parent: over,
+            },
+        })
+    }
+
+    /// Publishes an image that was taken. The VM's next one goes over it, if
+    /// its writes are noted.
+    pub(crate) async fn publish(
+        &self,
+        vm: &Vm,
+        take: Take,
+        captured: Captured,
+    ) -> Result<(), HostError> {
+        let layer = blocking(move || captured.finish()).await?;
+        self.pager_call(move |pager| pager.publish(take.lineage, layer))
+            .await?;
+        let image = match take.pages {
+            Pages::Private => None,
+            Pages::PrivateAndNote | Pages::Written => Some(take.lineage.image),
+        };
+        let former = vm.notes().begin(image);
+        if let Some(former) = former {
+            self.retire(former).await;
+        }
+        Ok(())
+    }
+
+    /// Copies what there is while the VM runs, until little is left.
+    pub(crate) async fn copy_ahead(
+        &self,
+        vm: &Vm,
+        body: &Body,
+        report: &mut ForkReport,
+    ) -> Result<(), HostError> {
+        let begun = Instant::now();
+        let mut before = PageCount(u64::MAX);
+        for _ in 0..ROUNDS {
+            let take = self.plan(vm, body, ImageId::random()).await?;
+            if take.pages == Pages::Private {
+                return Err(HostError::NotNoted);
+            }
+            let copied = take.copy(vm, NonZeroUsize::MIN).await?;
+            let counts = copied.counts;
+            self.publish(vm, take, copied.captured).await?;
+            report.ahead_rounds += 1;
+            report.pages_ahead.0 += counts.captured.0;
+            // Copying on would leave no less.
+            if counts.scanned <= ENOUGH || counts.scanned.0 > before.0 / 4 * 3 {
+                break;
+            }
+            before = counts.scanned;
+        }
+        report.ahead_us = crate::fork::micros(begun.elapsed());
+        Ok(())
+    }
+}
+
+/// As many threads as there are cores: the shortest pause.
+pub(crate) fn all() -> NonZeroUsize {
+    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+/// What was copied, and how long that took.
+pub(crate) struct Copied {
+    pub captured: Captured,
+    pub counts: Counts,
+    pub took: Duration,
+}
+
+impl Take {
+    /// Copies. What was noted is used up by this: until the copy is published,
+    /// there is no image the next could go over.
+    pub async fn copy(self, vm: &Vm, threads: NonZeroUsize) -> Result<Copied, HostError> {
+        let Self {
+            pid,
+            region,
+            pages,
+            lineage,
+        } = self;
+        vm.notes().spent();
+        let copied = blocking(move || {
+            let begun = Instant::now();
+            capture(pid, region, lineage, pages, threads)
+                .map(|captured| (captured, begun.elapsed()))
+        });
+        let (captured, took) = copied.await?;
+        let counts = captured.counts();
+        Ok(Copied {
+            captured,
+            counts,
+            took,
+        })
+    }
+}
