@@ -1,6 +1,8 @@
 //! The whole system as its users meet it: real guests, emulated, through the
 //! command line. Needs to be root, and what `cargo xtask test` prepares.
 
+#[path = "needs_root/checkpoint.rs"]
+mod checkpoint;
 #[path = "needs_root/crash.rs"]
 mod crash;
 #[path = "needs_root/fork.rs"]

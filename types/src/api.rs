@@ -18,6 +18,22 @@ pub enum VmState {
     Running,
     /// Its QEMU ended, or the host restarted: only its record is left.
     Stopped,
+    /// It never ran: an instant of another VM's memory and disk, kept to be
+    /// forked from.
+    Checkpoint,
+}
+
+/// `POST /v1/vms/{id}/checkpoint`: keep the present instant of a running VM.
+/// It is a VM by itself, in the state `checkpoint`, that can be forked.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointRequest {
+    /// Its name; made up from the VM's if absent.
+    #[serde(default)]
+    pub name: Option<VmName>,
+    /// What matters more: to be done soon, or to spare the VM.
+    #[serde(default)]
+    pub mode: ForkMode,
 }
 
 /// `POST /v1/vms`: boot a VM.

@@ -45,6 +45,11 @@ pub enum Command {
     /// Fork a running VM into clones.
     #[command(after_help = "Example: forkyard fork p --count 8 -o json")]
     Fork(Fork),
+    /// Keep a running VM's present instant on disk, to be forked later.
+    #[command(
+        after_help = "Example: forkyard checkpoint p --name warm, and later forkyard fork warm --count 8"
+    )]
+    Checkpoint(Checkpoint),
     /// Run a command in a VM, and exit as it does.
     #[command(after_help = "Example: forkyard exec p-3 -- hostname")]
     Exec(Exec),
@@ -103,6 +108,19 @@ pub struct Fork {
     pub count: u16,
     /// Spare the parent: it runs on while its memory is copied, and the clones
     /// come a little later.
+    #[arg(long)]
+    pub live: bool,
+}
+
+/// `checkpoint`
+#[derive(Debug, ClapArgs)]
+pub struct Checkpoint {
+    /// Name or id of the VM.
+    pub vm: String,
+    /// Its name; made up from the VM's if absent.
+    #[arg(long)]
+    pub name: Option<VmName>,
+    /// Spare the VM: it runs on while its memory is copied.
     #[arg(long)]
     pub live: bool,
 }

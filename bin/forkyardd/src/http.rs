@@ -12,8 +12,8 @@ use axum::{
 };
 use forkyard_fork::Host;
 use forkyard_types::{
-    Diagnosis, ExecRequest, ForkRequest, ForkResponse, GuestImage, ImageView, RunRequest,
-    VmInspect, VmView,
+    CheckpointRequest, Diagnosis, ExecRequest, ForkRequest, ForkResponse, GuestImage, ImageView,
+    RunRequest, VmInspect, VmView,
 };
 use futures::StreamExt;
 use std::sync::Arc;
@@ -32,6 +32,7 @@ pub fn routes(host: Arc<Host>, idle: Idle) -> Router {
         .route("/v1/vms", get(list).post(run))
         .route("/v1/vms/{vm}", get(one).delete(remove))
         .route("/v1/vms/{vm}/fork", post(fork))
+        .route("/v1/vms/{vm}/checkpoint", post(checkpoint))
         .route(
             "/v1/vms/{vm}/exec",
             post(exec).layer(DefaultBodyLimit::max(INPUT)),
@@ -79,6 +80,15 @@ async fn fork(
 ) -> Result<(StatusCode, Json<ForkResponse>), Refusal> {
     let answer = spawned(async move { host.fork(&vm, request).await }).await?;
     Ok((StatusCode::CREATED, Json(answer)))
+}
+
+async fn checkpoint(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Json(request): Json<CheckpointRequest>,
+) -> Result<(StatusCode, Json<VmView>), Refusal> {
+    let kept = spawned(async move { host.checkpoint(&vm, request).await }).await?;
+    Ok((StatusCode::CREATED, Json(kept)))
 }
 
 async fn exec(

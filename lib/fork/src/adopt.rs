@@ -28,6 +28,13 @@ impl Host {
                 // Nobody was ever told of it.
                 VmState::Starting | VmState::Warm => self.erase(record).await,
                 VmState::Running => self.adopt_or_note(record).await?,
+                VmState::Checkpoint => {
+                    if let Err(error) = self.serve_checkpoint(record).await {
+                        tracing::error!(name = %record.name, error = &error as &dyn std::error::Error, "this checkpoint cannot be forked");
+                    }
+                    let vm = Vm::new(record.clone(), self.network_of(record)?, None);
+                    self.registry().insert(Arc::new(vm));
+                }
                 VmState::Stopped => {
                     let vm = Vm::new(record.clone(), self.network_of(record)?, None);
                     self.registry().insert(Arc::new(vm));

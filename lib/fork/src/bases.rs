@@ -179,6 +179,18 @@ impl Bases {
         }
     }
 
+    /// Has the pager serve every root disk there is.
+    pub async fn serve_built(&self) -> Result<(), HostError> {
+        let this = self.clone();
+        blocking(move || {
+            for file in this.cache().images()? {
+                this.publish(&file)?;
+            }
+            Ok::<_, HostError>(())
+        })
+        .await
+    }
+
     /// The root disks that the pager may be serving.
     pub fn published(&self) -> Result<BTreeSet<ImageId>, HostError> {
         Ok(self.cache().images()?.iter().map(image_id).collect())

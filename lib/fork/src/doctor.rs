@@ -106,7 +106,13 @@ impl Host {
         );
         for folder in disks {
             let files = entries(&folder)?;
-            let used = |file: &PathBuf| slices.contains(file) || next.files.contains(file);
+            let kept = match named_after(&folder, &vms) {
+                true => crate::checkpoint::files(&folder).to_vec(),
+                false => Vec::new(),
+            };
+            let used = |file: &PathBuf| {
+                slices.contains(file) || next.files.contains(file) || kept.contains(file)
+            };
             match files.iter().any(used) || named_after(&folder, &vms) {
                 true => left.extend(files.into_iter().filter(|file| !used(file)).map(Left::File)),
                 false => left.push(Left::Folder(folder)),

@@ -150,7 +150,9 @@ impl Host {
             "folder",
             remove_folder(&self.folders.sockets(record.id)),
         );
-        let _ = fs::remove_dir(self.folders.disks(record.id));
+        let disks = self.folders.disks(record.id);
+        self.remove_files(&crate::checkpoint::files(&disks));
+        let _ = fs::remove_dir(disks);
         note(
             record,
             "record",

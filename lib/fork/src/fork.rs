@@ -9,12 +9,12 @@
 //! Until there is an image, whatever fails fails the fork; after that it costs
 //! one clone, not the others.
 
-use crate::{Host, HostError, clone::Origin, vm::Vm};
+use crate::{Host, HostError, clone::Origin, generation::WarmShell, vm::Vm};
 use forkyard_guestlink::CallId;
 use forkyard_store::VmRecord;
 use forkyard_types::{
     CloneResult, ForkId, ForkMode, ForkReport, ForkRequest, ForkResponse, ImageId, Member,
-    TicketId, VmView,
+    TicketId, VmState, VmView,
 };
 use futures::future::join_all;
 use std::{
@@ -55,7 +55,10 @@ impl Host {
             )));
         }
         let parent = self.vm(vm)?;
-        parent.body()?;
+        let asleep = parent.record().state == VmState::Checkpoint;
+        if !asleep {
+            parent.body()?;
+        }
         let members = self.take_members(&parent, request.count)?;
         let wanted: Vec<_> = (1..)
             .zip(members)
@@ -65,7 +68,10 @@ impl Host {
                 ticket: None,
             })
             .collect();
-        let forked = self.fork_vm(&parent, &wanted, None, request.mode).await?;
+        let forked = match asleep {
+            true => self.wake(&parent, &wanted).await?,
+            false => self.fork_vm(&parent, &wanted, None, request.mode).await?,
+        };
         let result = |outcome: Result<VmView, HostError>| match outcome {
             Ok(vm) => CloneResult::Vm(Box::new(vm)),
             Err(error) => CloneResult::Error(error.to_api()),
@@ -107,65 +113,71 @@ impl Host {
         }
         let image = generation.image;
         let (shells, rest) = generation.split(wanted.len());
-        let mut shells = shells.into_iter();
-        // Where there are fewer shells than wanted, the last ones go without.
-        let assigned: Vec<_> = wanted
-            .iter()
-            .map(|wanted| (*wanted, shells.next()))
-            .collect();
+        let assigned = assign(wanted, shells);
         let outcome = self
             .take_instant(parent, &body, (id, mode), rest, &assigned, &mut report)
             .await;
         drop(turn);
         self.keep_warm(parent, 0);
-        let published = micros(begun.elapsed());
+        let descriptor = match outcome {
+            Ok(descriptor) => descriptor,
+            Err(error) => {
+                let shells = assigned.into_iter().filter_map(|(_, shell)| shell);
+                self.end_shells(shells.collect()).await;
+                return Err(error);
+            }
+        };
         let origin = Origin {
             fork: id,
             call,
             begun,
         };
-        let mut clones = Vec::new();
-        match outcome {
-            Ok(descriptor) => {
-                let made = assigned.into_iter().map(|(wanted, shell)| {
-                    let lost = shell.is_none().then(|| failed.pop()).flatten();
-                    let descriptor = &descriptor;
-                    async move {
-                        let made = match shell {
-                            Some(shell) => {
-                                self.bring_up(parent, shell, wanted, origin, descriptor)
-                                    .await
-                            }
-                            None => Err(lost
-                                .unwrap_or_else(|| HostError::Invalid("no shell was left".into()))),
-                        };
-                        (wanted.number, made)
-                    }
-                });
-                for (number, made) in join_all(made).await {
-                    let made = made.map(|clone| {
-                        report.running_us = report.running_us.max(micros(clone.running));
-                        report.ready_us = report.ready_us.max(micros(clone.ready));
-                        clone.vm.view()
-                    });
-                    clones.push((number, made));
-                }
-                report.load_us = report.running_us.saturating_sub(published);
-                let served = self.pager_call(move |pager| pager.stats(image)).await;
-                report.pages_fetched = served.map(|usage| usage.pages_served).unwrap_or_default();
-            }
-            Err(error) => {
-                let shells = assigned
-                    .into_iter()
-                    .filter_map(|(_, shell)| shell)
-                    .collect();
-                self.end_shells(shells).await;
-                return Err(error);
-            }
-        }
+        let clones = self
+            .bring_up_all(parent, (assigned, failed), origin, &descriptor, &mut report)
+            .await;
+        let served = self.pager_call(move |pager| pager.stats(image)).await;
+        report.pages_fetched = served.map(|usage| usage.pages_served).unwrap_or_default();
         self.store.put_fork(id, parent.id, &report)?;
         tracing::info!(parent = %parent.name(), fork = %id, clones = clones.len(), ?report, "forked");
         Ok(Forked { id, clones, report })
+    }
+
+    /// Makes clones of all the shells at once, and says which failed.
+    pub(crate) async fn bring_up_all(
+        &self,
+        parent: &Vm,
+        (assigned, mut failed): (Vec<(Wanted, Option<WarmShell>)>, Vec<HostError>),
+        origin: Origin,
+        descriptor: &[u8],
+        report: &mut ForkReport,
+    ) -> Vec<(u16, Result<VmView, HostError>)> {
+        let published = micros(origin.begun.elapsed());
+        let made = assigned.into_iter().map(|(wanted, shell)| {
+            let lost = shell.is_none().then(|| failed.pop()).flatten();
+            async move {
+                let made = match shell {
+                    Some(shell) => {
+                        self.bring_up(parent, shell, wanted, origin, descriptor)
+                            .await
+                    }
+                    None => {
+                        Err(lost.unwrap_or_else(|| HostError::Invalid("no shell was left".into())))
+                    }
+                };
+                (wanted.number, made)
+            }
+        });
+        let mut clones = Vec::new();
+        for (number, made) in join_all(made).await {
+            let made = made.map(|clone| {
+                report.running_us = report.running_us.max(micros(clone.running));
+                report.ready_us = report.ready_us.max(micros(clone.ready));
+                clone.vm.view()
+            });
+            clones.push((number, made));
+        }
+        report.load_us = report.running_us.saturating_sub(published);
+        clones
     }
 
     /// Takes the next places of a VM's family.
@@ -192,6 +204,19 @@ impl Host {
             tracing::warn!(%image, error = &error as &dyn std::error::Error, "page image not retired");
         }
     }
+}
+
+/// Gives each clone wanted its shell. Where there are fewer shells, the last
+/// ones go without.
+pub(crate) fn assign(
+    wanted: &[Wanted],
+    shells: Vec<WarmShell>,
+) -> Vec<(Wanted, Option<WarmShell>)> {
+    let mut shells = shells.into_iter();
+    wanted
+        .iter()
+        .map(|wanted| (*wanted, shells.next()))
+        .collect()
 }
 
 pub(crate) fn micros(time: Duration) -> u64 {

@@ -98,20 +98,35 @@ impl Host {
         want: usize,
     ) -> Vec<HostError> {
         let missing = want.saturating_sub(generation.shells.len());
-        let (image, template) = (generation.image, generation.template.clone());
-        let made: Vec<_> = stream::iter(0..missing)
-            .map(|_| self.make_shell(parent, image, &template))
+        let (made, failed) = self
+            .make_shells(parent, generation.image, &generation.template, missing)
+            .await;
+        generation.shells.extend(made);
+        failed
+    }
+
+    /// Makes shells over an image and copies of a template; an error for each
+    /// that failed.
+    pub(crate) async fn make_shells(
+        &self,
+        parent: &Vm,
+        image: ImageId,
+        template: &std::path::Path,
+        count: usize,
+    ) -> (Vec<WarmShell>, Vec<HostError>) {
+        let made: Vec<_> = stream::iter(0..count)
+            .map(|_| self.make_shell(parent, image, template))
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
-        let mut failed = Vec::new();
+        let (mut shells, mut failed) = (Vec::new(), Vec::new());
         for shell in made {
             match shell {
-                Ok(shell) => generation.shells.push(shell),
+                Ok(shell) => shells.push(shell),
                 Err(error) => failed.push(error),
             }
         }
-        failed
+        (shells, failed)
     }
 
     async fn make_shell(

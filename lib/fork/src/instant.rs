@@ -135,7 +135,7 @@ impl Host {
     }
 
     /// Lets the network know who the clones will be. Their ports stay shut.
-    async fn admit(
+    pub(crate) async fn admit(
         &self,
         parent: &Vm,
         assigned: &[(Wanted, Option<WarmShell>)],

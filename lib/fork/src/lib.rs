@@ -10,6 +10,7 @@ mod bases;
 mod blocking;
 mod boot;
 mod calls;
+mod checkpoint;
 mod clone;
 mod doctor;
 mod end;

@@ -46,6 +46,14 @@ impl Store {
         })
     }
 
+    /// Has what is recorded survive a power cut. Blocks for the disk.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        // The pragma answers with a row.
+        self.lock()
+            .query_row("PRAGMA wal_checkpoint(FULL)", [], |_| Ok(()))
+            .map_err(self.failed())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Connection> {
         self.connection
             .lock()

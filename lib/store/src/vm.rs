@@ -63,6 +63,7 @@ fn state_text(state: VmState) -> &'static str {
         VmState::Warm => "warm",
         VmState::Running => "running",
         VmState::Stopped => "stopped",
+        VmState::Checkpoint => "checkpoint",
     }
 }
 
@@ -72,6 +73,7 @@ fn state_of(text: &str) -> Option<VmState> {
         VmState::Warm,
         VmState::Running,
         VmState::Stopped,
+        VmState::Checkpoint,
     ]
     .into_iter()
     .find(|state| state_text(*state) == text)

@@ -18,6 +18,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Run(run) => vms::run(&client, format, run).await,
         Command::Fork(fork) => vms::fork(&client, format, fork).await,
+        Command::Checkpoint(checkpoint) => vms::checkpoint(&client, format, checkpoint).await,
         Command::Exec(command) => exec::exec(&client, command).await,
         Command::Ps => vms::list(&client, format).await,
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,

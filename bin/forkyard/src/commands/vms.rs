@@ -1,13 +1,14 @@
-//! `run`, `fork`, `ps`, `inspect`, `stop`, `rm`.
+//! `run`, `fork`, `checkpoint`, `ps`, `inspect`, `stop`, `rm`.
 
 use crate::{
-    args::{Fork, Format, Run, Some},
+    args::{Checkpoint, Fork, Format, Run, Some},
     daemon, output,
 };
 use anyhow::Context;
 use forkyard_client::{Client, ClientError};
 use forkyard_types::{
-    CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, RunRequest, VmInspect, VmView,
+    CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, RunRequest,
+    VmInspect, VmView,
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -63,10 +64,7 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
             &path,
             &ForkRequest {
                 count: fork.count,
-                mode: match fork.live {
-                    true => ForkMode::Live,
-                    false => ForkMode::Fast,
-                },
+                mode: mode(fork.live),
             },
         )
         .await?;
@@ -101,6 +99,32 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
         (_, 0) => ExitCode::FAILURE,
         (_, _) => ExitCode::from(PARTLY),
     })
+}
+
+/// Keeps an instant of a VM.
+pub async fn checkpoint(
+    client: &Client,
+    format: Format,
+    checkpoint: Checkpoint,
+) -> anyhow::Result<ExitCode> {
+    let path = format!("/v1/vms/{}/checkpoint", checkpoint.vm);
+    let request = CheckpointRequest {
+        name: checkpoint.name,
+        mode: mode(checkpoint.live),
+    };
+    let kept: VmView = client.post(&path, &request).await?;
+    match format {
+        Format::Json => output::json(&kept)?,
+        Format::Text => println!("{} can be forked: forkyard fork {0}", kept.name),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn mode(live: bool) -> ForkMode {
+    match live {
+        true => ForkMode::Live,
+        false => ForkMode::Fast,
+    }
 }
 
 /// Lists the VMs.

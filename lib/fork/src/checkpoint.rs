@@ -1,0 +1,239 @@
+//! Checkpoints: an instant of a VM, kept on disk until somebody forks it.
+//!
+//! A checkpoint is recorded as a VM that never runs. Its memory is a page image
+//! in a file, its devices a descriptor beside it, its disk the slices that were
+//! frozen with them; so it outlives its parent, the daemon and the host's restart,
+//! and takes no memory. `checkpoint` and `create_clones` of the paper, section 4.1.
+
+use crate::{
+    Host, HostError,
+    blocking::blocking,
+    clone::Origin,
+    fork::{Forked, Wanted, assign, micros},
+    vm::Vm,
+};
+use forkyard_disk::{Backing, Format};
+use forkyard_image::{Lineage, write_file};
+use forkyard_network::Link;
+use forkyard_pager::{PagerError, Refusal};
+use forkyard_store::VmRecord;
+use forkyard_types::{
+    CheckpointRequest, ForkId, ForkReport, ImageId, VmId, VmName, VmState, VmView,
+};
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
+
+/// Its memory, as a layer.
+const MEMORY: &str = "memory.pages";
+/// Its CPUs and devices, as QEMU wrote them.
+const DEVICES: &str = "devices";
+
+impl Host {
+    /// Keeps the present instant of a running VM. Once this returns, it is on
+    /// disk. Not cancel-safe: run it on a task of its own.
+    pub async fn checkpoint(
+        &self,
+        vm: &str,
+        request: CheckpointRequest,
+    ) -> Result<VmView, HostError> {
+        let parent = self.vm(vm)?;
+        let fork = ForkId::random();
+        let mut report = ForkReport::default();
+        let mut turn = parent.turn.lock().await;
+        let body = parent.body()?;
+        let member = self.take_members(&parent, 1)?.remove(0);
+        let generation = self.generation(&parent, &body, turn.next.take()).await?;
+        let image = generation.image;
+        let (_, rest) = generation.split(0);
+        let taken = self
+            .take_instant(&parent, &body, (fork, request.mode), rest, &[], &mut report)
+            .await;
+        let of_parent = parent.record();
+        drop(turn);
+        self.keep_warm(&parent, 0);
+        let descriptor = taken?;
+        let id = VmId::random();
+        let record = VmRecord {
+            id,
+            name: request
+                .name
+                .map_or_else(|| made_up(&of_parent, member.0), Ok)?,
+            member,
+            birth: Some(forkyard_store::Birth {
+                parent: parent.id,
+                fork: Some(fork),
+            }),
+            uid: self.registry().take_uid()?,
+            state: VmState::Starting,
+            created: crate::now(),
+            warm: 0,
+            memory_image: Some(image),
+            // All but the slice the parent has written since.
+            chain: of_parent.chain[1..].to_vec(),
+            machine: None,
+            ..of_parent
+        };
+        let network = parent.network;
+        let recorded = self.store.put_vm(&record);
+        self.registry().occupy(&record);
+        let kept = async {
+            recorded?;
+            self.keep(record.clone(), image, descriptor).await
+        };
+        match kept.await {
+            Ok(record) => {
+                self.store.put_fork(fork, parent.id, &report)?;
+                let vm = Arc::new(Vm::new(record, network, None));
+                self.registry().insert(vm.clone());
+                // Nobody maps it any more: the file has taken its place.
+                self.retire(image).await;
+                tracing::info!(parent = %parent.name(), name = %vm.name(), ?report, "checkpoint");
+                Ok(vm.view())
+            }
+            Err(error) => {
+                self.erase(&record).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes a checkpoint to disk.
+    async fn keep(
+        &self,
+        mut record: VmRecord,
+        image: ImageId,
+        descriptor: Vec<u8>,
+    ) -> Result<VmRecord, HostError> {
+        let folder = self.folders.disks(record.id);
+        let seen = self.folders.page_image(image);
+        let lineage = Lineage {
+            image: ImageId::random(),
+            parent: None,
+        };
+        let slices = record.chain.clone();
+        let memory = blocking(move || {
+            fs::create_dir(&folder).map_err(HostError::io("create", &folder))?;
+            let devices = folder.join(DEVICES);
+            let written = File::create_new(&devices).and_then(|mut file| {
+                file.write_all(&descriptor)?;
+                file.sync_all()
+            });
+            written.map_err(HostError::io("write", &devices))?;
+            let memory = folder.join(MEMORY);
+            let source = File::open(&seen).map_err(HostError::io("read", &seen))?;
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .open(&memory)
+                .map_err(HostError::io("create", &memory))?;
+            write_file(&source, lineage, &file)?;
+            file.sync_all().map_err(HostError::io("write", &memory))?;
+            // The guest flushed its disk, and QEMU it to the host's cache.
+            for slice in &slices {
+                File::open(slice)
+                    .and_then(|slice| slice.sync_all())
+                    .map_err(HostError::io("write", slice))?;
+            }
+            // And the names.
+            File::open(&folder)
+                .and_then(|folder| folder.sync_all())
+                .map_err(HostError::io("write", &folder))?;
+            Ok::<_, HostError>(file)
+        })
+        .await?;
+        self.pager_call(move |pager| pager.publish(lineage, memory))
+            .await?;
+        record.memory_image = Some(lineage.image);
+        record.state = VmState::Checkpoint;
+        self.store.put_vm(&record)?;
+        self.store.flush()?;
+        Ok(record)
+    }
+
+    /// Has the pager serve what the checkpoints need, after a restart of it.
+    pub(crate) async fn serve_checkpoint(&self, record: &VmRecord) -> Result<(), HostError> {
+        self.bases.serve_built().await?;
+        let Some(image) = record.memory_image else {
+            return Ok(());
+        };
+        let path = self.folders.disks(record.id).join(MEMORY);
+        let lineage = Lineage {
+            image,
+            parent: None,
+        };
+        let layer = File::open(&path).map_err(HostError::io("read", &path))?;
+        let served = self.pager_call(move |pager| Ok(pager.publish(lineage, layer)));
+        match served.await? {
+            Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes clones of a checkpoint.
+    pub(crate) async fn wake(&self, asleep: &Vm, wanted: &[Wanted]) -> Result<Forked, HostError> {
+        let begun = Instant::now();
+        let id = ForkId::random();
+        let mut report = ForkReport::default();
+        let turn = asleep.turn.lock().await;
+        let record = asleep.record();
+        let (Some(image), Some(disk)) = (record.memory_image, record.chain.first().cloned()) else {
+            return Err(HostError::Invalid(format!("{} is incomplete", record.name)));
+        };
+        let folder = self.folders.disks(record.id);
+        let devices = folder.join(DEVICES);
+        let descriptor = fs::read(&devices).map_err(HostError::io("read", &devices))?;
+        // After a restart of the host there is none.
+        let bridge = Link::Bridge(record.family);
+        if !self.network.links().await?.contains(&bridge) {
+            self.network.create_family(record.family).await?;
+        }
+        let template = folder.join(format!("{id}.template"));
+        let backing = Backing {
+            path: disk,
+            format: Format::Qcow2,
+        };
+        self.images.create_slice(&template, &backing, None).await?;
+        let (shells, mut failed) = self
+            .make_shells(asleep, image, &template, wanted.len())
+            .await;
+        self.remove_files(&[template]);
+        report.shells_us = micros(begun.elapsed());
+        if shells.is_empty() {
+            return Err(failed
+                .pop()
+                .unwrap_or_else(|| HostError::Invalid("no clone was wanted".into())));
+        }
+        let assigned = assign(wanted, shells);
+        self.admit(asleep, &assigned).await?;
+        drop(turn);
+        let origin = Origin {
+            fork: id,
+            call: None,
+            begun,
+        };
+        let clones = self
+            .bring_up_all(asleep, (assigned, failed), origin, &descriptor, &mut report)
+            .await;
+        self.store.put_fork(id, asleep.id, &report)?;
+        tracing::info!(checkpoint = %asleep.name(), fork = %id, clones = clones.len(), ?report, "woken");
+        Ok(Forked { id, clones, report })
+    }
+}
+
+/// The files a checkpoint has beside its disk.
+pub(crate) fn files(folder: &Path) -> [PathBuf; 2] {
+    [folder.join(MEMORY), folder.join(DEVICES)]
+}
+
+/// A name for a checkpoint that was given none.
+fn made_up(parent: &VmRecord, member: u16) -> Result<VmName, HostError> {
+    let name = format!("{}-at-{member}", parent.name);
+    name.parse()
+        .map_err(|_| HostError::Invalid(format!("{name} is no name: give one")))
+}
