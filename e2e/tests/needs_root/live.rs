@@ -113,3 +113,34 @@ fn a_fork_after_another_copies_what_was_written_in_between() {
     );
     host.end();
 }
+
+#[test]
+fn a_vm_that_forks_again_and_again_keeps_a_shallow_disk() {
+    let host = Host::with_p([]);
+    let mut wrote = Vec::new();
+    for round in 0..10 {
+        let file = format!("/d/{round}");
+        host.sh("p", &format!("head -c 100k /dev/urandom >{file}; sync"));
+        wrote.push(file);
+        let clone = host.fork("p", 1).remove(0);
+        host.ok(["rm", clone.name.as_str()]);
+    }
+    let depth = || {
+        let inspected: VmInspect = host.json(["inspect", "p"]);
+        inspected.disk.len()
+    };
+    eventually("a shallow disk", || depth() < 7);
+    let files = wrote.join(" ");
+    let told = host.sums("p", &files);
+    host.sh("p", "echo 3 >/proc/sys/vm/drop_caches");
+    assert_eq!(host.sums("p", &files), told);
+    let clone = host.fork("p", 1).remove(0);
+    let name = clone.name.as_str();
+    host.sh(name, "echo 3 >/proc/sys/vm/drop_caches");
+    assert_eq!(host.sums(name, &files), told);
+    // It goes on with the slices it has.
+    host.ok(["rm", "p"]);
+    host.sh(name, "echo 3 >/proc/sys/vm/drop_caches");
+    assert_eq!(host.sums(name, &files), told);
+    host.end();
+}

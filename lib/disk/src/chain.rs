@@ -91,6 +91,37 @@ impl Chains {
         self.collect(Some(path.to_owned()))
     }
 
+    /// The frozen slices of a VM that no other has in its chain, the upper ones
+    /// first: all but the last of these can be folded into that.
+    pub fn foldable(&self, vm: VmId) -> Vec<PathBuf> {
+        let frozen = self.chain_of(vm).into_iter().skip(1);
+        frozen
+            .take_while(|slice| self.users(slice) == 1)
+            .map(Path::to_owned)
+            .collect()
+    }
+
+    /// Tells that all frozen slices of a VM above this one were folded into it,
+    /// and forgets them.
+    pub fn fold(&mut self, vm: VmId, into: &Path) {
+        let folded: Vec<_> = self
+            .chain_of(vm)
+            .into_iter()
+            .skip(1)
+            .take_while(|slice| *slice != into)
+            .map(Path::to_owned)
+            .collect();
+        let over = self.tops.get(&vm).and_then(|top| self.slices.get_mut(top));
+        if let Some(over) = over {
+            over.under = Some(into.to_owned());
+        }
+        // The one above the base went with the base's need of it; the top
+        // takes its place.
+        for slice in folded {
+            self.slices.remove(&slice);
+        }
+    }
+
     /// A VM's slices, its active one first.
     pub fn chain_of(&self, vm: VmId) -> Vec<&Path> {
         let top = self.tops.get(&vm).map(PathBuf::as_path);

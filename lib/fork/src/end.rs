@@ -90,7 +90,14 @@ impl Host {
             self.discard(vm, generation).await;
         }
         self.end_body(vm).await;
-        self.erase(&vm.record()).await;
+        let record = vm.record();
+        self.erase(&record).await;
+        let parent = record
+            .birth
+            .and_then(|birth| self.registry().get(birth.parent));
+        if let Some(parent) = parent {
+            self.tidy(&parent);
+        }
         let mut tickets = lock(&self.tickets);
         tickets.ended(vm.id, status);
         tickets.forget(vm.id);

@@ -231,6 +231,7 @@ impl Host {
                 if have >= want {
                     return;
                 }
+                host.fold_slices(&parent, &body, &turn).await;
                 let failed = match host.generation(&parent, &body, turn.next.take()).await {
                     Ok(mut generation) => {
                         let failed = host

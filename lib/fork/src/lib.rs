@@ -16,6 +16,7 @@ mod doctor;
 mod end;
 mod error;
 mod exec;
+mod fold;
 mod folders;
 mod fork;
 mod generation;

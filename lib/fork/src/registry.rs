@@ -76,6 +76,16 @@ impl Registry {
         })
     }
 
+    /// Frozen slices of a VM that no other uses, the upper ones first.
+    pub fn foldable(&self, vm: VmId) -> Vec<PathBuf> {
+        self.chains.foldable(vm)
+    }
+
+    /// Notes that a VM's frozen slices were folded into this one of them.
+    pub fn fold(&mut self, vm: VmId, into: &Path) {
+        self.chains.fold(vm, into);
+    }
+
     /// Gives back what a VM or shell had, and names the slices nobody needs.
     pub fn vacate(&mut self, record: &VmRecord) -> Vec<PathBuf> {
         self.uids.remove(&record.uid);

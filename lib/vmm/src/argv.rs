@@ -13,6 +13,7 @@ const AGENT_PORT: &str = "org.forkyard.agent";
 pub(crate) const FIRST_SLICE: u64 = 0;
 
 const SLICE: &str = "slice-";
+const FILE: &str = "file-";
 
 /// QEMU's name for a slice.
 pub(crate) fn slice_name(number: u64) -> String {
@@ -21,7 +22,12 @@ pub(crate) fn slice_name(number: u64) -> String {
 
 /// The file a slice lies in.
 pub(crate) fn file_name(number: u64) -> String {
-    format!("file-{number}")
+    format!("{FILE}{number}")
+}
+
+/// The slice whose file has this name, if it is one's.
+pub(crate) fn file_number(name: &str) -> Option<u64> {
+    name.strip_prefix(FILE)?.parse().ok()
 }
 
 /// The slice that has this name, if it is one's.
@@ -136,7 +142,7 @@ fn words(line: &str) -> Vec<String> {
     line.split_ascii_whitespace().map(str::to_owned).collect()
 }
 
-fn text(path: &Path) -> Result<&str, VmmError> {
+pub(crate) fn text(path: &Path) -> Result<&str, VmmError> {
     path.to_str().ok_or_else(|| VmmError::Path {
         path: path.to_owned(),
     })

@@ -6,9 +6,12 @@
 use crate::{
     Overlay, VmmError, argv,
     link::Link,
-    qmp::{BlockDevice, BlockdevAdd, QueryBlock, QueryNamedBlockNodes},
+    qmp::{BlockCommit, BlockDevice, BlockdevAdd, QueryBlock, QueryJobs, QueryNamedBlockNodes},
 };
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// What is known of a machine's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +102,47 @@ impl Disk {
         Ok(())
     }
 
+    /// Copies slices into the one below them. If cancelled, it goes on.
+    pub(crate) async fn fold(
+        &mut self,
+        link: &Link,
+        top: &Path,
+        base: &Path,
+    ) -> Result<(), VmmError> {
+        const JOB: &str = "fold";
+        const LOOK: Duration = Duration::from_millis(5);
+        let (active, _) = self.numbers(link).await?;
+        let backing_file = argv::text(base)?.to_owned();
+        link.ask(BlockCommit {
+            job_id: JOB,
+            device: argv::slice_name(active),
+            top_node: node_of(link, top).await?,
+            base_node: node_of(link, base).await?,
+            backing_file,
+            auto_dismiss: false,
+        })
+        .await?;
+        loop {
+            let jobs = link.ask(QueryJobs {}).await?;
+            let job = jobs.into_iter().find(|job| job.id == JOB);
+            match job {
+                Some(job) if job.status == "concluded" => {
+                    let id = JOB.to_owned();
+                    link.ask(qapi::qmp::job_dismiss { id }).await?;
+                    return match job.error {
+                        None => Ok(()),
+                        Some(said) => Err(VmmError::Fold { said }),
+                    };
+                }
+                Some(_) => tokio::time::sleep(LOOK).await,
+                None => {
+                    let said = "it is not known any more".to_owned();
+                    return Err(VmmError::Fold { said });
+                }
+            }
+        }
+    }
+
     async fn numbers(&mut self, link: &Link) -> Result<(u64, u64), VmmError> {
         if *self == Self::Unknown {
             *self = Self::survey(link).await?;
@@ -124,6 +168,18 @@ pub(crate) async fn active_file(link: &Link) -> Result<Option<PathBuf>, VmmError
         .find(|node| node.name.as_deref() == Some(&*name))
         .and_then(|node| node.file);
     file.map(Some).ok_or(VmmError::NoDisk)
+}
+
+/// The node of a slice that this QEMU was told to open.
+async fn node_of(link: &Link, file: &Path) -> Result<String, VmmError> {
+    let nodes = link.ask(QueryNamedBlockNodes { flat: true }).await?;
+    nodes
+        .iter()
+        .filter(|node| node.file.as_deref() == Some(file))
+        .filter_map(|node| argv::file_number(node.name.as_deref()?))
+        .map(argv::slice_name)
+        .next()
+        .ok_or_else(|| VmmError::NoSlice { path: file.into() })
 }
 
 /// Closes a slice nothing is written to.

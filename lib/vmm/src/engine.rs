@@ -98,6 +98,18 @@ pub trait Machine: Send + Sync + 'static {
     /// again. The vCPUs must stand still for it to match a descriptor.
     fn freeze_disk(&self, overlay: Overlay) -> impl Future<Output = Result<(), VmmError>> + Send;
 
+    /// Copies the slices from `top` down to the one over `base` into `base`, and
+    /// takes them out of the disk; the guest runs on. All must be frozen,
+    /// opened by this machine as its own, and used by no other. No slice may
+    /// be frozen meanwhile.
+    ///
+    /// If cancelled, it is carried out all the same.
+    fn fold_disk(
+        &self,
+        top: &Path,
+        base: &Path,
+    ) -> impl Future<Output = Result<(), VmmError>> + Send;
+
     /// Closes an overlay that was not used.
     fn discard_overlay(
         &self,

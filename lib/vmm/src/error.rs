@@ -79,6 +79,18 @@ pub enum VmmError {
         /// Its file.
         path: PathBuf,
     },
+    /// A slice is not one of those the machine opened itself.
+    #[error("{} is no slice of this machine's own", path.display())]
+    NoSlice {
+        /// Its file.
+        path: PathBuf,
+    },
+    /// Slices could not be folded. They are as they were.
+    #[error("the disk's slices could not be folded: {said}")]
+    Fold {
+        /// What QEMU said.
+        said: String,
+    },
     /// A path cannot be said to QEMU.
     #[error("{} is not UTF-8", path.display())]
     Path {
@@ -127,12 +139,14 @@ impl VmmError {
                 | QmpError::Answer { .. }
                 | QmpError::Closed => VmmErrorKind::Host,
             },
-            Self::NoDisk | Self::StaleOverlay { .. } | Self::WrongState { .. } => {
-                VmmErrorKind::Refused
-            }
+            Self::NoDisk
+            | Self::NoSlice { .. }
+            | Self::StaleOverlay { .. }
+            | Self::WrongState { .. } => VmmErrorKind::Refused,
             Self::Spawn { .. }
             | Self::Answer { .. }
             | Self::NoMemory { .. }
+            | Self::Fold { .. }
             | Self::Path { .. }
             | Self::NoCgroup
             | Self::Io { .. } => VmmErrorKind::Host,

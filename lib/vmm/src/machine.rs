@@ -118,6 +118,11 @@ impl Machine for QemuMachine {
         self.disk.lock().await.freeze(&self.link, overlay).await
     }
 
+    async fn fold_disk(&self, top: &Path, base: &Path) -> Result<(), VmmError> {
+        // Held throughout: nothing may be frozen meanwhile.
+        self.disk.lock().await.fold(&self.link, top, base).await
+    }
+
     async fn discard_overlay(&self, overlay: Overlay) -> Result<(), VmmError> {
         disk::close(&self.link, overlay.number).await
     }

@@ -7,7 +7,9 @@
 
 mod command;
 
-pub(crate) use command::{BlockDevice, BlockdevAdd, QueryBlock, QueryNamedBlockNodes};
+pub(crate) use command::{
+    BlockCommit, BlockDevice, BlockdevAdd, QueryBlock, QueryJobs, QueryNamedBlockNodes,
+};
 
 use crate::QmpError;
 use futures::StreamExt;

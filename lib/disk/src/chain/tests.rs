@@ -36,6 +36,26 @@ fn a_frozen_slice_lives_until_the_last_over_it_goes() {
 }
 
 #[test]
+fn slices_of_ones_own_are_folded_and_shared_ones_are_not() {
+    let (mut chains, parent, clone) = forked();
+    for over in [3, 4, 5] {
+        let under = chains.chain_of(parent)[0].to_owned();
+        chains.add_slice(&path(over), Some(&under)).expect("new");
+        chains.attach(parent, &path(over)).expect("known");
+    }
+    // 5 is written to, and the clone has 0.
+    assert_eq!(chains.foldable(parent), paths(&[4, 3, 1]));
+    assert_eq!(chains.foldable(clone), paths(&[]));
+    chains.fold(parent, &path(1));
+    assert_eq!(chains.chain_of(parent), paths(&[5, 1, 0]));
+    assert_eq!(chains.detach(clone), paths(&[2]));
+    assert_eq!(chains.foldable(parent), paths(&[1, 0]));
+    chains.fold(parent, &path(0));
+    assert_eq!(chains.detach(parent), paths(&[5, 0]));
+    assert!(chains.slices.is_empty());
+}
+
+#[test]
 fn a_slice_not_used_after_all_is_given_back_with_what_it_held() {
     let (mut chains, parent, clone) = forked();
     chains.add_slice(&path(3), Some(&path(2))).expect("new");

@@ -40,6 +40,47 @@ impl Command for QueryNamedBlockNodes {
     type Ok = Vec<NamedNode>;
 }
 
+/// Copies slices into the one below them, and takes them out of the disk.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct BlockCommit {
+    pub(crate) job_id: &'static str,
+    /// The active slice.
+    pub(crate) device: String,
+    pub(crate) top_node: String,
+    pub(crate) base_node: String,
+    /// The base, as the slice above is to name it.
+    pub(crate) backing_file: String,
+    pub(crate) auto_dismiss: bool,
+}
+
+impl QmpCommand for BlockCommit {}
+impl Command for BlockCommit {
+    const NAME: &'static str = "block-commit";
+    const ALLOW_OOB: bool = false;
+    type Ok = Empty;
+}
+
+/// Lists what goes on in the background.
+#[derive(Debug, Serialize)]
+pub(crate) struct QueryJobs {}
+
+/// Something that goes on in the background.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) id: String,
+    pub(crate) status: String,
+    /// Why it failed, if it did.
+    pub(crate) error: Option<String>,
+}
+
+impl QmpCommand for QueryJobs {}
+impl Command for QueryJobs {
+    const NAME: &'static str = "query-jobs";
+    const ALLOW_OOB: bool = false;
+    type Ok = Vec<Job>;
+}
+
 /// Lists the disks.
 #[derive(Debug, Serialize)]
 pub(crate) struct QueryBlock {}
