@@ -216,12 +216,14 @@ pub struct DiskSlice {
     pub allocated: ByteCount,
 }
 
-/// A page image, and what has been read of it.
+/// A page image: where its bytes are, and what has been read of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ImageUse {
-    /// Pages its own layer holds.
+    /// Pages of data it was published with: what it did not have from its
+    /// parent.
     pub pages: PageCount,
-    /// Layers a read may have to look through.
+    /// Layers it is made of. Reading costs the same however many there are.
     pub layers: u32,
     /// Pages served to the kernel so far, for all clones together.
     pub pages_served: PageCount,
@@ -229,6 +231,22 @@ pub struct ImageUse {
     pub requests: u64,
     /// Open files on it.
     pub users: u32,
+    /// Pages of data it has in all; the rest are zero and take no space.
+    pub data: PageCount,
+    /// Pages of these that it has from the layers below its own.
+    pub shared: PageCount,
+    /// Pages its own layer stores as they are.
+    pub plain: PageCount,
+    /// Pages its own layer stores compressed.
+    pub packed: PageCount,
+    /// Bytes these take.
+    pub packed_bytes: ByteCount,
+    /// Pages its own layer does not store because they are elsewhere.
+    pub deduplicated: PageCount,
+    /// Pages its clones asked for, each once.
+    pub touched: PageCount,
+    /// Pages the kernel got before it asked.
+    pub prefetched: PageCount,
 }
 
 /// A page image in the pager.

@@ -5,11 +5,12 @@
 
 use anyhow::Context;
 use clap::Parser;
-use forkyard_pager::Pager;
+use forkyard_pager::{Care, Pager, Prefetch};
 use nix::sys::signal::{SigSet, Signal};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Serves page images as files to the virtual machines of this host.
 #[derive(Debug, Parser)]
@@ -21,6 +22,27 @@ struct Arguments {
     /// Control socket
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
+    /// Give the kernel nothing it has not asked for
+    #[arg(long)]
+    no_prefetch: bool,
+    /// Compress pages nobody has read for so long; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    cold_after: u64,
+}
+
+impl Arguments {
+    fn care(&self) -> Care {
+        Care {
+            prefetch: match self.no_prefetch {
+                true => Prefetch::No,
+                false => Prefetch::Yes,
+            },
+            cold_after: match self.cold_after {
+                0 => None,
+                seconds => Some(Duration::from_secs(seconds)),
+            },
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -49,7 +71,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // Fails where a dead pager's mount is, which will be replaced; and if there
     // is no directory afterwards, mounting says so.
     let _ = std::fs::create_dir_all(&arguments.mount);
-    let pager = Pager::start(&arguments.mount, &arguments.socket)?;
+    let pager = Pager::start(&arguments.mount, &arguments.socket, arguments.care())?;
     let ender = pager.ender();
     std::thread::Builder::new()
         .name("signals".into())

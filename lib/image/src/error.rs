@@ -39,11 +39,15 @@ pub enum ImageError {
         /// Parent it was given.
         got: Option<ImageId>,
     },
-    /// The image would have too many layers to be read in reasonable time.
-    #[error("image would have more than {max} layers")]
-    TooDeep {
-        /// Most an image may have.
-        max: usize,
+    /// A layer borrows a page its parent does not have.
+    #[error("{page} of image {image} is borrowed from {from}, which is not there")]
+    Borrowed {
+        /// Image the layer makes.
+        image: ImageId,
+        /// The page.
+        page: PageNo,
+        /// The page of the parent.
+        from: PageNo,
     },
     /// Pages asked for lie outside the image.
     #[error("{first} and the {pages} from there are not all inside {size}")]
@@ -109,6 +113,30 @@ pub enum Flaw {
         first: PageNo,
         /// Its first slot.
         slot: Slot,
+    },
+    /// A chunk is empty, too large, or outside the file.
+    #[error("chunk {number} is out of place")]
+    Chunk {
+        /// Its number.
+        number: u32,
+    },
+    /// An extent's data lies outside its chunk.
+    #[error("data of extent at {first} is outside its chunk")]
+    Packed {
+        /// Its first page.
+        first: PageNo,
+    },
+    /// An extent borrows from a parent, and there is none.
+    #[error("extent at {first} borrows from no one")]
+    Borrowed {
+        /// Its first page.
+        first: PageNo,
+    },
+    /// An extent's data is at a place of a kind not known here.
+    #[error("data of extent at {first} is at no place known here")]
+    Place {
+        /// Its first page.
+        first: PageNo,
     },
     /// The extents hold another number of pages than there are checksums.
     #[error("extents hold {have}, checksums are for {want}")]

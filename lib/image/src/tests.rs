@@ -1,9 +1,12 @@
 //! What holds for layers and images as a whole.
 
 mod damage;
+mod fuzz;
 mod golden;
 mod model;
 mod raw_disk;
+mod rewriting;
+mod speed;
 
 use crate::{Checksum, Image, ImageError, Layer, LayerBuilder, Lineage, Slot};
 use forkyard_types::{ImageId, PAGE_SIZE, PageCount, PageNo};

@@ -9,50 +9,39 @@
 //! Decides, does nothing: reads come in as values of any type `W` and go out
 //! again to whoever has to answer them; none is ever dropped here.
 
+mod entry;
+
 use crate::Refusal;
+use crate::kin::{Fingerprint, Likeness, Memory};
+use crate::touched::{Asked, Run};
+use entry::{Entry, Named, Ready, State};
 use forkyard_image::{Image, Layer};
-use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
+use forkyard_types::{ImageId, ImageUse, ImageView, PageCount, PageNo};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Number of an image's file: never used twice, unlike a name that could be
 /// retired and promised again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub(crate) struct Node(pub u64);
 
 /// The directory has number 1.
 const FIRST: u64 = 2;
+/// Most pages of a working set: 64 MiB.
+const MOST_PUSHED: PageCount = PageCount(16_384);
+/// What the kernel loses is not pushed again before so long has passed.
+const PUSH_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Catalog<W> {
     names: HashMap<ImageId, Node>,
     entries: HashMap<Node, Entry<W>>,
     next: u64,
-}
-
-#[derive(Debug)]
-struct Entry<W> {
-    image: ImageId,
-    pages: PageCount,
-    named: Named,
-    files: u32,
-    requests: u64,
-    served: PageCount,
-    state: State<W>,
-}
-
-/// Whether the image can still be found by its id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Named {
-    Yes,
-    Retired,
-}
-
-#[derive(Debug)]
-enum State<W> {
-    Promised { waiting: Vec<W> },
-    Ready(Image),
-    Failed,
+    /// What is known of images that are gone.
+    memory: Memory,
 }
 
 /// What is to become of a read.
@@ -74,50 +63,52 @@ pub(crate) struct Published<W> {
     pub waiting: Vec<W>,
 }
 
+/// Pages that the kernel should have before it asks.
+#[derive(Debug)]
+pub(crate) struct Push {
+    pub node: Node,
+    pub image: Image,
+    pub runs: Vec<Run>,
+}
+
+/// An image that can be read.
+#[derive(Debug)]
+pub(crate) struct Readable {
+    pub node: Node,
+    pub image: Image,
+    /// How long nobody has read it.
+    pub quiet: Duration,
+}
+
 impl<W> Catalog<W> {
     pub fn new() -> Self {
         Self {
             names: HashMap::new(),
             entries: HashMap::new(),
             next: FIRST,
+            memory: Memory::default(),
         }
     }
 
     /// An image of so many pages will come: its file exists from now on.
-    pub fn promise(&mut self, image: ImageId, pages: PageCount) -> Result<(), Refusal> {
+    pub fn promise(&mut self, image: ImageId, pages: PageCount) -> Result<Node, Refusal> {
         if self.names.contains_key(&image) {
             return Err(Refusal::AlreadyExists { image });
         }
-        self.insert(
-            image,
-            pages,
-            State::Promised {
-                waiting: Vec::new(),
-            },
-        );
-        Ok(())
+        let waiting = Vec::new();
+        Ok(self.insert(Entry::new(image, pages, State::Promised { waiting })))
     }
 
-    fn insert(&mut self, image: ImageId, pages: PageCount, state: State<W>) -> Node {
+    fn insert(&mut self, entry: Entry<W>) -> Node {
         let node = Node(self.next);
         self.next += 1;
-        let (named, files, requests, served) = (Named::Yes, 0, 0, PageCount(0));
-        let entry = Entry {
-            image,
-            pages,
-            named,
-            files,
-            requests,
-            served,
-            state,
-        };
+        self.names.insert(entry.image, node);
         self.entries.insert(node, entry);
-        self.names.insert(image, node);
         node
     }
 
     /// The image that `layer` makes is there, promised before or not.
-    pub fn publish(&mut self, layer: Layer) -> Result<Published<W>, Refusal> {
+    pub fn publish(&mut self, layer: Layer, now: Instant) -> Result<Published<W>, Refusal> {
         let lineage = layer.lineage();
         let (id, pages) = (lineage.image, layer.pages());
         let promised = self.names.get(&id).and_then(|node| self.entries.get(node));
@@ -138,24 +129,58 @@ impl<W> Catalog<W> {
             .map(|parent| self.ready(parent))
             .transpose()?;
         let image = Image::new(Arc::new(layer), parent).map_err(|error| bad_layer(&error))?;
+        let ready = Ready {
+            parent: lineage.parent,
+            published: image.own_pages(),
+            fingerprint: Fingerprint::of(&image),
+            since: now,
+            image: image.clone(),
+        };
+        let plan = self.working_set_for(&ready);
         let node = match self.names.get(&id) {
             Some(node) => *node,
-            None => self.insert(id, pages, State::Failed),
+            None => self.insert(Entry::new(id, pages, State::Failed)),
         };
-        let state = State::Ready(image.clone());
-        let before = self
-            .entries
-            .get_mut(&node)
-            .map(|e| std::mem::replace(&mut e.state, state));
-        let waiting = match before {
-            Some(State::Promised { waiting }) => waiting,
-            Some(State::Ready(_) | State::Failed) | None => Vec::new(),
-        };
+        let mut waiting = Vec::new();
+        if let Some(entry) = self.entries.get_mut(&node) {
+            entry.uses.plan = plan;
+            let before = std::mem::replace(&mut entry.state, State::Ready(Box::new(ready)));
+            if let State::Promised { waiting: reads } = before {
+                waiting = reads;
+            }
+        }
         Ok(Published {
             node,
             image,
             waiting,
         })
+    }
+
+    /// What clones of a new image are expected to want: what those of the image
+    /// most like it wanted, or else those of its parent.
+    fn working_set_for(&self, ready: &Ready) -> Vec<Run> {
+        let living = self.entries.values().filter_map(|entry| {
+            let fingerprint = &entry.ready()?.fingerprint;
+            Some((fingerprint, entry.working_set()))
+        });
+        let past = self
+            .memory
+            .all()
+            .map(|(fingerprint, runs)| (fingerprint, runs.to_vec()));
+        let kin = past
+            .chain(living)
+            .filter(|(_, runs)| !runs.is_empty())
+            .map(|(fingerprint, runs)| (fingerprint.likeness(&ready.image), runs))
+            .max_by_key(|(likeness, _)| *likeness)
+            .filter(|(likeness, _)| *likeness >= Likeness::KIN);
+        let parent = || {
+            let node = self.names.get(&ready.parent?)?;
+            Some(self.entries.get(node)?.working_set())
+        };
+        let runs = kin.map(|(_, runs)| runs).or_else(parent);
+        let size = ready.image.pages();
+        let inside = runs.into_iter().flatten();
+        inside.filter_map(|run| run.within(size)).collect()
     }
 
     fn ready(&self, parent: ImageId) -> Result<&Image, Refusal> {
@@ -164,7 +189,7 @@ impl<W> Catalog<W> {
             .get(&parent)
             .and_then(|node| self.entries.get(node));
         match entry.map(|entry| &entry.state) {
-            Some(State::Ready(image)) => Ok(image),
+            Some(State::Ready(ready)) => Ok(&ready.image),
             Some(State::Promised { .. } | State::Failed) => Err(Refusal::ParentNotReady { parent }),
             None => Err(Refusal::ParentUnknown { parent }),
         }
@@ -216,6 +241,12 @@ impl<W> Catalog<W> {
         Some(self.entries.get(&node)?.pages)
     }
 
+    /// Whether a file is open, and its image there.
+    fn in_use(&self, node: Node) -> bool {
+        let entry = self.entries.get(&node);
+        entry.is_some_and(|entry| entry.files > 0 && entry.ready().is_some())
+    }
+
     /// A file is being opened; false if it has no name any more. The kernel may
     /// remember names longer than we do.
     pub fn open(&mut self, node: Node) -> bool {
@@ -238,15 +269,20 @@ impl<W> Catalog<W> {
 
     fn forget_if_unused(&mut self, node: Node) {
         let unused = |entry: &Entry<W>| entry.named == Named::Retired && entry.files == 0;
-        if self.entries.get(&node).is_some_and(unused) {
-            self.entries.remove(&node);
+        if self.entries.get(&node).is_some_and(unused)
+            && let Some(entry) = self.entries.remove(&node)
+        {
+            let working_set = entry.working_set();
+            if let State::Ready(ready) = entry.state {
+                self.memory.remember(ready.fingerprint, working_set);
+            }
         }
     }
 
     /// Somebody reads a file.
     pub fn read(&mut self, node: Node, read: W) -> Verdict<W> {
         match self.entries.get_mut(&node).map(|entry| &mut entry.state) {
-            Some(State::Ready(image)) => Verdict::Serve(image.clone(), read),
+            Some(State::Ready(ready)) => Verdict::Serve(ready.image.clone(), read),
             Some(State::Promised { waiting }) => {
                 waiting.push(read);
                 Verdict::Kept
@@ -255,11 +291,93 @@ impl<W> Catalog<W> {
         }
     }
 
-    /// A read was answered with so many pages.
-    pub fn served(&mut self, node: Node, pages: PageCount) {
+    /// A read was answered with these pages. Answers what to push because of it.
+    pub fn served(&mut self, node: Node, run: Run, now: Instant) -> Option<Push> {
+        let entry = self.entries.get_mut(&node)?;
+        let uses = &mut entry.uses;
+        uses.requests += 1;
+        uses.served.0 += run.pages.0;
+        uses.last = Some(now);
+        let due = match (uses.touched.read(run), uses.pushed_at) {
+            (Asked::First | Asked::Again, None) => true,
+            (Asked::First, Some(_)) => false,
+            (Asked::Again, Some(before)) => now.saturating_duration_since(before) > PUSH_PAUSE,
+        };
+        due.then(|| self.push(node, now)).flatten()
+    }
+
+    /// What the kernel should have of a file before it asks, if anybody has the
+    /// file open.
+    pub fn push(&mut self, node: Node, now: Instant) -> Option<Push> {
+        if !self.in_use(node) {
+            return None;
+        }
+        let entry = self.entries.get_mut(&node)?;
+        entry.uses.pushed_at = Some(now);
+        let image = entry.ready()?.image.clone();
+        let runs = entry.uses.touched.missing(&entry.working_set());
+        (!runs.is_empty()).then_some(Push { node, image, runs })
+    }
+
+    /// The kernel has these pages now.
+    pub fn pushed(&mut self, node: Node, run: Run) {
         if let Some(entry) = self.entries.get_mut(&node) {
-            entry.requests += 1;
-            entry.served.0 += pages.0;
+            entry.uses.touched.pushed(run);
+            entry.uses.pushed.0 += run.pages.0;
+        }
+    }
+
+    /// All images that can be read, with a name or without.
+    pub fn readable(&self, now: Instant) -> Vec<Readable> {
+        let ready = self.entries.iter().filter_map(|(node, entry)| {
+            let ready = entry.ready()?;
+            let last = entry.uses.last.unwrap_or(ready.since);
+            Some(Readable {
+                node: *node,
+                image: ready.image.clone(),
+                quiet: now.saturating_duration_since(last),
+            })
+        });
+        let mut ready: Vec<_> = ready.collect();
+        ready.sort_by_key(|readable| readable.node);
+        ready
+    }
+
+    /// Pages that clones of an image have asked for.
+    pub fn touched(&self, node: Node) -> PageCount {
+        let entry = self.entries.get(&node);
+        entry.map_or(PageCount(0), |entry| entry.uses.touched.pages())
+    }
+
+    /// Whether any clone of an image has asked for a page of it.
+    pub fn is_touched(&self, node: Node, page: PageNo) -> bool {
+        let entry = self.entries.get(&node);
+        entry.is_some_and(|entry| entry.uses.touched.has(page))
+    }
+
+    /// The image that `node` is most like, of those that were there before it.
+    pub fn twin(&self, node: Node) -> Option<(Node, Image)> {
+        let image = &self.entries.get(&node)?.ready()?.image;
+        let others = self.entries.iter().filter(|(other, _)| **other < node);
+        let likened = others.filter_map(|(other, entry)| {
+            let ready = entry.ready()?;
+            Some((ready.fingerprint.likeness(image), *other, &ready.image))
+        });
+        let (likeness, other, twin) =
+            likened.max_by_key(|(likeness, other, _)| (*likeness, *other))?;
+        (likeness >= Likeness::TWIN).then(|| (other, twin.clone()))
+    }
+
+    /// Puts `new`, which reads the same, in the place of `old`; false if that is
+    /// not there any more.
+    pub fn replace(&mut self, node: Node, old: &Image, new: Image) -> bool {
+        let entry = self.entries.get_mut(&node);
+        match entry.map(|entry| &mut entry.state) {
+            Some(State::Ready(ready)) if ready.image.is(old) => {
+                ready.image = new;
+                true
+            }
+            Some(State::Ready(_) | State::Promised { .. } | State::Failed) | None => false,
         }
     }
 
@@ -294,35 +412,6 @@ impl<W> Catalog<W> {
         let node = self.names.get(&image);
         let entry = node.and_then(|node| self.entries.get_mut(node));
         entry.ok_or(Refusal::UnknownImage { image })
-    }
-}
-
-impl<W> Entry<W> {
-    fn image(&self) -> Option<&Image> {
-        match &self.state {
-            State::Ready(image) => Some(image),
-            State::Promised { .. } | State::Failed => None,
-        }
-    }
-
-    fn usage(&self) -> ImageUse {
-        let image = self.image();
-        ImageUse {
-            pages: image.map_or(PageCount(0), Image::own_pages),
-            layers: image.map_or(0, |image| u32::try_from(image.layers()).unwrap_or(u32::MAX)),
-            pages_served: self.served,
-            requests: self.requests,
-            users: self.files,
-        }
-    }
-
-    fn view(&self) -> ImageView {
-        let parent = self.image().and_then(|image| image.lineage().parent);
-        ImageView {
-            id: self.image,
-            parent,
-            usage: self.usage(),
-        }
     }
 }
 

@@ -171,7 +171,7 @@ fn perform(pager: &Ender, request: Request, file: Option<OwnedFd>) -> Result<Ans
         Request::Promise { image, pages } => service
             .catalog()
             .promise(image, pages)
-            .map(|()| Answer::Done),
+            .map(|_| Answer::Done),
         Request::Publish { image, parent } => {
             let layer = open_layer(Lineage { image, parent }, file)?;
             service.publish(layer).map(|()| Answer::Done)

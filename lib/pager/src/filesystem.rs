@@ -139,7 +139,7 @@ impl Filesystem for Images {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.0.catalog().close(Node(ino.0));
+        self.0.close(Node(ino.0));
         reply.ok();
     }
 

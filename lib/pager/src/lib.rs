@@ -30,16 +30,22 @@ mod client;
 mod control;
 mod error;
 mod filesystem;
+mod kin;
 mod mount;
 mod pager;
 mod protocol;
+mod pusher;
 mod service;
+mod tidier;
+mod tidy;
+mod touched;
 
 pub use client::PagerClient;
 pub use error::{PagerError, StartError};
 pub use filesystem::READ_AHEAD;
 pub use pager::{Ender, Pager};
 pub use protocol::{Refusal, Shutdown};
+pub use service::{Care, Prefetch};
 
 use forkyard_types::ImageId;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@
 
 use crate::control::{self, Control};
 use crate::service::Service;
-use crate::{Refusal, Shutdown, StartError, mount};
+use crate::{Care, Refusal, Shutdown, StartError, mount};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,9 +31,9 @@ impl Pager {
     /// Mounts at `mount`, a directory, and listens at `socket`. What a dead
     /// pager left at either is taken away; a living one is left alone. Needs
     /// to be root.
-    pub fn start(mount: &Path, socket: &Path) -> Result<Self, StartError> {
+    pub fn start(mount: &Path, socket: &Path, care: Care) -> Result<Self, StartError> {
         let thread = |source| StartError::Thread { source };
-        let service = Service::start().map_err(thread)?;
+        let service = Service::start(care).map_err(thread)?;
         let control = Arc::new(Control::bind(socket)?);
         let session = mount::mount(mount, Arc::clone(&service))?;
         let session = thread::Builder::new()

@@ -3,19 +3,50 @@
 //! What the file system and the control socket share. A read is answered on
 //! the thread it came in on if its image is there; a read that waited is
 //! answered by a thread kept for that, so that neither the publisher nor the
-//! kernel's next request waits for it.
+//! kernel's next request waits for it. A third gives the kernel what it is
+//! expected to ask for.
 
 use crate::Refusal;
-use crate::catalog::{Catalog, Node, Published, Verdict};
+use crate::catalog::{Catalog, Node, Published, Push, Readable, Verdict};
+use crate::touched::Run;
+use crate::{pusher, tidier};
 use forkyard_image::{Image, Layer};
 use forkyard_types::{ByteOff, ImageId, PAGE_SIZE, PageCount, PageNo};
 use fuser::{Errno, INodeNo, Notifier, ReplyData};
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
+
+/// How a pager treats its images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Care {
+    /// Whether the kernel is given what it is expected to ask for.
+    pub prefetch: Prefetch,
+    /// Pages nobody has read for so long are compressed; `None`: none is.
+    pub cold_after: Option<Duration>,
+}
+
+/// Whether to read ahead of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefetch {
+    /// What clones of this image, or of the one most like it, have wanted.
+    Yes,
+    /// Nothing.
+    No,
+}
+
+impl Default for Care {
+    fn default() -> Self {
+        Self {
+            prefetch: Prefetch::Yes,
+            cold_after: Some(Duration::from_secs(60)),
+        }
+    }
+}
 
 /// A read the kernel waits for. Dropped unanswered, it answers EIO.
 #[derive(Debug)]
@@ -32,6 +63,9 @@ type Due = (Node, Image, Vec<PendingRead>);
 pub(crate) struct Service {
     catalog: Mutex<Catalog<PendingRead>>,
     due: Sender<Due>,
+    pushes: Sender<Push>,
+    nudges: Sender<()>,
+    prefetch: Prefetch,
     /// Set once the file system is mounted.
     kernel: OnceLock<Notifier>,
 }
@@ -42,21 +76,25 @@ thread_local! {
 }
 
 impl Service {
-    /// A service without images, and its answering thread, which ends with it.
-    pub fn start() -> io::Result<Arc<Self>> {
-        let (due, arrived) = channel();
+    /// A service without images, and its threads, which end with it.
+    pub fn start(care: Care) -> io::Result<Arc<Self>> {
+        let (due, arrived) = channel::<Due>();
+        let (pushes, pushed) = channel();
+        let (nudges, nudged) = channel();
         let (catalog, kernel) = (Mutex::new(Catalog::new()), OnceLock::new());
         let service = Arc::new(Self {
             catalog,
             due,
+            pushes,
+            nudges,
+            prefetch: care.prefetch,
             kernel,
         });
-        // Not an `Arc`: the thread must not keep alive what it ends with.
+        // Not an `Arc`: the threads must not keep alive what they end with.
         let weak = Arc::downgrade(&service);
         thread::Builder::new()
             .name("answer".into())
             .spawn(move || {
-                let arrived: Receiver<Due> = arrived;
                 for (node, image, waiting) in arrived {
                     let Some(service) = weak.upgrade() else { break };
                     waiting
@@ -64,13 +102,43 @@ impl Service {
                         .for_each(|read| service.serve(node, &image, read));
                 }
             })?;
+        pusher::start(Arc::downgrade(&service), pushed)?;
+        tidier::start(Arc::downgrade(&service), nudged, care.cold_after)?;
         Ok(service)
     }
 
-    /// From now on the kernel is told of names that vanish.
+    /// From now on the kernel is told of names that vanish, and given pages.
     pub fn mounted(&self, kernel: Notifier) {
         // There is one mount in the life of a service.
         let _ = self.kernel.set(kernel);
+    }
+
+    /// The kernel, once the file system is mounted.
+    pub fn kernel(&self) -> Option<&Notifier> {
+        self.kernel.get()
+    }
+
+    /// All images that can be read now.
+    pub fn readable(&self) -> Vec<Readable> {
+        self.catalog().readable(Instant::now())
+    }
+
+    /// Puts an image that reads the same in the place of another.
+    pub fn replace(&self, node: Node, old: &Image, new: Image) {
+        self.catalog().replace(node, old, new);
+    }
+
+    /// Something has changed that may leave layers to tidy.
+    fn nudge(&self) {
+        // Fails only if the thread is gone; then layers stay as they are.
+        let _ = self.nudges.send(());
+    }
+
+    fn push(&self, push: Option<Push>) {
+        if let Some(push) = push.filter(|_| self.prefetch == Prefetch::Yes) {
+            // Fails only if the thread is gone; the kernel then asks by itself.
+            let _ = self.pushes.send(push);
+        }
     }
 
     /// The catalog, for as long as the guard lives. No method of ours may be
@@ -102,7 +170,8 @@ impl Service {
             match image.read(span.first, &mut buffer[..whole]) {
                 Ok(()) => {
                     // Before the answer, so that whoever has it finds it counted.
-                    self.catalog().served(node, PageCount(span.pages as u64));
+                    let push = self.catalog().served(node, span.run(), Instant::now());
+                    self.push(push);
                     read.reply.data(&buffer[span.skip..span.skip + span.bytes]);
                 }
                 Err(error) => {
@@ -117,7 +186,8 @@ impl Service {
 
     /// Publishes a layer and has the reads that waited for it answered.
     pub fn publish(&self, layer: Layer) -> Result<(), Refusal> {
-        let published = self.catalog().publish(layer)?;
+        let now = Instant::now();
+        let published = self.catalog().publish(layer, now)?;
         let Published {
             node,
             image,
@@ -127,6 +197,9 @@ impl Service {
             // Fails only if the thread is gone; the reads then answer themselves.
             let _ = self.due.send((node, image, waiting));
         }
+        let push = self.catalog().push(node, now);
+        self.push(push);
+        self.nudge();
         Ok(())
     }
 
@@ -140,12 +213,19 @@ impl Service {
         Ok(())
     }
 
+    /// A file has been closed.
+    pub fn close(&self, node: Node) {
+        self.catalog().close(node);
+        self.nudge();
+    }
+
     /// Takes an image's name away, here and in the kernel.
     pub fn retire(&self, image: ImageId) -> Result<(), Refusal> {
         let (_, waiting) = self.catalog().retire(image)?;
         waiting
             .into_iter()
             .for_each(|read| read.reply.error(Errno::EIO));
+        self.nudge();
         let name = image.to_string();
         if let Some(kernel) = self.kernel.get()
             && let Err(error) = kernel.inval_entry(INodeNo::ROOT, OsStr::new(&name))
@@ -167,6 +247,13 @@ struct Span {
 }
 
 impl Span {
+    fn run(self) -> Run {
+        Run {
+            first: self.first,
+            pages: PageCount(self.pages as u64),
+        }
+    }
+
     /// Cut off at the end of an image of `size`; `None` if nothing is left.
     fn of(offset: ByteOff, bytes: u32, size: PageCount) -> Option<Self> {
         let end = size.bytes()?.0.min(offset.0.checked_add(u64::from(bytes))?);

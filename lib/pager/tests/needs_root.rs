@@ -8,9 +8,13 @@ mod puppet;
 
 #[path = "needs_root/lifecycle.rs"]
 mod lifecycle;
+#[path = "needs_root/prefetch.rs"]
+mod prefetch;
 #[path = "needs_root/sharing.rs"]
 mod sharing;
 #[path = "needs_root/speed.rs"]
 mod speed;
+#[path = "needs_root/tidying.rs"]
+mod tidying;
 #[path = "needs_root/waiting.rs"]
 mod waiting;

@@ -96,6 +96,15 @@ impl AsRawFd for PidFd {
     }
 }
 
+/// Has the calling thread run when others leave time for it.
+pub fn yield_to_others() -> io::Result<()> {
+    const THIS_THREAD: libc::id_t = 0;
+    const NICENESS: libc::c_int = 10;
+    // SAFETY: takes integers only; on Linux the number 0 means the calling
+    // thread alone.
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, THIS_THREAD, NICENESS) })
+}
+
 /// Who a process is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {

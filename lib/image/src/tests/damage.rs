@@ -56,6 +56,10 @@ fn with_extents(extents: &[Extent], checksums: u64) -> Vec<u8> {
         extents: extents.len() as u64,
         data_pages: checksums,
         index: Checksum::of(&index),
+        chunks: 0,
+        packed_bytes: 0,
+        borrowed: 0,
+        dropped: 0,
     };
     let mut bytes = header.encode().to_vec();
     bytes.resize(5 * PAGE_SIZE, 0);
@@ -75,7 +79,11 @@ fn data(first: u64, pages: u64, slot: u64) -> Extent {
 #[test]
 fn each_bad_header_field_is_refused_by_its_name() {
     assert_eq!(flaw(&with_header(|h| h[0] = b'X')), Flaw::Magic);
-    assert_eq!(flaw(&with_header(|h| h[8] = 2)), Flaw::Version(2));
+    assert_eq!(flaw(&with_header(|h| h[8] = 3)), Flaw::Version(3));
+    // Says what only version 2 can say, or says less than it claims to.
+    for change in [|h: &mut [u8]| h[8] = 2, |h: &mut [u8]| set(h, 104, 1)] {
+        assert_eq!(flaw(&with_header(change)), Flaw::Field("version"));
+    }
     assert_eq!(flaw(&with_header(|h| h[12] = 2)), Flaw::Field("flags"));
     assert_eq!(flaw(&with_header(|h| h[12] = 0)), Flaw::Field("parent"));
     let absurd = (1 << 32) + 1;
@@ -134,9 +142,20 @@ fn each_bad_extent_is_refused() {
         slot: Slot(slot),
     };
     assert_eq!(flaw(&with_extents(&[data(0, 2, 3)], 2)), slot(3));
+    let far = (1 << 56) - 1;
+    assert_eq!(flaw(&with_extents(&[data(0, 2, far)], 2)), slot(far));
+    let first = PageNo(0);
     assert_eq!(
         flaw(&with_extents(&[data(0, 2, u64::MAX - 1)], 2)),
-        slot(u64::MAX - 1)
+        Flaw::Place { first }
+    );
+    assert_eq!(
+        flaw(&with_extents(&[data(0, 2, 1 << 56)], 2)),
+        Flaw::Packed { first }
+    );
+    assert_eq!(
+        flaw(&with_extents(&[data(0, 2, 2 << 56)], 0)),
+        Flaw::Borrowed { first }
     );
     let (have, want) = (PageCount(2), PageCount(1));
     assert_eq!(

@@ -44,6 +44,11 @@ fn layer(image: u8, parent: Option<u8>) -> Layer {
     Layer::open(file).expect("a layer")
 }
 
+fn run(first: u64, pages: u64) -> Run {
+    let (first, pages) = (PageNo(first), PageCount(pages));
+    Run { first, pages }
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let image = || 0..4u8;
     prop_oneof![
@@ -148,7 +153,7 @@ impl Model {
             Some(Known::Ready | Known::Failed) => None,
         };
         match (
-            catalog.publish(layer(n, parent)),
+            catalog.publish(layer(n, parent), Instant::now()),
             waiting.filter(|_| allowed),
         ) {
             (Ok(published), Some(waiting)) => {
@@ -184,7 +189,7 @@ impl Model {
         match (catalog.read(file.0, number), self.state(file)) {
             (Verdict::Serve(image, read), Known::Ready) => {
                 assert_eq!((image.lineage().image, read), (id(file.1), number));
-                catalog.served(file.0, PageCount(1));
+                catalog.served(file.0, run(0, 1), Instant::now());
             }
             (Verdict::Kept, Known::Promised(_)) => {
                 let Some(Known::Promised(waiting)) = self.names.get_mut(&file.1) else {
@@ -238,9 +243,13 @@ fn image_promised_again_after_retirement_is_another_file() {
 #[test]
 fn usage_counts_what_was_served() {
     let mut catalog = Catalog::<u32>::new();
-    let node = catalog.publish(layer(1, None)).expect("publishes").node;
-    catalog.served(node, PageCount(3));
-    catalog.served(node, PageCount(4));
+    let now = Instant::now();
+    let node = catalog
+        .publish(layer(1, None), now)
+        .expect("publishes")
+        .node;
+    catalog.served(node, run(0, 3), now);
+    catalog.served(node, run(0, 4), now);
     assert!(catalog.open(node));
     let usage = catalog.usage(id(1)).expect("known");
     assert_eq!(

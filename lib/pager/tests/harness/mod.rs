@@ -2,7 +2,7 @@
 //! program, run again.
 
 use forkyard_image::{LayerBuilder, Lineage, Slot};
-use forkyard_pager::{Pager, PagerClient, PagerError, StartError, image_path};
+use forkyard_pager::{Care, Pager, PagerClient, PagerError, Prefetch, StartError, image_path};
 use forkyard_sys_host::mapping::Mapping;
 use forkyard_sys_host::memory::anonymous_file;
 use forkyard_types::{ByteCount, ImageId, ImageUse, PAGE_SIZE, PageCount, PageNo};
@@ -11,13 +11,16 @@ use std::env;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Lines};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const DIRECTORY: &str = "FORKYARD_TEST_PAGER";
+/// Seconds, for a pager that compresses sooner than it would.
+const COLD_AFTER: &str = "FORKYARD_TEST_COLD_AFTER";
+const PREFETCH: &str = "FORKYARD_TEST_PREFETCH";
 /// Longer than anything here takes on a machine that is busy with other things.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -25,7 +28,25 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Fixture {
     directory: TempDir,
     process: Process,
+    settings: Settings,
     pub client: PagerClient,
+}
+
+/// How a pager in a test differs from the usual.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub prefetch: Prefetch,
+    pub cold_after: Option<Duration>,
+}
+
+impl Default for Settings {
+    /// Nothing happens by itself that a test does not ask for.
+    fn default() -> Self {
+        Self {
+            prefetch: Prefetch::No,
+            cold_after: None,
+        }
+    }
 }
 
 /// A pager's process and what it says: it would fail with no one to say it to.
@@ -36,25 +57,30 @@ pub struct Process {
 
 impl Fixture {
     pub fn start() -> Self {
+        Self::with(Settings::default())
+    }
+
+    pub fn with(settings: Settings) -> Self {
         let directory = tempfile::tempdir().expect("temporary directory");
         fs::create_dir(mount_of(directory.path())).expect("creates");
-        let process = spawn(directory.path()).expect("pager starts");
+        let process = spawn(directory.path(), settings).expect("pager starts");
         let client = PagerClient::connect(&socket_of(directory.path())).expect("connects");
         Self {
             directory,
             process,
+            settings,
             client,
         }
     }
 
     /// Starts another pager at the same place; answers whether it did.
     pub fn start_another(&self) -> bool {
-        spawn(self.directory.path()).is_some()
+        spawn(self.directory.path(), self.settings).is_some()
     }
 
     /// Replaces the pager, which must have died, by a new one.
     pub fn restart(&mut self) {
-        self.process = spawn(self.directory.path()).expect("pager starts again");
+        self.process = spawn(self.directory.path(), self.settings).expect("pager starts again");
     }
 
     pub fn connect(&self) -> Result<PagerClient, PagerError> {
@@ -115,7 +141,19 @@ impl Fixture {
         self.client.stats(image).expect("known")
     }
 
-    /// Bytes of memory files the pager has open.
+    /// Bytes of memory that the layers of the pager take.
+    pub fn memory(&self) -> u64 {
+        let links = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("lists");
+        let paths = links.filter_map(|link| Some(link.ok()?.path()));
+        let files = paths.filter(|path| {
+            let target = fs::read_link(path).unwrap_or_default();
+            target.to_string_lossy().contains("memfd:")
+        });
+        let blocks = files.filter_map(|path| Some(fs::metadata(path).ok()?.blocks()));
+        blocks.sum::<u64>() * 512
+    }
+
+    /// Memory files the pager has open.
     pub fn layers_open(&self) -> usize {
         let links = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("lists");
         let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
@@ -143,8 +181,15 @@ fn socket_of(directory: &Path) -> PathBuf {
 }
 
 /// `None` if it says that it does not start.
-fn spawn(directory: &Path) -> Option<Process> {
-    let mut child = Command::new(env::current_exe().expect("we are a program"))
+fn spawn(directory: &Path, settings: Settings) -> Option<Process> {
+    let mut command = Command::new(env::current_exe().expect("we are a program"));
+    if let Some(after) = settings.cold_after {
+        command.env(COLD_AFTER, after.as_millis().to_string());
+    }
+    if settings.prefetch == Prefetch::Yes {
+        command.env(PREFETCH, "yes");
+    }
+    let mut child = command
         .args(["harness::be_a_pager", "--exact", "--ignored", "--nocapture"])
         .env(DIRECTORY, directory)
         .stdout(Stdio::piped())
@@ -162,11 +207,24 @@ fn spawn(directory: &Path) -> Option<Process> {
     None
 }
 
+fn care() -> Care {
+    let milliseconds = |text: String| text.parse().expect("a number");
+    Care {
+        prefetch: match env::var(PREFETCH) {
+            Ok(_) => Prefetch::Yes,
+            Err(_) => Prefetch::No,
+        },
+        cold_after: env::var(COLD_AFTER)
+            .ok()
+            .map(|text| Duration::from_millis(milliseconds(text))),
+    }
+}
+
 #[test]
 #[ignore = "run by other tests, in a process of its own"]
 fn be_a_pager() {
     let directory = PathBuf::from(env::var_os(DIRECTORY).expect("started as a pager"));
-    match Pager::start(&mount_of(&directory), &socket_of(&directory)) {
+    match Pager::start(&mount_of(&directory), &socket_of(&directory), care()) {
         Ok(pager) => {
             println!("\nready");
             pager.wait().expect("serves until unmounted");

@@ -1,0 +1,116 @@
+//! One image of the catalog.
+
+use super::MOST_PUSHED;
+use crate::kin::Fingerprint;
+use crate::touched::{Run, Touched, joined};
+use forkyard_image::{Holdings, Image};
+use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
+use std::time::Instant;
+
+#[derive(Debug)]
+pub(super) struct Entry<W> {
+    pub image: ImageId,
+    pub pages: PageCount,
+    pub named: Named,
+    pub files: u32,
+    pub state: State<W>,
+    pub uses: Uses,
+}
+
+/// Whether the image can still be found by its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    Yes,
+    Retired,
+}
+
+#[derive(Debug)]
+pub(super) enum State<W> {
+    Promised { waiting: Vec<W> },
+    Ready(Box<Ready>),
+    Failed,
+}
+
+/// An image that can be read.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub image: Image,
+    /// The image it was made from, whatever its layer lies over by now.
+    pub parent: Option<ImageId>,
+    /// Pages of data its layer had when it came.
+    pub published: PageCount,
+    pub fingerprint: Fingerprint,
+    pub since: Instant,
+}
+
+/// What has been done with an image.
+#[derive(Debug, Default)]
+pub(super) struct Uses {
+    pub requests: u64,
+    pub served: PageCount,
+    pub pushed: PageCount,
+    pub touched: Touched,
+    /// What its clones are expected to want.
+    pub plan: Vec<Run>,
+    pub pushed_at: Option<Instant>,
+    pub last: Option<Instant>,
+}
+
+impl<W> Entry<W> {
+    pub fn new(image: ImageId, pages: PageCount, state: State<W>) -> Self {
+        Self {
+            image,
+            pages,
+            named: Named::Yes,
+            files: 0,
+            state,
+            uses: Uses::default(),
+        }
+    }
+
+    pub fn ready(&self) -> Option<&Ready> {
+        match &self.state {
+            State::Ready(ready) => Some(ready),
+            State::Promised { .. } | State::Failed => None,
+        }
+    }
+
+    /// What its clones wanted, or are expected to.
+    pub fn working_set(&self) -> Vec<Run> {
+        joined(&self.uses.plan, self.uses.touched.order(), MOST_PUSHED)
+    }
+
+    pub fn usage(&self) -> ImageUse {
+        let ready = self.ready();
+        let image = ready.map(|ready| &ready.image);
+        let layers = image.map_or(&[][..], Image::layers);
+        let holdings = layers
+            .last()
+            .map_or(Holdings::default(), |top| top.holdings());
+        let data = image.map_or(PageCount(0), Image::data_pages);
+        let own = image.and_then(|image| image.shares().last().copied());
+        ImageUse {
+            pages: ready.map_or(PageCount(0), |ready| ready.published),
+            layers: u32::try_from(layers.len()).unwrap_or(u32::MAX),
+            pages_served: self.uses.served,
+            requests: self.uses.requests,
+            users: self.files,
+            data,
+            shared: PageCount(data.0 - own.unwrap_or_default().0),
+            plain: holdings.plain,
+            packed: holdings.packed,
+            packed_bytes: holdings.packed_bytes,
+            deduplicated: holdings.shared,
+            touched: self.uses.touched.pages(),
+            prefetched: self.uses.pushed,
+        }
+    }
+
+    pub fn view(&self) -> ImageView {
+        ImageView {
+            id: self.image,
+            parent: self.ready().and_then(|ready| ready.parent),
+            usage: self.usage(),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Which image is most like another.
+//!
+//! Two forks of one VM make two images that no lineage connects, though most of
+//! their pages are the same: what was learnt of the first holds for the
+//! second. Likeness is judged by the pages themselves, a sample of them.
+
+use crate::touched::Run;
+use forkyard_image::{Checksum, Image};
+use forkyard_types::PageNo;
+use std::collections::VecDeque;
+
+/// Pages looked at.
+const SAMPLE: usize = 256;
+/// Images remembered after they are gone.
+const REMEMBERED: usize = 64;
+
+/// How many of a thousand pages two images have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Likeness(pub usize);
+
+impl Likeness {
+    /// Enough to expect the same pages to be wanted.
+    pub const KIN: Self = Self(250);
+    /// Enough to store one as what it differs from the other by.
+    pub const TWIN: Self = Self(500);
+}
+
+/// Some pages of an image by which it is recognised.
+#[derive(Clone, Debug)]
+pub(crate) struct Fingerprint(Vec<(PageNo, Checksum)>);
+
+impl Fingerprint {
+    pub fn of(image: &Image) -> Self {
+        Self(image.sample(SAMPLE))
+    }
+
+    /// How much of the image this was taken of is in `other` as well.
+    pub fn likeness(&self, other: &Image) -> Likeness {
+        let same = |(page, sum): &&(PageNo, Checksum)| other.checksum(*page) == Some(*sum);
+        let alike = self.0.iter().filter(same).count();
+        Likeness(alike * 1000 / self.0.len().max(1))
+    }
+}
+
+/// An image that is gone.
+#[derive(Debug)]
+struct Past {
+    fingerprint: Fingerprint,
+    working_set: Vec<Run>,
+}
+
+/// What is remembered of images that are gone, the newest last.
+#[derive(Debug, Default)]
+pub(crate) struct Memory(VecDeque<Past>);
+
+impl Memory {
+    pub fn remember(&mut self, fingerprint: Fingerprint, working_set: Vec<Run>) {
+        if working_set.is_empty() {
+            return;
+        }
+        if self.0.len() == REMEMBERED {
+            self.0.pop_front();
+        }
+        self.0.push_back(Past {
+            fingerprint,
+            working_set,
+        });
+    }
+
+    /// Fingerprints and working sets, the oldest first.
+    pub fn all(&self) -> impl Iterator<Item = (&Fingerprint, &[Run])> {
+        self.0
+            .iter()
+            .map(|past| (&past.fingerprint, past.working_set.as_slice()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forkyard_image::{Layer, LayerBuilder, Lineage, Slot};
+    use forkyard_sys_host::memory::anonymous_file;
+    use forkyard_types::{ByteCount, ImageId, PageCount};
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+
+    fn image(pages: u64, filled: impl Fn(u64) -> u8) -> Image {
+        let file = anonymous_file("test", ByteCount(0)).expect("memfd");
+        let lineage = Lineage {
+            image: ImageId::random(),
+            parent: None,
+        };
+        let mut builder = LayerBuilder::new(lineage, PageCount(pages));
+        for page in 0..pages {
+            let bytes = [filled(page); 4096];
+            let offset = Slot(page).offset().expect("fits");
+            file.write_all_at(&bytes, offset).expect("writes");
+            builder.data(PageNo(page), Slot(page), Checksum::of(&bytes));
+        }
+        builder.finish(&file).expect("a layer");
+        let layer = Layer::open(file).expect("a layer");
+        Image::new(Arc::new(layer), None).expect("an image")
+    }
+
+    #[test]
+    fn likeness_is_the_share_of_equal_pages() {
+        let print = Fingerprint::of(&image(1000, |_| 1));
+        assert_eq!(print.likeness(&image(1000, |_| 1)), Likeness(1000));
+        assert_eq!(print.likeness(&image(1000, |_| 2)), Likeness(0));
+        let half = print.likeness(&image(1000, |page| if page < 500 { 1 } else { 2 }));
+        assert!((480..=520).contains(&half.0), "{half:?}");
+    }
+
+    #[test]
+    fn image_of_nothing_is_like_none() {
+        let none = Fingerprint::of(&image(0, |_| 1));
+        assert_eq!(none.likeness(&image(10, |_| 1)), Likeness(0));
+    }
+
+    #[test]
+    fn only_the_newest_are_remembered() {
+        let print = Fingerprint::of(&image(1, |_| 1));
+        let mut memory = Memory::default();
+        for n in 0..REMEMBERED as u64 + 10 {
+            let (first, pages) = (PageNo(n), PageCount(1));
+            memory.remember(print.clone(), vec![Run { first, pages }]);
+        }
+        memory.remember(print, Vec::new());
+        let firsts: Vec<u64> = memory.all().map(|(_, runs)| runs[0].first.0).collect();
+        assert_eq!(firsts, (10..REMEMBERED as u64 + 10).collect::<Vec<_>>());
+    }
+}
