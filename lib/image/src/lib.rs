@@ -4,7 +4,7 @@
 //! *image* is a layer over its parent's image. For each page a layer has one
 //! of three answers: *data*, *zero* (which hides what the parent has), or
 //! *absent*: ask the parent, and with no parent left the page is zero. An image
-//! can be [written anew](rewrite) over another base, and reads the same.
+//! can be [written anew](rewrite()) over another base, and reads the same.
 //!
 //! # Layer files, versions 1 and 2
 //!
