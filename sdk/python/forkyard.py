@@ -9,6 +9,9 @@
         forkyard.exit(0)                 # this clone is no more
     print(forkyard.join(ticket))         # {1: 0, 2: 0, 3: 0, 4: 0}
 
+With request_ticket(4, hierarchical=True) the four are processes: clone() forks
+in each clone until it has one for each vCPU it was granted.
+
 After the API of SnowFlock (Lagar-Cavilla et al., Table I). Calls block until
 they are done and raise ForkError if they fail. In a clone the `random` module
 is seeded anew before clone() returns; other generators that a program seeded
@@ -20,7 +23,19 @@ import os
 import random
 from typing import Callable, NamedTuple
 
-__all__ = ["Clone", "ForkError", "Ticket", "at_clone", "clone", "exit", "id", "join", "kill", "request_ticket"]
+__all__ = [
+    "Clone",
+    "ForkError",
+    "Ticket",
+    "at_clone",
+    "clone",
+    "exit",
+    "id",
+    "join",
+    "kill",
+    "request_ticket",
+    "wait_fork",
+]
 
 _KINDS = {
     -1: "invalid",
@@ -35,8 +50,10 @@ _KINDS = {
 _lib = ctypes.CDLL(os.environ.get("FORKYARD_LIBRARY", "/opt/forkyard/lib/libforkyard.so"))
 for _name, _result, _arguments in [
     ("request_ticket", ctypes.c_void_p, [ctypes.c_uint16]),
-    ("clone", ctypes.c_int, [ctypes.c_void_p]),
-    ("exit", ctypes.c_int, [ctypes.c_uint8]),
+    ("request_ticket_hierarchical", ctypes.c_void_p, [ctypes.c_uint16]),
+    ("clone_only", ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]),
+    ("exit_only", ctypes.c_int, [ctypes.c_uint8, ctypes.c_uint16, ctypes.c_void_p, ctypes.c_size_t]),
+    ("wait_fork", ctypes.c_int, []),
     ("join", ctypes.c_int, [ctypes.c_void_p]),
     ("kill", ctypes.c_int, [ctypes.c_void_p]),
     ("id", ctypes.c_int, []),
@@ -55,6 +72,53 @@ for _name, _result, _arguments in [
 _at_clone: list[Callable[[int], None]] = [lambda _id: random.seed()]
 
 
+class _Team:
+    """The processes of a clone of a hierarchical ticket, as one of them sees them."""
+
+    def __init__(self) -> None:
+        self.epoch = b""  # the life of the VM in which the number is this process's
+        self.number = 0
+        self.others: dict[int, int | None] = {}  # process ids of those the first forked
+        self.is_first = True
+
+    def fork(self, first: int, processes: int) -> int:
+        """Fork until there are so many; the number of the one this returns in."""
+        self.epoch, self.number = _epoch(), first
+        for number in range(first + 1, first + processes):
+            try:
+                pid = os.fork()
+            except OSError:
+                self.others[number] = None
+                continue
+            if pid == 0:
+                self.number, self.others, self.is_first = number, {}, False
+                return number
+            self.others[number] = pid
+        return first
+
+    def wait(self) -> list[int]:
+        """How the others ended, in order: exit statuses, negative for one that never said."""
+        return [self._wait_for(pid) for _, pid in sorted(self.others.items())]
+
+    @staticmethod
+    def _wait_for(pid: int | None) -> int:
+        try:
+            return -1 if pid is None else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        except ChildProcessError:
+            return -1
+
+
+def _epoch() -> bytes:
+    try:
+        with open("/opt/forkyard/epoch", "rb") as file:
+            return file.read(16)
+    except OSError:
+        return b""
+
+
+_team: _Team | None = None
+
+
 class ForkError(Exception):
     """A call failed. `kind` is one of invalid, not_found, conflict, exhausted, agent, timeout, host."""
 
@@ -64,7 +128,7 @@ class ForkError(Exception):
 
 
 class Clone(NamedTuple):
-    """One clone that was granted."""
+    """One clone that was granted, or one process of a hierarchical ticket."""
 
     id: int
     vcpus: int
@@ -100,11 +164,12 @@ def _checked(code: int) -> int:
     return code
 
 
-def request_ticket(count: int) -> Ticket:
-    """Reserve clones of this VM. Fewer may be granted: see the ticket's clones."""
+def request_ticket(count: int, hierarchical: bool = False) -> Ticket:
+    """Reserve clones of this VM, or processes in clones. Fewer may be granted: see the ticket's clones."""
     if not 1 <= count <= 0xFFFF:
         raise ValueError(f"{count} clones: wanted 1 to 65535")
-    pointer = _lib.forkyard_request_ticket(count)
+    request = _lib.forkyard_request_ticket_hierarchical if hierarchical else _lib.forkyard_request_ticket
+    pointer = request(count)
     if not pointer:
         raise _failed()
     return Ticket(pointer)
@@ -119,18 +184,47 @@ def clone(ticket: Ticket) -> int:
     """Clone this VM: returns 0 in the parent, and its number (1 and up) in every clone.
 
     Like os.fork(), but of the whole machine. Clones that could not be made are
-    told by join(); ForkError is raised if there is none at all.
+    told by join(); ForkError is raised if there is none at all. With a
+    hierarchical ticket os.fork() follows in every clone, and it is the
+    processes that have the numbers.
     """
-    me = _checked(_lib.forkyard_clone(ticket._pointer))
+    global _team
+    processes = ctypes.c_uint8()
+    me = _checked(_lib.forkyard_clone_only(ticket._pointer, ctypes.byref(processes)))
     if me:
+        if processes.value > 1:
+            _team = _Team()
+            me = _team.fork(me, processes.value)
         for callback in _at_clone:
             callback(me)
     return me
 
 
 def exit(status: int = 0) -> None:
-    """End this clone; its memory and disk vanish. Does not return."""
-    _checked(_lib.forkyard_exit(status))
+    """End this clone; its memory and disk vanish. Does not return.
+
+    With a hierarchical ticket it ends this process, and the clone with the last
+    of its processes.
+    """
+    if _team is None:
+        number, statuses = 0, []
+    elif _team.is_first:
+        number, statuses = _team.number, _team.wait()
+    else:
+        os._exit(status)
+    array = (ctypes.c_int * len(statuses))(*statuses)
+    _checked(_lib.forkyard_exit_only(status, number + 1, array, len(statuses)))
+
+
+def wait_fork() -> int:
+    """Wait until this VM is forked, whoever asks for it.
+
+    Returns in every clone, with its number; in the parent it goes on waiting.
+    """
+    me = _checked(_lib.forkyard_wait_fork())
+    for callback in _at_clone:
+        callback(me)
+    return me
 
 
 def join(ticket: Ticket) -> dict[int, int | None]:
@@ -149,5 +243,7 @@ def kill(ticket: Ticket) -> None:
 
 
 def id() -> int:
-    """The number of the clone this runs in; 0 in a VM that was booted."""
+    """The number of the clone, or process of one, this runs in; 0 in a VM that was booted."""
+    if _team is not None and _team.epoch == _epoch():
+        return _team.number
     return _checked(_lib.forkyard_id())

@@ -58,6 +58,13 @@ pub struct RunRequest {
     /// with virtio built in or in the image's initramfs.
     #[serde(default)]
     pub kernel: Option<String>,
+    /// Most clones of its family that may be alive at once, promised ones
+    /// included; no limit if absent.
+    #[serde(default)]
+    pub max_clones: Option<u16>,
+    /// Paths in the guest that no clone inherits, unless a fork says so.
+    #[serde(default)]
+    pub secrets: Vec<String>,
 }
 
 fn one() -> u8 {
@@ -104,7 +111,7 @@ pub struct VmView {
 }
 
 /// `POST /v1/vms/{id}/fork`: fork a running VM.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForkRequest {
     /// Clones wanted.
@@ -112,6 +119,12 @@ pub struct ForkRequest {
     /// What matters more: the clones or the parent.
     #[serde(default)]
     pub mode: ForkMode,
+    /// More paths that these clones do not inherit.
+    #[serde(default)]
+    pub scrub: Vec<String>,
+    /// Whether they inherit what the VM was told to keep secret.
+    #[serde(default)]
+    pub inherit_secrets: bool,
 }
 
 /// What a fork spares.
@@ -203,6 +216,9 @@ pub struct VmInspect {
     pub disk: Vec<DiskSlice>,
     /// Clones kept warm for its next fork.
     pub warm: u16,
+    /// Paths in the guest that its clones do not inherit.
+    #[serde(default)]
+    pub secrets: Vec<String>,
     /// Reports of its own forks, the newest last.
     pub forks: Vec<ForkReport>,
 }
@@ -313,13 +329,29 @@ impl ExitStatus {
     }
 }
 
+/// What a ticket's numbers number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TicketKind {
+    /// Clones, each with as many vCPUs as the parent.
+    #[default]
+    Flat,
+    /// Processes: each clone's caller forks into as many as the clone is
+    /// granted vCPUs (SnowFlock's hierarchical cloning).
+    Hierarchical,
+}
+
 /// One clone promised by a ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TicketClone {
-    /// Number of the clone in this ticket: 1 and up, what `clone()` returns in it.
+    /// Number of the clone in this ticket: 1 and up, what `clone()` returns in
+    /// it. In a hierarchical ticket that of its first process; the others
+    /// follow.
     pub id: u16,
-    /// vCPUs it will have.
+    /// vCPUs it will have online.
     pub vcpus: u8,
+    /// Processes in it that have numbers.
+    pub processes: u8,
     /// Address it will have on the family's network.
     pub ip: Ipv4Addr,
 }
@@ -329,6 +361,8 @@ pub struct TicketClone {
 pub struct Ticket {
     /// Its id.
     pub id: TicketId,
+    /// What its numbers number.
+    pub kind: TicketKind,
     /// The clones granted; may be fewer than were asked for.
     pub clones: Vec<TicketClone>,
 }

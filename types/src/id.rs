@@ -150,6 +150,29 @@ impl fmt::Display for Epoch {
     }
 }
 
+impl FromStr for Epoch {
+    type Err = InvalidId;
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        Uuid::parse_str(text).map(Self).map_err(|_| InvalidId {
+            text: text.into(),
+            what: "an epoch",
+        })
+    }
+}
+
+/// One request of a guest's program: asking again under the same id, after an
+/// answer was lost, asks for nothing new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RequestId(pub Uuid);
+
+impl RequestId {
+    /// Draws a new one.
+    pub fn random() -> Self {
+        Self(Uuid::new_v4())
+    }
+}
+
 /// Place of a VM in its family: 0 for the one that booted, then 1, 2, …, in
 /// the order in which clones were promised. Never reused within a family; the
 /// VM's address and MAC follow from it.

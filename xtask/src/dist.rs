@@ -7,7 +7,10 @@
 //! target/dist/share/forkyard/images/*.toml
 //! ```
 
-use crate::{header, run::cargo};
+use crate::{
+    header,
+    run::{cargo, program},
+};
 use anyhow::{Context, Result};
 use std::{
     fs,
@@ -20,7 +23,7 @@ use std::{
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What is built, from `target/`, and its place in `target/dist/`.
-const BUILT: [(&str, &str); 7] = [
+const BUILT: [(&str, &str); 8] = [
     ("release/forkyard", "bin/forkyard"),
     ("release/forkyardd", "bin/forkyardd"),
     ("release/forkyard-pager", "bin/forkyard-pager"),
@@ -40,14 +43,26 @@ const BUILT: [(&str, &str); 7] = [
         "guest/libforkyard.a",
         "share/forkyard/guest/lib/libforkyard.a",
     ),
+    (
+        "guest/libforkyard-reseed.so",
+        "share/forkyard/guest/lib/libforkyard-reseed.so",
+    ),
 ];
 
 /// What is written, from the tree, and its place in `target/dist/`.
-const WRITTEN: [(&str, &str); 2] = [
+const WRITTEN: [(&str, &str); 4] = [
     (header::PLACE, "share/forkyard/guest/include/forkyard.h"),
     (
         "sdk/python/forkyard.py",
         "share/forkyard/guest/python/forkyard.py",
+    ),
+    (
+        "sdk/python/forkyard_reseed.py",
+        "share/forkyard/guest/python/forkyard_reseed.py",
+    ),
+    (
+        "sdk/python/forkyard_reseed.pth",
+        "share/forkyard/guest/python/forkyard_reseed.pth",
     ),
 ];
 
@@ -83,6 +98,16 @@ fn compile(root: &Path) -> Result<()> {
     cargo(root)
         .args(["build", "--profile", "guest", "--package", "forkyard-sdk"])
         .args(["--package", "forkyard-sys-track"])
+        .done()?;
+    compile_reseed(root)
+}
+
+/// In C: every program of a guest loads it, and it needs nothing but libc.
+fn compile_reseed(root: &Path) -> Result<()> {
+    program(Path::new("cc"), root)
+        .args(["-std=gnu11", "-O2", "-fPIC", "-shared", "-s"])
+        .args(["-Wall", "-Wextra", "-Werror", "-o"])
+        .args(["target/guest/libforkyard-reseed.so", "sdk/reseed/reseed.c"])
         .done()
 }
 

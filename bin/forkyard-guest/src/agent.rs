@@ -11,7 +11,8 @@
 
 mod calls;
 mod hooks;
-mod identity;
+pub mod identity;
+mod netlink;
 mod outbox;
 mod port;
 mod sessions;
@@ -63,28 +64,26 @@ struct Agent {
     calls: Arc<Calls>,
     sessions: Sessions,
     epoch: Option<Epoch>,
-    /// Between `Identify` and `Release`: how this clone came about.
-    arriving: Option<Cloned>,
+    arriving: Option<Arriving>,
+}
+
+/// Between `Identify` and `Release`.
+#[derive(Debug)]
+struct Arriving {
+    /// How this clone came about; none for a VM that booted.
+    cloned: Option<Cloned>,
+    /// What the host should know.
+    notes: Vec<String>,
 }
 
 fn serve() -> Result<(), String> {
     let port = port::Port::open()?;
     let outbox = Arc::new(Outbox::new(port.writer()?));
-    let userland = Userland::default();
-    // An earlier worker may have died holding user code still.
-    userland.thaw();
-    let calls = Arc::new(Calls::new(outbox.clone()));
-    calls.listen()?;
+    let mut agent = Agent::new(outbox.clone(), Userland::default());
+    agent.calls.listen()?;
     outbox.start();
-    outbox.push(ToHost::Started);
-    let mut agent = Agent {
-        sessions: Sessions::new(outbox.clone()),
-        outbox,
-        userland,
-        calls,
-        epoch: None,
-        arriving: None,
-    };
+    // Past the queue, which may be held.
+    outbox.say_now(&ToHost::Started);
     let mut messages = FrameReader::new(port);
     loop {
         match messages.read_message::<ToGuest>() {
@@ -97,6 +96,25 @@ fn serve() -> Result<(), String> {
 }
 
 impl Agent {
+    /// An earlier worker may have died holding user code still. It stays so:
+    /// this VM may be a clone that is nobody yet, and the host, which hears
+    /// that there is another worker, says what it is and when to go on.
+    fn new(outbox: Arc<Outbox>, userland: Userland) -> Self {
+        let held = userland.is_held();
+        if held {
+            outbox.hold();
+        }
+        Self {
+            calls: Arc::new(Calls::new(outbox.clone())),
+            sessions: Sessions::new(outbox.clone(), userland.clone()),
+            outbox,
+            userland,
+            // An identity may have been applied in part.
+            epoch: identity::told().filter(|_| !held).map(|(epoch, _)| epoch),
+            arriving: None,
+        }
+    }
+
     fn act(&mut self, message: ToGuest) {
         match message {
             ToGuest::Hello { version: _ } => self.hello(),
@@ -126,9 +144,16 @@ impl Agent {
     }
 
     fn quiesce(&mut self, fork: ForkId) {
-        // The link first: what commands still write now waits here.
-        self.outbox.hold();
-        let failed = self.userland.freeze().err();
+        // Asked while everything still runs, and may be needed.
+        let refused = hooks::run(hooks::FORK, &[("FORKYARD_FORK", fork.to_string())]);
+        let failed = match refused.is_empty() {
+            true => {
+                // The link first: what commands still write now waits here.
+                self.outbox.hold();
+                self.userland.freeze().err()
+            }
+            false => Some(refused.join("; ")),
+        };
         let held = failed.is_none();
         self.outbox.say_now(&ToHost::Quiesced { fork, failed });
         if !held {
@@ -142,43 +167,43 @@ impl Agent {
     }
 
     fn identify(&mut self, identify: Identify) {
-        let Identify { identity, cloned } = identify;
-        let problems = match self.epoch == Some(identity.epoch) {
-            // Heard already: a host that restarted may say it again.
-            true => Vec::new(),
-            false => identity::apply(&identity, cloned),
-        };
-        self.epoch = Some(identity.epoch);
-        if let Some(cloned) = cloned {
-            // Nobody who listened to the parent listens here.
-            self.sessions.detach_all();
-            self.outbox.clear();
-            self.calls.fail_all(cloned.call, calls::IN_A_CLONE);
+        let (epoch, cloned) = (identify.identity.epoch, identify.cloned);
+        let mut problems = Vec::new();
+        // Heard already: a host that is not sure says it again.
+        if self.epoch != Some(epoch) {
+            let applied = identity::apply(&identify);
+            problems = applied.problems;
+            self.epoch = Some(epoch);
+            if let Some(cloned) = cloned {
+                // Nobody who listened to the parent listens here.
+                self.sessions.detach_all();
+                self.outbox.clear();
+                self.calls.fail_all(cloned.request, calls::IN_A_CLONE);
+            }
+            self.arriving = Some(Arriving {
+                cloned,
+                notes: applied.notes,
+            });
         }
-        self.arriving = cloned;
-        self.outbox.say_now(&ToHost::Identified {
-            epoch: identity.epoch,
-            problems,
-        });
+        self.outbox.say_now(&ToHost::Identified { epoch, problems });
     }
 
     fn release(&mut self) {
         let arriving = self.arriving.take();
-        let problems = if arriving.is_some() {
-            hooks::run()
-        } else {
-            Vec::new()
-        };
+        let cloned = arriving.as_ref().and_then(|arriving| arriving.cloned);
+        let mut problems = arriving.map(|arriving| arriving.notes).unwrap_or_default();
+        if cloned.is_some() {
+            problems.extend(hooks::run(hooks::CLONE, &[]));
+        }
         self.userland.take_in_hooks();
         self.userland.thaw();
-        if let Some(Cloned {
-            id,
-            call: Some(call),
-        }) = arriving
-        {
-            self.calls.cloned(call, id);
+        if let Some(cloned) = cloned {
+            self.calls.cloned(cloned);
         }
         self.outbox.say_now(&ToHost::Released { problems });
         self.outbox.release();
     }
 }
+
+#[cfg(test)]
+mod tests;

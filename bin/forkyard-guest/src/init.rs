@@ -136,7 +136,7 @@ fn start_agent() -> Outcome {
 }
 
 /// To the console, and never in the way of anything.
-fn say(text: &str) {
+pub fn say(text: &str) {
     let _ = fs::write("/dev/console", format!("{text}\n"));
 }
 

@@ -5,16 +5,18 @@ mod report;
 mod run;
 
 use forkyard_guestlink::{CallError, Client, Cloning};
-use forkyard_types::TicketId;
+use forkyard_types::{TicketId, TicketKind};
 use std::{fmt::Display, process::ExitCode};
 
 const HELP: &str = "\
 vmfork: fork this virtual machine
 
-  vmfork run [-n N] [--no-prefix] -- COMMAND [ARG...]
+  vmfork run [-n N] [--hierarchical] [--no-prefix] -- COMMAND [ARG...]
       Clones this VM N times (1 if not said), runs COMMAND in each clone with
       FORKYARD_ID (1 to N) and FORKYARD_COUNT set, prints what they write as
       `[ID] line`, joins, and exits with the first code that is not 0.
+      --hierarchical: runs COMMAND N times in as few clones as have so many
+      vCPUs, one a vCPU; numbers are the commands'.
       Example: vmfork run -n 4 -- sh -c 'echo part $FORKYARD_ID of $FORKYARD_COUNT'
 
   vmfork id            print the number of this clone, 0 in a VM that was booted
@@ -23,6 +25,8 @@ vmfork: fork this virtual machine
   vmfork exit CODE     end this clone; its memory and disk vanish
   vmfork join TICKET   wait until every clone has ended; prints `ID CODE` for each
   vmfork kill TICKET   end every clone now
+  vmfork wait          wait until this VM is forked, by whomever; prints the
+                       number of the clone there; in the parent goes on waiting
       Example: t=$(vmfork ticket 2); [ $(vmfork clone $t) = 0 ] || vmfork exit 7; vmfork join $t
 
 Exit codes: 0 done; 1 it failed; 2 the command line is wrong; run: see there.
@@ -64,15 +68,18 @@ fn dispatch(words: &[String]) -> Result<ExitCode, Failure> {
         words if asks_help(words) => print!("{HELP}"),
         ["run", rest @ ..] => return run::run(&client, rest),
         ["id"] => println!("{}", client.id()?),
-        ["ticket", count] => println!("{}", client.request_ticket(number(count)?)?.id),
+        ["ticket", count] => println!(
+            "{}",
+            client.request_ticket(number(count)?, TicketKind::Flat)?.id
+        ),
         ["clone", ticket] => match client.clone_vm(self::ticket(ticket)?)? {
             Cloning::Parent { failed } => {
                 report_failed(&failed);
                 println!("0");
             }
-            Cloning::Clone { id } => println!("{id}"),
+            Cloning::Clone { id, .. } => println!("{id}"),
         },
-        ["exit", status] => match client.exit(number(status)?)? {},
+        ["exit", status] => match client.exit(number(status)?, Vec::new())? {},
         ["join", ticket] => {
             for end in client.join(self::ticket(ticket)?)? {
                 println!(
@@ -83,6 +90,7 @@ fn dispatch(words: &[String]) -> Result<ExitCode, Failure> {
                 );
             }
         }
+        ["wait"] => println!("{}", client.wait_fork()?),
         ["kill", ticket] => client.kill(self::ticket(ticket)?)?,
         [word, ..] => {
             return Err(Failure::Usage(format!(

@@ -40,7 +40,9 @@ pub enum Format {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Boot a VM from an image.
-    #[command(after_help = "Example: forkyard run tiny --name p --memory 512 --warm 16")]
+    #[command(
+        after_help = "Example: forkyard run tiny --name p --memory 512 --warm 16 --max-clones 64 --secret /etc/tls/key"
+    )]
     Run(Run),
     /// Fork a running VM into clones.
     #[command(after_help = "Example: forkyard fork p --count 8 -o json")]
@@ -96,6 +98,12 @@ pub struct Run {
     /// A kernel of your own, with virtio and ext4 built in.
     #[arg(long)]
     pub kernel: Option<PathBuf>,
+    /// Most clones of its family, theirs included, alive or promised at once.
+    #[arg(long)]
+    pub max_clones: Option<u16>,
+    /// A file or folder in the guest that no clone inherits; may be repeated.
+    #[arg(long = "secret", value_name = "PATH")]
+    pub secrets: Vec<String>,
 }
 
 /// `fork`
@@ -110,6 +118,13 @@ pub struct Fork {
     /// come a little later.
     #[arg(long)]
     pub live: bool,
+    /// A file or folder in the guest that these clones do not inherit, beside
+    /// those `run` was told of; may be repeated.
+    #[arg(long, value_name = "PATH")]
+    pub scrub: Vec<String>,
+    /// Let them inherit what `run` was told to keep secret.
+    #[arg(long)]
+    pub inherit_secrets: bool,
 }
 
 /// `checkpoint`

@@ -75,6 +75,8 @@ impl Forkyard {
             memory_mib: options.memory_mib,
             warm,
             kernel: None,
+            max_clones: None,
+            secrets: Vec::new(),
         };
         client.post::<VmView>("/v1/vms", &request).await?;
         let this = Self {
@@ -131,6 +133,7 @@ impl Forkyard {
         let request = ForkRequest {
             count: clones,
             mode: ForkMode::Fast,
+            ..ForkRequest::default()
         };
         let ForkResponse { clones, report, .. } = self.client.post(&path, &request).await?;
         // The report's clock starts when the daemon has the request and is

@@ -41,6 +41,7 @@ impl Host {
                 MEMORY_MIB.start()
             )));
         }
+        crate::secrets::check(&request.secrets)?;
         if let Some(name) = &request.name
             && let Ok(vm) = self.vm(name.as_str())
         {
@@ -55,9 +56,11 @@ impl Host {
             .accel
             .get_or_try_init(|| self.choose_accel(&base))
             .await?;
-        let family = self
-            .store
-            .found_family(FamilyId::random(), forkyard_network::Subnet::FAMILIES)?;
+        let family = self.store.found_family(
+            FamilyId::random(),
+            forkyard_network::Subnet::FAMILIES,
+            request.max_clones,
+        )?;
         let id = VmId::random();
         let record = VmRecord {
             id,
@@ -80,6 +83,7 @@ impl Host {
             memory_image: None,
             chain: vec![self.folders.disks(id).join("0.qcow2")],
             machine: None,
+            secrets: request.secrets,
         };
         self.store
             .take_members(family.id, 1, forkyard_network::Subnet::MEMBERS)?;
@@ -156,6 +160,7 @@ impl Host {
             .identify(Identify {
                 identity,
                 cloned: None,
+                scrub: Vec::new(),
             })
             .await?;
         let vm = Arc::new(Vm::new(

@@ -5,12 +5,16 @@
 
 use crate::{
     Host, HostError,
+    clone::Asked,
     fork::Wanted,
-    ticket::Promise,
+    requests::Outcome,
+    ticket::{Grant, Promise, lay_out},
     vm::{Vm, lock},
 };
-use forkyard_guestlink::{Answer, Ask, CallId};
-use forkyard_types::{ApiError, ErrorKind, ForkMode, Ticket, TicketClone, TicketId, VmId};
+use forkyard_guestlink::{Answer, Ask, CallId, CloneEnd, Request};
+use forkyard_types::{
+    ApiError, ErrorKind, ForkMode, RequestId, Ticket, TicketClone, TicketId, TicketKind, VmId,
+};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -21,11 +25,11 @@ const UNDER_WAY: usize = 64;
 
 impl Host {
     /// Answers a VM's calls until its link closes.
-    pub(crate) fn serve_calls(&self, vm: &Arc<Vm>, mut calls: mpsc::Receiver<(CallId, Ask)>) {
+    pub(crate) fn serve_calls(&self, vm: &Arc<Vm>, mut calls: mpsc::Receiver<(CallId, Request)>) {
         let (host, vm) = (self.handle(), Arc::downgrade(vm));
         let places = Arc::new(Semaphore::new(UNDER_WAY));
         tokio::spawn(async move {
-            while let Some((call, ask)) = calls.recv().await {
+            while let Some((call, request)) = calls.recv().await {
                 let (Some(host), Some(vm)) = (host.upgrade(), vm.upgrade()) else {
                     return;
                 };
@@ -33,7 +37,7 @@ impl Host {
                 // A task each: a join waits long, and others must not wait for it.
                 tokio::spawn(async move {
                     let outcome = match &place {
-                        Ok(_) => host.answer(&vm, call, ask).await,
+                        Ok(_) => host.answer(&vm, request).await,
                         Err(_) => Err(too_many()),
                     };
                     let Some(outcome) = outcome.transpose() else {
@@ -49,55 +53,75 @@ impl Host {
         });
     }
 
-    /// The answer, or none if the VM is no more.
-    async fn answer(
-        &self,
-        vm: &Arc<Vm>,
-        call: CallId,
-        ask: Ask,
-    ) -> Result<Option<Answer>, ApiError> {
-        let answer = match ask {
-            Ask::RequestTicket { count } => {
-                self.request_ticket(vm, count).await.map(Answer::Ticket)
-            }
-            Ask::Clone { ticket } => self.clone_ticket(vm, ticket, call).await,
+    /// The answer, or none if the VM is no more. One that was given before is
+    /// given again.
+    async fn answer(&self, vm: &Arc<Vm>, request: Request) -> Outcome {
+        let outcome = vm.requests.outcome(request.id);
+        let carried_out = outcome.get_or_init(|| self.carry_out(vm, request));
+        carried_out.await.clone()
+    }
+
+    async fn carry_out(&self, vm: &Arc<Vm>, request: Request) -> Outcome {
+        let answer = match request.ask {
+            Ask::RequestTicket { count, kind } => self
+                .request_ticket(vm, count, kind)
+                .await
+                .map(Answer::Ticket),
+            Ask::Clone { ticket } => self.clone_ticket(vm, ticket, request.id).await,
             Ask::Join { ticket } => self.join(vm.id, ticket).await,
             Ask::Kill { ticket } => self.kill(vm.id, ticket).await,
-            Ask::Exit { status } => match self.exit(vm, status).await {
+            Ask::Exit { status, others } => match self.exit(vm, status, others).await {
                 Ok(()) => return Ok(None),
                 Err(error) => Err(error),
             },
+            Ask::WaitFork { .. } => Err(HostError::Invalid(
+                "the guest's agent itself knows of forks".into(),
+            )),
         };
         answer.map(Some).map_err(|error| error.to_api())
     }
 
-    async fn request_ticket(&self, vm: &Arc<Vm>, count: u16) -> Result<Ticket, HostError> {
-        let count = count.min(crate::fork::MOST_CLONES);
-        if count == 0 {
+    async fn request_ticket(
+        &self,
+        vm: &Arc<Vm>,
+        count: u16,
+        kind: TicketKind,
+    ) -> Result<Ticket, HostError> {
+        let mut shares = lay_out(count, vm.record().vcpus, kind);
+        shares.truncate(crate::fork::MOST_CLONES.into());
+        let wanted = u16::try_from(shares.len()).unwrap_or(crate::fork::MOST_CLONES);
+        if wanted == 0 {
             return Err(HostError::Invalid("a ticket for no clones".into()));
         }
-        let vcpus = vm.record().vcpus;
-        let promises: Vec<_> = (1..)
-            .zip(self.take_members(vm, count)?)
-            .filter_map(|(id, member)| {
+        let places = self.places(vm, wanted)?;
+        let granted = places.count();
+        let mut next = 1;
+        let promises: Vec<_> = self
+            .take_members(vm, granted)?
+            .into_iter()
+            .zip(shares)
+            .filter_map(|(member, share)| {
                 let ip = vm.network.address(member)?.ip;
-                Some(Promise {
-                    clone: TicketClone { id, vcpus, ip },
-                    member,
-                })
+                let id = next;
+                next += u16::from(share.processes);
+                let clone = TicketClone {
+                    id,
+                    vcpus: share.vcpus,
+                    processes: share.processes,
+                    ip,
+                };
+                Some(Promise { clone, member })
             })
             .collect();
-        let clones = promises
-            .iter()
-            .map(|promise| promise.clone.clone())
-            .collect();
+        let clones = promises.iter().map(|promise| promise.clone.clone());
         let ticket = Ticket {
             id: TicketId::random(),
-            clones,
+            kind,
+            clones: clones.collect(),
         };
-        lock(&self.tickets).grant(ticket.id, vm.id, promises);
+        lock(&self.tickets).grant(ticket.id, vm.id, Grant { promises, places });
         // The clones are made ready while the program prepares for them.
-        self.keep_warm(vm, usize::from(count));
+        self.keep_warm(vm, usize::from(granted));
         Ok(ticket)
     }
 
@@ -105,18 +129,36 @@ impl Host {
         &self,
         vm: &Arc<Vm>,
         id: TicketId,
-        call: CallId,
+        request: RequestId,
     ) -> Result<Answer, HostError> {
-        let promises = lock(&self.tickets).begin(id, vm.id)?;
+        // Its parent's program asked for this clone, and asks again from here:
+        // the agent that should have told it has died.
+        if let Some(cloned) = vm.cloned.filter(|cloned| cloned.request == Some(request)) {
+            return Ok(Answer::Cloned {
+                id: cloned.id,
+                processes: cloned.processes,
+                failed: Vec::new(),
+            });
+        }
+        // Held until the clones count by themselves.
+        let Grant { promises, places } = lock(&self.tickets).begin(id, vm.id)?;
         let wanted: Vec<_> = promises
             .iter()
             .map(|p| Wanted {
                 number: p.clone.id,
                 member: p.member,
                 ticket: Some(id),
+                processes: p.clone.processes,
+                vcpus: Some(p.clone.vcpus),
             })
             .collect();
-        let outcome = self.fork_vm(vm, &wanted, Some(call), ForkMode::Fast).await;
+        let asked = Asked {
+            request: Some(request),
+            mode: ForkMode::Fast,
+            scrub: vm.record().secrets,
+        };
+        let outcome = self.fork_vm(vm, &wanted, asked).await;
+        drop(places);
         if outcome.is_err() {
             wanted
                 .iter()
@@ -128,6 +170,7 @@ impl Host {
         };
         Ok(Answer::Cloned {
             id: 0,
+            processes: 1,
             failed: outcome?.clones.into_iter().filter_map(failed).collect(),
         })
     }
@@ -153,12 +196,13 @@ impl Host {
     }
 
     /// Ends a clone that asked for it; its memory and disk vanish.
-    async fn exit(&self, vm: &Arc<Vm>, status: u8) -> Result<(), HostError> {
+    async fn exit(&self, vm: &Arc<Vm>, status: u8, others: Vec<CloneEnd>) -> Result<(), HostError> {
         if vm.record().birth.is_none() {
             return Err(HostError::Invalid(
                 "this VM was booted, not cloned: it has nowhere to exit to".into(),
             ));
         }
+        lock(&self.tickets).told(vm.id, others);
         self.end(vm, Some(status)).await;
         Ok(())
     }

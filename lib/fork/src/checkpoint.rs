@@ -8,7 +8,7 @@
 use crate::{
     Host, HostError,
     blocking::blocking,
-    clone::Origin,
+    clone::{Asked, Origin},
     fork::{Forked, Wanted, assign, micros},
     vm::Vm,
 };
@@ -176,7 +176,12 @@ impl Host {
     }
 
     /// Makes clones of a checkpoint.
-    pub(crate) async fn wake(&self, asleep: &Vm, wanted: &[Wanted]) -> Result<Forked, HostError> {
+    pub(crate) async fn wake(
+        &self,
+        asleep: &Vm,
+        wanted: &[Wanted],
+        asked: Asked,
+    ) -> Result<Forked, HostError> {
         let begun = Instant::now();
         let id = ForkId::random();
         let mut report = ForkReport::default();
@@ -214,7 +219,7 @@ impl Host {
         drop(turn);
         let origin = Origin {
             fork: id,
-            call: None,
+            asked: &asked,
             begun,
         };
         let clones = self

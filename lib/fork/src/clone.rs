@@ -7,9 +7,9 @@ use crate::{
     ticket::Denied,
     vm::{Body, Vm, lock},
 };
-use forkyard_guestlink::{CallId, Cloned, Identify};
+use forkyard_guestlink::{Cloned, Identify};
 use forkyard_store::{Birth, StoreError, VmRecord};
-use forkyard_types::{Address, Epoch, ForkId, Identity, VmName, VmState};
+use forkyard_types::{Address, Epoch, ForkId, ForkMode, Identity, RequestId, VmName, VmState};
 use forkyard_vmm::Shell as _;
 use std::{
     sync::Arc,
@@ -20,12 +20,23 @@ use std::{
 /// clones share few cores.
 const IDENTIFY: Duration = Duration::from_secs(60);
 
+/// Who asked for a fork, and what its clones do not inherit.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asked {
+    /// The request of the guest's program that returns in each clone; none if
+    /// the fork was asked for from outside.
+    pub request: Option<RequestId>,
+    /// What it spares.
+    pub mode: ForkMode,
+    /// Paths in the guest.
+    pub scrub: Vec<String>,
+}
+
 /// The fork that clones come from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Origin {
+pub(crate) struct Origin<'a> {
     pub fork: ForkId,
-    /// The guest's call that asked for it, which returns in each clone.
-    pub call: Option<CallId>,
+    pub asked: &'a Asked,
     /// When it was asked for.
     pub begun: Instant,
 }
@@ -46,7 +57,7 @@ impl Host {
         parent: &Vm,
         shell: WarmShell,
         wanted: Wanted,
-        origin: Origin,
+        origin: Origin<'_>,
         descriptor: &[u8],
     ) -> Result<Made, HostError> {
         let WarmShell {
@@ -68,7 +79,9 @@ impl Host {
             let parent_ip = crate::vm::address(network, &parent.record()).ip;
             let cloned = Cloned {
                 id: wanted.number,
-                call: origin.call,
+                processes: wanted.processes,
+                vcpus: wanted.vcpus,
+                request: origin.asked.request,
             };
             if let Some(ticket) = wanted.ticket
                 && !lock(&self.tickets).born(ticket, wanted.number, record.id)
@@ -80,6 +93,7 @@ impl Host {
                 .identify(Identify {
                     identity: identity(&record, address, parent_ip),
                     cloned: Some(cloned),
+                    scrub: origin.asked.scrub.clone(),
                 })
                 .await?;
             let machine = shell.load(descriptor).await?;
@@ -87,6 +101,7 @@ impl Host {
             let body = Body::new(machine, guest.clone());
             let mut vm = Vm::new(record.clone(), network, Some(body));
             vm.ephemeral = wanted.ticket.is_some();
+            vm.cloned = Some(cloned);
             let vm = Arc::new(vm);
             let ready = async {
                 self.settle(&vm, &guest).await?;
@@ -134,7 +149,7 @@ impl Host {
         // A hook that fails is the user's to see, not a reason to take the
         // clone away from them.
         for problem in guest.release(IDENTIFY).await? {
-            tracing::warn!(vm = %vm.name(), problem, "hook failed");
+            tracing::warn!(vm = %vm.name(), problem, "the guest goes on all the same");
         }
         Ok(())
     }

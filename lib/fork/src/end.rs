@@ -4,7 +4,7 @@ use crate::{
     Host, HostError,
     vm::{Vm, lock},
 };
-use forkyard_guestlink::{Ask, CallId};
+use forkyard_guestlink::{CallId, Request};
 use forkyard_store::VmRecord;
 use forkyard_types::{VmState, VmView};
 use forkyard_vmm::{Engine, Machine as _, MachineRecord};
@@ -17,7 +17,7 @@ const POWER_OFF: Duration = Duration::from_secs(15);
 impl Host {
     /// Takes a running VM in: from here on it is listed, its calls are
     /// answered and its end is noticed.
-    pub(crate) fn take_in(&self, vm: Arc<Vm>, calls: mpsc::Receiver<(CallId, Ask)>) {
+    pub(crate) fn take_in(&self, vm: Arc<Vm>, calls: mpsc::Receiver<(CallId, Request)>) {
         self.serve_calls(&vm, calls);
         if let Ok(body) = vm.body() {
             let (host, vm) = (self.handle(), vm.clone());

@@ -1,6 +1,6 @@
 //! Why a host could not do what it was asked, and how the asker is told.
 
-use crate::ticket::Denied;
+use crate::{quota::QuotaReached, ticket::Denied};
 use forkyard_capture::CaptureError;
 use forkyard_disk::DiskError;
 use forkyard_guestlink::LinkError;
@@ -89,6 +89,9 @@ pub enum HostError {
         /// What went wrong there.
         problems: Vec<String>,
     },
+    /// The family may have no more clones.
+    #[error(transparent)]
+    Quota(#[from] QuotaReached),
     /// The ticket does not allow it.
     #[error(transparent)]
     Ticket(#[from] Denied),
@@ -172,7 +175,7 @@ impl HostError {
             Self::Ticket(Denied::Unknown(_)) => ErrorKind::NotFound,
             Self::Ticket(Denied::AlreadyCloned(_) | Denied::NotCloned(_)) => ErrorKind::Conflict,
             Self::Store(StoreError::NameTaken { .. }) => ErrorKind::Conflict,
-            Self::Store(StoreError::Exhausted { .. }) => ErrorKind::Exhausted,
+            Self::Store(StoreError::Exhausted { .. }) | Self::Quota(_) => ErrorKind::Exhausted,
             Self::Identity { .. } | Self::Boot { .. } => ErrorKind::Guest,
             Self::Link(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Link(_) => ErrorKind::Guest,
@@ -211,6 +214,10 @@ impl HostError {
             (
                 matches!(self, Self::ImageInUse { .. }),
                 "remove the VM first",
+            ),
+            (
+                matches!(self, Self::Quota(_)),
+                "remove clones, or boot the family's first VM with a higher --max-clones",
             ),
             (
                 matches!(self, Self::NotPassable { .. }),

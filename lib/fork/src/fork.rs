@@ -9,8 +9,12 @@
 //! Until there is an image, whatever fails fails the fork; after that it costs
 //! one clone, not the others.
 
-use crate::{Host, HostError, clone::Origin, generation::WarmShell, vm::Vm};
-use forkyard_guestlink::CallId;
+use crate::{
+    Host, HostError,
+    clone::{Asked, Origin},
+    generation::WarmShell,
+    vm::Vm,
+};
 use forkyard_store::VmRecord;
 use forkyard_types::{
     CloneResult, ForkId, ForkMode, ForkReport, ForkRequest, ForkResponse, ImageId, Member,
@@ -34,6 +38,10 @@ pub(crate) struct Wanted {
     pub member: Member,
     /// The ticket it was promised by.
     pub ticket: Option<TicketId>,
+    /// Processes in it that have numbers.
+    pub processes: u8,
+    /// vCPUs it is to have online; none: as its parent.
+    pub vcpus: Option<u8>,
 }
 
 /// What a fork came to.
@@ -59,19 +67,29 @@ impl Host {
         if !asleep {
             parent.body()?;
         }
-        let members = self.take_members(&parent, request.count)?;
+        // Held until the clones count by themselves.
+        let places = self.places(&parent, request.count)?;
+        let members = self.take_members(&parent, places.count())?;
         let wanted: Vec<_> = (1..)
             .zip(members)
             .map(|(number, member)| Wanted {
                 number,
                 member,
                 ticket: None,
+                processes: 1,
+                vcpus: None,
             })
             .collect();
-        let forked = match asleep {
-            true => self.wake(&parent, &wanted).await?,
-            false => self.fork_vm(&parent, &wanted, None, request.mode).await?,
+        let asked = Asked {
+            request: None,
+            mode: request.mode,
+            scrub: self.to_scrub(&parent, &request)?,
         };
+        let forked = match asleep {
+            true => self.wake(&parent, &wanted, asked).await?,
+            false => self.fork_vm(&parent, &wanted, asked).await?,
+        };
+        let refused = (places.count()..request.count).filter_map(|_| places.refusal());
         let result = |outcome: Result<VmView, HostError>| match outcome {
             Ok(vm) => CloneResult::Vm(Box::new(vm)),
             Err(error) => CloneResult::Error(error.to_api()),
@@ -82,19 +100,18 @@ impl Host {
                 .clones
                 .into_iter()
                 .map(|(_, outcome)| result(outcome))
+                .chain(refused.map(|error| result(Err(error.into()))))
                 .collect(),
             report: forked.report,
         })
     }
 
-    /// Forks `parent`. `call` is the guest's call that asked for it, which
-    /// returns in each clone. Not cancel-safe: run it on a task of its own.
+    /// Forks `parent`. Not cancel-safe: run it on a task of its own.
     pub(crate) async fn fork_vm(
         &self,
         parent: &Arc<Vm>,
         wanted: &[Wanted],
-        call: Option<CallId>,
-        mode: ForkMode,
+        asked: Asked,
     ) -> Result<Forked, HostError> {
         let begun = Instant::now();
         let id = ForkId::random();
@@ -115,7 +132,14 @@ impl Host {
         let (shells, rest) = generation.split(wanted.len());
         let assigned = assign(wanted, shells);
         let outcome = self
-            .take_instant(parent, &body, (id, mode), rest, &assigned, &mut report)
+            .take_instant(
+                parent,
+                &body,
+                (id, asked.mode),
+                rest,
+                &assigned,
+                &mut report,
+            )
             .await;
         drop(turn);
         self.keep_warm(parent, 0);
@@ -129,7 +153,7 @@ impl Host {
         };
         let origin = Origin {
             fork: id,
-            call,
+            asked: &asked,
             begun,
         };
         let clones = self
@@ -147,7 +171,7 @@ impl Host {
         &self,
         parent: &Vm,
         (assigned, mut failed): (Vec<(Wanted, Option<WarmShell>)>, Vec<HostError>),
-        origin: Origin,
+        origin: Origin<'_>,
         descriptor: &[u8],
         report: &mut ForkReport,
     ) -> Vec<(u16, Result<VmView, HostError>)> {

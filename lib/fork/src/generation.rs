@@ -10,7 +10,7 @@ use crate::{
     vm::{Body, Vm},
 };
 use forkyard_disk::{Access, Backing, Format, copy_template, set_access};
-use forkyard_guestlink::{Ask, CallId, Guest};
+use forkyard_guestlink::{CallId, Guest, Request};
 use forkyard_store::{Birth, VmRecord};
 use forkyard_types::{Epoch, ImageId, Member, VmId, VmName, VmState};
 use forkyard_vmm::{
@@ -42,7 +42,7 @@ pub(crate) struct WarmShell {
     pub record: VmRecord,
     pub shell: <Qemu as Engine>::Shell,
     pub guest: Guest,
-    pub calls: mpsc::Receiver<(CallId, Ask)>,
+    pub calls: mpsc::Receiver<(CallId, Request)>,
 }
 
 impl Host {

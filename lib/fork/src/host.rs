@@ -6,6 +6,7 @@ use crate::{
     blocking::blocking,
     fork::MOST_CLONES,
     pager_process,
+    quota::Quotas,
     registry::{Registry, gid},
     ticket::Tickets,
     vm::{Machine, Vm, lock},
@@ -42,6 +43,7 @@ pub struct Host {
     pub(crate) engine: Qemu,
     pub(crate) images: QemuImg,
     pub(crate) tickets: Mutex<Tickets>,
+    pub(crate) quotas: Quotas,
     /// Told whenever a clone has ended.
     pub(crate) ended: Notify,
     pub(crate) accel: OnceCell<forkyard_vmm::Accel>,
@@ -92,6 +94,7 @@ impl Host {
             engine,
             images: QemuImg::default(),
             tickets: Mutex::default(),
+            quotas: Quotas::default(),
             ended: Notify::new(),
             accel: OnceCell::new(),
             registry: Mutex::default(),
@@ -172,6 +175,7 @@ impl Host {
                 .map(slice)
                 .collect::<Result<_, HostError>>()?,
             warm: u16::try_from(warm).unwrap_or(MOST_CLONES),
+            secrets: record.secrets,
             forks: self.store.forks_of(vm.id)?,
         })
     }

@@ -24,14 +24,18 @@ mod host;
 mod instant;
 mod noted;
 mod pager_process;
+mod quota;
 mod registry;
+mod requests;
+mod secrets;
 mod ticket;
 mod vm;
 
 pub use error::HostError;
 pub use folders::Folders;
 pub use host::{Host, Options};
-pub use ticket::{Denied, Promise, Tickets};
+pub use quota::QuotaReached;
+pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 
 pub use forkyard_vmm::AccelChoice;
 

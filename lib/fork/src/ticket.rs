@@ -9,8 +9,9 @@
 //! member of its family, can clone, join or kill with it. A spent ticket is
 //! unknown. Bookkeeping only: the caller makes and ends the VMs.
 
+use crate::quota::Places;
 use forkyard_guestlink::CloneEnd;
-use forkyard_types::{Member, TicketClone, TicketId, VmId};
+use forkyard_types::{Member, TicketClone, TicketId, TicketKind, VmId};
 use std::collections::BTreeMap;
 
 /// Why a ticket cannot be used so.
@@ -36,6 +37,45 @@ pub struct Promise {
     pub member: Member,
 }
 
+/// What one clone is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Processes in it that have numbers.
+    pub processes: u8,
+    /// vCPUs it has online.
+    pub vcpus: u8,
+}
+
+/// How so many clones, or processes, are laid out over clones of a VM with so
+/// many vCPUs.
+pub fn lay_out(count: u16, vcpus: u8, kind: TicketKind) -> Vec<Share> {
+    let mut left = count;
+    std::iter::from_fn(|| {
+        let processes = match kind {
+            TicketKind::Flat => 1,
+            TicketKind::Hierarchical => u8::try_from(left).unwrap_or(u8::MAX).min(vcpus.max(1)),
+        };
+        left = left
+            .checked_sub(processes.into())
+            .filter(|_| processes > 0)?;
+        let vcpus = match kind {
+            TicketKind::Flat => vcpus,
+            TicketKind::Hierarchical => processes,
+        };
+        Some(Share { processes, vcpus })
+    })
+    .collect()
+}
+
+/// What a VM was granted.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    /// The clones.
+    pub promises: Vec<Promise>,
+    /// Their places among the family's clones.
+    pub places: Places,
+}
+
 /// What became of one clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -47,10 +87,19 @@ enum Fate {
     Ended(Option<u8>),
 }
 
+/// One clone, by the number of its first process.
+#[derive(Debug)]
+struct Seat {
+    processes: u8,
+    fate: Fate,
+    /// How its other processes ended, as it said.
+    told: BTreeMap<u16, Option<u8>>,
+}
+
 #[derive(Debug)]
 enum Phase {
-    Granted(Vec<Promise>),
-    Cloned(BTreeMap<u16, Fate>),
+    Granted(Grant),
+    Cloned(BTreeMap<u16, Seat>),
 }
 
 #[derive(Debug)]
@@ -67,30 +116,30 @@ pub struct Tickets {
 
 impl Tickets {
     /// Records what `owner` was granted.
-    pub fn grant(&mut self, id: TicketId, owner: VmId, promises: Vec<Promise>) {
-        self.entries.insert(
-            id,
-            Entry {
-                owner,
-                phase: Phase::Granted(promises),
-            },
-        );
+    pub(crate) fn grant(&mut self, id: TicketId, owner: VmId, grant: Grant) {
+        let phase = Phase::Granted(grant);
+        self.entries.insert(id, Entry { owner, phase });
     }
 
     /// The clones to make. From here on the ticket cannot be cloned with again.
-    pub fn begin(&mut self, id: TicketId, caller: VmId) -> Result<Vec<Promise>, Denied> {
+    pub(crate) fn begin(&mut self, id: TicketId, caller: VmId) -> Result<Grant, Denied> {
         let entry = self.owned(id, caller)?;
-        let Phase::Granted(promises) = &mut entry.phase else {
+        let Phase::Granted(Grant { promises, .. }) = &entry.phase else {
             return Err(Denied::AlreadyCloned(id));
         };
-        let promises = std::mem::take(promises);
-        entry.phase = Phase::Cloned(
-            promises
-                .iter()
-                .map(|p| (p.clone.id, Fate::Awaited))
-                .collect(),
-        );
-        Ok(promises)
+        let seats = promises.iter().map(|promise| {
+            let seat = Seat {
+                processes: promise.clone.processes,
+                fate: Fate::Awaited,
+                told: BTreeMap::new(),
+            };
+            (promise.clone.id, seat)
+        });
+        let cloned = Phase::Cloned(seats.collect());
+        match std::mem::replace(&mut entry.phase, cloned) {
+            Phase::Granted(grant) => Ok(grant),
+            Phase::Cloned(_) => Err(Denied::AlreadyCloned(id)),
+        }
     }
 
     /// Records which VM a clone is, before that VM runs. False if the ticket
@@ -113,34 +162,34 @@ impl Tickets {
         }
     }
 
+    /// Records what a VM says of its processes. What it says of others' is
+    /// nothing to it.
+    pub fn told(&mut self, vm: VmId, ends: Vec<CloneEnd>) {
+        for (first, seat) in self.seats_of(vm) {
+            let own = others(*first, seat.processes);
+            let ends = ends.iter().filter(|end| own.contains(&end.id));
+            seat.told = ends.map(|end| (end.id, end.status)).collect();
+        }
+    }
+
     /// Records that a VM has ended, if a ticket waits for it.
     pub fn ended(&mut self, vm: VmId, status: Option<u8>) {
-        for entry in self.entries.values_mut() {
-            let Phase::Cloned(fates) = &mut entry.phase else {
-                continue;
-            };
-            for fate in fates.values_mut().filter(|fate| **fate == Fate::Alive(vm)) {
-                *fate = Fate::Ended(status);
-            }
+        for (_, seat) in self.seats_of(vm) {
+            seat.fate = Fate::Ended(status);
         }
     }
 
     /// How every clone ended, and the ticket is spent; `None` while one lives.
     pub fn join(&mut self, id: TicketId, caller: VmId) -> Result<Option<Vec<CloneEnd>>, Denied> {
         let entry = self.owned(id, caller)?;
-        let Phase::Cloned(fates) = &entry.phase else {
+        let Phase::Cloned(seats) = &entry.phase else {
             return Err(Denied::NotCloned(id));
         };
-        let ends: Option<Vec<_>> = fates
+        let ends: Option<Vec<_>> = seats
             .iter()
-            .map(|(number, fate)| match fate {
-                Fate::Awaited | Fate::Alive(_) => None,
-                Fate::Ended(status) => Some(CloneEnd {
-                    id: *number,
-                    status: *status,
-                }),
-            })
+            .map(|(number, seat)| seat.ends(*number))
             .collect();
+        let ends = ends.map(|ends| ends.concat());
         if ends.is_some() {
             self.entries.remove(&id);
         }
@@ -169,133 +218,55 @@ impl Tickets {
     fn fate(&mut self, id: TicketId, number: u16) -> Option<&mut Fate> {
         match &mut self.entries.get_mut(&id)?.phase {
             Phase::Granted(_) => None,
-            Phase::Cloned(fates) => fates.get_mut(&number),
+            Phase::Cloned(seats) => seats.get_mut(&number).map(|seat| &mut seat.fate),
         }
     }
+
+    fn seats_of(&mut self, vm: VmId) -> impl Iterator<Item = (&u16, &mut Seat)> {
+        let seats = self
+            .entries
+            .values_mut()
+            .filter_map(|entry| match &mut entry.phase {
+                Phase::Granted(_) => None,
+                Phase::Cloned(seats) => Some(seats),
+            });
+        seats
+            .flatten()
+            .filter(move |(_, seat)| seat.fate == Fate::Alive(vm))
+    }
+}
+
+impl Seat {
+    /// How its processes ended, in order of their numbers; none while it lives.
+    fn ends(&self, first: u16) -> Option<Vec<CloneEnd>> {
+        let Fate::Ended(status) = self.fate else {
+            return None;
+        };
+        let others = others(first, self.processes).map(|id| CloneEnd {
+            id,
+            status: self.told.get(&id).copied().flatten(),
+        });
+        let own = CloneEnd { id: first, status };
+        Some(std::iter::once(own).chain(others).collect())
+    }
+}
+
+/// Numbers of a clone's processes after its first.
+fn others(first: u16, processes: u8) -> std::ops::Range<u16> {
+    let next = first.saturating_add(1);
+    next..first.saturating_add(processes.into()).max(next)
 }
 
 fn alive(entry: Entry) -> Vec<VmId> {
-    let Phase::Cloned(fates) = entry.phase else {
+    let Phase::Cloned(seats) = entry.phase else {
         return Vec::new();
     };
-    let living = |fate: &Fate| match fate {
-        Fate::Alive(vm) => Some(*vm),
+    let living = |seat: &Seat| match seat.fate {
+        Fate::Alive(vm) => Some(vm),
         Fate::Awaited | Fate::Ended(_) => None,
     };
-    fates.values().filter_map(living).collect()
+    seats.values().filter_map(living).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::net::Ipv4Addr;
-
-    fn granted(n: u16) -> (Tickets, TicketId, VmId) {
-        let (id, owner) = (TicketId::random(), VmId::random());
-        let promise = |id| Promise {
-            clone: TicketClone {
-                id,
-                vcpus: 1,
-                ip: Ipv4Addr::LOCALHOST,
-            },
-            member: Member(id),
-        };
-        let mut tickets = Tickets::default();
-        tickets.grant(id, owner, (1..=n).map(promise).collect());
-        (tickets, id, owner)
-    }
-
-    #[test]
-    fn only_its_owner_can_use_a_ticket() {
-        let (mut tickets, id, owner) = granted(2);
-        let thief = VmId::random();
-        assert_eq!(tickets.begin(id, thief), Err(Denied::Unknown(id)));
-        assert_eq!(tickets.kill(id, thief), Err(Denied::Unknown(id)));
-        assert_eq!(tickets.begin(id, owner).map(|clones| clones.len()), Ok(2));
-        assert_eq!(tickets.join(id, thief), Err(Denied::Unknown(id)));
-    }
-
-    #[test]
-    fn a_ticket_clones_once() {
-        let (mut tickets, id, owner) = granted(1);
-        assert!(tickets.begin(id, owner).is_ok());
-        assert_eq!(tickets.begin(id, owner), Err(Denied::AlreadyCloned(id)));
-        assert!(tickets.born(id, 1, VmId::random()));
-        assert_eq!(tickets.begin(id, owner), Err(Denied::AlreadyCloned(id)));
-    }
-
-    #[test]
-    fn a_join_before_the_clone_is_refused() {
-        let (mut tickets, id, owner) = granted(1);
-        assert_eq!(tickets.join(id, owner), Err(Denied::NotCloned(id)));
-    }
-
-    #[test]
-    fn a_clone_of_a_ticket_killed_meanwhile_must_not_run() {
-        let (mut tickets, id, owner) = granted(1);
-        assert!(tickets.begin(id, owner).is_ok());
-        assert_eq!(tickets.kill(id, owner), Ok(vec![]));
-        assert!(!tickets.born(id, 1, VmId::random()));
-    }
-
-    #[test]
-    fn a_clone_never_promised_must_not_run() {
-        let (mut tickets, id, owner) = granted(1);
-        assert!(!tickets.born(id, 1, VmId::random()), "not cloned with yet");
-        assert!(tickets.begin(id, owner).is_ok());
-        assert!(!tickets.born(id, 2, VmId::random()), "of another number");
-        assert!(tickets.born(id, 1, VmId::random()));
-        assert!(!tickets.born(id, 1, VmId::random()), "twice");
-    }
-
-    #[test]
-    fn kill_names_the_living_only() {
-        let (mut tickets, id, owner) = granted(3);
-        let vms = [VmId::random(), VmId::random()];
-        assert!(tickets.begin(id, owner).is_ok());
-        assert!(tickets.born(id, 1, vms[0]) && tickets.born(id, 2, vms[1]));
-        tickets.unborn(id, 3);
-        tickets.ended(vms[0], Some(0));
-        assert_eq!(tickets.kill(id, owner), Ok(vec![vms[1]]));
-        assert_eq!(tickets.join(id, owner), Err(Denied::Unknown(id)));
-    }
-
-    #[test]
-    fn tickets_go_with_their_owner() {
-        let (mut tickets, id, owner) = granted(1);
-        tickets.forget(owner);
-        assert_eq!(tickets.begin(id, owner), Err(Denied::Unknown(id)));
-    }
-
-    proptest! {
-        #[test]
-        fn join_returns_once_every_clone_has_ended_with_the_status_each_gave(
-            // None: the clone could not be made. Some(status): it ended so.
-            fates in prop::collection::vec(any::<Option<Option<u8>>>(), 1..8),
-            turn in any::<prop::sample::Index>(),
-        ) {
-            let count = u16::try_from(fates.len()).expect("few");
-            let (mut tickets, id, owner) = granted(count);
-            prop_assert_eq!(tickets.begin(id, owner).map(|p| p.len()), Ok(fates.len()));
-            let mut events: Vec<_> = (1u16..).zip(&fates).map(|(n, fate)| (n, *fate, VmId::random())).collect();
-            events.rotate_left(turn.index(fates.len()));
-            for (number, fate, vm) in events {
-                prop_assert_eq!(tickets.join(id, owner), Ok(None));
-                match fate {
-                    None => tickets.unborn(id, number),
-                    Some(status) => {
-                        prop_assert!(tickets.born(id, number, vm));
-                        prop_assert_eq!(tickets.join(id, owner), Ok(None));
-                        tickets.ended(vm, status);
-                        tickets.ended(vm, Some(99));
-                    }
-                }
-            }
-            let want: Vec<_> =
-                (1..).zip(&fates).map(|(id, fate)| CloneEnd { id, status: fate.flatten() }).collect();
-            prop_assert_eq!(tickets.join(id, owner), Ok(Some(want)));
-            prop_assert_eq!(tickets.join(id, owner), Err(Denied::Unknown(id)));
-        }
-    }
-}
+mod tests;

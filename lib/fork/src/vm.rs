@@ -1,8 +1,8 @@
 //! One VM as its host knows it.
 
-use crate::{HostError, generation::Generation, noted::Notes};
+use crate::{HostError, generation::Generation, noted::Notes, requests::Requests};
 use forkyard_capture::Region;
-use forkyard_guestlink::Guest;
+use forkyard_guestlink::{Cloned, Guest};
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, Store, StoreError, VmRecord};
 use forkyard_types::{Address, ByteCount, PAGE_SIZE, VmId, VmName, VmState, VmView};
@@ -18,6 +18,10 @@ pub(crate) struct Vm {
     pub network: Subnet,
     /// A ticket's clone: no more once it has ended, as a process after fork(2).
     pub ephemeral: bool,
+    /// How it came about as a clone, if this daemon made it.
+    pub cloned: Option<Cloned>,
+    /// What its programs have asked.
+    pub requests: Requests,
     record: Mutex<VmRecord>,
     body: Mutex<Option<Arc<Body>>>,
     notes: Mutex<Notes>,
@@ -76,6 +80,8 @@ impl Vm {
             id: record.id,
             network,
             ephemeral: false,
+            cloned: None,
+            requests: Requests::default(),
             record: Mutex::new(record),
             body: Mutex::new(body.map(Arc::new)),
             notes: Mutex::default(),

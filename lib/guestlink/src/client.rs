@@ -3,14 +3,19 @@
 //!
 //! A clone of the VM has a copy of everything, this connection and the agent's
 //! end of it included; so the same call returns in both.
+//!
+//! An agent that dies during a call is replaced: the same request is made of
+//! the next one, until it is answered or none has come for a while.
 
-use crate::{Answer, Ask, CloneEnd, FrameReader, ReadError, send};
-use forkyard_types::{ApiError, ErrorKind, Ticket, TicketId};
+use crate::{Answer, Ask, CloneEnd, FrameReader, ReadError, Request, send};
+use forkyard_types::{ApiError, Epoch, ErrorKind, RequestId, Ticket, TicketId, TicketKind};
 use std::{
     convert::Infallible,
     env, fs, io,
     os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::PathBuf,
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 /// Where the agent listens.
@@ -20,6 +25,11 @@ pub const SOCKET_ENV: &str = "FORKYARD_AGENT_SOCKET";
 /// Name of the file beside the socket that says who this VM is: `KEY=VALUE`
 /// lines.
 pub const IDENTITY_FILE: &str = "identity";
+
+/// How long a program waits for an agent to take the place of one that died.
+const SUCCESSOR: Duration = Duration::from_secs(20);
+/// Between looks for it.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +91,9 @@ pub enum Cloning {
     Clone {
         /// 1 and up.
         id: u16,
+        /// Processes to fork into, this one included, with the numbers from
+        /// `id` on; 1 unless the ticket is hierarchical.
+        processes: u8,
     },
 }
 
@@ -88,6 +101,7 @@ pub enum Cloning {
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
+    patience: Duration,
 }
 
 impl Client {
@@ -98,14 +112,24 @@ impl Client {
 
     /// The agent that listens there.
     pub fn at(socket: PathBuf) -> Self {
-        Self { socket }
+        Self {
+            socket,
+            patience: SUCCESSOR,
+        }
     }
 
-    /// Reserves clones. Fewer may be granted than are asked for.
-    pub fn request_ticket(&self, count: u16) -> Result<Ticket, CallError> {
-        match self.call(&Ask::RequestTicket { count })? {
+    /// The same, waiting for so long for an agent that takes the place of one
+    /// that died during a call.
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Reserves clones, or processes in clones. Fewer may be granted than are
+    /// asked for.
+    pub fn request_ticket(&self, count: u16, kind: TicketKind) -> Result<Ticket, CallError> {
+        match self.call(Ask::RequestTicket { count, kind })? {
             Answer::Ticket(ticket) => Ok(ticket),
-            Answer::Cloned { .. } | Answer::Joined(_) | Answer::Killed => {
+            Answer::Cloned { .. } | Answer::Joined(_) | Answer::Killed | Answer::Forked { .. } => {
                 Err(CallError::Unexpected)
             }
         }
@@ -113,24 +137,27 @@ impl Client {
 
     /// Clones this VM: returns once in the parent and once in every clone.
     pub fn clone_vm(&self, ticket: TicketId) -> Result<Cloning, CallError> {
-        match self.call(&Ask::Clone { ticket })? {
-            Answer::Cloned { id: 0, failed } => Ok(Cloning::Parent { failed }),
-            Answer::Cloned { id, failed: _ } => Ok(Cloning::Clone { id }),
-            Answer::Ticket(_) | Answer::Joined(_) | Answer::Killed => Err(CallError::Unexpected),
+        match self.call(Ask::Clone { ticket })? {
+            Answer::Cloned { id: 0, failed, .. } => Ok(Cloning::Parent { failed }),
+            Answer::Cloned { id, processes, .. } => Ok(Cloning::Clone { id, processes }),
+            Answer::Ticket(_) | Answer::Joined(_) | Answer::Killed | Answer::Forked { .. } => {
+                Err(CallError::Unexpected)
+            }
         }
     }
 
-    /// Ends this clone: its memory and disk vanish. Returns only if that failed.
-    pub fn exit(&self, status: u8) -> Result<Infallible, CallError> {
-        self.call(&Ask::Exit { status })?;
+    /// Ends this clone: its memory and disk vanish. `others` is how its other
+    /// processes ended, where they are numbered. Returns only if that failed.
+    pub fn exit(&self, status: u8, others: Vec<CloneEnd>) -> Result<Infallible, CallError> {
+        self.call(Ask::Exit { status, others })?;
         Err(CallError::Unexpected)
     }
 
     /// Waits until every clone of the ticket has ended. The ticket is used up.
     pub fn join(&self, ticket: TicketId) -> Result<Vec<CloneEnd>, CallError> {
-        match self.call(&Ask::Join { ticket })? {
+        match self.call(Ask::Join { ticket })? {
             Answer::Joined(ends) => Ok(ends),
-            Answer::Ticket(_) | Answer::Cloned { .. } | Answer::Killed => {
+            Answer::Ticket(_) | Answer::Cloned { .. } | Answer::Killed | Answer::Forked { .. } => {
                 Err(CallError::Unexpected)
             }
         }
@@ -138,9 +165,22 @@ impl Client {
 
     /// Ends every clone of the ticket now. The ticket is used up.
     pub fn kill(&self, ticket: TicketId) -> Result<(), CallError> {
-        match self.call(&Ask::Kill { ticket })? {
+        match self.call(Ask::Kill { ticket })? {
             Answer::Killed => Ok(()),
-            Answer::Ticket(_) | Answer::Cloned { .. } | Answer::Joined(_) => {
+            Answer::Ticket(_)
+            | Answer::Cloned { .. }
+            | Answer::Joined(_)
+            | Answer::Forked { .. } => Err(CallError::Unexpected),
+        }
+    }
+
+    /// Waits until this VM is forked, whoever asks for it: returns in every
+    /// clone, with its number, and in the parent goes on waiting.
+    pub fn wait_fork(&self) -> Result<u16, CallError> {
+        let since = self.epoch()?;
+        match self.call(Ask::WaitFork { since })? {
+            Answer::Forked { id } => Ok(id),
+            Answer::Ticket(_) | Answer::Cloned { .. } | Answer::Joined(_) | Answer::Killed => {
                 Err(CallError::Unexpected)
             }
         }
@@ -149,29 +189,75 @@ impl Client {
     /// The number of the clone this runs in; 0 in a VM that was booted. Asks
     /// no one.
     pub fn id(&self) -> Result<u16, CallError> {
-        let path = self.socket.with_file_name(IDENTITY_FILE);
-        read_id(&path).map_err(|source| CallError::Identity { path, source })
+        self.identity(Identity::id)
     }
 
-    fn call(&self, ask: &Ask) -> Result<Answer, CallError> {
+    /// This life of the VM's memory: another in every clone. Asks no one.
+    pub fn epoch(&self) -> Result<Epoch, CallError> {
+        self.identity(Identity::epoch)
+    }
+
+    fn identity<T>(&self, field: impl FnOnce(&Identity) -> Option<T>) -> Result<T, CallError> {
+        let path = self.socket.with_file_name(IDENTITY_FILE);
+        let read = fs::read_to_string(&path).and_then(|text| {
+            let found = field(&Identity { text });
+            found.ok_or_else(|| io::ErrorKind::InvalidData.into())
+        });
+        read.map_err(|source| CallError::Identity { path, source })
+    }
+
+    fn call(&self, ask: Ask) -> Result<Answer, CallError> {
+        let request = Request {
+            id: RequestId::random(),
+            ask,
+        };
+        let mut lost: Option<(Instant, CallError)> = None;
+        loop {
+            let error = match self.try_call(&request) {
+                Err(error @ (CallError::Gone | CallError::Broken(ReadError::Io(_)))) => error,
+                // Only an agent that was there can be on its way back.
+                Err(error @ CallError::Unreachable { .. }) if lost.is_some() => error,
+                other => return other,
+            };
+            let (since, first) = lost.unwrap_or((Instant::now(), error));
+            if since.elapsed() >= self.patience {
+                return Err(first);
+            }
+            lost = Some((since, first));
+            sleep(LOOK);
+        }
+    }
+
+    fn try_call(&self, request: &Request) -> Result<Answer, CallError> {
         let unreachable = |source| CallError::Unreachable {
             path: self.socket.clone(),
             source,
         };
         let mut stream = UnixStream::connect(&self.socket).map_err(unreachable)?;
-        send(&mut stream, ask).map_err(unreachable)?;
+        send(&mut stream, request).map_err(ReadError::Io)?;
         let answer = FrameReader::new(stream).read_message::<Result<Answer, ApiError>>()?;
         Ok(answer.ok_or(CallError::Gone)??)
     }
 }
 
-fn read_id(path: &Path) -> io::Result<u16> {
-    let text = fs::read_to_string(path)?;
-    let id = text
-        .lines()
-        .find_map(|line| line.strip_prefix("FORKYARD_ID="))
-        .and_then(|id| id.parse().ok());
-    id.ok_or_else(|| io::ErrorKind::InvalidData.into())
+/// The file that says who this VM is.
+struct Identity {
+    text: String,
+}
+
+impl Identity {
+    fn id(&self) -> Option<u16> {
+        self.value("FORKYARD_ID=")
+    }
+
+    fn epoch(&self) -> Option<Epoch> {
+        self.value("FORKYARD_EPOCH=")
+    }
+
+    fn value<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
+        let mut lines = self.text.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.parse().ok())
+    }
 }
 
 #[cfg(test)]

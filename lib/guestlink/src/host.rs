@@ -16,7 +16,7 @@ mod tasks;
 pub use error::LinkError;
 pub use exec::{Exec, ExecInput, ExecOut};
 
-use crate::{Answer, Ask, CallId, Identify, Session, ToGuest, VERSION, encode};
+use crate::{Answer, CallId, Identify, Request, Session, ToGuest, VERSION, encode};
 use exec::Desk;
 use forkyard_types::{ApiError, Epoch, ForkId};
 use slot::Slot;
@@ -55,6 +55,15 @@ pub struct Hello {
     pub epoch: Option<Epoch>,
 }
 
+/// A guest that wakes as somebody: what it was told, to be said again if its
+/// agent dies before it has heard.
+#[derive(Clone, Debug)]
+struct Waking {
+    identify: Box<Identify>,
+    /// Whether it was also told to go on.
+    released: bool,
+}
+
 #[derive(Debug)]
 struct Shared {
     /// Everything in its order, but while the guest holds still.
@@ -67,7 +76,7 @@ struct Shared {
     quiesced: Slot<(ForkId, Option<String>)>,
     identified: Slot<(Epoch, Vec<String>)>,
     released: Slot<Vec<String>>,
-    expected: Mutex<Option<Epoch>>,
+    waking: Mutex<Option<Waking>>,
     desks: Mutex<BTreeMap<Session, Desk>>,
     calls: Mutex<BTreeSet<CallId>>,
     next: AtomicU32,
@@ -79,7 +88,7 @@ impl Guest {
     /// refused. Cancel-safe.
     pub async fn connect(
         socket: &Path,
-        calls: mpsc::Sender<(CallId, Ask)>,
+        calls: mpsc::Sender<(CallId, Request)>,
     ) -> Result<Self, LinkError> {
         let stream = UnixStream::connect(socket)
             .await
@@ -98,7 +107,7 @@ impl Guest {
             quiesced: Slot::default(),
             identified: Slot::default(),
             released: Slot::default(),
-            expected: Mutex::default(),
+            waking: Mutex::default(),
             desks: Mutex::default(),
             calls: Mutex::default(),
             // What a command of an earlier connection still says must not be
@@ -169,15 +178,21 @@ impl Guest {
     pub async fn identify(&self, what: Identify) -> Result<(), LinkError> {
         self.shared.identified.clear();
         self.shared.released.clear();
-        *lock(&self.shared.expected) = Some(what.identity.epoch);
+        let identify = Box::new(what);
+        *lock(&self.shared.waking) = Some(Waking {
+            identify: identify.clone(),
+            released: false,
+        });
         self.shared.held.send_replace(true);
-        self.say_direct(ToGuest::Identify(Box::new(what))).await
+        self.say_direct(ToGuest::Identify(identify)).await
     }
 
     /// Waits until the identity has been applied; the parts that failed.
     /// Cancel-safe.
     pub async fn identified(&self, within: Duration) -> Result<Vec<String>, LinkError> {
-        let expected = *lock(&self.shared.expected);
+        let expected = lock(&self.shared.waking)
+            .as_ref()
+            .map(|waking| waking.identify.identity.epoch);
         loop {
             let (epoch, problems) = self
                 .await_slot(
@@ -195,6 +210,9 @@ impl Guest {
     /// Lets the hooks run and user code go on; the hooks that failed.
     /// Cancel-safe.
     pub async fn release(&self, within: Duration) -> Result<Vec<String>, LinkError> {
+        if let Some(waking) = &mut *lock(&self.shared.waking) {
+            waking.released = true;
+        }
         self.say_direct(ToGuest::Release).await?;
         self.shared.held.send_replace(false);
         self.await_slot(&self.shared.released, "the guest's hooks", within)

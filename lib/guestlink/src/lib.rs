@@ -3,7 +3,7 @@
 //! ```text
 //! forkyardd                      QEMU                  forkyard-guest          program
 //!   Guest ── task ── unix socket ── virtio-serial port ── agent ── agent.sock ── Client
-//!            frames of ToGuest and ToHost                      frames of Ask and
+//!            frames of ToGuest and ToHost                      frames of Request and
 //!                                                              Result<Answer, ApiError>
 //! ```
 //!

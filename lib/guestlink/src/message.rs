@@ -3,11 +3,13 @@
 //! Every message from a guest is hostile input: the codec bounds its size and
 //! the host checks its sense. Nothing here trusts either side.
 
-use forkyard_types::{ApiError, Epoch, ExitStatus, ForkId, Identity, Ticket, TicketId};
+use forkyard_types::{
+    ApiError, Epoch, ExitStatus, ForkId, Identity, RequestId, Ticket, TicketId, TicketKind,
+};
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages; both sides must speak the same one.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Most bytes of a command's input or output in one message.
 pub const CHUNK: usize = 32 << 10;
@@ -102,16 +104,23 @@ pub struct Identify {
     pub identity: Identity,
     /// In a clone: how it came about. None for a VM that booted.
     pub cloned: Option<Cloned>,
+    /// Paths of what it must not inherit, to be overwritten and removed.
+    pub scrub: Vec<String>,
 }
 
 /// How a clone came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cloned {
-    /// Its number among the clones of this fork: 1 and up.
+    /// Its number among the clones of this fork: 1 and up. If processes are
+    /// numbered, that of its first.
     pub id: u16,
-    /// The call of the parent's program that asked for the fork, which now
+    /// Processes that the caller forks into here, itself included.
+    pub processes: u8,
+    /// vCPUs to have online; none: as the parent had.
+    pub vcpus: Option<u8>,
+    /// The request of the parent's program that asked for the fork, which now
     /// returns `id` in this clone. None if the fork was asked for from outside.
-    pub call: Option<CallId>,
+    pub request: Option<RequestId>,
 }
 
 /// From the agent to the host.
@@ -142,7 +151,8 @@ pub enum ToHost {
     },
     /// User code goes on.
     Released {
-        /// Hooks that failed, one line each.
+        /// Hooks that failed, and what else somebody should know, one line
+        /// each.
         problems: Vec<String>,
     },
     /// A command wrote something.
@@ -175,7 +185,7 @@ pub enum ToHost {
         /// Number of the call.
         call: CallId,
         /// What it asks.
-        ask: Ask,
+        request: Request,
     },
     /// Whoever made this call has gone: nobody waits for its answer.
     Forget {
@@ -200,6 +210,8 @@ pub enum Ask {
     RequestTicket {
         /// How many; fewer may be granted.
         count: u16,
+        /// Of what.
+        kind: TicketKind,
     },
     /// Clone this VM. The parent is answered [`Answer::Cloned`]; in a clone
     /// the agent itself answers with the clone's number.
@@ -211,6 +223,8 @@ pub enum Ask {
     Exit {
         /// Status for the parent's join.
         status: u8,
+        /// How its other processes ended, if processes are numbered.
+        others: Vec<CloneEnd>,
     },
     /// Wait until every clone of the ticket has ended, and use the ticket up.
     /// Answered by [`Answer::Joined`].
@@ -224,6 +238,22 @@ pub enum Ask {
         /// Which ticket.
         ticket: TicketId,
     },
+    /// Wait until this VM is a clone, whoever asks for the fork. The agent
+    /// itself answers, [`Answer::Forked`] in the clone; a parent goes on waiting.
+    WaitFork {
+        /// Who the caller was when it began to wait.
+        since: Epoch,
+    },
+}
+
+/// A call, and what tells it from others that ask the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Chosen by the caller: the same again after an answer was lost has the
+    /// same outcome, and nothing is done twice.
+    pub id: RequestId,
+    /// What is asked.
+    pub ask: Ask,
 }
 
 /// What a guest program's call comes to.
@@ -235,6 +265,8 @@ pub enum Answer {
     Cloned {
         /// That number.
         id: u16,
+        /// In a clone: processes to fork into, the caller included.
+        processes: u8,
         /// In the parent: clones that could not be made, by number, and why.
         failed: Vec<(u16, String)>,
     },
@@ -242,9 +274,14 @@ pub enum Answer {
     Joined(Vec<CloneEnd>),
     /// They are gone.
     Killed,
+    /// This VM is now a clone of the one that waited.
+    Forked {
+        /// Its number among the clones of that fork.
+        id: u16,
+    },
 }
 
-/// How one clone ended.
+/// How one clone, or one process of a hierarchical ticket, ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloneEnd {
     /// Its number in the ticket.

@@ -32,6 +32,11 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
+    /// What it reads from.
+    pub fn get_ref(&self) -> &R {
+        &self.inner
+    }
+
     /// Gives up a message that has begun: the rest of it will never come.
     pub fn abandon(&mut self) {
         self.decoder.abandon();
@@ -64,11 +69,13 @@ pub fn send<T: Serialize>(stream: &mut impl Write, message: &T) -> io::Result<()
 mod tests {
     use super::*;
     use crate::Ask;
+    use forkyard_types::TicketId;
 
     #[test]
     fn what_is_sent_is_read_until_the_end() {
         let mut stream = Vec::new();
-        let asked = [Ask::Exit { status: 3 }, Ask::RequestTicket { count: 4 }];
+        let ticket = TicketId::random();
+        let asked = [Ask::Join { ticket }, Ask::Kill { ticket }];
         for ask in &asked {
             send(&mut stream, ask).expect("a vector takes all");
         }

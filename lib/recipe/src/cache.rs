@@ -155,7 +155,8 @@ impl Cache {
     }
 
     fn current_kernel(&self) -> PathBuf {
-        self.dir.join("kernels/debian")
+        // One that an older version has fetched may lack what this one wants.
+        self.dir.join(format!("kernels/debian-{}", kernel::WANTS))
     }
 
     /// Gives a kernel the name of its content; returns a link to it, not yet in

@@ -56,30 +56,62 @@ pub struct GuestFiles {
     pub header: Option<PathBuf>,
     /// The module for Python programs, `forkyard.py`.
     pub python: Option<PathBuf>,
+    /// What has generators of random numbers differ in clones.
+    pub reseed: Option<Reseed>,
+}
+
+/// What has generators of random numbers in user space differ in clones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reseed {
+    /// For OpenSSL, preloaded: `libforkyard-reseed.so`.
+    pub library: PathBuf,
+    /// For Python: `forkyard_reseed.py`.
+    pub python: PathBuf,
+    /// What has every Python program load it: `forkyard_reseed.pth`.
+    pub python_path: PathBuf,
 }
 
 impl GuestFiles {
     /// Those of a directory laid out as it is installed: `bin/forkyard-guest`,
-    /// `lib/libforkyard.so`, `include/forkyard.h`, `python/forkyard.py`.
+    /// `lib/libforkyard.so`, `include/forkyard.h`, `python/forkyard.py` and
+    /// so on.
     pub fn in_dir(dir: &Path) -> Self {
         Self {
             agent: dir.join("bin/forkyard-guest"),
             library: Some(dir.join("lib/libforkyard.so")),
             header: Some(dir.join("include/forkyard.h")),
             python: Some(dir.join("python/forkyard.py")),
+            reseed: Some(Reseed {
+                library: dir.join("lib/libforkyard-reseed.so"),
+                python: dir.join("python/forkyard_reseed.py"),
+                python_path: dir.join("python/forkyard_reseed.pth"),
+            }),
         }
     }
 
     fn places(&self) -> impl Iterator<Item = (&'static str, u32, &Path)> {
+        let reseed = self.reseed.as_ref();
         let optional = [
-            ("forkyard/lib/libforkyard.so", &self.library),
-            ("forkyard/include/forkyard.h", &self.header),
-            ("forkyard/python/forkyard.py", &self.python),
+            ("forkyard/lib/libforkyard.so", self.library.as_ref()),
+            ("forkyard/include/forkyard.h", self.header.as_ref()),
+            ("forkyard/python/forkyard.py", self.python.as_ref()),
+            (
+                "forkyard/lib/libforkyard-reseed.so",
+                reseed.map(|reseed| &reseed.library),
+            ),
+            (
+                "forkyard/python/forkyard_reseed.py",
+                reseed.map(|reseed| &reseed.python),
+            ),
+            (
+                "forkyard/python/forkyard_reseed.pth",
+                reseed.map(|reseed| &reseed.python_path),
+            ),
         ];
         std::iter::once(("forkyard/bin/forkyard-guest", 0o755, self.agent.as_path())).chain(
             optional
                 .into_iter()
-                .filter_map(|(place, path)| Some((place, 0o644, path.as_deref()?))),
+                .filter_map(|(place, path)| Some((place, 0o644, path?.as_path()))),
         )
     }
 }

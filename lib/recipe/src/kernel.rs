@@ -26,6 +26,8 @@ const PACKAGE: &str = "linux-image-cloud-amd64";
 const SUITE: &str = "bookworm";
 /// Raised whenever the same package is to give other files.
 const BUILDER: &str = "kernel 1";
+/// Raised whenever other modules are wanted.
+pub(crate) const WANTS: u32 = 2;
 
 /// Which kernel to boot.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -32,7 +32,7 @@ mod run;
 
 pub use cache::{Cache, ImageFile};
 pub use error::{BuildError, RecipeError};
-pub use initramfs::GuestFiles;
+pub use initramfs::{GuestFiles, Reseed};
 pub use kernel::{Kernel, KernelChoice};
 pub use key::{Key, NotAKey};
 pub use modules::ModuleError;

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 /// What a guest needs besides what these depend on: its devices, and its root
 /// file system where that is no part of the kernel proper. `crc32c_generic` is
 /// a dependency of ext4's that no module declares: the kernel would have
-/// modprobe find it.
-pub(crate) const WANTED: [&str; 7] = [
+/// modprobe find it. By the last two a clone ends its parent's connections.
+pub(crate) const WANTED: [&str; 9] = [
     "virtio_pci",
     "virtio_console",
     "virtio_net",
@@ -18,6 +18,8 @@ pub(crate) const WANTED: [&str; 7] = [
     "virtio_balloon",
     "crc32c_generic",
     "ext4",
+    "tcp_diag",
+    "udp_diag",
 ];
 
 /// Why modules make no set that can be loaded.

@@ -61,6 +61,7 @@ fn tiny_is_a_sound_file_system_and_boots_with_the_fetched_kernel() {
         library: None,
         header: None,
         python: None,
+        reseed: None,
     };
     let mut steps = 0;
     let kernel = cache.kernel(&KernelChoice::Debian, |e| {
@@ -68,7 +69,7 @@ fn tiny_is_a_sound_file_system_and_boots_with_the_fetched_kernel() {
     });
     let kernel = kernel.expect("fetched");
     assert!(steps > 0, "fetched without a word");
-    assert!(kernel.modules.len() >= 11, "{kernel:?}");
+    assert!(kernel.modules.len() >= 14, "{kernel:?}");
     let initramfs = cache.initramfs(&kernel, &guest).expect("written");
     assert!(boots(&kernel.image, &initramfs), "no word from /init");
 }

@@ -16,11 +16,18 @@ pub struct FamilyRecord {
     pub id: FamilyId,
     /// Its number.
     pub number: FamilyNo,
+    /// Most clones that may be alive at once, if there is a limit.
+    pub max_clones: Option<u16>,
 }
 
 impl Store {
     /// Founds a family under the lowest free number below `limit`.
-    pub fn found_family(&self, id: FamilyId, limit: u16) -> Result<FamilyRecord, StoreError> {
+    pub fn found_family(
+        &self,
+        id: FamilyId,
+        limit: u16,
+        max_clones: Option<u16>,
+    ) -> Result<FamilyRecord, StoreError> {
         let mut connection = self.lock();
         let found = (|| {
             let transaction =
@@ -36,13 +43,14 @@ impl Store {
                 return Ok(None);
             }
             transaction.execute(
-                "INSERT INTO family (id, number, next_member) VALUES (?1, ?2, 0)",
-                params![id.as_str(), number],
+                "INSERT INTO family (id, number, next_member, max_clones) VALUES (?1, ?2, 0, ?3)",
+                params![id.as_str(), number, max_clones],
             )?;
             transaction.commit()?;
             Ok(Some(FamilyRecord {
                 id,
                 number: FamilyNo(number),
+                max_clones,
             }))
         })();
         let exhausted = StoreError::Exhausted {
@@ -88,12 +96,13 @@ impl Store {
     /// A family.
     pub fn family(&self, id: FamilyId) -> Result<Option<FamilyRecord>, StoreError> {
         let found = self.lock().query_row(
-            "SELECT id, number FROM family WHERE id = ?1",
+            "SELECT id, number, max_clones FROM family WHERE id = ?1",
             [id.as_str()],
             |row| {
                 Ok(FamilyRecord {
                     id: parsed(row, "id")?,
                     number: FamilyNo(row.get("number")?),
+                    max_clones: row.get("max_clones")?,
                 })
             },
         );
@@ -146,7 +155,7 @@ mod tests {
         let numbers: Vec<_> = (0..3)
             .map(|_| {
                 store
-                    .found_family(FamilyId::random(), 9)
+                    .found_family(FamilyId::random(), 9, None)
                     .expect("room")
                     .number
                     .0
@@ -156,7 +165,7 @@ mod tests {
         assert_eq!(store.remove_empty_families().expect("removed").len(), 3);
         assert_eq!(
             store
-                .found_family(FamilyId::random(), 9)
+                .found_family(FamilyId::random(), 9, None)
                 .expect("room")
                 .number
                 .0,
@@ -165,11 +174,22 @@ mod tests {
     }
 
     #[test]
+    fn a_familys_limit_is_remembered() {
+        let (_folder, store) = store();
+        let founded = store.found_family(FamilyId::random(), 9, Some(3));
+        let founded = founded.expect("room");
+        assert_eq!(founded.max_clones, Some(3));
+        assert_eq!(store.family(founded.id).expect("read"), Some(founded));
+    }
+
+    #[test]
     fn a_full_host_says_so() {
         let (_folder, store) = store();
-        store.found_family(FamilyId::random(), 1).expect("room");
+        store
+            .found_family(FamilyId::random(), 1, None)
+            .expect("room");
         assert!(matches!(
-            store.found_family(FamilyId::random(), 1),
+            store.found_family(FamilyId::random(), 1, None),
             Err(StoreError::Exhausted { limit: 1, .. })
         ));
     }
@@ -180,7 +200,7 @@ mod tests {
         fn no_place_is_given_twice_and_a_refusal_takes_none(asks in prop::collection::vec(0..9u16, 1..12)) {
             let (_folder, store) = store();
             let family = FamilyId::random();
-            store.found_family(family, 1).expect("room");
+            store.found_family(family, 1, None).expect("room");
             let mut given = BTreeSet::new();
             for ask in asks {
                 match store.take_members(family, ask, 30) {

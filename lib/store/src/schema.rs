@@ -5,7 +5,8 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 1] = ["
+const STEPS: [&str; 2] = [
+    "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
         number INTEGER NOT NULL UNIQUE,
@@ -39,7 +40,12 @@ const STEPS: [&str; 1] = ["
         parent TEXT NOT NULL REFERENCES vm(id) ON DELETE CASCADE,
         report TEXT NOT NULL
     ) STRICT;
-"];
+",
+    "
+    ALTER TABLE family ADD COLUMN max_clones INTEGER;
+    ALTER TABLE vm ADD COLUMN secrets TEXT NOT NULL DEFAULT '[]';
+",
+];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
     let failed = |source| StoreError::Access {

@@ -55,6 +55,8 @@ pub struct VmRecord {
     pub chain: Vec<PathBuf>,
     /// What the engine needs to find its process again; none before it has one.
     pub machine: Option<String>,
+    /// Paths in the guest that its clones do not inherit.
+    pub secrets: Vec<String>,
 }
 
 fn state_text(state: VmState) -> &'static str {
@@ -108,6 +110,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         memory_image: optional(row, "memory_image")?,
         chain: from_json(row, "chain")?,
         machine: row.get("machine")?,
+        secrets: from_json(row, "secrets")?,
     })
 }
 
@@ -115,8 +118,9 @@ impl Store {
     /// Records a VM: a new one, or the present state of one that is recorded.
     pub fn put_vm(&self, vm: &VmRecord) -> Result<(), StoreError> {
         let chain = json(&vm.chain).map_err(self.failed())?;
+        let secrets = json(&vm.secrets).map_err(self.failed())?;
         let written = self.lock().execute(
-            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13,
                  warm=?15, memory_image=?16, chain=?17, machine=?18",
             params![
@@ -138,6 +142,7 @@ impl Store {
                 vm.memory_image.map(|image| image.to_string()),
                 chain,
                 vm.machine,
+                secrets,
             ],
         );
         match written {
@@ -195,6 +200,7 @@ mod tests {
             memory_image: Some(ImageId::random()),
             chain: vec!["/a/0".into(), "/b/1".into()],
             machine: Some("{}".into()),
+            secrets: vec!["/etc/key".into()],
         }
     }
 
@@ -202,7 +208,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let store = Store::open(&folder.path().join("db")).expect("store");
         let family = FamilyId::random();
-        store.found_family(family, 9).expect("room");
+        store.found_family(family, 9, None).expect("room");
         (folder, store, family)
     }
 

@@ -4,11 +4,15 @@
 //! return codes and keeps the reason of a thread's last failure.
 #![allow(unsafe_code)] // a C interface takes pointers; each is checked for null
 
-use forkyard_guestlink::{CallError, Client, Cloning};
-use forkyard_types::{ErrorKind, Ticket as Granted, TicketId};
+mod generator;
+mod team;
+
+use forkyard_guestlink::{CallError, Client, CloneEnd, Cloning};
+use forkyard_types::{ErrorKind, Ticket as Granted, TicketId, TicketKind};
 use std::{
     cell::RefCell,
-    ffi::{CString, c_char, c_int},
+    collections::BTreeMap,
+    ffi::{CString, c_char, c_int, c_void},
     panic::{AssertUnwindSafe, catch_unwind},
     ptr,
 };
@@ -40,14 +44,23 @@ pub struct Ticket {
     id: TicketId,
     text: CString,
     clones: Vec<Place>,
+    /// How numbers that are no clone's own ended, in hierarchical tickets.
+    others: BTreeMap<u16, c_int>,
 }
 
 #[derive(Debug)]
 struct Place {
     id: u16,
     vcpus: u8,
+    processes: u8,
     ip: CString,
     status: c_int,
+}
+
+impl Place {
+    fn numbers(&self) -> std::ops::Range<u16> {
+        self.id..self.id.saturating_add(self.processes.into())
+    }
 }
 
 /// What `forkyard_ticket_status` says of a clone that never said how it ended.
@@ -107,6 +120,7 @@ impl From<Granted> for Ticket {
         let place = |clone: forkyard_types::TicketClone| Place {
             id: clone.id,
             vcpus: clone.vcpus,
+            processes: clone.processes,
             ip: text(clone.ip.to_string()),
             status: LOST,
         };
@@ -114,6 +128,7 @@ impl From<Granted> for Ticket {
             id: granted.id,
             text: text(granted.id.to_string()),
             clones: granted.clones.into_iter().map(place).collect(),
+            others: BTreeMap::new(),
         }
     }
 }
@@ -122,9 +137,21 @@ impl From<Granted> for Ticket {
 /// if none were. To be freed with forkyard_ticket_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn forkyard_request_ticket(count: u16) -> *mut Ticket {
+    request(count, TicketKind::Flat)
+}
+
+/// The same for processes: forkyard_clone forks in each clone until it has one
+/// for each vCPU it was granted, and numbers those. No more clones are made
+/// than so many processes need.
+#[unsafe(no_mangle)]
+pub extern "C" fn forkyard_request_ticket_hierarchical(count: u16) -> *mut Ticket {
+    request(count, TicketKind::Hierarchical)
+}
+
+fn request(count: u16, kind: TicketKind) -> *mut Ticket {
     let mut ticket = ptr::null_mut();
     call(|client| {
-        ticket = Box::into_raw(Box::new(Ticket::from(client.request_ticket(count)?)));
+        ticket = Box::into_raw(Box::new(Ticket::from(client.request_ticket(count, kind)?)));
         Ok(0)
     });
     ticket
@@ -132,7 +159,8 @@ pub extern "C" fn forkyard_request_ticket(count: u16) -> *mut Ticket {
 
 /// Clones this VM. Returns 0 in the parent and 1, 2, … in the clones, as
 /// fork(2) does; clones that could not be made are told by the join. Negative
-/// if there is no clone at all.
+/// if there is no clone at all. With a hierarchical ticket it then calls
+/// fork(2) in each clone, and returns in every process with its own number.
 ///
 /// # Safety
 /// `ticket` is NULL or came from forkyard_request_ticket and was not freed.
@@ -145,14 +173,95 @@ pub unsafe extern "C" fn forkyard_clone(ticket: *const Ticket) -> c_int {
     };
     call(|client| match client.clone_vm(ticket.id)? {
         Cloning::Parent { .. } => Ok(0),
-        Cloning::Clone { id } => Ok(id.into()),
+        Cloning::Clone { id, processes } => Ok(team::fork_all(client, id, processes).into()),
+    })
+}
+
+/// forkyard_clone for languages that have a fork of their own: it calls no
+/// fork(2). Returns the number of the clone's first process, and sets
+/// `*processes` to how many there are to be, itself included.
+///
+/// # Safety
+/// As forkyard_clone; `processes` is NULL or may be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkyard_clone_only(ticket: *const Ticket, processes: *mut u8) -> c_int {
+    // SAFETY: as in forkyard_clone.
+    let Some(ticket) = (unsafe { ticket.as_ref() }) else {
+        return no_ticket();
+    };
+    call(|client| {
+        let (id, count) = match client.clone_vm(ticket.id)? {
+            Cloning::Parent { .. } => (0, 0),
+            Cloning::Clone { id, processes } => (id, processes),
+        };
+        if !processes.is_null() {
+            // SAFETY: not null, so it may be written to by this function's
+            // contract.
+            unsafe { processes.write(count) };
+        }
+        Ok(id.into())
     })
 }
 
 /// Ends this clone: its memory and disk vanish. Returns only if that failed.
+/// With a hierarchical ticket it ends this process, and the clone with the last
+/// of its processes.
 #[unsafe(no_mangle)]
 pub extern "C" fn forkyard_exit(status: u8) -> c_int {
-    call(|client| match client.exit(status)? {})
+    let others = team::leave(status);
+    call(|client| match client.exit(status, others)? {})
+}
+
+/// forkyard_exit for languages that have a fork of their own: ends the clone at
+/// once, and says how its other processes ended, in the order of their numbers;
+/// negative for one that never said. `first` is the number of the second.
+///
+/// # Safety
+/// `statuses` points to `count` numbers, or `count` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkyard_exit_only(
+    status: u8,
+    first: u16,
+    statuses: *const c_int,
+    count: usize,
+) -> c_int {
+    let statuses = match count {
+        0 => &[],
+        // SAFETY: `count` numbers, by this function's contract, which nobody
+        // changes during the call.
+        count => unsafe { std::slice::from_raw_parts(statuses, count) },
+    };
+    let others = (first..).zip(statuses).map(|(id, status)| CloneEnd {
+        id,
+        status: u8::try_from(*status).ok(),
+    });
+    let others = others.collect();
+    call(|client| match client.exit(status, others)? {})
+}
+
+/// Waits until this VM is forked, whoever asks for it. Returns in every clone,
+/// with its number; in the parent it goes on waiting.
+#[unsafe(no_mangle)]
+pub extern "C" fn forkyard_wait_fork() -> c_int {
+    call(|client| client.wait_fork().map(c_int::from))
+}
+
+/// Has these bytes of this process, the state of a random number generator,
+/// overwritten with random ones in every clone from now on, whoever asks for
+/// the fork, before any user code goes on there. For as long as the process
+/// lives: the memory must stay what it is.
+///
+/// # Safety
+/// `state` points to `size` bytes for as long as the process lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkyard_refill(state: *mut c_void, size: usize) -> c_int {
+    match generator::register(state as usize, size) {
+        Ok(()) => 0,
+        Err(error) => fail(
+            ErrorCode::FORKYARD_AGENT,
+            format!("the generator could not be registered: {error}"),
+        ),
+    }
 }
 
 /// Waits until every clone of the ticket has ended, and uses the ticket up:
@@ -174,8 +283,9 @@ pub unsafe extern "C" fn forkyard_join(ticket: *mut Ticket) -> c_int {
         for end in client.join(ticket.id)? {
             let status = end.status.map_or(LOST, c_int::from);
             well += c_int::from(status == 0);
-            for place in ticket.clones.iter_mut().filter(|place| place.id == end.id) {
-                place.status = status;
+            match ticket.clones.iter_mut().find(|place| place.id == end.id) {
+                Some(place) => place.status = status,
+                None => drop(ticket.others.insert(end.id, status)),
             }
         }
         Ok(well)
@@ -195,10 +305,14 @@ pub unsafe extern "C" fn forkyard_kill(ticket: *const Ticket) -> c_int {
     call(|client| client.kill(ticket.id).map(|()| 0))
 }
 
-/// The number of this clone; 0 in a VM that was booted.
+/// The number of this clone, or of this process of one; 0 in a VM that was
+/// booted.
 #[unsafe(no_mangle)]
 pub extern "C" fn forkyard_id() -> c_int {
-    call(|client| client.id().map(c_int::from))
+    call(|client| match team::own_number(client) {
+        Some(number) => Ok(number.into()),
+        None => client.id().map(c_int::from),
+    })
 }
 
 /// The ticket's name, as `vmfork` takes it. It belongs to the ticket.
@@ -211,7 +325,8 @@ pub unsafe extern "C" fn forkyard_ticket_id(ticket: *const Ticket) -> *const c_c
     unsafe { ticket.as_ref() }.map_or(ptr::null(), |ticket| ticket.text.as_ptr())
 }
 
-/// How many clones were granted.
+/// How many clones were granted, or processes if the ticket is hierarchical:
+/// their numbers are 1 and up.
 ///
 /// # Safety
 /// As forkyard_clone.
@@ -219,11 +334,12 @@ pub unsafe extern "C" fn forkyard_ticket_id(ticket: *const Ticket) -> *const c_c
 pub unsafe extern "C" fn forkyard_ticket_count(ticket: *const Ticket) -> u16 {
     // SAFETY: as in forkyard_clone.
     unsafe { ticket.as_ref() }.map_or(0, |ticket| {
-        u16::try_from(ticket.clones.len()).unwrap_or(u16::MAX)
+        let counts = ticket.clones.iter().map(|place| u16::from(place.processes));
+        counts.fold(0, u16::saturating_add)
     })
 }
 
-/// vCPUs of the clone with this number (1 and up); 0 if there is none.
+/// vCPUs of the clone that has this number (1 and up); 0 if there is none.
 ///
 /// # Safety
 /// As forkyard_clone.
@@ -233,7 +349,7 @@ pub unsafe extern "C" fn forkyard_ticket_vcpus(ticket: *const Ticket, id: u16) -
     unsafe { place(ticket, id) }.map_or(0, |place| place.vcpus)
 }
 
-/// Address of the clone with this number on the family's network; NULL if
+/// Address of the clone that has this number on the family's network; NULL if
 /// there is none. It belongs to the ticket.
 ///
 /// # Safety
@@ -252,7 +368,12 @@ pub unsafe extern "C" fn forkyard_ticket_ip(ticket: *const Ticket, id: u16) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forkyard_ticket_status(ticket: *const Ticket, id: u16) -> c_int {
     // SAFETY: as in forkyard_clone.
-    unsafe { place(ticket, id) }.map_or(LOST, |place| place.status)
+    let Some(ticket) = (unsafe { ticket.as_ref() }) else {
+        return LOST;
+    };
+    let own = ticket.clones.iter().find(|place| place.id == id);
+    let other = || ticket.others.get(&id).copied();
+    own.map(|place| place.status).or_else(other).unwrap_or(LOST)
 }
 
 /// Frees a ticket, used up or not. The clones it was for live on.
@@ -279,5 +400,8 @@ pub extern "C" fn forkyard_error() -> *const c_char {
 unsafe fn place<'a>(ticket: *const Ticket, id: u16) -> Option<&'a Place> {
     // SAFETY: null, or a living ticket by this function's contract.
     let ticket = unsafe { ticket.as_ref() }?;
-    ticket.clones.iter().find(|place| place.id == id)
+    ticket
+        .clones
+        .iter()
+        .find(|place| place.numbers().contains(&id))
 }

@@ -1,7 +1,7 @@
 //! C and Python programs against an agent that speaks real frames.
 
-use forkyard_guestlink::{Answer, Ask, CloneEnd, FrameReader, SOCKET_ENV, send};
-use forkyard_types::{ApiError, ErrorKind, Ticket, TicketClone, TicketId};
+use forkyard_guestlink::{Answer, Ask, CloneEnd, FrameReader, Request, SOCKET_ENV, send};
+use forkyard_types::{ApiError, ErrorKind, Ticket, TicketClone, TicketId, TicketKind};
 use std::{
     net::Ipv4Addr,
     os::unix::net::UnixListener,
@@ -9,6 +9,9 @@ use std::{
     process::Command,
     thread,
 };
+
+/// Name of the ticket whose clones fork.
+const HIERARCHICAL: &str = "33333333333";
 
 /// Answers every call as an agent of a parent would; the ticket is used up by
 /// its join. Ends with the test.
@@ -18,8 +21,10 @@ fn agent(socket: &Path) {
         let mut joined = false;
         for stream in listener.incoming() {
             let mut stream = stream.expect("connection");
-            let ask = FrameReader::new(stream.try_clone().expect("clone")).read_message::<Ask>();
-            let Ok(Some(ask)) = ask else { continue };
+            let asked = FrameReader::new(stream.try_clone().expect("clone")).read_message();
+            let Ok(Some(Request { ask, .. })) = asked else {
+                continue;
+            };
             let _ = send(&mut stream, &answer(&ask, &mut joined));
         }
     });
@@ -33,15 +38,45 @@ fn answer(ask: &Ask, joined: &mut bool) -> Result<Answer, ApiError> {
         hint: None,
     };
     match ask {
-        Ask::RequestTicket { count } => {
+        Ask::RequestTicket {
+            count,
+            kind: TicketKind::Hierarchical,
+        } => Ok(Answer::Ticket(Ticket {
+            id: HIERARCHICAL.parse().expect("a ticket"),
+            kind: TicketKind::Hierarchical,
+            clones: vec![TicketClone {
+                id: 1,
+                vcpus: 3,
+                processes: u8::try_from(*count).expect("few"),
+                ip: Ipv4Addr::new(10, 0, 0, 1),
+            }],
+        })),
+        // Whoever clones with it is the clone, and its exit is a success if it
+        // says what became of its other processes.
+        Ask::Clone { ticket: asked } if asked.as_str() == HIERARCHICAL => Ok(Answer::Cloned {
+            id: 1,
+            processes: 3,
+            failed: vec![],
+        }),
+        Ask::Exit { status: 5, others } => Err(ApiError {
+            kind: ErrorKind::Invalid,
+            message: others
+                .iter()
+                .map(|end| format!("{}:{:?} ", end.id, end.status))
+                .collect(),
+            hint: None,
+        }),
+        Ask::RequestTicket { count, kind } => {
             // One less than asked for: a grant may be smaller than a wish.
             let clone = |id| TicketClone {
                 id,
                 vcpus: 2,
+                processes: 1,
                 ip: Ipv4Addr::new(10, 0, 0, u8::try_from(id).expect("few")),
             };
             Ok(Answer::Ticket(Ticket {
                 id: ticket,
+                kind: *kind,
                 clones: (1..*count).map(clone).collect(),
             }))
         }
@@ -60,8 +95,10 @@ fn answer(ask: &Ask, joined: &mut bool) -> Result<Answer, ApiError> {
         }
         Ask::Clone { ticket: asked } if *asked == ticket => Ok(Answer::Cloned {
             id: 0,
+            processes: 1,
             failed: vec![],
         }),
+        Ask::WaitFork { .. } => Ok(Answer::Forked { id: 4 }),
         Ask::Clone { .. } | Ask::Join { .. } | Ask::Kill { .. } => Err(spent),
         Ask::Exit { .. } => Err(ApiError {
             kind: ErrorKind::Invalid,
@@ -141,6 +178,49 @@ fn a_python_program_forks_joins_and_hears_why_something_failed() {
     );
     let want = "22222222222 [(1, 2, '10.0.0.1'), (2, 2, '10.0.0.2')]\n0 {1: 0, 2: 7}\n\
                 not_found used up\ninvalid not a clone\n";
+    assert_eq!(text, want);
+}
+
+#[test]
+fn in_a_clone_of_a_hierarchical_ticket_processes_are_forked_and_have_the_numbers() {
+    let folder = tempfile::tempdir().expect("folder");
+    let (program, socket) = (
+        folder.path().join("processes"),
+        folder.path().join("agent.sock"),
+    );
+    agent(&socket);
+    said(
+        Command::new("gcc")
+            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I"])
+            .arg(here("include"))
+            .arg("-o")
+            .arg(&program)
+            .arg(here("tests/processes.c"))
+            .arg(built().join("libforkyard.a"))
+            .args(["-lpthread", "-ldl", "-lm"]),
+    );
+    let want = "3 of 3 vcpus\n2:Some(12) 3:Some(13) \n";
+    let text = said(Command::new(&program).env(SOCKET_ENV, &socket));
+    assert_eq!(text, want);
+
+    let text = said(
+        Command::new("python3")
+            .env(SOCKET_ENV, &socket)
+            .env("FORKYARD_LIBRARY", built().join("libforkyard.so"))
+            .env("PYTHONPATH", here("../python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .arg("-c")
+            .arg(
+                "import forkyard\n\
+             t = forkyard.request_ticket(3, hierarchical=True)\n\
+             print(len(t.clones), 'of', t.clones[2].vcpus, 'vcpus', flush=True)\n\
+             me = forkyard.clone(t)\n\
+             assert me == forkyard.id()\n\
+             if me > 1: forkyard.exit(10 + me)\n\
+             try: forkyard.exit(5)\n\
+             except forkyard.ForkError as e: print(e)\n",
+            ),
+    );
     assert_eq!(text, want);
 }
 

@@ -1,9 +1,10 @@
 //! Programs that call the fork API: one connection a call, answered when the
-//! host has answered, or, for the call that made a clone, by the clone itself.
+//! host has answered, or, for the call that made a clone and for those that wait
+//! for a fork, by the clone itself.
 
-use super::outbox::Outbox;
-use forkyard_guestlink::{Answer, Ask, CallId, FrameReader, SOCKET, ToHost, send};
-use forkyard_types::{ApiError, ErrorKind};
+use super::{identity, outbox::Outbox};
+use forkyard_guestlink::{Answer, Ask, CallId, Cloned, FrameReader, Request, SOCKET, ToHost, send};
+use forkyard_types::{ApiError, Epoch, ErrorKind, RequestId};
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -34,6 +35,7 @@ type Conversation = u64;
 #[derive(Debug)]
 struct Caller {
     conversation: Conversation,
+    request: RequestId,
     stream: UnixStream,
 }
 
@@ -41,6 +43,14 @@ struct Caller {
 struct Pending {
     last: u32,
     waiting: BTreeMap<CallId, Caller>,
+    /// Those that want to know when this VM becomes a clone.
+    watching: Vec<Caller>,
+}
+
+impl Pending {
+    fn is_full(&self) -> bool {
+        self.waiting.len() + self.watching.len() >= MOST
+    }
 }
 
 /// The calls under way.
@@ -78,21 +88,29 @@ impl Calls {
     /// Takes one program's calls until it goes, and forgets it then.
     fn converse(&self, conversation: Conversation, stream: &UnixStream) {
         let mut asks = FrameReader::new(stream);
-        while let Ok(Some(ask)) = asks.read_message::<Ask>() {
+        while let Ok(Some(Request { id, ask })) = asks.read_message() {
             let Ok(stream) = stream.try_clone() else {
                 break;
             };
             let caller = Caller {
                 conversation,
+                request: id,
                 stream,
             };
-            self.ask(ask, caller);
+            match ask {
+                Ask::WaitFork { since } => self.watch(since, caller),
+                ask => self.ask(ask, caller),
+            }
         }
-        let gone: Vec<_> = self
-            .lock()
+        let mut pending = self.lock();
+        pending
+            .watching
+            .retain(|caller| caller.conversation != conversation);
+        let gone: Vec<_> = pending
             .waiting
             .extract_if(.., |_, caller| caller.conversation == conversation)
             .collect();
+        drop(pending);
         for (call, _) in gone {
             self.outbox.push(ToHost::Forget { call });
         }
@@ -100,16 +118,32 @@ impl Calls {
 
     fn ask(&self, ask: Ask, caller: Caller) {
         let mut pending = self.lock();
-        if pending.waiting.len() >= MOST {
+        if pending.is_full() {
             drop(pending);
-            let why = "too many calls are under way in this VM";
-            return tell(caller, &Err(refusal(ErrorKind::Exhausted, why)));
+            return tell(caller, &Err(too_many()));
         }
         pending.last = pending.last.wrapping_add(1);
         let call = CallId(pending.last);
+        let request = Request {
+            id: caller.request,
+            ask,
+        };
         pending.waiting.insert(call, caller);
         drop(pending);
-        self.outbox.push(ToHost::Call { call, ask });
+        self.outbox.push(ToHost::Call { call, request });
+    }
+
+    /// One that asks again after its agent died may have missed the fork: the
+    /// lock is held from the look at who we are until it is on the list.
+    fn watch(&self, since: Epoch, caller: Caller) {
+        let mut pending = self.lock();
+        let outcome = match identity::told() {
+            Some((epoch, id)) if epoch != since => Ok(Answer::Forked { id }),
+            Some(_) | None if pending.is_full() => Err(too_many()),
+            Some(_) | None => return pending.watching.push(caller),
+        };
+        drop(pending);
+        tell(caller, &outcome);
     }
 
     /// The host has answered.
@@ -120,23 +154,35 @@ impl Calls {
         }
     }
 
-    /// `clone()` returns in this clone.
-    pub fn cloned(&self, call: CallId, id: u16) {
-        self.answer(
-            call,
-            Ok(Answer::Cloned {
-                id,
+    /// This is a clone now: `clone()` returns in it, and so does every
+    /// `wait_fork()`.
+    pub fn cloned(&self, cloned: Cloned) {
+        let mut pending = self.lock();
+        let watching = std::mem::take(&mut pending.watching);
+        let made_it: Vec<_> = pending
+            .waiting
+            .extract_if(.., |_, caller| Some(caller.request) == cloned.request)
+            .collect();
+        drop(pending);
+        for (_, caller) in made_it {
+            let answer = Answer::Cloned {
+                id: cloned.id,
+                processes: cloned.processes,
                 failed: Vec::new(),
-            }),
-        );
+            };
+            tell(caller, &Ok(answer));
+        }
+        for caller in watching {
+            tell(caller, &Ok(Answer::Forked { id: cloned.id }));
+        }
     }
 
-    /// Every call but this one fails.
-    pub fn fail_all(&self, but: Option<CallId>, why: &str) {
+    /// Every call fails but this request's, and those that wait for a fork.
+    pub fn fail_all(&self, but: Option<RequestId>, why: &str) {
         let failed: Vec<_> = self
             .lock()
             .waiting
-            .extract_if(.., |call, _| Some(*call) != but)
+            .extract_if(.., |_, caller| Some(caller.request) != but)
             .collect();
         for (_, caller) in failed {
             tell(caller, &Err(refusal(ErrorKind::Conflict, why)));
@@ -153,6 +199,13 @@ fn tell(mut caller: Caller, outcome: &Outcome) {
     if caller.stream.set_write_timeout(Some(TAKE)).is_ok() {
         let _ = send(&mut caller.stream, outcome);
     }
+}
+
+fn too_many() -> ApiError {
+    refusal(
+        ErrorKind::Exhausted,
+        "too many calls are under way in this VM",
+    )
 }
 
 fn refusal(kind: ErrorKind, why: &str) -> ApiError {
@@ -184,12 +237,35 @@ mod tests {
         program
     }
 
-    fn join(program: &mut UnixStream, host: &mut FrameReader<UnixStream>) -> CallId {
-        let ticket = TicketId::random();
-        send(program, &Ask::Join { ticket }).expect("taken");
+    fn asked(ask: Ask) -> Request {
+        Request {
+            id: RequestId::random(),
+            ask,
+        }
+    }
+
+    fn join(program: &mut UnixStream, host: &mut FrameReader<UnixStream>) -> (CallId, RequestId) {
+        let wanted = asked(Ask::Join {
+            ticket: TicketId::random(),
+        });
+        send(program, &wanted).expect("taken");
         match host.read_message() {
-            Ok(Some(ToHost::Call { call, ask })) if ask == (Ask::Join { ticket }) => call,
+            Ok(Some(ToHost::Call { call, request })) if request == wanted => (call, request.id),
             other => panic!("the host heard {other:?}"),
+        }
+    }
+
+    fn answer(program: UnixStream) -> Outcome {
+        let answer = FrameReader::new(program).read_message();
+        answer.expect("sense").expect("an answer")
+    }
+
+    fn as_clone(request: Option<RequestId>) -> Cloned {
+        Cloned {
+            id: 3,
+            processes: 2,
+            vcpus: None,
+            request,
         }
     }
 
@@ -197,8 +273,8 @@ mod tests {
     fn caller_that_goes_is_forgotten_here_and_by_the_host() {
         let (calls, mut host) = calls();
         let (mut gone, mut stays) = (caller(&calls, 1), caller(&calls, 2));
-        let call = join(&mut gone, &mut host);
-        let other = join(&mut stays, &mut host);
+        let (call, _) = join(&mut gone, &mut host);
+        let (other, _) = join(&mut stays, &mut host);
         drop(gone);
         let heard = host.read_message::<ToHost>().expect("sense");
         assert_eq!(heard, Some(ToHost::Forget { call }));
@@ -210,15 +286,35 @@ mod tests {
     fn in_a_clone_every_call_fails_but_the_one_that_made_it() {
         let (calls, mut host) = calls();
         let (mut made_it, mut other) = (caller(&calls, 1), caller(&calls, 2));
-        let call = join(&mut made_it, &mut host);
+        let (_, request) = join(&mut made_it, &mut host);
         join(&mut other, &mut host);
-        calls.fail_all(Some(call), IN_A_CLONE);
-        calls.cloned(call, 3);
-        let answer = |program| FrameReader::new(program).read_message::<Outcome>();
-        let refused = answer(other).expect("sense").expect("an answer");
-        assert_eq!(refused.expect_err("refused").kind, ErrorKind::Conflict);
-        let cloned = answer(made_it).expect("sense").expect("an answer");
-        assert!(matches!(cloned, Ok(Answer::Cloned { id: 3, .. })));
+        calls.fail_all(Some(request), IN_A_CLONE);
+        calls.cloned(as_clone(Some(request)));
+        let refused = answer(other).expect_err("refused");
+        assert_eq!(refused.kind, ErrorKind::Conflict);
+        let cloned = answer(made_it);
+        assert!(matches!(
+            cloned,
+            Ok(Answer::Cloned {
+                id: 3,
+                processes: 2,
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn whoever_waits_for_a_fork_is_told_in_the_clone_whoever_asked_for_it() {
+        let (calls, _host) = calls();
+        let mut watcher = caller(&calls, 1);
+        let since = Epoch::random();
+        send(&mut watcher, &asked(Ask::WaitFork { since })).expect("taken");
+        while calls.lock().watching.is_empty() {
+            thread::yield_now();
+        }
+        calls.fail_all(None, IN_A_CLONE);
+        calls.cloned(as_clone(None));
+        assert_eq!(answer(watcher).expect("told"), Answer::Forked { id: 3 });
     }
 
     #[test]
@@ -228,9 +324,12 @@ mod tests {
         for _ in 0..MOST {
             join(&mut program, &mut host);
         }
-        send(&mut program, &Ask::RequestTicket { count: 1 }).expect("taken");
-        let answer = FrameReader::new(program).read_message::<Outcome>();
-        let refused = answer.expect("sense").expect("an answer");
-        assert_eq!(refused.expect_err("refused").kind, ErrorKind::Exhausted);
+        let one_more = asked(Ask::Exit {
+            status: 0,
+            others: vec![],
+        });
+        send(&mut program, &one_more).expect("taken");
+        let refused = answer(program).expect_err("refused");
+        assert_eq!(refused.kind, ErrorKind::Exhausted);
     }
 }

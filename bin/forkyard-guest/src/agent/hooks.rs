@@ -1,5 +1,5 @@
-//! What the image's owner wants done in a clone before its user code goes on:
-//! executables in /etc/forkyard/clone.d, in order of their names.
+//! What the image's owner wants done around a fork: executables, in order of
+//! their names.
 
 use super::{identity, userland};
 use std::{
@@ -11,13 +11,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-const FOLDER: &str = "/etc/forkyard/clone.d";
-const LIMIT: Duration = Duration::from_secs(10);
+/// Run in a VM about to be forked, before it holds still; each may refuse.
+pub const FORK: Occasion = Occasion {
+    folder: "/etc/forkyard/fork.d",
+    // The host waits for all of them, and for user code to hold still.
+    limit: Duration::from_secs(2),
+};
+/// Run in a clone before its user code goes on.
+pub const CLONE: Occasion = Occasion {
+    folder: "/etc/forkyard/clone.d",
+    limit: Duration::from_secs(10),
+};
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Runs them all, one after the other; one line for each that failed.
-pub fn run() -> Vec<String> {
-    let Ok(listing) = fs::read_dir(FOLDER) else {
+/// When hooks run.
+#[derive(Clone, Copy, Debug)]
+pub struct Occasion {
+    folder: &'static str,
+    /// How long each may take.
+    limit: Duration,
+}
+
+/// Runs them all, one after the other, with these variables beside those that
+/// say who this VM is; one line for each that failed.
+pub fn run(occasion: Occasion, extra: &[(&str, String)]) -> Vec<String> {
+    let Ok(listing) = fs::read_dir(occasion.folder) else {
         return Vec::new();
     };
     let mut hooks: Vec<PathBuf> = listing
@@ -26,11 +44,13 @@ pub fn run() -> Vec<String> {
         .filter(|path| is_executable(path))
         .collect();
     hooks.sort();
-    let variables = identity::variables();
+    let mut variables = identity::variables();
+    let extra = extra.iter().map(|(k, v)| ((*k).to_owned(), v.clone()));
+    variables.extend(extra);
     hooks
         .iter()
         .filter_map(|hook| {
-            run_one(hook, &variables)
+            run_one(hook, &variables, occasion.limit)
                 .err()
                 .map(|why| format!("{}: {why}", hook.display()))
         })
@@ -41,7 +61,7 @@ fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
 }
 
-fn run_one(hook: &Path, variables: &[(String, String)]) -> Result<(), String> {
+fn run_one(hook: &Path, variables: &[(String, String)], limit: Duration) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("cannot be run: {error}");
     let mut command = Command::new(hook);
     command
@@ -56,14 +76,14 @@ fn run_one(hook: &Path, variables: &[(String, String)]) -> Result<(), String> {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return Ok(()),
             Ok(Some(status)) => return Err(format!("failed: {status}")),
-            Ok(None) if begun.elapsed() < LIMIT => sleep(LOOK),
-            Ok(None) => return Err(kill(&mut child)),
+            Ok(None) if begun.elapsed() < limit => sleep(LOOK),
+            Ok(None) => return Err(kill(&mut child, limit)),
             Err(error) => return Err(format!("cannot be waited for: {error}")),
         }
     }
 }
 
-fn kill(child: &mut Child) -> String {
+fn kill(child: &mut Child, limit: Duration) -> String {
     if let Ok(pid) = i32::try_from(child.id()) {
         let _ = nix::sys::signal::killpg(
             nix::unistd::Pid::from_raw(pid),
@@ -71,5 +91,5 @@ fn kill(child: &mut Child) -> String {
         );
     }
     let _ = child.wait();
-    format!("took longer than {LIMIT:?} and was killed")
+    format!("took longer than {limit:?} and was killed")
 }

@@ -2,10 +2,18 @@
 //! family. On the way of every clone between waking and going on, so no
 //! process is started and nothing is waited for.
 
+mod connections;
+mod cpus;
+pub mod generators;
+mod network;
+mod routes;
+mod secrets;
+
 use crate::init::{Outcome, doing};
-use forkyard_guestlink::{Cloned, IDENTITY_FILE, SOCKET};
-use forkyard_sys_guest::{interface::Interface, random};
-use forkyard_types::{Address, Identity, VmId};
+use forkyard_guestlink::{Cloned, IDENTITY_FILE, Identify, SOCKET};
+use forkyard_sys_guest::random;
+use forkyard_types::{Epoch, Identity, VmId};
+use network::Connections;
 use nix::{
     sys::time::TimeSpec,
     time::{ClockId, clock_settime},
@@ -18,21 +26,58 @@ use std::{
 const HOSTS: &str = "/etc/hosts";
 const MARK: &str = "# forkyard";
 
-/// Applies all of it, as far as it goes; one line for each part that failed.
-pub fn apply(identity: &Identity, cloned: Option<Cloned>) -> Vec<String> {
-    [
-        // Randomness before anything that might draw on it.
-        random::reseed(identity.seed).map_err(doing("seed the kernel's random numbers")),
-        set_clock(identity.wall_clock_ns),
-        set_name(identity.name.as_str()),
-        set_machine_id(identity.vm),
-        set_address(identity.address),
-        set_hosts(identity),
-        tell_programs(identity, cloned),
-    ]
-    .into_iter()
-    .filter_map(Result::err)
-    .collect()
+/// What applying an identity came to.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// Parts that failed, one line each: this VM must not go on.
+    pub problems: Vec<String>,
+    /// What this guest cannot do, one line each, and somebody should know.
+    pub notes: Vec<String>,
+}
+
+impl Applied {
+    fn take(&mut self, outcome: Outcome) {
+        self.problems.extend(outcome.err());
+    }
+}
+
+/// Applies all of it, as far as it goes. User code must stand still in a clone.
+pub fn apply(identify: &Identify) -> Applied {
+    let Identify {
+        identity,
+        cloned,
+        scrub,
+    } = identify;
+    let mut applied = Applied::default();
+    // Randomness before anything that might draw on it.
+    applied.take(random::reseed(identity.seed).map_err(doing("seed the kernel's random numbers")));
+    applied.take(generators::show(identity.epoch));
+    if cloned.is_some() {
+        applied.take(generators::refill());
+    }
+    applied.take(set_clock(identity.wall_clock_ns));
+    applied.take(set_name(identity.name.as_str()));
+    applied.take(set_machine_id(identity.vm));
+    let whose = match cloned {
+        Some(_) => Connections::Parents,
+        None => Connections::Own,
+    };
+    match network::become_address(identity.address, whose) {
+        Ok(notes) => applied.notes.extend(notes),
+        Err(problem) => applied.problems.push(problem),
+    }
+    applied.take(set_hosts(identity));
+    for path in scrub {
+        applied.take(secrets::scrub(Path::new(path)));
+    }
+    if let Some(granted) = cloned.and_then(|cloned| cloned.vcpus) {
+        // More of them than were granted is no reason to have none.
+        applied
+            .notes
+            .extend(cpus::set_online(Path::new(cpus::CPUS), granted).err());
+    }
+    applied.take(tell_programs(identity, *cloned));
+    applied
 }
 
 fn set_clock(ns: u64) -> Outcome {
@@ -69,33 +114,6 @@ fn machine_id(vm: VmId) -> String {
     format!("{digits:0<32}")
 }
 
-fn set_address(address: Address) -> Outcome {
-    let name = interface().ok_or("this VM has no network interface")?;
-    let card = Interface::new(&name).map_err(doing("open the network interface"))?;
-    // Down and up again: what the parent knew of its neighbours is forgotten.
-    card.set_up(false)
-        .map_err(doing("bring the network down"))?;
-    card.set_mac(address.mac.0).map_err(doing("set the MAC"))?;
-    card.set_address(address.ip, address.prefix)
-        .map_err(doing("set the address"))?;
-    card.set_up(true).map_err(doing("bring the network up"))?;
-    Interface::new("lo")
-        .and_then(|lo| lo.set_up(true))
-        .map_err(doing("bring the loopback up"))
-}
-
-/// The first interface that is a device and not made of software.
-fn interface() -> Option<String> {
-    let mut names: Vec<_> = fs::read_dir("/sys/class/net")
-        .ok()?
-        .flatten()
-        .filter(|entry| entry.path().join("device").exists())
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
-    names.sort();
-    names.into_iter().next()
-}
-
 /// A VM can look its own name up.
 fn set_hosts(identity: &Identity) -> Outcome {
     let old = fs::read_to_string(HOSTS).unwrap_or_else(|_| "127.0.0.1 localhost\n".to_owned());
@@ -118,6 +136,17 @@ pub fn variables() -> Vec<(String, String)> {
         .filter_map(|line| line.split_once('='))
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
         .collect()
+}
+
+/// Who this VM was last told to be, and its number as a clone.
+pub fn told() -> Option<(Epoch, u16)> {
+    let variables = variables();
+    let find = |wanted: &str| {
+        let found = variables.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.as_str())
+    };
+    let epoch = find("FORKYARD_EPOCH")?.parse().ok()?;
+    Some((epoch, find("FORKYARD_ID")?.parse().ok()?))
 }
 
 fn identity_file() -> PathBuf {

@@ -4,7 +4,7 @@
 //! command whose reader is slow waits, and nothing piles up. When nobody
 //! listens any more, output is read and dropped: the command goes on.
 
-use super::{identity, outbox::Outbox, userland};
+use super::{identity, outbox::Outbox, userland::Userland};
 use forkyard_guestlink::{CHUNK, Session, Stream, ToHost, WINDOW};
 use forkyard_types::ExitStatus;
 use nix::{
@@ -59,20 +59,23 @@ type Table = Arc<Mutex<BTreeMap<Session, Running>>>;
 #[derive(Debug)]
 pub struct Sessions {
     outbox: Arc<Outbox>,
+    userland: Userland,
     table: Table,
 }
 
 impl Sessions {
-    pub fn new(outbox: Arc<Outbox>) -> Self {
+    /// Commands of this user code.
+    pub fn new(outbox: Arc<Outbox>, userland: Userland) -> Self {
         Self {
             outbox,
+            userland,
             table: Table::default(),
         }
     }
 
     /// Starts a command.
     pub fn start(&self, session: Session, argv: Vec<String>, env: Vec<(String, String)>) {
-        let mut child = match spawn(&argv, env) {
+        let mut child = match self.spawn(&argv, env) {
             Ok(child) => child,
             Err(why) => {
                 return self.outbox.push(ToHost::ExecEnd {
@@ -113,6 +116,30 @@ impl Sessions {
             // What it left running goes on, unheard.
             flow.detach();
         });
+    }
+
+    fn spawn(&self, argv: &[String], env: Vec<(String, String)>) -> Result<Child, String> {
+        let (program, arguments) = argv.split_first().ok_or("no command")?;
+        let failed = |error: std::io::Error| format!("cannot run {program}: {error}");
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", PATH)
+            .env("HOME", "/root")
+            .env("LANG", "C.UTF-8")
+            .envs(identity::variables())
+            .envs(env)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        forkyard_sys_guest::command::in_cgroup(
+            &mut command,
+            self.userland.exec_procs().map_err(failed)?,
+        );
+        command.spawn().map_err(failed)
     }
 
     /// Bytes for its standard input; none of them means end of file.
@@ -201,27 +228,6 @@ impl Flow {
     fn is_heard(&self) -> bool {
         matches!(*lock(&self.state), Window::Open(_))
     }
-}
-
-fn spawn(argv: &[String], env: Vec<(String, String)>) -> Result<Child, String> {
-    let (program, arguments) = argv.split_first().ok_or("no command")?;
-    let failed = |error: std::io::Error| format!("cannot run {program}: {error}");
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .env_clear()
-        .env("PATH", PATH)
-        .env("HOME", "/root")
-        .env("LANG", "C.UTF-8")
-        .envs(identity::variables())
-        .envs(env)
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
-    forkyard_sys_guest::command::in_cgroup(&mut command, userland::exec_procs().map_err(failed)?);
-    command.spawn().map_err(failed)
 }
 
 fn feed(

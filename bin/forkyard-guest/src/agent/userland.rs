@@ -59,20 +59,13 @@ pub fn prepare() -> Outcome<PathBuf> {
     Ok(image.join("cgroup.procs"))
 }
 
-/// Opens the door of the cgroup for commands.
-pub fn exec_procs() -> std::io::Result<File> {
-    door(&Path::new(USER).join("exec"))
-}
-
 /// Opens the door of the cgroup for hooks.
 pub fn hook_procs() -> std::io::Result<File> {
-    door(Path::new(HOOKS))
+    door(&Path::new(CGROUPS).join(HOOKS))
 }
 
 fn door(group: &Path) -> std::io::Result<File> {
-    File::options()
-        .write(true)
-        .open(Path::new(CGROUPS).join(group).join("cgroup.procs"))
+    File::options().write(true).open(group.join("cgroup.procs"))
 }
 
 /// User code, still or not.
@@ -90,6 +83,24 @@ impl Default for Userland {
 }
 
 impl Userland {
+    /// The user code of another tree of cgroups.
+    #[cfg(test)]
+    pub fn at(root: &Path) -> Self {
+        Self {
+            group: root.join(USER),
+        }
+    }
+
+    /// Opens the door of the cgroup for commands.
+    pub fn exec_procs(&self) -> std::io::Result<File> {
+        door(&self.group.join("exec"))
+    }
+
+    /// Whether it was told to stand still.
+    pub fn is_held(&self) -> bool {
+        fs::read_to_string(self.group.join("cgroup.freeze")).is_ok_and(|told| told.trim() == "1")
+    }
+
     /// Holds all user code still: returns once none of it runs, or lets it go
     /// on and says why it could not be stopped.
     pub fn freeze(&self) -> Outcome {

@@ -1,6 +1,7 @@
 //! The image's root disk becomes the root.
 
-use super::{Outcome, copy_tree, doing, mount_at};
+use super::{Outcome, copy_tree, doing, mount_at, say};
+use crate::agent::identity::generators::{EPOCH, GENERATORS, PAGE};
 use nix::{
     mount::{MsFlags, mount},
     unistd::{chdir, chroot},
@@ -64,25 +65,67 @@ pub fn enter(disk: &str) -> Outcome {
 }
 
 /// `/opt/forkyard`, in memory: the image's disk holds nothing of ours but the
-/// empty folder and two links, so that whoever reads it elsewhere finds it as
-/// it was made.
+/// empty folder, links into it, and an empty file to mount another on; so that
+/// whoever reads it elsewhere finds it as it was made.
 fn our_folder(new: &Path) -> Outcome {
     let ours = new.join("opt/forkyard");
     mount_at("tmpfs", &ours)?;
     copy_tree(Path::new("/forkyard"), &ours).map_err(doing("copy the guest's programs"))?;
-    let python = new.join("usr/lib/python3/dist-packages");
-    for (folder, name, target) in [
-        (
-            new.join("usr/local/bin"),
-            "vmfork",
-            "/opt/forkyard/bin/vmfork",
-        ),
-        (python, "forkyard.py", "/opt/forkyard/python/forkyard.py"),
-    ] {
-        // An image may have its own of that name, or no such folder.
-        if folder.is_dir() {
-            let _ = symlink(target, folder.join(name));
+    for page in [EPOCH, GENERATORS] {
+        fs::write(ours.join(page), [0; PAGE]).map_err(doing("make the generators' pages"))?;
+    }
+    // An image may have its own of that name, or no such folder.
+    link(new, "usr/local/bin", "vmfork", "/opt/forkyard/bin/vmfork");
+    for folder in python_folders(new) {
+        for name in ["forkyard.py", "forkyard_reseed.py", "forkyard_reseed.pth"] {
+            link(new, &folder, name, &format!("/opt/forkyard/python/{name}"));
         }
     }
+    if let Err(why) = preload(new) {
+        say(&format!("forkyard: OpenSSL is not told of forks: {why}"));
+    }
     Ok(())
+}
+
+fn link(new: &Path, folder: &str, name: &str, target: &str) {
+    let folder = new.join(folder);
+    if folder.is_dir() {
+        let _ = symlink(target, folder.join(name));
+    }
+}
+
+/// Where Python looks for what every program of it starts with.
+fn python_folders(new: &Path) -> Vec<String> {
+    let mut folders = vec!["usr/lib/python3/dist-packages".to_owned()];
+    for above in ["usr/lib", "usr/local/lib"] {
+        let names = fs::read_dir(new.join(above)).into_iter().flatten();
+        let names = names
+            .flatten()
+            .filter_map(|e| e.file_name().into_string().ok());
+        let pythons = names.filter(|name| name.starts_with("python3."));
+        folders.extend(pythons.map(|name| format!("{above}/{name}/site-packages")));
+    }
+    folders
+}
+
+/// Has every dynamic program of a glibc image load the library that tells
+/// OpenSSL of forks, unless the image has a list of its own.
+fn preload(new: &Path) -> Outcome {
+    let list = new.join("etc/ld.so.preload");
+    let own = fs::metadata(&list).is_ok_and(|facts| facts.len() > 0);
+    if own || !new.join("lib64/ld-linux-x86-64.so.2").exists() {
+        return Ok(());
+    }
+    let ours = new.join("opt/forkyard/ld.so.preload");
+    fs::write(&ours, "/opt/forkyard/lib/libforkyard-reseed.so\n")
+        .and_then(|()| fs::write(&list, ""))
+        .map_err(doing("write ld.so.preload"))?;
+    mount(
+        Some(&ours),
+        &list,
+        None::<&str>,
+        MsFlags::MS_BIND,
+        None::<&str>,
+    )
+    .map_err(doing("mount ld.so.preload"))
 }

@@ -6,6 +6,9 @@
 //!                                     acknowledgement, exit
 //! ```
 //!
+//! In a clone of a hierarchical ticket the middle of that is done once for
+//! each process it is granted, side by side.
+//!
 //! A clone that dies says nothing; the join tells.
 
 use super::{
@@ -16,7 +19,7 @@ use super::{
 use forkyard_guestlink::{
     CHUNK, Client, CloneEnd, Cloning, FrameReader, IDENTITY_FILE, SOCKET, Stream, send,
 };
-use forkyard_types::ExitStatus;
+use forkyard_types::{ExitStatus, TicketKind};
 use std::{
     collections::BTreeMap,
     fs,
@@ -39,6 +42,7 @@ const LOST: u8 = 125;
 
 struct Words<'a> {
     count: u16,
+    kind: TicketKind,
     prefix: bool,
     command: &'a [&'a str],
 }
@@ -46,6 +50,7 @@ struct Words<'a> {
 fn parse<'a>(words: &'a [&'a str]) -> Result<Words<'a>, Failure> {
     let mut parsed = Words {
         count: 1,
+        kind: TicketKind::Flat,
         prefix: true,
         command: &[],
     };
@@ -54,6 +59,10 @@ fn parse<'a>(words: &'a [&'a str]) -> Result<Words<'a>, Failure> {
         rest = match rest {
             ["-n", count, rest @ ..] => {
                 parsed.count = number(count)?;
+                rest
+            }
+            ["--hierarchical", rest @ ..] => {
+                parsed.kind = TicketKind::Hierarchical;
                 rest
             }
             ["--no-prefix", rest @ ..] => {
@@ -91,15 +100,25 @@ pub fn run(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
     let home = listener
         .local_addr()
         .map_err(failed("cannot listen on the family's network"))?;
-    let ticket = client.request_ticket(words.count)?;
-    let count = ticket.clones.len();
-    if count < usize::from(words.count) {
+    let ticket = client.request_ticket(words.count, words.kind)?;
+    let count: u16 = ticket
+        .clones
+        .iter()
+        .map(|clone| u16::from(clone.processes))
+        .sum();
+    if count < words.count {
         eprintln!("vmfork: {count} of {} clones were granted", words.count);
     }
     match client.clone_vm(ticket.id)? {
-        Cloning::Clone { id } => {
+        Cloning::Clone { id, processes } => {
             drop(listener);
-            match client.exit(work(id, count, home, words.command))? {}
+            let job = Job {
+                count,
+                home,
+                command: words.command,
+            };
+            let (status, others) = job.work_all(id, processes);
+            match client.exit(status, others)? {}
         }
         Cloning::Parent { failed } => {
             report_failed(&failed);
@@ -118,46 +137,67 @@ fn own_address() -> io::Result<IpAddr> {
 
 // ---- in a clone ----
 
-/// Runs the command and tells the parent of it; the code to exit with.
-fn work(id: u16, count: usize, home: SocketAddr, command: &[&str]) -> u8 {
-    let outcome = TcpStream::connect_timeout(&home, PATIENCE).and_then(|mut link| {
-        link.set_nodelay(true)?;
-        tell(&mut link, &Report::Hello { id })?;
-        let ended = execute(id, count, command, &link);
-        let code = code_of(&ended);
-        tell(&mut link, &Report::End(ended))?;
-        // Gone too early, and what is still on its way would be lost.
-        link.set_read_timeout(Some(PATIENCE))?;
-        link.read_exact(&mut [0])?;
-        Ok(code)
-    });
-    outcome.unwrap_or(LOST)
+/// What every clone does.
+struct Job<'a> {
+    count: u16,
+    home: SocketAddr,
+    command: &'a [&'a str],
 }
 
-fn execute(
-    id: u16,
-    count: usize,
-    command: &[&str],
-    link: &TcpStream,
-) -> Result<ExitStatus, String> {
-    let (program, arguments) = command.split_first().ok_or("no command")?;
-    let mut child = Command::new(program)
-        .args(arguments)
-        .env("FORKYARD_ID", id.to_string())
-        .env("FORKYARD_COUNT", count.to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("cannot run {program}: {error}"))?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    // Frames of both streams share the connection, one at a time.
-    let link = Mutex::new(link);
-    thread::scope(|scope| {
-        scope.spawn(|| pump(out, Stream::Out, &link));
-        scope.spawn(|| pump(err, Stream::Err, &link));
-    });
-    ended(&mut child).map_err(|error| format!("cannot wait for {program}: {error}"))
+impl Job<'_> {
+    /// Does the work of so many numbers, side by side; the code to exit with,
+    /// and those of the numbers after the first.
+    fn work_all(&self, first: u16, processes: u8) -> (u8, Vec<CloneEnd>) {
+        let others = first + 1..first + u16::from(processes);
+        thread::scope(|scope| {
+            let others: Vec<_> = others
+                .map(|id| (id, scope.spawn(move || self.work(id))))
+                .collect();
+            let own = self.work(first);
+            let ends = others.into_iter().map(|(id, work)| CloneEnd {
+                id,
+                status: work.join().ok(),
+            });
+            (own, ends.collect())
+        })
+    }
+
+    /// Runs the command and tells the parent of it; the code to exit with.
+    fn work(&self, id: u16) -> u8 {
+        let outcome = TcpStream::connect_timeout(&self.home, PATIENCE).and_then(|mut link| {
+            link.set_nodelay(true)?;
+            tell(&mut link, &Report::Hello { id })?;
+            let ended = self.execute(id, &link);
+            let code = code_of(&ended);
+            tell(&mut link, &Report::End(ended))?;
+            // Gone too early, and what is still on its way would be lost.
+            link.set_read_timeout(Some(PATIENCE))?;
+            link.read_exact(&mut [0])?;
+            Ok(code)
+        });
+        outcome.unwrap_or(LOST)
+    }
+
+    fn execute(&self, id: u16, link: &TcpStream) -> Result<ExitStatus, String> {
+        let (program, arguments) = self.command.split_first().ok_or("no command")?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env("FORKYARD_ID", id.to_string())
+            .env("FORKYARD_COUNT", self.count.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot run {program}: {error}"))?;
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        // Frames of both streams share the connection, one at a time.
+        let link = Mutex::new(link);
+        thread::scope(|scope| {
+            scope.spawn(|| pump(out, Stream::Out, &link));
+            scope.spawn(|| pump(err, Stream::Err, &link));
+        });
+        ended(&mut child).map_err(|error| format!("cannot wait for {program}: {error}"))
+    }
 }
 
 fn pump(from: Option<impl Read>, stream: Stream, link: &Mutex<&TcpStream>) {

@@ -31,6 +31,8 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         memory_mib: run.memory,
         warm: run.warm,
         kernel,
+        max_clones: run.max_clones,
+        secrets: run.secrets,
     };
     let wait = spinner(format!(
         "booting {}; the first time its image is built, which takes a minute",
@@ -59,15 +61,13 @@ pub fn spinner(text: String) -> ProgressBar {
 /// Forks a VM.
 pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result<ExitCode> {
     let path = format!("/v1/vms/{}/fork", fork.vm);
-    let answer: ForkResponse = client
-        .post(
-            &path,
-            &ForkRequest {
-                count: fork.count,
-                mode: mode(fork.live),
-            },
-        )
-        .await?;
+    let request = ForkRequest {
+        count: fork.count,
+        mode: mode(fork.live),
+        scrub: fork.scrub,
+        inherit_secrets: fork.inherit_secrets,
+    };
+    let answer: ForkResponse = client.post(&path, &request).await?;
     let mut failed = 0;
     let mut made = Vec::new();
     for clone in &answer.clones {
@@ -160,6 +160,9 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
         println!("disk     {} ({})", slice.path, slice.allocated);
     }
     println!("warm     {} clones", seen.warm);
+    for path in &seen.secrets {
+        println!("secret   {path}");
+    }
     for fork in &seen.forks {
         println!(
             "fork     pause {} (disk {}, descriptor {}, capture {} of {}), load {}; running {}, ready {}; {} fetched by then",

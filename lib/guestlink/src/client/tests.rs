@@ -10,13 +10,14 @@ fn agent(answer: Option<Result<Answer, ApiError>>) -> (TempDir, Client, thread::
     let thread = thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a caller");
         let mut reader = FrameReader::new(stream.try_clone().expect("a descriptor"));
-        let ask = reader.read_message().expect("whole").expect("a call");
+        let request = reader.read_message::<Request>().expect("whole");
         if let Some(answer) = answer {
             send(&mut stream, &answer).expect("taken");
         }
-        ask
+        request.expect("a call").ask
     });
-    (dir, Client::at(socket), thread)
+    let client = Client::at(socket).with_patience(Duration::ZERO);
+    (dir, client, thread)
 }
 
 #[test]
@@ -30,9 +31,21 @@ fn clone_tells_parent_and_clone_apart() {
                 failed: vec![(2, "no room".into())],
             },
         ),
-        (3, vec![], Cloning::Clone { id: 3 }),
+        (
+            3,
+            vec![],
+            Cloning::Clone {
+                id: 3,
+                processes: 2,
+            },
+        ),
     ] {
-        let (_dir, client, agent) = agent(Some(Ok(Answer::Cloned { id, failed })));
+        let answer = Answer::Cloned {
+            id,
+            processes: 2,
+            failed,
+        };
+        let (_dir, client, agent) = agent(Some(Ok(answer)));
         assert_eq!(client.clone_vm(ticket).expect("cloned"), wanted);
         assert_eq!(agent.join().expect("no panic"), Ask::Clone { ticket });
     }
@@ -46,7 +59,9 @@ fn refusal_keeps_its_kind() {
         hint: None,
     };
     let (_dir, client, _agent) = agent(Some(Err(refusal)));
-    let error = client.request_ticket(4).expect_err("refused");
+    let error = client
+        .request_ticket(4, TicketKind::Flat)
+        .expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
 }
 
@@ -60,8 +75,33 @@ fn answer_to_another_question_is_unexpected() {
 #[test]
 fn agent_that_goes_away_is_an_error() {
     let (_dir, client, _agent) = agent(None);
-    let error = client.exit(0).expect_err("nobody ended us");
+    let error = client.exit(0, vec![]).expect_err("nobody ended us");
     assert!(matches!(error, CallError::Gone));
+}
+
+#[test]
+fn a_request_whose_answer_was_lost_is_made_again_under_the_same_id() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("agent.sock");
+    let listener = UnixListener::bind(&socket).expect("bound");
+    let agents = thread::spawn(move || {
+        let mut asked = Vec::new();
+        // The first dies with the call, its successor answers.
+        for last in [false, true] {
+            let (mut stream, _) = listener.accept().expect("a caller");
+            let mut reader = FrameReader::new(stream.try_clone().expect("a descriptor"));
+            asked.extend(reader.read_message::<Request>().expect("whole"));
+            if last {
+                send(&mut stream, &Ok::<_, ApiError>(Answer::Killed)).expect("taken");
+            }
+        }
+        asked
+    });
+    let ticket = TicketId::random();
+    Client::at(socket).kill(ticket).expect("killed");
+    let asked = agents.join().expect("no panic");
+    assert_eq!(asked[0].ask, Ask::Kill { ticket });
+    assert_eq!(asked[0], asked[1]);
 }
 
 #[test]

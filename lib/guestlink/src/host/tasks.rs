@@ -1,9 +1,13 @@
 //! The two tasks of a connection: one writes, one reads.
 
-use super::{Frame, LinkError, Shared, exec::Desk, lock, say_at_once};
-use crate::{Ask, CallId, Decoder, FrameError, ToGuest, ToHost};
+use super::{Frame, LinkError, Shared, Waking, exec::Desk, lock, say_at_once};
+use crate::{CallId, Decoder, FrameError, Request, ToGuest, ToHost};
 use forkyard_types::{ApiError, ErrorKind};
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -23,7 +27,7 @@ pub fn start(
     stream: UnixStream,
     queued: mpsc::Receiver<Frame>,
     directed: mpsc::Receiver<Frame>,
-    calls: mpsc::Sender<(CallId, Ask)>,
+    calls: mpsc::Sender<(CallId, Request)>,
     mut last: watch::Receiver<()>,
 ) {
     let (read, write) = stream.into_split();
@@ -72,7 +76,7 @@ async fn writer(
 async fn reader(
     mut socket: OwnedReadHalf,
     shared: &Shared,
-    calls: mpsc::Sender<(CallId, Ask)>,
+    calls: mpsc::Sender<(CallId, Request)>,
 ) -> LinkError {
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; 64 << 10];
@@ -99,6 +103,12 @@ async fn reader(
     }
 }
 
+/// Nanoseconds since 1970.
+fn now_ns() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(since_1970.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn failed(error: io::Error) -> LinkError {
     let hung_up =
         [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset].contains(&error.kind());
@@ -112,13 +122,16 @@ fn failed(error: io::Error) -> LinkError {
 
 impl Shared {
     /// Acts on one message. Never waits: a guest cannot make the host wait.
-    fn hear(&self, message: ToHost, calls: &mpsc::Sender<(CallId, Ask)>) {
+    fn hear(&self, message: ToHost, calls: &mpsc::Sender<(CallId, Request)>) {
         match message {
             ToHost::Started => self.restarted(),
             ToHost::Hello { version, epoch } => self.hello.fill((version, epoch)),
             ToHost::Quiesced { fork, failed } => self.quiesced.fill((fork, failed)),
             ToHost::Identified { epoch, problems } => self.identified.fill((epoch, problems)),
-            ToHost::Released { problems } => self.released.fill(problems),
+            ToHost::Released { problems } => {
+                *lock(&self.waking) = None;
+                self.released.fill(problems);
+            }
             ToHost::ExecOutput {
                 session,
                 stream,
@@ -134,18 +147,36 @@ impl Shared {
                     desk.end(outcome);
                 }
             }
-            ToHost::Call { call, ask } => self.called(call, ask, calls),
+            ToHost::Call { call, request } => self.called(call, request, calls),
             ToHost::Forget { call } => {
                 lock(&self.calls).remove(&call);
             }
         }
     }
 
-    /// The commands and calls of an agent that died are lost.
+    /// The commands and calls of an agent that died are lost. So may be what
+    /// it was told last: it is said again to its successor, which holds user
+    /// code still until it knows.
     fn restarted(&self) {
         lock(&self.calls).clear();
         for (_, desk) in std::mem::take(&mut *lock(&self.desks)) {
             desk.lose(LinkError::Lost);
+        }
+        let again = match lock(&self.waking).clone() {
+            Some(Waking {
+                mut identify,
+                released,
+            }) => {
+                identify.identity.wall_clock_ns = now_ns();
+                let release = released.then_some(ToGuest::Release);
+                [Some(ToGuest::Identify(identify)), release]
+            }
+            // Quiet for a fork: whoever forks says how it goes on.
+            None if *self.held.borrow() => [None, None],
+            None => [Some(ToGuest::Resume), None],
+        };
+        for message in again.iter().flatten() {
+            say_at_once(&self.direct, message);
         }
     }
 
@@ -160,12 +191,12 @@ impl Shared {
         }
     }
 
-    fn called(&self, call: CallId, ask: Ask, calls: &mpsc::Sender<(CallId, Ask)>) {
+    fn called(&self, call: CallId, request: Request, calls: &mpsc::Sender<(CallId, Request)>) {
         let room = {
             let mut open = lock(&self.calls);
             open.len() < CALLS && open.insert(call)
         };
-        if room && calls.try_send((call, ask)).is_ok() {
+        if room && calls.try_send((call, request)).is_ok() {
             return;
         }
         lock(&self.calls).remove(&call);

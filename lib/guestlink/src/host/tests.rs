@@ -1,8 +1,10 @@
 //! The host's end against an agent that speaks real frames.
 
 use super::*;
-use crate::{Decoder, Stream, ToHost, WINDOW, encode};
-use forkyard_types::ExitStatus;
+use crate::{Ask, Decoder, Stream, ToHost, WINDOW, encode};
+use forkyard_types::{
+    Address, ExitStatus, FamilyId, Identity, Mac, Member, RequestId, TicketId, VmId,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixListener,
@@ -38,7 +40,7 @@ impl Agent {
     }
 }
 
-async fn pair() -> (Guest, Agent, mpsc::Receiver<(CallId, Ask)>) {
+async fn pair() -> (Guest, Agent, mpsc::Receiver<(CallId, Request)>) {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("port");
     let listener = UnixListener::bind(&path).expect("listening");
@@ -54,6 +56,38 @@ async fn pair() -> (Guest, Agent, mpsc::Receiver<(CallId, Ask)>) {
         },
         called,
     )
+}
+
+fn request() -> Request {
+    Request {
+        id: RequestId::random(),
+        ask: Ask::Join {
+            ticket: TicketId::random(),
+        },
+    }
+}
+
+fn identify() -> Identify {
+    let address = Address {
+        ip: [10, 128, 0, 3].into(),
+        prefix: 21,
+        mac: Mac([2, 0, 0, 0, 0, 1]),
+    };
+    Identify {
+        identity: Identity {
+            vm: VmId::random(),
+            family: FamilyId::random(),
+            member: Member(1),
+            epoch: Epoch::random(),
+            name: "p-1".parse().expect("a name"),
+            address,
+            parent_ip: address.ip,
+            seed: [1; 32],
+            wall_clock_ns: 1,
+        },
+        cloned: None,
+        scrub: vec![],
+    }
 }
 
 #[tokio::test]
@@ -235,7 +269,7 @@ async fn calls_beyond_what_the_host_has_room_for_are_refused() {
         agent
             .say(&ToHost::Call {
                 call: CallId(n),
-                ask: Ask::RequestTicket { count: 1 },
+                request: request(),
             })
             .await;
     }
@@ -313,11 +347,16 @@ async fn commands_of_two_connections_have_different_numbers() {
 #[tokio::test]
 async fn forgotten_call_makes_room_for_another() {
     let (guest, mut agent, mut calls) = pair().await;
-    let ask = || Ask::RequestTicket { count: 1 };
     for number in 0..200 {
         let call = CallId(number);
-        agent.say(&ToHost::Call { call, ask: ask() }).await;
-        assert_eq!(calls.recv().await, Some((call, ask())));
+        let request = request();
+        agent
+            .say(&ToHost::Call {
+                call,
+                request: request.clone(),
+            })
+            .await;
+        assert_eq!(calls.recv().await, Some((call, request)));
         agent.say(&ToHost::Forget { call }).await;
     }
     // An answer to one of them is for nobody.
@@ -325,4 +364,60 @@ async fn forgotten_call_makes_room_for_another() {
     late.expect("ignored");
     guest.resume().await.expect("queued");
     assert_eq!(agent.hear().await, ToGuest::Resume);
+}
+
+#[tokio::test]
+async fn an_agent_that_died_before_it_was_somebody_has_a_successor_that_is_told_again() {
+    let (guest, mut agent, _calls) = pair().await;
+    let told = identify();
+    let epoch = told.identity.epoch;
+    guest.identify(told).await.expect("said");
+    let hears = async |agent: &mut Agent| {
+        let ToGuest::Identify(identify) = agent.hear().await else {
+            panic!("not told who it is");
+        };
+        assert_eq!(identify.identity.epoch, epoch);
+        identify.identity.wall_clock_ns
+    };
+    assert_eq!(hears(&mut agent).await, 1);
+    agent.say(&ToHost::Started).await;
+    assert!(hears(&mut agent).await > 1, "with the time of now");
+    let identified = ToHost::Identified {
+        epoch,
+        problems: vec![],
+    };
+    agent.say(&identified).await;
+    guest.identified(SOON).await.expect("heard");
+
+    // Nor does one go on that died before it was told to.
+    let goes_on = async {
+        assert_eq!(agent.hear().await, ToGuest::Release);
+        agent.say(&ToHost::Started).await;
+        hears(&mut agent).await;
+        assert_eq!(agent.hear().await, ToGuest::Release);
+        agent.say(&identified).await;
+        agent.say(&ToHost::Released { problems: vec![] }).await;
+        // From here on there is nothing to repeat.
+        agent.say(&ToHost::Started).await;
+        assert_eq!(agent.hear().await, ToGuest::Resume);
+    };
+    let (released, ()) = tokio::join!(guest.release(SOON), goes_on);
+    assert_eq!(released.expect("heard"), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_agent_that_died_while_its_guest_held_still_has_a_successor_that_waits() {
+    let (guest, mut agent, _calls) = pair().await;
+    let fork = ForkId::random();
+    let answer = async {
+        agent.hear().await;
+        agent.say(&ToHost::Quiesced { fork, failed: None }).await;
+    };
+    let (still, ()) = tokio::join!(guest.quiesce(fork, SOON), answer);
+    still.expect("still");
+    agent.say(&ToHost::Started).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(guest.exec(vec!["ls".into()], vec![]).await.expect("queued"));
+    guest.resume().await.expect("said");
+    assert_eq!(agent.hear().await, ToGuest::Resume, "and nothing before");
 }

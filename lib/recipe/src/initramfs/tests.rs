@@ -24,6 +24,7 @@ fn inputs() -> Inputs {
         library: Some(at("libforkyard.so")),
         header: None,
         python: Some(at("forkyard.py")),
+        reseed: None,
     };
     Inputs { dir, kernel, guest }
 }

@@ -1,0 +1,66 @@
+//! Another place on the family's network.
+
+use super::{
+    connections::{self, Closed},
+    routes,
+};
+use crate::init::{Outcome, doing};
+use forkyard_sys_guest::interface::Interface;
+use forkyard_types::Address;
+use nix::net::if_::if_nametoindex;
+use std::fs;
+
+/// Whose connections there may be when a VM gets its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connections {
+    /// Its own: it has just booted.
+    Own,
+    /// Its parent's, which must end.
+    Parents,
+}
+
+/// Takes the address, and ends what was the parent's. What this kernel cannot
+/// do, one line each.
+pub fn become_address(address: Address, connections: Connections) -> Outcome<Vec<String>> {
+    let name = interface().ok_or("this VM has no network interface")?;
+    let card = Interface::new(&name).map_err(doing("open the network interface"))?;
+    let index = if_nametoindex(name.as_str()).map_err(doing("look the interface up"))?;
+    let added = routes::note(index).map_err(doing("read the routes"))?;
+    // Down and up again: what the parent knew of its neighbours is forgotten.
+    card.set_up(false)
+        .map_err(doing("bring the network down"))?;
+    let mut notes = Vec::new();
+    if connections == Connections::Parents {
+        let closed = connections::close_foreign().map_err(doing("end the parent's connections"))?;
+        if closed == Closed::Unsupported {
+            notes.push(
+                "this kernel cannot end the parent's connections (CONFIG_INET_DIAG_DESTROY)"
+                    .to_owned(),
+            );
+        }
+    }
+    card.set_mac(address.mac.0).map_err(doing("set the MAC"))?;
+    card.set_address(address.ip, address.prefix)
+        .map_err(doing("set the address"))?;
+    card.set_up(true).map_err(doing("bring the network up"))?;
+    Interface::new("lo")
+        .and_then(|lo| lo.set_up(true))
+        .map_err(doing("bring the loopback up"))?;
+    // A route the parent had is worth less than the clone.
+    if let Err(error) = routes::restore(added, address.ip) {
+        notes.push(format!("a route was not made again: {error}"));
+    }
+    Ok(notes)
+}
+
+/// The first interface that is a device and not made of software.
+fn interface() -> Option<String> {
+    let mut names: Vec<_> = fs::read_dir("/sys/class/net")
+        .ok()?
+        .flatten()
+        .filter(|entry| entry.path().join("device").exists())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names.into_iter().next()
+}

@@ -1,0 +1,139 @@
+//! The agent, in a guest whose cgroups are plain files.
+
+use super::*;
+use forkyard_guestlink::Session;
+use forkyard_types::ExitStatus;
+use std::{
+    fs::{self, File},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    path::Path,
+};
+use tempfile::TempDir;
+
+struct Guest {
+    cgroups: TempDir,
+    agent: Agent,
+    host: FrameReader<UnixStream>,
+}
+
+impl Guest {
+    fn new(frozen: &str) -> Self {
+        let cgroups = tempfile::tempdir().expect("folder");
+        let user = cgroups.path().join("user");
+        fs::create_dir_all(user.join("exec")).expect("made");
+        fs::create_dir(cgroups.path().join("hooks")).expect("made");
+        fs::write(user.join("exec/cgroup.procs"), "").expect("written");
+        fs::write(user.join("cgroup.freeze"), frozen).expect("written");
+        // As if the kernel stopped them as soon as it is told.
+        fs::write(user.join("cgroup.events"), "populated 1\nfrozen 1\n").expect("written");
+        let (host, agent) = Self::worker(cgroups.path());
+        Self {
+            cgroups,
+            agent,
+            host,
+        }
+    }
+
+    fn worker(cgroups: &Path) -> (FrameReader<UnixStream>, Agent) {
+        let (port, host) = UnixStream::pair().expect("a pair");
+        host.set_read_timeout(Some(Duration::from_secs(20)))
+            .expect("set");
+        let outbox = Arc::new(Outbox::new(File::from(OwnedFd::from(port))));
+        outbox.start();
+        let agent = Agent::new(outbox, Userland::at(cgroups));
+        (FrameReader::new(host), agent)
+    }
+
+    /// Another worker in place of this one.
+    fn restart(&mut self) {
+        (self.host, self.agent) = Self::worker(self.cgroups.path());
+    }
+
+    fn hear(&mut self) -> ToHost {
+        let heard = self.host.read_message::<ToHost>().expect("sense");
+        heard.expect("a message")
+    }
+
+    fn socket(&self) -> UnixStream {
+        self.host.get_ref().try_clone().expect("a descriptor")
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.agent.userland.is_held()
+    }
+
+    fn exec(&mut self, session: u32, script: &str) {
+        self.agent.act(ToGuest::Exec {
+            session: Session(session),
+            argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
+            env: vec![],
+        });
+    }
+}
+
+#[test]
+fn hello_while_held_is_answered_at_once_and_lets_nothing_else_out() {
+    let mut guest = Guest::new("0");
+    let fork = ForkId::random();
+    guest.agent.act(ToGuest::Quiesce { fork });
+    assert_eq!(guest.hear(), ToHost::Quiesced { fork, failed: None });
+    let waits = ToHost::Forget {
+        call: forkyard_guestlink::CallId(1),
+    };
+    guest.agent.act(ToGuest::Hello { version: VERSION });
+    guest.agent.outbox.push(waits.clone());
+    let hello = guest.hear();
+    assert!(matches!(hello, ToHost::Hello { .. }), "{hello:?}");
+    assert!(guest.is_frozen(), "another host's fork is not ours to end");
+    let socket = guest.socket();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .expect("set");
+    assert!(guest.host.read_message::<ToHost>().is_err(), "silence");
+    socket.set_read_timeout(None).expect("set");
+    guest.agent.act(ToGuest::Resume);
+    assert_eq!(guest.hear(), waits);
+    assert!(!guest.is_frozen());
+}
+
+#[test]
+fn a_worker_that_follows_one_that_died_holding_user_code_does_not_let_it_go() {
+    let mut guest = Guest::new("0");
+    let fork = ForkId::random();
+    guest.agent.act(ToGuest::Quiesce { fork });
+    guest.restart();
+    assert!(guest.is_frozen(), "it may be a clone that is nobody yet");
+    assert_eq!(guest.agent.epoch, None, "its identity is to be applied");
+    guest.agent.act(ToGuest::Resume);
+    assert!(!guest.is_frozen());
+}
+
+#[test]
+fn the_end_of_a_command_does_not_touch_another_that_has_its_number_by_now() {
+    let mut guest = Guest::new("0");
+    let folder = guest.cgroups.path().join("go");
+    let wait = format!("while [ ! -e {} ]; do sleep 0.01; done", folder.display());
+    guest.exec(7, &wait);
+    // Another host, or the clone's: it knows of no command and begins to count.
+    guest.agent.act(ToGuest::Hello { version: VERSION });
+    assert!(matches!(guest.hear(), ToHost::Hello { .. }));
+    guest.exec(7, "read word; exit $word");
+    fs::write(&folder, "").expect("written");
+    // Time for the first to end, and to be cleared away.
+    std::thread::sleep(Duration::from_millis(500));
+    guest.agent.act(ToGuest::ExecInput {
+        session: Session(7),
+        data: b"42\n".to_vec(),
+    });
+    loop {
+        match guest.hear() {
+            ToHost::ExecMore { .. } => {}
+            ToHost::ExecEnd { session, outcome } => {
+                assert_eq!(session, Session(7));
+                assert_eq!(outcome, Ok(ExitStatus::Code(42)), "the second's end");
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+use super::*;
+use crate::quota::Quotas;
+use forkyard_types::FamilyId;
+use proptest::prelude::*;
+use std::net::Ipv4Addr;
+
+fn granted(n: u16) -> (Tickets, TicketId, VmId) {
+    let shares = lay_out(n, 2, TicketKind::Flat);
+    granted_shares(&shares)
+}
+
+fn granted_shares(shares: &[Share]) -> (Tickets, TicketId, VmId) {
+    let (id, owner) = (TicketId::random(), VmId::random());
+    let mut next = 1;
+    let promises = shares.iter().map(|share| {
+        let id = next;
+        next += u16::from(share.processes);
+        Promise {
+            clone: TicketClone {
+                id,
+                vcpus: share.vcpus,
+                processes: share.processes,
+                ip: Ipv4Addr::LOCALHOST,
+            },
+            member: Member(id),
+        }
+    });
+    let promises: Vec<_> = promises.collect();
+    let places = Quotas::default().take(FamilyId::random(), 1, None, || 0);
+    let grant = Grant {
+        promises,
+        places: places.expect("no limit"),
+    };
+    let mut tickets = Tickets::default();
+    tickets.grant(id, owner, grant);
+    (tickets, id, owner)
+}
+
+fn begin(tickets: &mut Tickets, id: TicketId, caller: VmId) -> Result<usize, Denied> {
+    tickets.begin(id, caller).map(|grant| grant.promises.len())
+}
+
+#[test]
+fn processes_fill_the_vcpus_of_as_few_clones_as_will_do() {
+    let share = |processes, vcpus| Share { processes, vcpus };
+    let hierarchical = |count, vcpus| lay_out(count, vcpus, TicketKind::Hierarchical);
+    assert_eq!(hierarchical(8, 4), [share(4, 4); 2]);
+    assert_eq!(hierarchical(5, 4), [share(4, 4), share(1, 1)]);
+    assert_eq!(hierarchical(3, 4), [share(3, 3)]);
+    assert_eq!(hierarchical(3, 1), [share(1, 1); 3]);
+    assert_eq!(hierarchical(0, 4), []);
+    assert_eq!(lay_out(2, 4, TicketKind::Flat), [share(1, 4); 2]);
+}
+
+#[test]
+fn a_join_tells_of_every_process_and_believes_a_clone_of_its_own_alone() {
+    let shares = lay_out(5, 2, TicketKind::Hierarchical);
+    let (mut tickets, id, owner) = granted_shares(&shares);
+    assert_eq!(begin(&mut tickets, id, owner), Ok(3));
+    let vms = [1, 3, 5].map(|first| {
+        let vm = VmId::random();
+        assert!(tickets.born(id, first, vm));
+        vm
+    });
+    let end = |id, status| CloneEnd { id, status };
+    tickets.told(
+        vms[0],
+        vec![end(2, Some(7)), end(1, Some(9)), end(4, Some(9))],
+    );
+    for vm in vms {
+        tickets.ended(vm, Some(0));
+    }
+    let want = [
+        end(1, Some(0)),
+        end(2, Some(7)),
+        end(3, Some(0)),
+        end(4, None),
+        end(5, Some(0)),
+    ];
+    assert_eq!(tickets.join(id, owner), Ok(Some(want.to_vec())));
+}
+
+#[test]
+fn only_its_owner_can_use_a_ticket() {
+    let (mut tickets, id, owner) = granted(2);
+    let thief = VmId::random();
+    assert_eq!(begin(&mut tickets, id, thief), Err(Denied::Unknown(id)));
+    assert_eq!(tickets.kill(id, thief), Err(Denied::Unknown(id)));
+    assert_eq!(begin(&mut tickets, id, owner), Ok(2));
+    assert_eq!(tickets.join(id, thief), Err(Denied::Unknown(id)));
+}
+
+#[test]
+fn a_ticket_clones_once() {
+    let (mut tickets, id, owner) = granted(1);
+    assert!(tickets.begin(id, owner).is_ok());
+    assert_eq!(
+        begin(&mut tickets, id, owner),
+        Err(Denied::AlreadyCloned(id))
+    );
+    assert!(tickets.born(id, 1, VmId::random()));
+    assert_eq!(
+        begin(&mut tickets, id, owner),
+        Err(Denied::AlreadyCloned(id))
+    );
+}
+
+#[test]
+fn a_join_before_the_clone_is_refused() {
+    let (mut tickets, id, owner) = granted(1);
+    assert_eq!(tickets.join(id, owner), Err(Denied::NotCloned(id)));
+}
+
+#[test]
+fn a_clone_of_a_ticket_killed_meanwhile_must_not_run() {
+    let (mut tickets, id, owner) = granted(1);
+    assert!(tickets.begin(id, owner).is_ok());
+    assert_eq!(tickets.kill(id, owner), Ok(vec![]));
+    assert!(!tickets.born(id, 1, VmId::random()));
+}
+
+#[test]
+fn a_clone_never_promised_must_not_run() {
+    let (mut tickets, id, owner) = granted(1);
+    assert!(!tickets.born(id, 1, VmId::random()), "not cloned with yet");
+    assert!(tickets.begin(id, owner).is_ok());
+    assert!(!tickets.born(id, 2, VmId::random()), "of another number");
+    assert!(tickets.born(id, 1, VmId::random()));
+    assert!(!tickets.born(id, 1, VmId::random()), "twice");
+}
+
+#[test]
+fn kill_names_the_living_only() {
+    let (mut tickets, id, owner) = granted(3);
+    let vms = [VmId::random(), VmId::random()];
+    assert!(tickets.begin(id, owner).is_ok());
+    assert!(tickets.born(id, 1, vms[0]) && tickets.born(id, 2, vms[1]));
+    tickets.unborn(id, 3);
+    tickets.ended(vms[0], Some(0));
+    assert_eq!(tickets.kill(id, owner), Ok(vec![vms[1]]));
+    assert_eq!(tickets.join(id, owner), Err(Denied::Unknown(id)));
+}
+
+#[test]
+fn tickets_go_with_their_owner() {
+    let (mut tickets, id, owner) = granted(1);
+    tickets.forget(owner);
+    assert_eq!(begin(&mut tickets, id, owner), Err(Denied::Unknown(id)));
+}
+
+proptest! {
+    #[test]
+    fn join_returns_once_every_clone_has_ended_with_the_status_each_gave(
+        // None: the clone could not be made. Some(status): it ended so.
+        fates in prop::collection::vec(any::<Option<Option<u8>>>(), 1..8),
+        turn in any::<prop::sample::Index>(),
+    ) {
+        let count = u16::try_from(fates.len()).expect("few");
+        let (mut tickets, id, owner) = granted(count);
+        prop_assert_eq!(begin(&mut tickets, id, owner), Ok(fates.len()));
+        let mut events: Vec<_> = (1u16..).zip(&fates).map(|(n, fate)| (n, *fate, VmId::random())).collect();
+        events.rotate_left(turn.index(fates.len()));
+        for (number, fate, vm) in events {
+            prop_assert_eq!(tickets.join(id, owner), Ok(None));
+            match fate {
+                None => tickets.unborn(id, number),
+                Some(status) => {
+                    prop_assert!(tickets.born(id, number, vm));
+                    prop_assert_eq!(tickets.join(id, owner), Ok(None));
+                    tickets.ended(vm, status);
+                    tickets.ended(vm, Some(99));
+                }
+            }
+        }
+        let want: Vec<_> =
+            (1..).zip(&fates).map(|(id, fate)| CloneEnd { id, status: fate.flatten() }).collect();
+        prop_assert_eq!(tickets.join(id, owner), Ok(Some(want)));
+        prop_assert_eq!(tickets.join(id, owner), Err(Denied::Unknown(id)));
+    }
+}
