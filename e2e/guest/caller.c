@@ -1,10 +1,14 @@
 /*
  * Forks the VM it runs in through libforkyard. Clones tell by their exit
  * status whether they are who they should be; the parent prints it.
+ *
+ *   caller                 three clones
+ *   caller hierarchical    three processes, in as many clones as that takes
  */
 #include <forkyard.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { CLONES = 3 };
 
@@ -14,11 +18,13 @@ static int failed(const char *what)
 	return 1;
 }
 
-int main(void)
+int main(int count, char **words)
 {
+	int hierarchical = count == 2 && !strcmp(words[1], "hierarchical");
 	if (forkyard_id() != 0)
 		return failed("not the parent");
-	struct forkyard_ticket *ticket = forkyard_request_ticket(CLONES);
+	struct forkyard_ticket *ticket =
+		hierarchical ? forkyard_request_ticket_hierarchical(CLONES) : forkyard_request_ticket(CLONES);
 	if (!ticket)
 		return failed("request_ticket");
 	int base = forkyard_ticket_count(ticket) * 10;

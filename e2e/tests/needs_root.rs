@@ -11,9 +11,13 @@ mod fork;
 mod guest_api;
 #[path = "needs_root/identity.rs"]
 mod identity;
+#[path = "needs_root/inherited.rs"]
+mod inherited;
 #[path = "needs_root/live.rs"]
 mod live;
 #[path = "needs_root/outside.rs"]
 mod outside;
+#[path = "needs_root/tickets.rs"]
+mod tickets;
 #[path = "needs_root/warm.rs"]
 mod warm;

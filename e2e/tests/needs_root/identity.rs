@@ -190,6 +190,23 @@ fn hooks_know_the_clone_and_run_before_user_code_goes_on() {
 }
 
 #[test]
+fn a_hook_runs_outside_of_what_is_held_still_and_what_it_leaves_is_held_with_the_rest() {
+    let host = Host::with_p([]);
+    host.sh("p", "mkdir -p /etc/forkyard/clone.d");
+    host.put(
+        "p",
+        "/etc/forkyard/clone.d/10-where",
+        "#!/bin/sh\ncat /proc/self/cgroup >/m/where\nsleep 1234 </dev/null >/dev/null 2>&1 &\n",
+    );
+    let clone = host.fork("p", 1).remove(0);
+    let name = clone.name.as_str();
+    assert_eq!(host.sh(name, "cat /m/where"), "0::/hooks");
+    let left = host.sh(name, "cat /proc/$(pgrep -f '^sleep 1234')/cgroup");
+    assert_eq!(left, "0::/user/exec");
+    host.end();
+}
+
+#[test]
 fn clones_reach_each_other_and_no_other_family() {
     let host = Host::with_p([]);
     host.ok(["run", "tiny", "--name", "q"]);

@@ -17,8 +17,8 @@ use crate::{
 };
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    CloneResult, ForkId, ForkMode, ForkReport, ForkRequest, ForkResponse, ImageId, Member,
-    TicketId, VmState, VmView,
+    CloneResult, ForkId, ForkReport, ForkRequest, ForkResponse, ImageId, Member, TicketId, VmState,
+    VmView,
 };
 use futures::future::join_all;
 use std::{

@@ -70,9 +70,17 @@ extern "C" {
 struct forkyard_ticket *forkyard_request_ticket(uint16_t count);
 
 /*
+ The same for processes: forkyard_clone forks in each clone until it has one
+ for each vCPU it was granted, and numbers those. No more clones are made
+ than so many processes need.
+ */
+struct forkyard_ticket *forkyard_request_ticket_hierarchical(uint16_t count);
+
+/*
  Clones this VM. Returns 0 in the parent and 1, 2, … in the clones, as
  fork(2) does; clones that could not be made are told by the join. Negative
- if there is no clone at all.
+ if there is no clone at all. With a hierarchical ticket it then calls
+ fork(2) in each clone, and returns in every process with its own number.
 
  # Safety
  `ticket` is NULL or came from forkyard_request_ticket and was not freed.
@@ -80,9 +88,48 @@ struct forkyard_ticket *forkyard_request_ticket(uint16_t count);
 int forkyard_clone(const struct forkyard_ticket *ticket);
 
 /*
+ forkyard_clone for languages that have a fork of their own: it calls no
+ fork(2). Returns the number of the clone's first process, and sets
+ `*processes` to how many there are to be, itself included.
+
+ # Safety
+ As forkyard_clone; `processes` is NULL or may be written to.
+ */
+int forkyard_clone_only(const struct forkyard_ticket *ticket, uint8_t *processes);
+
+/*
  Ends this clone: its memory and disk vanish. Returns only if that failed.
+ With a hierarchical ticket it ends this process, and the clone with the last
+ of its processes.
  */
 int forkyard_exit(uint8_t status);
+
+/*
+ forkyard_exit for languages that have a fork of their own: ends the clone at
+ once, and says how its other processes ended, in the order of their numbers;
+ negative for one that never said. `first` is the number of the second.
+
+ # Safety
+ `statuses` points to `count` numbers, or `count` is 0.
+ */
+int forkyard_exit_only(uint8_t status, uint16_t first, const int *statuses, size_t count);
+
+/*
+ Waits until this VM is forked, whoever asks for it. Returns in every clone,
+ with its number; in the parent it goes on waiting.
+ */
+int forkyard_wait_fork(void);
+
+/*
+ Has these bytes of this process, the state of a random number generator,
+ overwritten with random ones in every clone from now on, whoever asks for
+ the fork, before any user code goes on there. For as long as the process
+ lives: the memory must stay what it is.
+
+ # Safety
+ `state` points to `size` bytes for as long as the process lives.
+ */
+int forkyard_refill(void *state, size_t size);
 
 /*
  Waits until every clone of the ticket has ended, and uses the ticket up:
@@ -104,7 +151,8 @@ int forkyard_join(struct forkyard_ticket *ticket);
 int forkyard_kill(const struct forkyard_ticket *ticket);
 
 /*
- The number of this clone; 0 in a VM that was booted.
+ The number of this clone, or of this process of one; 0 in a VM that was
+ booted.
  */
 int forkyard_id(void);
 
@@ -117,7 +165,8 @@ int forkyard_id(void);
 const char *forkyard_ticket_id(const struct forkyard_ticket *ticket);
 
 /*
- How many clones were granted.
+ How many clones were granted, or processes if the ticket is hierarchical:
+ their numbers are 1 and up.
 
  # Safety
  As forkyard_clone.
@@ -125,7 +174,7 @@ const char *forkyard_ticket_id(const struct forkyard_ticket *ticket);
 uint16_t forkyard_ticket_count(const struct forkyard_ticket *ticket);
 
 /*
- vCPUs of the clone with this number (1 and up); 0 if there is none.
+ vCPUs of the clone that has this number (1 and up); 0 if there is none.
 
  # Safety
  As forkyard_clone.
@@ -133,7 +182,7 @@ uint16_t forkyard_ticket_count(const struct forkyard_ticket *ticket);
 uint8_t forkyard_ticket_vcpus(const struct forkyard_ticket *ticket, uint16_t id);
 
 /*
- Address of the clone with this number on the family's network; NULL if
+ Address of the clone that has this number on the family's network; NULL if
  there is none. It belongs to the ticket.
 
  # Safety

@@ -1,0 +1,236 @@
+//! What a clone has of its parent and must not keep.
+
+use forkyard_e2e::{Host, eventually};
+use std::collections::BTreeSet;
+
+/// Starts something in the background of a VM; it goes on in its clones.
+fn leave(host: &Host, vm: &str, script: &str) {
+    host.sh(vm, &format!("{script} >/m/said 2>&1 </dev/null &"));
+}
+
+/// Waits until a file in a VM has these lines, in any order.
+#[track_caller]
+fn wait_for(host: &Host, vm: &str, file: &str, lines: &[&str]) {
+    let want: BTreeSet<_> = lines.iter().map(|line| (*line).to_owned()).collect();
+    let mut seen = String::new();
+    let script = format!("cat {file} 2>/dev/null || true");
+    eventually(&format!("{lines:?} in {file} of {vm}"), || {
+        seen = host.sh(vm, &script);
+        want.is_subset(&seen.lines().map(str::to_owned).collect())
+    });
+}
+
+#[test]
+fn a_clones_inherited_connections_end_at_once_and_the_parents_live_on() {
+    let host = Host::with_p([]);
+    host.put_program("p", "heir", None);
+    let peer = host.fork("p", 1).remove(0);
+    let (name, ip) = (peer.name.as_str(), peer.address.ip);
+    leave(&host, name, "nc -l -p 7001 >/m/heard");
+    leave(&host, name, "nc -lk -p 7001 >/dev/null");
+    let network = "192.0.2.0/24";
+    host.sh("p", &format!("ip route add {network} via {ip}"));
+    leave(&host, "p", &format!("heir sockets {ip} /m/sockets"));
+    let connected = ["tcp", "tcp6", "udp", "loopback"].map(|what| format!("{what} connected"));
+    wait_for(
+        &host,
+        "p",
+        "/m/sockets",
+        &connected.each_ref().map(String::as_str),
+    );
+
+    let clone = host.fork("p", 1).remove(0);
+    let clone = clone.name.as_str();
+    let ends = [
+        "tcp aborted",
+        "tcp6 aborted",
+        "udp aborted",
+        "loopback well",
+    ];
+    wait_for(&host, clone, "/m/sockets", &ends);
+    let routes = host.sh(clone, "ip route");
+    assert!(routes.contains(network), "{routes}");
+
+    let still = host.sh("p", "cat /m/sockets; pidof heir | wc -w");
+    assert!(
+        !still.contains("aborted") && still.ends_with('5'),
+        "the parent's connections are its own: {still}"
+    );
+    host.end();
+}
+
+#[test]
+fn timers_do_not_fire_for_the_time_between_the_parents_clock_and_the_clones() {
+    let host = Host::with_p([]);
+    host.put_program("p", "heir", None);
+    host.sh("p", "date -s '2001-01-01 00:00:00'");
+    leave(&host, "p", "heir timers /m/timers");
+    wait_for(&host, "p", "/m/timers", &["timers begun"]);
+    let clone = host.fork("p", 1).remove(0);
+    let mut told = String::new();
+    eventually("a second of timers", || {
+        told = host.sh(clone.name.as_str(), "cat /m/timers");
+        told.contains("done")
+    });
+    let numbers: Vec<i64> = told
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let [alarms, most, jump, step] = numbers[..] else {
+        panic!("{told}");
+    };
+    // One every 50 ms of a second, or a few more if the guest was slow; a
+    // burst would be of millions.
+    assert!((1..100).contains(&alarms), "{alarms} alarms");
+    assert!(most < 400, "{most} ticks at once");
+    let minute = 60_000;
+    assert!((0..minute).contains(&jump), "time leapt by {jump} ms");
+    assert!(step > 365 * 24 * 60 * minute, "the wall clock was not set");
+    host.end();
+}
+
+#[test]
+fn secrets_are_gone_before_user_code_goes_on_unless_clones_inherit_them() {
+    let host = Host::with_p(["--secret", "/etc/keys", "--secret", "/m/token"]);
+    host.sh(
+        "p",
+        "mkdir -p /etc/keys/deep; echo TOP-SECRET-1 >/etc/keys/deep/key; \
+         echo TOP-SECRET-2 >/m/token; echo plain >/m/plain; sync",
+    );
+    host.put(
+        "p",
+        "/bin/peek",
+        "#!/bin/sh\nread me </proc/sys/kernel/hostname\nnow=$me\n\
+         while [ $now = $me ]; do read now </proc/sys/kernel/hostname; done\n\
+         cat /etc/keys/deep/key /m/token /m/plain >/m/seen 2>/dev/null\necho >>/m/seen over\n",
+    );
+    let seen = |clone: &str| {
+        wait_for(&host, clone, "/m/seen", &["over"]);
+        host.sh(clone, "cat /m/seen")
+    };
+    let fork = |words: &[&str]| {
+        leave(&host, "p", "peek");
+        let words = [&["fork", "p"], words].concat();
+        host.start(&words, "").wait().exited(0);
+        let clones = host.vms().into_iter().filter(|vm| vm.parent.is_some());
+        let newest = clones.max_by_key(|vm| vm.member).expect("a clone");
+        newest.name.to_string()
+    };
+
+    let clone = fork(&[]);
+    assert_eq!(seen(&clone), "plain\nover");
+    // Nor is it to be found past the file system.
+    assert_eq!(
+        host.sh(&clone, "grep -c TOP-SECRET-1 /dev/vda || true"),
+        "0"
+    );
+    host.ok(["rm", &clone]);
+    let clone = fork(&["--inherit-secrets", "--scrub", "/m/plain"]);
+    assert_eq!(seen(&clone), "TOP-SECRET-1\nTOP-SECRET-2\nover");
+    // It has them, and the same is secret there.
+    let grandchild = host.fork(&clone, 1).remove(0);
+    host.fails(["exec", grandchild.name.as_str(), "--", "cat", "/m/token"]);
+    host.kill_9("forkyardd");
+    let clone = fork(&[]);
+    assert_eq!(seen(&clone), "plain\nover", "the next daemon knows");
+    assert_eq!(host.sh("p", "cat /m/token"), "TOP-SECRET-2");
+    let refused = host.fails(["fork", "p", "--scrub", "keys/.."]);
+    assert!(refused.contains("no path of a secret"), "{refused}");
+    host.end();
+}
+
+#[test]
+fn generators_of_python_and_openssl_differ_in_every_clone_of_a_program() {
+    const PROGRAM: &str = "
+import os, random, socket, ssl
+me, pid = socket.gethostname(), os.getpid()
+random.seed(1)
+own = random.Random(1)
+random.gauss(0, 1)      # keeps another
+ssl.RAND_bytes(8)
+open('/root/ready', 'w').close()
+while socket.gethostname() == me:
+    pass
+drawn = [random.getrandbits(64), random.gauss(0, 1), ssl.RAND_bytes(16).hex(), own.random()]
+with open('/root/new', 'w') as file:
+    print(*drawn, pid == os.getpid(), file=file)
+os.rename('/root/new', '/root/drawn')
+";
+    let host = Host::new();
+    host.build_image("debian");
+    host.ok(["run", "debian", "--name", "p", "--memory", "512"]);
+    host.put("p", "/root/program.py", PROGRAM);
+    host.sh(
+        "p",
+        "python3 /root/program.py >/root/said 2>&1 </dev/null &",
+    );
+    let exists = |vm: &str, file: &str| {
+        host.sh(vm, &format!("test -e {file} && echo yes || cat /root/said")) == "yes"
+    };
+    eventually("the program", || exists("p", "/root/ready"));
+    let drawn: Vec<Vec<String>> = host
+        .fork("p", 3)
+        .iter()
+        .map(|clone| {
+            let name = clone.name.as_str();
+            eventually("numbers", || exists(name, "/root/drawn"));
+            let drawn = host.sh(name, "cat /root/drawn");
+            drawn.split_whitespace().map(str::to_owned).collect()
+        })
+        .collect();
+    let different = |n: usize| drawn.iter().map(|d| &d[n]).collect::<BTreeSet<_>>().len();
+    let [module, gauss, openssl, own] = [0, 1, 2, 3].map(different);
+    assert_eq!([module, gauss, openssl], [3; 3], "{drawn:?}");
+    // As after os.fork(): what a program seeds itself is its own to seed. And
+    // so it is known that nothing else tells these programs apart.
+    assert_eq!(own, 1, "{drawn:?}");
+    assert!(
+        drawn.iter().all(|d| d[4] == "True"),
+        "its process id is its own"
+    );
+    host.end();
+}
+
+#[test]
+fn an_agent_that_dies_as_its_clone_wakes_does_not_let_user_code_be_its_parent() {
+    let host = Host::with_p([]);
+    host.put_program("p", "witness", None);
+    leave(&host, "p", "witness name /m/names");
+    // Outside of what is frozen, and so in the parent and in every clone: ends
+    // the agent's worker right after user code has been stopped and the host
+    // told so, and lets nothing happen for a while.
+    host.put(
+        "p",
+        "/bin/killer",
+        "#!/bin/sh\n\
+         cd /opt/forkyard/cgroup; echo $$ >cgroup.procs\n\
+         worker=$(pgrep -f '^@forkyard-guest worker')\n\
+         echo ready >/m/killer\n\
+         while ! grep -q 'frozen 1' user/cgroup.events; do :; done\n\
+         usleep 10000; cat /proc/sys/kernel/hostname >>/m/killer; kill -STOP $worker; usleep 700000\n\
+         kill -KILL $worker; echo killed >>/m/killer\n",
+    );
+    leave(&host, "p", "killer");
+    wait_for(&host, "p", "/m/killer", &["ready"]);
+    let clones = host.fork("p", 2);
+    let counts: BTreeSet<_> = clones
+        .iter()
+        .map(|clone| {
+            let name = clone.name.as_str();
+            wait_for(&host, name, "/m/killer", &["killed"]);
+            eventually("its own name", || {
+                host.sh(name, "tail -n 1 /m/names") == name
+            });
+            let runs = host.sh(name, "uniq -c /m/names");
+            let runs: Vec<_> = runs.split_whitespace().collect();
+            let [before, "p", _, own] = runs[..] else {
+                panic!("{name} noted {runs:?}");
+            };
+            assert_eq!(own, name);
+            before.to_owned()
+        })
+        .collect();
+    assert_eq!(counts.len(), 1, "noted as the parent's: {counts:?}");
+    assert_eq!(host.sh("p", "hostname"), "p", "the parent goes on");
+    host.end();
+}

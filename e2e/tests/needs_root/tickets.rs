@@ -1,0 +1,131 @@
+//! What tickets grant, and that asking again asks for nothing new.
+
+use forkyard_e2e::{Host, eventually};
+use forkyard_types::{CloneResult, ErrorKind, ForkResponse};
+
+fn sorted(text: &str) -> Vec<String> {
+    let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn processes_of_a_hierarchical_ticket_fill_the_vcpus_that_clones_were_granted() {
+    let host = Host::with_p(["--vcpus", "2"]);
+    let job = "echo $FORKYARD_ID of $FORKYARD_COUNT, $(nproc) vcpus, $(hostname)";
+    let words = [
+        "exec",
+        "p",
+        "--",
+        "vmfork",
+        "run",
+        "--hierarchical",
+        "-n",
+        "3",
+        "--no-prefix",
+        "--",
+        "sh",
+        "-c",
+        job,
+    ];
+    assert_eq!(
+        sorted(&host.ok(words)),
+        [
+            "1 of 3, 2 vcpus, p-1",
+            "2 of 3, 2 vcpus, p-1",
+            "3 of 3, 1 vcpus, p-2"
+        ]
+    );
+    assert_eq!(host.sh("p", "nproc"), "2", "the parent keeps its vCPUs");
+
+    let dist = host.dist().to_owned();
+    host.put_program("p", "caller", Some(&dist));
+    let told = host.ok(["exec", "p", "--", "caller", "hierarchical"]);
+    assert_eq!(told, "0 exited with 0\n1: 31\n2: 32\n3: 33");
+    assert_eq!(host.vms().len(), 1);
+    host.end();
+}
+
+#[test]
+fn a_family_gets_as_many_clones_as_it_may_have_and_no_more() {
+    let host = Host::with_p(["--max-clones", "3"]);
+    host.fork("p", 2);
+    let outcome = host
+        .start(["fork", "p", "-n", "2", "-o", "json"], "")
+        .wait();
+    let outcome = outcome.exited(3);
+    let forked: ForkResponse = serde_json::from_slice(&outcome.stdout).expect("an answer");
+    let kinds: Vec<_> = forked
+        .clones
+        .iter()
+        .map(|clone| match clone {
+            CloneResult::Vm(_) => None,
+            CloneResult::Error(error) => Some(error.kind),
+        })
+        .collect();
+    assert_eq!(kinds, [None, Some(ErrorKind::Exhausted)]);
+    let refused = host.fails(["fork", "p-1"]);
+    assert!(refused.contains("as many clones as it may, 3"), "{refused}");
+    host.fails(["exec", "p", "--", "vmfork", "ticket", "1"]);
+
+    host.ok(["rm", "p-1"]);
+    let words = ["exec", "p", "--", "vmfork", "run", "-n", "5", "--", "true"];
+    let outcome = host.start(words, "").wait().exited(0);
+    assert!(outcome.stderr.contains("1 of 5"), "{}", outcome.stderr);
+    // A place that is promised is taken, until the promise is.
+    let ticket = host.ok(["exec", "p", "--", "vmfork", "ticket", "1"]);
+    host.fails(["fork", "p"]);
+    host.ok(["exec", "p", "--", "vmfork", "kill", &ticket]);
+    host.fork("p", 1);
+    host.end();
+}
+
+#[test]
+fn programs_get_their_answers_though_the_agent_dies_during_the_call() {
+    let host = Host::with_p([]);
+    let job =
+        "vmfork run -n 2 -- sh -c 'echo on $(hostname); sleep 4; exit 9' >/m/out; echo $? >/m/code";
+    host.sh("p", &format!("({job}) >/m/said 2>&1 </dev/null &"));
+    eventually("both clones at work", || {
+        host.sh("p", "grep -c 'on p' /m/out || true") == "2"
+    });
+    let kill = "kill -9 $(pgrep -f '^@forkyard-guest worker')";
+    // It goes with the agent that ran it.
+    host.start(["exec", "p", "--", "sh", "-c", kill], "").wait();
+    eventually("the join", || {
+        host.sh("p", "cat /m/code 2>/dev/null || true") == "9"
+    });
+    assert_eq!(host.vms().len(), 1);
+    host.end();
+}
+
+#[test]
+fn a_guest_is_asked_before_a_fork_from_outside_and_told_of_it_in_the_clones() {
+    let host = Host::with_p([]);
+    host.sh("p", "mkdir -p /etc/forkyard/fork.d");
+    host.put(
+        "p",
+        "/etc/forkyard/fork.d/10-note",
+        "#!/bin/sh\necho $FORKYARD_NAME $FORKYARD_FORK >>/m/forks\n[ ! -e /m/busy ]\n",
+    );
+    host.sh("p", "vmfork wait >/m/told 2>&1 </dev/null &");
+    eventually("the wait", || {
+        !host.sh("p", "pidof vmfork || true").is_empty()
+    });
+    let forked: ForkResponse = host.json(["fork", "p", "-n", "2"]);
+    for number in ["1", "2"] {
+        let name = format!("p-{number}");
+        eventually("word of the fork", || {
+            host.sh(&name, "cat /m/told") == number
+        });
+    }
+    assert_eq!(host.sh("p", "cat /m/told; pidof vmfork | wc -w"), "1");
+    assert_eq!(host.sh("p", "cat /m/forks"), format!("p {}", forked.fork));
+
+    host.sh("p", "touch /m/busy");
+    let refused = host.fails(["fork", "p"]);
+    assert!(refused.contains("10-note"), "{refused}");
+    host.sh("p", "rm /m/busy");
+    host.fork("p", 1);
+    host.end();
+}
