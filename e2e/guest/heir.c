@@ -4,6 +4,11 @@
  *   heir sockets PEER FILE   hold connections to PEER and to itself, and note in
  *                            FILE what becomes of each once this VM's name has
  *                            changed
+ *   heir serve FILE          be PEER: take connections, and say nothing
+ *   heir kill PID FILE       outside of what is held still for a fork, and so in
+ *                            the parent and every clone: stop PID as soon as the
+ *                            rest stands still, end it a while after, and note
+ *                            what this VM was called when it was stopped
  *   heir timers FILE         let timers tick until a second after the name has
  *                            changed; then note in FILE how
  */
@@ -110,6 +115,40 @@ static void sockets(const char *ip)
 		;
 }
 
+static void serve(void)
+{
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(PORT) };
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	if (bind(listener, (struct sockaddr *)&any, sizeof any) || listen(listener, 8))
+		die("serve");
+	say("serve", "begun");
+	pause();
+}
+
+static void kill_while_held(pid_t pid)
+{
+	char name[65], state[100] = "";
+	int door = open("/opt/forkyard/cgroup/cgroup.procs", O_WRONLY);
+	int events = open("/opt/forkyard/cgroup/user/cgroup.events", O_RDONLY);
+	if (door < 0 || events < 0 || write(door, "0", 1) != 1)
+		die("cgroup");
+	say("killer", "ready");
+	while (!strstr(state, "frozen 1")) {
+		usleep(200);
+		memset(state, 0, sizeof state);
+		if (pread(events, state, sizeof state - 1, 0) < 0)
+			die("events");
+	}
+	/* Time to tell the host. */
+	usleep(2000);
+	if (kill(pid, SIGSTOP) || gethostname(name, sizeof name))
+		die("stop");
+	usleep(700000);
+	if (kill(pid, SIGKILL))
+		die("kill");
+	say("killed", name);
+}
+
 static volatile sig_atomic_t alarms;
 
 static void on_alarm(int signal)
@@ -169,6 +208,10 @@ int main(int count, char **words)
 	is_renamed();
 	if (!strcmp(what, "sockets") && count == 4)
 		sockets(words[2]);
+	else if (!strcmp(what, "kill") && count == 4)
+		kill_while_held(atoi(words[2]));
+	else if (!strcmp(what, "serve") && count == 3)
+		serve();
 	else if (!strcmp(what, "timers") && count == 3)
 		timers();
 	else

@@ -188,6 +188,18 @@ impl Host {
         self.put(vm, &format!("/bin/{name}"), content);
     }
 
+    /// Puts a program into a VM that prints the process id of the agent's
+    /// worker.
+    #[track_caller]
+    pub fn put_agent_worker(&self, vm: &str) {
+        let program = "#!/bin/sh\n\
+            for p in /proc/[0-9]*; do\n\
+            case \"$(tr '\\0' ' ' <$p/cmdline 2>/dev/null)\" in\n\
+            '@forkyard-guest worker '*) echo ${p#/proc/};;\n\
+            esac\ndone\n";
+        self.put(vm, "/bin/agent-worker", program);
+    }
+
     /// Forks a VM; every clone must be made.
     #[track_caller]
     pub fn fork(&self, vm: &str, count: u16) -> Vec<VmView> {

@@ -80,10 +80,11 @@ fn serve() -> Result<(), String> {
     let port = port::Port::open()?;
     let outbox = Arc::new(Outbox::new(port.writer()?));
     let mut agent = Agent::new(outbox.clone(), Userland::default());
-    agent.calls.listen()?;
-    outbox.start();
-    // Past the queue, which may be held.
+    // Past the queue, which may be held; and before any call, for the host
+    // forgets those that were made before it hears this.
     outbox.say_now(&ToHost::Started);
+    outbox.start();
+    agent.calls.listen()?;
     let mut messages = FrameReader::new(port);
     loop {
         match messages.read_message::<ToGuest>() {

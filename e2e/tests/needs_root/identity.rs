@@ -196,12 +196,12 @@ fn a_hook_runs_outside_of_what_is_held_still_and_what_it_leaves_is_held_with_the
     host.put(
         "p",
         "/etc/forkyard/clone.d/10-where",
-        "#!/bin/sh\ncat /proc/self/cgroup >/m/where\nsleep 1234 </dev/null >/dev/null 2>&1 &\n",
+        "#!/bin/sh\ncat /proc/self/cgroup >/m/where\nsleep 1234 </dev/null >/dev/null 2>&1 &\necho $! >/m/left\n",
     );
     let clone = host.fork("p", 1).remove(0);
     let name = clone.name.as_str();
     assert_eq!(host.sh(name, "cat /m/where"), "0::/hooks");
-    let left = host.sh(name, "cat /proc/$(pgrep -f '^sleep 1234')/cgroup");
+    let left = host.sh(name, "cat /proc/$(cat /m/left)/cgroup");
     assert_eq!(left, "0::/user/exec");
     host.end();
 }

@@ -83,18 +83,22 @@ fn a_family_gets_as_many_clones_as_it_may_have_and_no_more() {
 #[test]
 fn programs_get_their_answers_though_the_agent_dies_during_the_call() {
     let host = Host::with_p([]);
-    let job =
-        "vmfork run -n 2 -- sh -c 'echo on $(hostname); sleep 4; exit 9' >/m/out; echo $? >/m/code";
+    host.put_agent_worker("p");
+    let job = "vmfork run -n 2 -- sh -c 'echo on $(hostname); sleep 4; exit 9' >/m/out \
+        || echo $? >/m/code";
     host.sh("p", &format!("({job}) >/m/said 2>&1 </dev/null &"));
     eventually("both clones at work", || {
         host.sh("p", "grep -c 'on p' /m/out || true") == "2"
     });
-    let kill = "kill -9 $(pgrep -f '^@forkyard-guest worker')";
+    let before = host.sh("p", "agent-worker");
+    let kill = format!("kill -9 {before}");
     // It goes with the agent that ran it.
-    host.start(["exec", "p", "--", "sh", "-c", kill], "").wait();
+    host.start(["exec", "p", "--", "sh", "-c", &kill], "")
+        .wait();
     eventually("the join", || {
         host.sh("p", "cat /m/code 2>/dev/null || true") == "9"
     });
+    assert_ne!(host.sh("p", "agent-worker"), before);
     assert_eq!(host.vms().len(), 1);
     host.end();
 }

@@ -5,10 +5,9 @@
 //! process, and is copied by fork(2) with everything else.
 
 use forkyard_guestlink::SOCKET;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap};
-use std::{fs::File, io, num::NonZeroUsize, path::Path};
+use std::{fs::File, io, os::fd::AsRawFd, path::Path, ptr};
 
-const PAGE: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+const PAGE: usize = 4096;
 /// A table of one entry: what it is, how many, where, how long.
 type Table = [[u8; 8]; 4];
 
@@ -23,17 +22,20 @@ pub fn register(address: usize, size: usize) -> io::Result<()> {
         (size as u64).to_ne_bytes(),
     ];
     // SAFETY: a new mapping, at an address of the kernel's choice, of a file
-    // that is open for the call.
+    // that is open for the call and as long as the mapping.
     let memory = unsafe {
-        mmap(
-            None,
+        libc::mmap(
+            ptr::null_mut(),
             PAGE,
-            ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
-            MapFlags::MAP_PRIVATE,
-            &page,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE,
+            page.as_raw_fd(),
             0,
         )
-    }?;
+    };
+    if memory == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
     // SAFETY: the mapping is writable, aligned to a page, longer than the table
     // and known to nobody else; it is never unmapped.
     unsafe { memory.cast::<Table>().write(table) };

@@ -10,11 +10,11 @@
 
 use forkyard_guestlink::{Client, CloneEnd};
 use forkyard_types::Epoch;
-use nix::{
-    sys::wait::{WaitStatus, waitpid},
-    unistd::{ForkResult, Pid, fork},
+use libc::pid_t;
+use std::{
+    io,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What this process is in its clone.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ struct Member {
 #[derive(Debug)]
 enum Role {
     /// It called `clone()`, and forked these.
-    First(Vec<(u16, Option<Pid>)>),
+    First(Vec<(u16, Option<pid_t>)>),
     /// It was forked.
     Other,
 }
@@ -46,9 +46,8 @@ pub fn fork_all(client: &Client, first: u16, processes: u8) -> u16 {
     for number in (first..).take(processes.into()).skip(1) {
         // SAFETY: the child goes on as fork(2) lets a program go on: with this
         // thread alone. That is the caller's to know, who asked for processes.
-        match unsafe { fork() } {
-            Ok(ForkResult::Parent { child }) => others.push((number, Some(child))),
-            Ok(ForkResult::Child) => {
+        match unsafe { libc::fork() } {
+            0 => {
                 *lock() = Some(Member {
                     number,
                     epoch,
@@ -56,7 +55,7 @@ pub fn fork_all(client: &Client, first: u16, processes: u8) -> u16 {
                 });
                 return number;
             }
-            Err(_) => others.push((number, None)),
+            child => others.push((number, (child > 0).then_some(child))),
         }
     }
     *lock() = Some(Member {
@@ -85,7 +84,7 @@ pub fn leave(status: u8) -> Vec<CloneEnd> {
         // Not through the program's own exit handlers: its VM goes.
         Some(Role::Other) => {
             // SAFETY: ends the process; takes no pointer.
-            unsafe { nix::libc::_exit(status.into()) }
+            unsafe { libc::_exit(status.into()) }
         }
         Some(Role::First(others)) => others
             .into_iter()
@@ -99,12 +98,15 @@ pub fn leave(status: u8) -> Vec<CloneEnd> {
 }
 
 /// The status it exited with; none if a signal ended it.
-fn wait_for(process: Pid) -> Option<u8> {
-    loop {
-        match waitpid(process, None) {
-            Ok(WaitStatus::Exited(_, code)) => return u8::try_from(code & 0xff).ok(),
-            Err(nix::errno::Errno::EINTR) => {}
-            Ok(_) | Err(_) => return None,
+fn wait_for(process: pid_t) -> Option<u8> {
+    let mut status = 0;
+    // SAFETY: `status` may be written to; the process is a child of this one.
+    while unsafe { libc::waitpid(process, &raw mut status, 0) } < 0 {
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return None;
         }
     }
+    libc::WIFEXITED(status)
+        .then(|| u8::try_from(libc::WEXITSTATUS(status)).ok())
+        .flatten()
 }

@@ -63,7 +63,12 @@ pub struct Calls {
 impl Calls {
     pub fn new(outbox: Arc<Outbox>) -> Self {
         Self {
-            pending: Mutex::default(),
+            pending: Mutex::new(Pending {
+                // An answer to a call of an earlier agent must not be taken
+                // for another's.
+                last: RequestId::random().0.as_fields().0,
+                ..Pending::default()
+            }),
             outbox,
         }
     }
@@ -97,9 +102,10 @@ impl Calls {
                 request: id,
                 stream,
             };
-            match ask {
-                Ask::WaitFork { since } => self.watch(since, caller),
-                ask => self.ask(ask, caller),
+            if let Ask::WaitFork { since } = ask {
+                self.watch(since, caller);
+            } else {
+                self.ask(ask, caller);
             }
         }
         let mut pending = self.lock();

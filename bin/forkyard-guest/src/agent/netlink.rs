@@ -41,17 +41,16 @@ impl Kernel {
             let mut rest = &bytes[..];
             while !rest.is_empty() {
                 let message = NetlinkMessage::<A>::deserialize(rest).map_err(io::Error::other)?;
-                match message.payload {
-                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
-                    NetlinkPayload::Done(_) => return Ok(answers),
-                    NetlinkPayload::Error(error) => {
-                        return match error.code {
-                            Some(_) => Err(error.to_io()),
-                            None => Ok(answers),
-                        };
-                    }
-                    // What else there is says nothing about the answer.
-                    _ => {}
+                // What else there is says nothing about the answer.
+                if let NetlinkPayload::InnerMessage(answer) = message.payload {
+                    answers.push(answer);
+                } else if let NetlinkPayload::Done(_) = message.payload {
+                    return Ok(answers);
+                } else if let NetlinkPayload::Error(error) = message.payload {
+                    return match error.code {
+                        Some(_) => Err(error.to_io()),
+                        None => Ok(answers),
+                    };
                 }
                 // Messages begin at multiples of four bytes.
                 let length = usize::try_from(message.header.length).map_err(io::Error::other)?;

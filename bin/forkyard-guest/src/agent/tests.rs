@@ -125,15 +125,15 @@ fn the_end_of_a_command_does_not_touch_another_that_has_its_number_by_now() {
         session: Session(7),
         data: b"42\n".to_vec(),
     });
-    loop {
-        match guest.hear() {
-            ToHost::ExecMore { .. } => {}
-            ToHost::ExecEnd { session, outcome } => {
-                assert_eq!(session, Session(7));
-                assert_eq!(outcome, Ok(ExitStatus::Code(42)), "the second's end");
-                break;
-            }
-            other => panic!("{other:?}"),
+    let end = loop {
+        let heard = guest.hear();
+        if !matches!(heard, ToHost::ExecMore { .. }) {
+            break heard;
         }
-    }
+    };
+    let want = ToHost::ExecEnd {
+        session: Session(7),
+        outcome: Ok(ExitStatus::Code(42)),
+    };
+    assert_eq!(end, want, "the second's end");
 }

@@ -113,7 +113,9 @@ fn python_folders(new: &Path) -> Vec<String> {
 fn preload(new: &Path) -> Outcome {
     let list = new.join("etc/ld.so.preload");
     let own = fs::metadata(&list).is_ok_and(|facts| facts.len() > 0);
-    if own || !new.join("lib64/ld-linux-x86-64.so.2").exists() {
+    // A link that leads to the right place only once this is the root.
+    let loader = new.join("lib64/ld-linux-x86-64.so.2");
+    if own || loader.symlink_metadata().is_err() {
         return Ok(());
     }
     let ours = new.join("opt/forkyard/ld.so.preload");

@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn registered_memory_of_a_process_is_overwritten_and_no_other() {
-        let memory = vec![7u8; 96];
+        let memory = std::hint::black_box([7u8; 96]);
         let state = memory.as_ptr() as u64;
         let table = page(&[1, state + 32, 32]);
         let mut random = File::open("/dev/urandom").expect("open");

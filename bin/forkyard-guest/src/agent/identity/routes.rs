@@ -25,9 +25,11 @@ pub fn note(index: u32) -> io::Result<Vec<RouteMessage>> {
         Kernel::connect(NETLINK_ROUTE)?.ask(RouteNetlinkMessage::GetRoute(all), NLM_F_DUMP)?;
     let mut routes: Vec<_> = routes
         .into_iter()
-        .filter_map(|message| match message {
-            RouteNetlinkMessage::NewRoute(route) if is_added(&route, index) => Some(route),
-            _ => None,
+        .filter_map(|message| {
+            let RouteNetlinkMessage::NewRoute(route) = message else {
+                return None;
+            };
+            is_added(&route, index).then_some(route)
         })
         .collect();
     // A gateway must be reachable before there is a way through it.
@@ -75,10 +77,12 @@ fn adapted(mut route: RouteMessage, own: Ipv4Addr) -> Option<RouteMessage> {
     }
     // What the kernel says of a route's state is not to be said to it.
     route.header.flags = RouteFlags::empty();
-    route.attributes.retain(|attribute| match attribute {
-        RouteAttribute::PrefSource(source) => *source == own,
-        RouteAttribute::CacheInfo(_) => false,
-        _ => true,
+    route.attributes.retain(|attribute| {
+        if let RouteAttribute::PrefSource(source) = attribute {
+            *source == own
+        } else {
+            !matches!(attribute, RouteAttribute::CacheInfo(_))
+        }
     });
     Some(route)
 }

@@ -13,7 +13,7 @@ use std::{
     path::Path,
 };
 
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Scrubs a file, or all in a folder. A link is followed to what it names, but
 /// not those found in a folder. Nothing there is nothing to do.
