@@ -4,11 +4,15 @@
  *
  *   caller                 three clones
  *   caller hierarchical    three processes, in as many clones as that takes
+ *   caller refill FILE     none; registers a generator, and prints its state to
+ *                          FILE once this VM's name has changed
  */
+#define _GNU_SOURCE
 #include <forkyard.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { CLONES = 3 };
 
@@ -18,8 +22,31 @@ static int failed(const char *what)
 	return 1;
 }
 
+static int refill(const char *path)
+{
+	static unsigned char state[16] = "as it was";
+	char first[65], name[65];
+	gethostname(first, sizeof first);
+	if (forkyard_refill(state, sizeof state))
+		return failed("refill");
+	FILE *file = fopen(path, "w");
+	if (!file)
+		return failed(path);
+	fprintf(file, "registered\n");
+	fflush(file);
+	do
+		gethostname(name, sizeof name);
+	while (!strcmp(name, first));
+	for (size_t i = 0; i < sizeof state; i++)
+		fprintf(file, "%02x", state[i]);
+	fprintf(file, "\n");
+	return fclose(file);
+}
+
 int main(int count, char **words)
 {
+	if (count == 3 && !strcmp(words[1], "refill"))
+		return refill(words[2]);
 	int hierarchical = count == 2 && !strcmp(words[1], "hierarchical");
 	if (forkyard_id() != 0)
 		return failed("not the parent");

@@ -144,6 +144,29 @@ fn secrets_are_gone_before_user_code_goes_on_unless_clones_inherit_them() {
 }
 
 #[test]
+fn a_registered_generator_has_another_state_in_every_clone_before_user_code_goes_on() {
+    let host = Host::with_p([]);
+    let dist = host.dist().to_owned();
+    host.put_program("p", "caller", Some(&dist));
+    leave(&host, "p", "caller refill /m/state");
+    wait_for(&host, "p", "/m/state", &["registered"]);
+    let clones = host.fork("p", 3);
+    let states: BTreeSet<_> = clones
+        .iter()
+        .map(|clone| {
+            let name = clone.name.as_str();
+            let state = || host.sh(name, "tail -n 1 /m/state");
+            eventually("the state", || state().len() == 32);
+            state()
+        })
+        .collect();
+    let as_it_was = "617320697420776173";
+    assert_eq!(states.len(), 3, "{states:?}");
+    assert!(!states.iter().any(|state| state.starts_with(as_it_was)));
+    host.end();
+}
+
+#[test]
 fn generators_of_python_and_openssl_differ_in_every_clone_of_a_program() {
     const PROGRAM: &str = "
 import os, random, socket, ssl
