@@ -4,24 +4,26 @@
 //! failing, its logs are shown first.
 
 use crate::{
-    Outcome, Place, Process, Running, guest, remains,
+    Outcome, Outside, Place, Process, Running, guest, outside, remains,
     slot::{PREFIX, Slot},
 };
 use forkyard_recipe::{Cache, Recipe};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect, VmState, VmView};
+use nix::mount::{MsFlags, mount};
 use serde::de::DeserializeOwned;
 use std::{
     collections::BTreeSet,
     env,
     ffi::{OsStr, OsString},
     fs,
+    io::Write,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 /// Lines of a log that are shown when a test fails.
 const TAIL: usize = 60;
@@ -79,6 +81,24 @@ impl Host {
         // Memory that is known to be memory, and disk that is known to be disk.
         host.sh("p", "mkdir -p /m /d && mount -t tmpfs m /m");
         host
+    }
+
+    /// Connects this host with the rest of the world, where alone there is
+    /// somebody to ask for names. Before any VM is run that is to know.
+    pub fn outside(&self) -> Outside {
+        let mut resolvers = NamedTempFile::new().expect("a file");
+        let line = format!("nameserver {}\n", outside::RESOLVER);
+        resolvers.write_all(line.as_bytes()).expect("written");
+        self.within(move || {
+            let (none, bind) = (None::<&str>, MsFlags::MS_BIND);
+            mount(Some(resolvers.path()), "/etc/resolv.conf", none, bind, none).expect("mounted");
+            Outside::join()
+        })
+    }
+
+    /// Does something where this host's processes are, and waits for it.
+    pub fn within<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        self.place.within(work)
     }
 
     /// Builds an image as the first `run` would, which can take a minute; but

@@ -5,6 +5,7 @@
 //! Slot    so many hosts at once as the machine bears
 //! Place   network, mount and cgroup tree of a host's own
 //! Host    commands in a place, and folders that go with it
+//! outside the rest of the world, at the other end of a cable
 //! remains what is left in a place
 //! guest   C programs for guests, compiled here
 //! ```
@@ -15,10 +16,12 @@
 pub mod guest;
 mod host;
 mod outcome;
+pub mod outside;
 mod place;
 pub mod remains;
 mod slot;
 
 pub use host::{Host, eventually};
 pub use outcome::{Outcome, Running};
+pub use outside::Outside;
 pub use place::{Place, Process};

@@ -1,7 +1,7 @@
 //! What is left of a host: everything it may have made, looked for where the
 //! kernel keeps it rather than where the host says it is.
 
-use crate::Place;
+use crate::{Place, outside::UPLINK};
 use nix::net::if_::if_nameindex;
 use std::{
     fs,
@@ -57,7 +57,7 @@ fn network() -> Vec<String> {
         .iter()
         .map(|link| link.name().to_string_lossy().into_owned());
     let mut left: Vec<_> = names
-        .filter(|name| name != "lo")
+        .filter(|name| name != "lo" && name != UPLINK)
         .map(|name| format!("interface {name}"))
         .collect();
     let tables = Command::new("nft")

@@ -15,6 +15,8 @@ mod identity;
 mod inherited;
 #[path = "needs_root/live.rs"]
 mod live;
+#[path = "needs_root/network.rs"]
+mod network;
 #[path = "needs_root/outside.rs"]
 mod outside;
 #[path = "needs_root/tickets.rs"]

@@ -1,7 +1,8 @@
 //! Messages of the HTTP API: requests, answers and errors, as JSON.
 
 use crate::{
-    Address, ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, PageCount, TicketId, VmId, VmName,
+    Address, ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, NetworkPolicy, PageCount,
+    Publish, TicketId, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
@@ -65,6 +66,9 @@ pub struct RunRequest {
     /// Paths in the guest that no clone inherits, unless a fork says so.
     #[serde(default)]
     pub secrets: Vec<String>,
+    /// What it and its clones may do on the network.
+    #[serde(default)]
+    pub network: NetworkPolicy,
 }
 
 fn one() -> u8 {
@@ -102,6 +106,9 @@ pub struct VmView {
     pub memory: ByteCount,
     /// Its place on the family's network.
     pub address: Address,
+    /// Ports of the host that lead to it.
+    #[serde(default)]
+    pub published: Vec<Publish>,
     /// Process id of its QEMU.
     pub pid: Option<u32>,
     /// Accelerator: `kvm` or `tcg`.
@@ -219,6 +226,9 @@ pub struct VmInspect {
     /// Paths in the guest that its clones do not inherit.
     #[serde(default)]
     pub secrets: Vec<String>,
+    /// What its family may do on the network.
+    #[serde(default)]
+    pub network: NetworkPolicy,
     /// Reports of its own forks, the newest last.
     pub forks: Vec<ForkReport>,
 }
@@ -429,4 +439,7 @@ pub struct Diagnosis {
     pub problems: Vec<String>,
     /// Things that were left behind.
     pub leftovers: Vec<Leftover>,
+    /// What Forkyard has changed on this host for as long as it is needed.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }

@@ -27,6 +27,15 @@ pub struct Address {
     pub mac: Mac,
 }
 
+/// The way from a family's network to the outside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// The host's address on the family's network.
+    pub gateway: Ipv4Addr,
+    /// Who answers questions about names; if nobody, the VM keeps its own.
+    pub resolvers: Vec<Ipv4Addr>,
+}
+
 /// Everything the agent must change in a VM before user code goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -42,6 +51,8 @@ pub struct Identity {
     pub name: VmName,
     /// Its place on the network.
     pub address: Address,
+    /// The way out, if there is one.
+    pub route: Option<Route>,
     /// Address of the VM it was cloned from; its own for one that booted.
     pub parent_ip: Ipv4Addr,
     /// Fresh bytes for the kernel's random number generator.

@@ -4,9 +4,11 @@
 mod api;
 mod id;
 mod identity;
+mod network;
 mod unit;
 
 pub use api::*;
 pub use id::*;
 pub use identity::*;
+pub use network::*;
 pub use unit::*;

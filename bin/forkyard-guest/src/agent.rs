@@ -21,7 +21,7 @@ pub mod userland;
 use crate::{AGENT, PROGRAM};
 use calls::Calls;
 use forkyard_guestlink::{Cloned, FrameReader, Identify, ReadError, ToGuest, ToHost, VERSION};
-use forkyard_types::{Epoch, ForkId};
+use forkyard_types::{Address, Epoch, ForkId};
 use outbox::Outbox;
 use sessions::Sessions;
 use std::{
@@ -74,6 +74,8 @@ struct Arriving {
     cloned: Option<Cloned>,
     /// What the host should know.
     notes: Vec<String>,
+    /// What the neighbours are to know.
+    address: Address,
 }
 
 fn serve() -> Result<(), String> {
@@ -184,6 +186,7 @@ impl Agent {
             self.arriving = Some(Arriving {
                 cloned,
                 notes: applied.notes,
+                address: identify.identity.address,
             });
         }
         self.outbox.say_now(&ToHost::Identified { epoch, problems });
@@ -191,6 +194,9 @@ impl Agent {
 
     fn release(&mut self) {
         let arriving = self.arriving.take();
+        if let Some(arriving) = &arriving {
+            identity::network::announce_address(arriving.address);
+        }
         let cloned = arriving.as_ref().and_then(|arriving| arriving.cloned);
         let mut problems = arriving.map(|arriving| arriving.notes).unwrap_or_default();
         if cloned.is_some() {

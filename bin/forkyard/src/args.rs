@@ -1,7 +1,7 @@
 //! The command line's words.
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use forkyard_types::VmName;
+use forkyard_types::{Allow, BitRate, NetworkPolicy, Publish, VmName, WayOut};
 use std::path::PathBuf;
 
 /// Fork running virtual machines.
@@ -41,7 +41,7 @@ pub enum Format {
 pub enum Command {
     /// Boot a VM from an image.
     #[command(
-        after_help = "Example: forkyard run tiny --name p --memory 512 --warm 16 --max-clones 64 --secret /etc/tls/key"
+        after_help = "Examples:\n  forkyard run tiny --name p --memory 512 --warm 16 --max-clones 64 --secret /etc/tls/key\n  forkyard run debian --net nat --rate 10mbit --publish 127.0.0.1:8080:80"
     )]
     Run(Run),
     /// Fork a running VM into clones.
@@ -104,6 +104,57 @@ pub struct Run {
     /// A file or folder in the guest that no clone inherits; may be repeated.
     #[arg(long = "secret", value_name = "PATH")]
     pub secrets: Vec<String>,
+    /// What it may do on the network.
+    #[command(flatten)]
+    pub network: Network,
+}
+
+/// What a VM may do on the network, and its clones after it.
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Network, for the VM and its clones")]
+pub struct Network {
+    /// The way out: none, or nat, as if the host itself opened the connection.
+    /// Implied by --allow.
+    #[arg(long, value_enum)]
+    pub net: Option<Net>,
+    /// Reach only this, as 192.0.2.0/24 or 192.0.2.7:443; can be repeated.
+    /// Without it, all but private networks.
+    #[arg(long, value_name = "NETWORK[:PORT]")]
+    pub allow: Vec<Allow>,
+    /// Most that each VM may send, and receive, beyond its family: as 10mbit.
+    #[arg(long)]
+    pub rate: Option<BitRate>,
+    /// Have a port of the host lead to one of the VM, and never to a clone; of
+    /// UDP with /udp at the end; can be repeated.
+    #[arg(long, short, value_name = "[ADDRESS:]PORT:GUESTPORT")]
+    pub publish: Vec<Publish>,
+}
+
+/// The way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Net {
+    /// None: VMs of the family reach each other alone.
+    None,
+    /// By the host's own addresses.
+    Nat,
+}
+
+impl Network {
+    /// As the API has it.
+    pub fn policy(self) -> NetworkPolicy {
+        let out = match self.net {
+            Some(Net::Nat) => WayOut::Nat,
+            Some(Net::None) => WayOut::None,
+            None if self.allow.is_empty() => WayOut::None,
+            None => WayOut::Nat,
+        };
+        NetworkPolicy {
+            out,
+            allow: self.allow,
+            rate: self.rate,
+            publish: self.publish,
+        }
+    }
 }
 
 /// `fork`
@@ -252,9 +303,26 @@ mod tests {
             "forkyard fork p --count 8 -o json",
             "forkyard exec p-3 -- hostname",
             "forkyard rm --all",
+            "forkyard run tiny --net nat --allow 192.0.2.0/24:443 --rate 10mbit -p 8080:80",
         ] {
             Args::try_parse_from(line.split(' ')).expect(line);
         }
+    }
+
+    #[test]
+    fn there_is_no_way_out_unless_one_is_asked_for() {
+        let out = |words: &str| {
+            let words = format!("forkyard run tiny {words}");
+            let args = Args::try_parse_from(words.split_whitespace()).expect("understood");
+            let Command::Run(run) = args.command else {
+                panic!("{words}");
+            };
+            run.network.policy().out
+        };
+        assert_eq!(out(""), WayOut::None);
+        assert_eq!(out("--publish 80:80 --rate 1mbit"), WayOut::None);
+        assert_eq!(out("--net nat"), WayOut::Nat);
+        assert_eq!(out("--allow 192.0.2.7"), WayOut::Nat);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! standard error.
 
 use forkyard_client::ClientError;
-use forkyard_types::VmView;
+use forkyard_types::{NetworkPolicy, VmView};
 use serde::Serialize;
 
 /// Prints an answer as JSON.
@@ -50,6 +50,7 @@ pub fn vms(vms: &[VmView]) {
                 vm.name.to_string(),
                 word(&vm.state),
                 vm.address.ip.to_string(),
+                listed(&vm.published),
                 vm.image.clone(),
                 vm.vcpus.to_string(),
                 vm.memory.to_string(),
@@ -62,10 +63,24 @@ pub fn vms(vms: &[VmView]) {
         .collect();
     table(
         [
-            "NAME", "STATE", "ADDRESS", "IMAGE", "VCPUS", "MEMORY", "PARENT", "ID",
+            "NAME", "STATE", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT", "ID",
         ],
         &rows,
     );
+}
+
+/// What a family may do on the network, in the words of `run`.
+pub fn network(policy: &NetworkPolicy) -> String {
+    let mut words = vec![word(&policy.out)];
+    words.extend(policy.allow.iter().map(|allow| format!("allow {allow}")));
+    words.extend(policy.rate.map(|rate| format!("rate {rate}")));
+    words.extend(policy.publish.iter().map(|port| format!("publish {port}")));
+    words.join(", ")
+}
+
+fn listed(values: &[impl ToString]) -> String {
+    let words: Vec<_> = values.iter().map(ToString::to_string).collect();
+    words.join(",")
 }
 
 fn named(vms: &[VmView], id: forkyard_types::VmId) -> String {

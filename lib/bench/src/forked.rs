@@ -8,7 +8,7 @@ use crate::{
 use forkyard_client::{Client, ClientError};
 use forkyard_types::{
     CloneResult, ErrorKind, ExecEvent, ExecRequest, ExitStatus, ForkMode, ForkReport, ForkRequest,
-    ForkResponse, PageCount, RunRequest, VmId, VmInspect, VmView,
+    ForkResponse, NetworkPolicy, PageCount, RunRequest, VmId, VmInspect, VmView,
 };
 use futures::{Stream, future::try_join_all, stream};
 use http_body_util::BodyExt;
@@ -77,6 +77,7 @@ impl Forkyard {
             kernel: None,
             max_clones: None,
             secrets: Vec::new(),
+            network: NetworkPolicy::default(),
         };
         client.post::<VmView>("/v1/vms", &request).await?;
         let this = Self {

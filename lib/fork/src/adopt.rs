@@ -6,6 +6,7 @@ use crate::{
     vm::{Body, Vm, network_of},
 };
 use forkyard_guestlink::Guest;
+use forkyard_network::Ports;
 use forkyard_store::VmRecord;
 use forkyard_types::VmState;
 use forkyard_vmm::{Engine, Machine as _, RunState};
@@ -23,6 +24,7 @@ impl Host {
         records
             .iter()
             .for_each(|record| self.registry().occupy(record));
+        self.restore_networks(&records).await?;
         for record in &records {
             match record.state {
                 // Nobody was ever told of it.
@@ -47,6 +49,29 @@ impl Host {
         Ok(())
     }
 
+    /// Puts the families' rules in force again. Ports lead to founders that run,
+    /// or ran when the last daemon looked.
+    async fn restore_networks(&self, records: &[VmRecord]) -> Result<(), HostError> {
+        for (family, policy) in self.store.networks()? {
+            let founder_runs = records.iter().any(|vm| {
+                vm.family == family.id && vm.birth.is_none() && vm.state == VmState::Running
+            });
+            let ports = founder_runs.then(|| match self.network.take_ports(&policy.publish) {
+                Ok(ports) => ports,
+                Err(error) => {
+                    // They lead to the founder all the same, before that program.
+                    tracing::warn!(family = %family.id, error = &error as &dyn std::error::Error, "taken meanwhile");
+                    Ports::default()
+                }
+            });
+            let subnet = network_of(family.number)?;
+            self.network
+                .restore_family(family.id, subnet, &policy, ports)
+                .await?;
+        }
+        Ok(())
+    }
+
     async fn adopt_or_note(&self, record: &VmRecord) -> Result<(), HostError> {
         match self.adopt(record).await {
             Ok(vm) => tracing::info!(vm = %vm.name(), "taken over"),
@@ -54,6 +79,7 @@ impl Host {
                 tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "not taken over: it counts as stopped");
                 let vm = Vm::new(record.clone(), self.network_of(record)?, None);
                 self.discard_process(record).await;
+                self.end_body(&vm).await;
                 vm.change(&self.store, |record| {
                     record.state = VmState::Stopped;
                     record.machine = None;

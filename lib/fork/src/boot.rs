@@ -7,9 +7,11 @@ use crate::{
 };
 use forkyard_disk::{Backing, Format};
 use forkyard_guestlink::{Guest, Identify, LinkError};
+use forkyard_network::{Ports, Subnet};
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    ByteCount, Epoch, FamilyId, Member, RunRequest, VmId, VmName, VmState, VmView,
+    ByteCount, Epoch, FamilyId, Member, NetworkPolicy, RunRequest, VmId, VmName, VmState, VmView,
+    WayOut,
 };
 use forkyard_vmm::{Accel, BootSpec, Engine, Kernel, Machine as _, Owner, Probe};
 use std::{path::Path, sync::Arc, time::Duration};
@@ -22,6 +24,13 @@ const BOOT: Duration = Duration::from_secs(120);
 const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off";
 const VCPUS: std::ops::RangeInclusive<u8> = 1..=64;
 const MEMORY_MIB: std::ops::RangeInclusive<u64> = 64..=1 << 20;
+
+/// What the network of a new family is made of.
+struct Founding {
+    subnet: Subnet,
+    policy: NetworkPolicy,
+    ports: Ports,
+}
 
 impl Host {
     /// Boots a VM and waits until its agent answers. Not cancel-safe: run it
@@ -42,12 +51,18 @@ impl Host {
             )));
         }
         crate::secrets::check(&request.secrets)?;
+        if request.network.out == WayOut::None && !request.network.allow.is_empty() {
+            return Err(HostError::Invalid(
+                "a VM without a way out has nothing to be allowed: ask for nat".into(),
+            ));
+        }
         if let Some(name) = &request.name
             && let Ok(vm) = self.vm(name.as_str())
         {
             let name = vm.name().to_string();
             return Err(forkyard_store::StoreError::NameTaken { name }.into());
         }
+        let ports = self.network.take_ports(&request.network.publish)?;
         let base = self
             .bases
             .base(request.image.clone(), request.kernel.clone())
@@ -56,11 +71,10 @@ impl Host {
             .accel
             .get_or_try_init(|| self.choose_accel(&base))
             .await?;
-        let family = self.store.found_family(
-            FamilyId::random(),
-            forkyard_network::Subnet::FAMILIES,
-            request.max_clones,
-        )?;
+        let family =
+            self.store
+                .found_family(FamilyId::random(), Subnet::FAMILIES, request.max_clones)?;
+        self.store.put_network(family.id, &request.network)?;
         let id = VmId::random();
         let record = VmRecord {
             id,
@@ -85,21 +99,22 @@ impl Host {
             machine: None,
             secrets: request.secrets,
         };
-        self.store
-            .take_members(family.id, 1, forkyard_network::Subnet::MEMBERS)?;
+        self.store.take_members(family.id, 1, Subnet::MEMBERS)?;
         let recorded = self.store.put_vm(&record);
         if let Err(error) = recorded {
             self.erase(&record).await;
             return Err(error.into());
         }
         self.registry().occupy(&record);
-        match self
-            .start(record.clone(), network_of(family.number)?, &base)
-            .await
-        {
+        let founding = Founding {
+            subnet: network_of(family.number)?,
+            policy: request.network,
+            ports,
+        };
+        match self.start(record.clone(), &base, founding).await {
             Ok(vm) => {
                 self.keep_warm(&vm, 0);
-                Ok(vm.view())
+                Ok(self.view_of(&vm))
             }
             Err(error) => {
                 self.erase(&record).await;
@@ -111,8 +126,8 @@ impl Host {
     async fn start(
         &self,
         mut record: VmRecord,
-        network: forkyard_network::Subnet,
         base: &Base,
+        founding: Founding,
     ) -> Result<Arc<Vm>, HostError> {
         self.make_folders(record.id)?;
         let backing = Backing {
@@ -123,7 +138,14 @@ impl Host {
             .create_slice(&record.chain[0], &backing, None)
             .await?;
         self.own_slice(&record)?;
-        self.network.create_family(record.family).await?;
+        let Founding {
+            subnet: network,
+            policy,
+            ports,
+        } = founding;
+        self.network
+            .create_family(record.family, network, &policy, Some(ports))
+            .await?;
         let address = crate::vm::address(network, &record);
         self.network.admit(&[(record.id, address)]).await?;
         let kernel = Kernel {
@@ -155,7 +177,8 @@ impl Host {
                 source,
             });
         }
-        let identity = crate::clone::identity(&record, address, address.ip);
+        let route = self.network.route(record.family);
+        let identity = crate::clone::identity(&record, address, route, address.ip);
         guest
             .identify(Identify {
                 identity,

@@ -196,7 +196,12 @@ impl Host {
         // After a restart of the host there is none.
         let bridge = Link::Bridge(record.family);
         if !self.network.links().await?.contains(&bridge) {
-            self.network.create_family(record.family).await?;
+            let known = self.store.networks()?.into_iter();
+            let mut own = known.filter(|(family, _)| family.id == record.family);
+            let policy = own.next().map(|(_, policy)| policy).unwrap_or_default();
+            self.network
+                .create_family(record.family, asleep.network, &policy, None)
+                .await?;
         }
         let template = folder.join(format!("{id}.template"));
         let backing = Backing {

@@ -9,7 +9,9 @@ use crate::{
 };
 use forkyard_guestlink::{Cloned, Identify};
 use forkyard_store::{Birth, StoreError, VmRecord};
-use forkyard_types::{Address, Epoch, ForkId, ForkMode, Identity, RequestId, VmName, VmState};
+use forkyard_types::{
+    Address, Epoch, ForkId, ForkMode, Identity, RequestId, Route, VmName, VmState,
+};
 use forkyard_vmm::Shell as _;
 use std::{
     sync::Arc,
@@ -91,7 +93,12 @@ impl Host {
             // Waits on the link for the agent, which hears it as it wakes.
             guest
                 .identify(Identify {
-                    identity: identity(&record, address, parent_ip),
+                    identity: identity(
+                        &record,
+                        address,
+                        self.network.route(record.family),
+                        parent_ip,
+                    ),
                     cloned: Some(cloned),
                     scrub: origin.asked.scrub.clone(),
                 })
@@ -186,6 +193,7 @@ fn clone_name(parent: &VmRecord, member: u16) -> Option<VmName> {
 pub(crate) fn identity(
     record: &VmRecord,
     address: Address,
+    route: Option<Route>,
     parent_ip: std::net::Ipv4Addr,
 ) -> Identity {
     let mut seed = [0; 32];
@@ -201,6 +209,7 @@ pub(crate) fn identity(
         epoch: record.epoch,
         name: record.name.clone(),
         address,
+        route,
         parent_ip,
         seed,
         wall_clock_ns: crate::now_ns(),

@@ -46,6 +46,7 @@ impl Host {
         Ok(Diagnosis {
             problems: problems(),
             leftovers: leftovers.iter().map(|left| left.tell(false)).collect(),
+            notes: self.notes().await?,
         })
     }
 
@@ -66,7 +67,27 @@ impl Host {
         Ok(Diagnosis {
             problems: problems(),
             leftovers,
+            notes: self.notes().await?,
         })
+    }
+
+    async fn notes(&self) -> Result<Vec<String>, HostError> {
+        let mut notes = Vec::new();
+        if self.network.turned_forwarding_on().await? {
+            notes.push(
+                "net.ipv4.ip_forward was 0: it is 1 until the last VM that has a way out or a \
+                 published port has gone"
+                    .to_owned(),
+            );
+        }
+        if !self.network.has_resolvers() {
+            notes.push(
+                "this host asks nobody but itself for names, where guests do not reach: a VM \
+                 with a way out has no resolver; `nameserver` in /etc/resolv.conf sets one"
+                    .to_owned(),
+            );
+        }
+        Ok(notes)
     }
 
     async fn leftovers(&self) -> Result<Vec<Left>, HostError> {

@@ -116,6 +116,15 @@ impl Host {
         if let Some(image) = kept {
             self.retire(image).await;
         }
+        // Ports lead to the founder alone, and to nobody after it.
+        if vm.is_founder() {
+            let closed = self.network.unpublish(vm.record().family).await;
+            note(
+                &vm.record(),
+                "published ports",
+                closed.map_err(HostError::from),
+            );
+        }
     }
 
     /// Ends a recorded process without a word, if there is one.

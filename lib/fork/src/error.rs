@@ -180,6 +180,7 @@ impl HostError {
             Self::Link(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Link(_) => ErrorKind::Guest,
             Self::Vmm(error) if error.kind() == VmmErrorKind::Timeout => ErrorKind::Timeout,
+            Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
             Self::Vmm(_)
             | Self::Store(_)
             | Self::PagerDidNotStart { .. }

@@ -132,12 +132,22 @@ impl Host {
 
     /// Every VM, the oldest first.
     pub fn list(&self) -> Vec<VmView> {
-        self.registry().all().iter().map(|vm| vm.view()).collect()
+        let vms = self.registry().all();
+        vms.iter().map(|vm| self.view_of(vm)).collect()
     }
 
     /// A VM by name or id.
     pub fn find(&self, vm: &str) -> Result<VmView, HostError> {
-        Ok(self.vm(vm)?.view())
+        Ok(self.view_of(&*self.vm(vm)?))
+    }
+
+    /// A VM, and the ports that lead to it.
+    pub(crate) fn view_of(&self, vm: &Vm) -> VmView {
+        let mut view = vm.view();
+        if vm.is_founder() {
+            view.published = self.network.policy(view.family).publish;
+        }
+        view
     }
 
     /// A VM in full.
@@ -166,7 +176,8 @@ impl Host {
             Err(_) => 0,
         };
         Ok(VmInspect {
-            vm: vm.view(),
+            vm: self.view_of(&vm),
+            network: self.network.policy(record.family),
             memory_image,
             private_pages,
             disk: record

@@ -133,6 +133,11 @@ impl Vm {
         lock(&self.body).take()
     }
 
+    /// Whether it booted: its family began with it.
+    pub fn is_founder(&self) -> bool {
+        lock(&self.record).birth.is_none()
+    }
+
     pub fn is_running(&self) -> bool {
         lock(&self.record).state == VmState::Running
     }
@@ -156,6 +161,7 @@ impl Vm {
             vcpus: record.vcpus,
             memory: record.memory,
             address: address(self.network, &record),
+            published: Vec::new(),
             pid,
             accel: record.accel.clone(),
             created: record.created,

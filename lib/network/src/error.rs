@@ -1,5 +1,6 @@
 //! Why a network could not be made as wanted.
 
+use forkyard_types::Publish;
 use nftables::helper::NftablesError;
 use std::io;
 
@@ -39,6 +40,22 @@ pub enum NetworkError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A port of the host cannot be published.
+    #[error("port {port} of the host cannot be taken")]
+    Port {
+        /// The port.
+        port: Publish,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A setting of the kernel cannot be read or changed.
+    #[error("cannot read or change {path}")]
+    Setting {
+        /// Its file.
+        path: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// A family has no bridge.
     #[error("there is no interface {link}")]
     NoLink {
@@ -72,6 +89,11 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
+    /// Whether somebody else has what is wanted.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Port { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
+    }
+
     /// What the host's owner can do about it, where that is known.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
@@ -81,7 +103,16 @@ impl NetworkError {
             Self::Tap { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 Some("/dev/net/tun is missing: load the kernel module tun")
             }
-            Self::Tap { source, .. } | Self::Netlink { source } => privilege(source),
+            Self::Tap { source, .. } | Self::Netlink { source } | Self::Setting { source, .. } => {
+                privilege(source)
+            }
+            Self::Port { .. } if self.is_conflict() => {
+                Some("another VM or a program on the host has it: choose another port")
+            }
+            Self::Port { source, .. } if source.kind() == io::ErrorKind::AddrNotAvailable => {
+                Some("this is no address of the host")
+            }
+            Self::Port { source, .. } => privilege(source),
             Self::Link { source, .. } => {
                 let rtnetlink::Error::NetlinkError(message) = source.as_ref() else {
                     return None;

@@ -11,28 +11,49 @@
 //! A clone has its parent's addresses until its agent has changed them, so its
 //! port must not be opened before that: the order is the caller's to keep.
 //! Frames are checked against `admit` all the same.
+//!
+//! What a family may do beyond its network is decided once, for the family: its
+//! clones come under it by being on its bridge.
+//!
+//! ```text
+//! rules    frames between taps, and between a tap and the host
+//! routes   packets between a bridge and elsewhere; `family_rules`: one family's part
+//! ```
 
 mod error;
+mod families;
+mod family_rules;
+mod forwarding;
 mod names;
+mod nft;
 mod plan;
+mod ports;
+mod resolvers;
+mod routes;
 mod rules;
 
 pub use error::NetworkError;
 pub use names::Link;
 pub use plan::Subnet;
+pub use ports::Ports;
 
-use forkyard_types::{Address, FamilyId, VmId};
+use families::InForce;
+use forkyard_types::{Address, FamilyId, Publish, VmId};
+use forwarding::Forwarding;
 use futures::TryStreamExt;
+use nft::Nft;
 use nix::net::if_::if_nametoindex;
-use rtnetlink::{Handle, LinkBridge, LinkUnspec, packet_route::link::LinkAttribute};
+use rtnetlink::{Handle, LinkUnspec, packet_route::link::LinkAttribute};
 use rules::Rules;
 use std::{
+    collections::BTreeMap,
     fs,
     os::{
         fd::OwnedFd,
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr, UnixListener},
     },
+    sync::Mutex,
 };
 
 /// The networks of the families on one host: of the network namespace in which
@@ -40,7 +61,11 @@ use std::{
 #[derive(Debug)]
 pub struct Networks {
     netlink: Handle,
+    nft: Nft,
     rules: Rules,
+    forwarding: Forwarding,
+    /// Those whose rules are in force, and the ports that lead to them.
+    families: Mutex<BTreeMap<FamilyId, InForce>>,
     /// One owner a network namespace: the kernel keeps an abstract socket's
     /// name for as long as its owner lives, and for that namespace alone.
     _owner: UnixListener,
@@ -59,29 +84,22 @@ impl Networks {
         let (connection, netlink, _) =
             rtnetlink::new_connection().map_err(|source| NetworkError::Netlink { source })?;
         tokio::spawn(connection);
-        let rules = Rules::enforce().await?;
+        let nft = Nft::default();
+        let rules = Rules::enforce(nft.clone()).await?;
+        routes::enforce(&nft).await?;
         Ok(Self {
             netlink,
             rules,
+            forwarding: Forwarding::new(nft.clone()),
+            nft,
+            families: Mutex::default(),
             _owner: owner,
         })
     }
 
-    /// Makes a family's bridge. The host has no address on it and takes no
-    /// part in it.
-    pub async fn create_family(&self, family: FamilyId) -> Result<(), NetworkError> {
-        let name = Link::Bridge(family).name();
-        let bridge = LinkBridge::new(&name)
-            .forward_delay(0)
-            .mcast_snooping(false)
-            // Or a guest could say, in frames that a bridge keeps to itself
-            // before it asks the rules, that it is where a sibling is.
-            .no_linklocal_learn(true)
-            .build();
-        let made = self.netlink.link().add(bridge).execute().await;
-        made.map_err(|source| refused("create", &name, source))?;
-        silence(&name);
-        Ok(())
+    /// Takes ports of the host for a founder that is about to boot.
+    pub fn take_ports(&self, wanted: &[Publish]) -> Result<Ports, NetworkError> {
+        Ports::take(wanted)
     }
 
     /// Makes a VM's tap, for its QEMU to inherit.
@@ -126,11 +144,6 @@ impl Networks {
         self.rules.dismiss(vm).await
     }
 
-    /// Removes a family's bridge, if it is there.
-    pub async fn remove_family(&self, family: FamilyId) -> Result<(), NetworkError> {
-        self.remove_link(Link::Bridge(family)).await
-    }
-
     /// Removes an interface of ours, if it is there.
     pub async fn remove_link(&self, link: Link) -> Result<(), NetworkError> {
         let name = link.name();
@@ -167,6 +180,9 @@ impl Networks {
 
     /// Removes the rules. For a host without VMs.
     pub async fn remove_rules(&self) -> Result<(), NetworkError> {
+        self.families().clear();
+        self.forwarding.release_all().await?;
+        routes::lift(&self.nft).await?;
         self.rules.lift().await
     }
 }

@@ -22,6 +22,8 @@ pub struct Subnet(u16);
 impl Subnet {
     /// Families that can exist at once.
     pub const FAMILIES: u16 = 1 << (PREFIX - 9);
+    /// Length of a family's prefix, in bits.
+    pub const PREFIX: u8 = PREFIX;
     /// Places in one family, the founder's among them.
     pub const MEMBERS: u16 = (1 << (32 - PREFIX)) - BEFORE - AFTER;
 
@@ -40,8 +42,22 @@ impl Subnet {
         self.place(0)
     }
 
+    /// The host's own address on it.
+    pub fn gateway(self) -> Ipv4Addr {
+        Ipv4Addr::from(self.first() + 1)
+    }
+
+    /// The address that stands for all of it.
+    pub fn network(self) -> Ipv4Addr {
+        Ipv4Addr::from(self.first())
+    }
+
+    fn first(self) -> u32 {
+        FIRST + u32::from(self.0) * SIZE
+    }
+
     fn place(self, member: u16) -> Address {
-        let ip = FIRST + u32::from(self.0) * SIZE + u32::from(member + BEFORE);
+        let ip = self.first() + u32::from(member + BEFORE);
         let ([f1, f0], [m1, m0]) = (self.0.to_be_bytes(), member.to_be_bytes());
         // Bit 1 of the first byte set: administered locally, given by no vendor.
         Address {

@@ -2,31 +2,33 @@
 //!
 //! A frame from a tap of ours passes if (tap, source MAC, source IPv4) is in
 //! the set `members`, for IPv4 and ARP alike; whatever else a guest sends is
-//! dropped, forged or of another protocol. Nothing passes between a tap and
-//! the host itself, in either direction, so that no rule about forwarding is
-//! needed. Interfaces of others are not looked at.
+//! dropped, forged or of another protocol. Between a tap and the host itself
+//! nothing passes, in either direction, unless the family is in the set
+//! `routed`; what of that goes where is the routes' to say. Interfaces of
+//! others are not looked at.
 //!
-//! `nft` runs one at a time, each as one transaction. A deletion takes the
-//! kernel 15 ms and more, however many it is of: whoever is dismissed while
-//! another `nft` runs goes together with all who wait.
+//! A deletion takes the kernel 15 ms and more, however many it is of: whoever
+//! is dismissed while another `nft` runs goes together with all who wait.
 
-use crate::{NetworkError, names::Link};
+use crate::{
+    NetworkError,
+    names::Link,
+    nft::{Nft, apply},
+};
 use forkyard_types::{Address, VmId};
 use nftables::{
     batch::Batch,
     expr::{Expression, NamedExpression},
-    helper::apply_ruleset,
-    schema::{Element, NfListObject, Nftables, Table},
+    schema::{Element, NfListObject, Table},
     types::NfFamily,
 };
 use std::{
     collections::BTreeMap,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
-use tokio::sync::OwnedMutexGuard;
 
-const TABLE: &str = "forkyard";
+pub(crate) const TABLE: &str = "forkyard";
 const SET: &str = "members";
 /// As `nft -j` reads it; see nftables-json(5), and `nft list table bridge
 /// forkyard` for the same in its own words. Replaces what an earlier daemon
@@ -37,14 +39,11 @@ const RULES: &str = include_str!("rules.json");
 type Permit = (VmId, Address);
 
 /// The rules in force.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Rules {
     permits: Mutex<Permits>,
-    turn: Arc<tokio::sync::Mutex<()>>,
+    nft: Nft,
 }
-
-/// Held for as long as an `nft` runs, also by one whose caller has gone.
-type Turn = OwnedMutexGuard<()>;
 
 #[derive(Debug, Default)]
 struct Permits {
@@ -55,11 +54,12 @@ struct Permits {
 
 impl Rules {
     /// Puts the rules in force, with no member.
-    pub(crate) async fn enforce() -> Result<Self, NetworkError> {
-        let rules = serde_json::from_str(RULES).map_err(|source| NetworkError::Rules { source })?;
-        let this = Self::default();
-        apply(this.turn().await, rules).await.1?;
-        Ok(this)
+    pub(crate) async fn enforce(nft: Nft) -> Result<Self, NetworkError> {
+        nft.run_text(RULES).await?;
+        Ok(Self {
+            permits: Mutex::default(),
+            nft,
+        })
     }
 
     /// Lets these send. If cancelled, it happens or not; `dismiss` copes.
@@ -67,11 +67,11 @@ impl Rules {
         if members.is_empty() {
             return Ok(());
         }
-        let turn = self.turn().await;
+        let turn = self.nft.turn().await;
         self.permits().given.extend(members.iter().copied());
         let mut batch = Batch::new();
         batch.add(elements(members));
-        apply(turn, batch.to_nftables()).await.1
+        apply(turn, &batch.to_nftables()).await.1
     }
 
     /// Lets this one send no more. If cancelled, the next one sees to it.
@@ -83,7 +83,7 @@ impl Rules {
             };
             permits.revoked.push((vm, address));
         }
-        let turn = self.turn().await;
+        let turn = self.nft.turn().await;
         let revoked = mem::take(&mut self.permits().revoked);
         if revoked.is_empty() {
             return Ok(());
@@ -94,7 +94,7 @@ impl Rules {
         batch.add(elements(&revoked));
         batch.delete(elements(&revoked));
         // The turn ends after this: who is next must find what was not done.
-        let (_turn, done) = apply(turn, batch.to_nftables()).await;
+        let (_turn, done) = apply(turn, &batch.to_nftables()).await;
         if done.is_err() {
             self.permits().revoked.extend(revoked);
         }
@@ -103,7 +103,7 @@ impl Rules {
 
     /// Removes the rules, and all members with them.
     pub(crate) async fn lift(&self) -> Result<(), NetworkError> {
-        let turn = self.turn().await;
+        let turn = self.nft.turn().await;
         *self.permits() = Permits::default();
         let table = || {
             NfListObject::Table(Table {
@@ -116,24 +116,11 @@ impl Rules {
         // Added first, so that removing what is not there is no error.
         batch.add(table());
         batch.delete(table());
-        apply(turn, batch.to_nftables()).await.1
-    }
-
-    async fn turn(&self) -> Turn {
-        self.turn.clone().lock_owned().await
+        apply(turn, &batch.to_nftables()).await.1
     }
 
     fn permits(&self) -> MutexGuard<'_, Permits> {
         self.permits.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Runs `nft`, on a thread that may block. Goes on to its end if cancelled.
-async fn apply(turn: Turn, rules: Nftables<'static>) -> (Turn, Result<(), NetworkError>) {
-    let run = move || (turn, apply_ruleset(&rules).map_err(NetworkError::from));
-    match tokio::task::spawn_blocking(run).await {
-        Ok(outcome) => outcome,
-        Err(broke) => std::panic::resume_unwind(broke.into_panic()),
     }
 }
 

@@ -1,8 +1,11 @@
 //! Families, and the numbers they give.
 
-use crate::{Store, StoreError, row::parsed};
-use forkyard_types::{FamilyId, Member};
-use rusqlite::{OptionalExtension, TransactionBehavior, params};
+use crate::{
+    Store, StoreError,
+    row::{from_json, json, parsed},
+};
+use forkyard_types::{FamilyId, Member, NetworkPolicy};
+use rusqlite::{OptionalExtension, Row, TransactionBehavior, params};
 
 /// Number of a family on its host: its network follows from it. Unique among
 /// the families that exist, and given again when one has gone.
@@ -93,6 +96,38 @@ impl Store {
         taken.map_err(self.failed())?.ok_or(exhausted)
     }
 
+    /// Records what a family may do on the network.
+    pub fn put_network(&self, id: FamilyId, policy: &NetworkPolicy) -> Result<(), StoreError> {
+        let policy = json(policy).map_err(self.failed())?;
+        self.lock()
+            .execute(
+                "UPDATE family SET network = ?2 WHERE id = ?1",
+                params![id.as_str(), policy],
+            )
+            .map_err(self.failed())?;
+        Ok(())
+    }
+
+    /// Every family, and what it may do on the network.
+    pub fn networks(&self) -> Result<Vec<(FamilyRecord, NetworkPolicy)>, StoreError> {
+        let connection = self.lock();
+        let mut statement = connection
+            .prepare_cached(
+                "SELECT id, number, max_clones, COALESCE(network, '{}') AS network FROM family",
+            )
+            .map_err(self.failed())?;
+        let read = |row: &Row<'_>| {
+            let family = FamilyRecord {
+                id: parsed(row, "id")?,
+                number: FamilyNo(row.get("number")?),
+                max_clones: row.get("max_clones")?,
+            };
+            Ok((family, from_json(row, "network")?))
+        };
+        let rows = statement.query_map([], read).map_err(self.failed())?;
+        rows.collect::<Result<_, _>>().map_err(self.failed())
+    }
+
     /// A family.
     pub fn family(&self, id: FamilyId) -> Result<Option<FamilyRecord>, StoreError> {
         let found = self.lock().query_row(
@@ -180,6 +215,25 @@ mod tests {
         let founded = founded.expect("room");
         assert_eq!(founded.max_clones, Some(3));
         assert_eq!(store.family(founded.id).expect("read"), Some(founded));
+    }
+
+    #[test]
+    fn what_a_family_may_do_is_kept_and_nothing_unless_recorded() {
+        let (_folder, store) = store();
+        let [one, other] = [(); 2].map(|()| FamilyId::random());
+        for family in [one, other] {
+            store.found_family(family, 9, None).expect("room");
+        }
+        let policy = NetworkPolicy {
+            publish: vec!["8080:80".parse().expect("a port")],
+            rate: "10mbit".parse().ok(),
+            ..NetworkPolicy::default()
+        };
+        store.put_network(one, &policy).expect("recorded");
+        let mut kept = store.networks().expect("read");
+        kept.sort_by_key(|(family, _)| family.number);
+        let kept: Vec<_> = kept.into_iter().map(|(f, policy)| (f.id, policy)).collect();
+        assert_eq!(kept, [(one, policy), (other, NetworkPolicy::default())]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 2] = [
+const STEPS: [&str; 3] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -45,6 +45,8 @@ const STEPS: [&str; 2] = [
     ALTER TABLE family ADD COLUMN max_clones INTEGER;
     ALTER TABLE vm ADD COLUMN secrets TEXT NOT NULL DEFAULT '[]';
 ",
+    // What a family may do on the network; none for one founded before.
+    "ALTER TABLE family ADD COLUMN network TEXT;",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {

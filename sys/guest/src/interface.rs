@@ -34,6 +34,12 @@ mod request {
         libc::SIOCSIFNETMASK,
         libc::ifreq
     );
+    nix::ioctl_write_ptr_bad!(
+        /// Adds a route.
+        add_route,
+        libc::SIOCADDRT,
+        super::RouteEntry
+    );
     nix::ioctl_read_bad!(
         /// Reads the flags.
         get_flags,
@@ -47,6 +53,29 @@ mod request {
         libc::ifreq
     );
 }
+
+/// `struct rtentry` of linux/route.h, which libc does not have for every C
+/// library.
+#[repr(C)]
+#[derive(Debug)]
+struct RouteEntry {
+    pad1: libc::c_ulong,
+    destination: libc::sockaddr,
+    gateway: libc::sockaddr,
+    netmask: libc::sockaddr,
+    flags: libc::c_ushort,
+    pad2: libc::c_short,
+    pad3: libc::c_ulong,
+    pad4: *mut libc::c_void,
+    metric: libc::c_short,
+    device: *mut libc::c_char,
+    mtu: libc::c_ulong,
+    window: libc::c_ulong,
+    irtt: libc::c_ushort,
+}
+const _: () = assert!(size_of::<RouteEntry>() == 120, "what SIOCADDRT reads");
+const ROUTE_UP: libc::c_ushort = 1; // RTF_UP
+const ROUTE_GATEWAY: libc::c_ushort = 2; // RTF_GATEWAY
 
 /// An interface by its name.
 #[derive(Debug)]
@@ -111,6 +140,31 @@ impl Interface {
         });
         // SAFETY: as above.
         unsafe { request::set_netmask(self.socket.as_raw_fd(), &raw const request) }?;
+        Ok(())
+    }
+
+    /// Sends whatever is for no network of this machine's own to `gateway`. The
+    /// route goes with the interface: it must be up.
+    pub fn set_gateway(&self, gateway: Ipv4Addr) -> io::Result<()> {
+        let mut device = self.name;
+        let route = RouteEntry {
+            pad1: 0,
+            destination: internet(Ipv4Addr::UNSPECIFIED),
+            gateway: internet(gateway),
+            netmask: internet(Ipv4Addr::UNSPECIFIED),
+            flags: ROUTE_UP | ROUTE_GATEWAY,
+            pad2: 0,
+            pad3: 0,
+            pad4: std::ptr::null_mut(),
+            metric: 0,
+            device: device.as_mut_ptr(),
+            mtu: 0,
+            window: 0,
+            irtt: 0,
+        };
+        // SAFETY: the socket is open, `route` is laid out as an rtentry, and
+        // its device is a name that ends in a zero and outlives the call.
+        unsafe { request::add_route(self.socket.as_raw_fd(), &raw const route) }?;
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 mod connections;
 mod cpus;
 pub mod generators;
-mod network;
+pub mod network;
 mod routes;
 mod secrets;
 
@@ -62,10 +62,11 @@ pub fn apply(identify: &Identify) -> Applied {
         Some(_) => Connections::Parents,
         None => Connections::Own,
     };
-    match network::become_address(identity.address, whose) {
+    match network::become_address(identity.address, identity.route.as_ref(), whose) {
         Ok(notes) => applied.notes.extend(notes),
         Err(problem) => applied.problems.push(problem),
     }
+    applied.take(network::set_resolvers(identity.route.as_ref()));
     applied.take(set_hosts(identity));
     for path in scrub {
         applied.take(secrets::scrub(Path::new(path)));

@@ -70,6 +70,9 @@ fn report(seen: &Diagnosis) {
     for problem in &seen.problems {
         println!("problem: {problem}");
     }
+    for note in &seen.notes {
+        println!("note: {note}");
+    }
     for left in &seen.leftovers {
         let fate = if left.removed {
             "removed"

@@ -33,6 +33,7 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         kernel,
         max_clones: run.max_clones,
         secrets: run.secrets,
+        network: run.network.policy(),
     };
     let wait = spinner(format!(
         "booting {}; the first time its image is built, which takes a minute",
@@ -43,7 +44,12 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
     let vm = vm?;
     match format {
         Format::Json => output::json(&vm)?,
-        Format::Text => println!("{} runs at {}", vm.name, vm.address.ip),
+        Format::Text => {
+            println!("{} runs at {}", vm.name, vm.address.ip);
+            vm.published
+                .iter()
+                .for_each(|port| println!("published {port}"));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -149,6 +155,7 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
     output::vms(std::slice::from_ref(&seen.vm));
     println!("\nepoch    {}", seen.vm.epoch);
     println!("mac      {}", seen.vm.address.mac);
+    println!("network  {}", output::network(&seen.network));
     if let Some(image) = seen.memory_image {
         println!(
             "memory   a view of an image of {} in {} layers; {} of it served in {} requests, to {} users",

@@ -2,14 +2,14 @@
 //! write into them.
 
 use forkyard_network::{Networks, Subnet};
-use forkyard_types::{Address, FamilyId, Mac, Member, VmId};
+use forkyard_types::{Address, FamilyId, Mac, Member, NetworkPolicy, VmId};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sched::{CloneFlags, unshare},
     unistd,
 };
 use std::{
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddrV4},
     os::fd::{AsFd, OwnedFd},
     time::Duration,
 };
@@ -31,10 +31,24 @@ pub struct Guest {
     tap: OwnedFd,
 }
 
-/// The first members of a new family, their ports open.
+/// The first members of a new family that is shut in, their ports open.
 pub async fn family<const N: usize>(networks: &Networks, number: u16) -> [Guest; N] {
+    family_with(networks, number, NetworkPolicy::default()).await
+}
+
+/// The same for one that may do more.
+pub async fn family_with<const N: usize>(
+    networks: &Networks,
+    number: u16,
+    policy: NetworkPolicy,
+) -> [Guest; N] {
     let family = FamilyId::random();
-    networks.create_family(family).await.expect("bridge");
+    let subnet = Subnet::of(number).expect("room");
+    let ports = networks.take_ports(&policy.publish).expect("free ports");
+    let made = networks
+        .create_family(family, subnet, &policy, Some(ports))
+        .await;
+    made.expect("a family");
     let mut guests = Vec::new();
     for member in (0..).take(N) {
         let guest = Guest::new(networks, family, number, member).await;
@@ -53,6 +67,11 @@ impl Guest {
         let vm = VmId::random();
         let tap = networks.create_tap(vm).expect("a tap");
         networks.admit(&[(vm, address)]).await.expect("admitted");
+        Self::of(vm, family, address, tap)
+    }
+
+    /// Of a tap made and admitted elsewhere.
+    pub fn of(vm: VmId, family: FamilyId, address: Address, tap: OwnedFd) -> Self {
         Self {
             vm,
             family,
@@ -70,6 +89,41 @@ impl Guest {
         send(&self.tap, frame);
     }
 
+    /// The MAC of the family's gateway, asked for as a guest would.
+    pub fn gateway(&self) -> (Mac, Ipv4Addr) {
+        let Address { ip, prefix, mac } = self.address;
+        let network = u32::from(ip) & u32::MAX << (32 - prefix);
+        let gateway = Ipv4Addr::from(network + 1);
+        self.send(&arp(mac, mac, ip, gateway));
+        let mut found = None;
+        self.waits(PATIENCE, |frame| {
+            let answers = frame.get(12..22) == Some(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2])
+                && frame.get(28..32) == Some(&gateway.octets());
+            if answers {
+                found = frame[22..28].try_into().ok().map(Mac);
+            }
+            answers
+        });
+        (found.expect("the gateway answers"), gateway)
+    }
+
+    /// Sends a datagram by way of the gateway.
+    pub fn sends_out(&self, from_port: u16, to: SocketAddrV4, payload: &[u8]) {
+        let (mac, _) = self.gateway();
+        let from = SocketAddrV4::new(self.address.ip, from_port);
+        self.send(&datagram(mac, self.address.mac, from, to, payload));
+    }
+
+    /// The next datagram to a port of this guest: who from, and what.
+    pub fn hears(&self, port: u16, within: Duration) -> Option<(SocketAddrV4, Vec<u8>)> {
+        let mut heard = None;
+        self.waits(within, |frame| {
+            heard = parse_datagram(frame, SocketAddrV4::new(self.address.ip, port));
+            heard.is_some()
+        });
+        heard
+    }
+
     pub fn receives(&self, frame: &[u8]) -> bool {
         self.waits(PATIENCE, |got| got == frame)
     }
@@ -79,7 +133,7 @@ impl Guest {
     }
 
     /// Whether such a frame arrives.
-    pub fn waits(&self, within: Duration, wanted: impl Fn(&[u8]) -> bool) -> bool {
+    pub fn waits(&self, within: Duration, wanted: impl FnMut(&[u8]) -> bool) -> bool {
         arrives(&self.tap, within, wanted)
     }
 
@@ -102,7 +156,7 @@ pub fn send(tap: &OwnedFd, frame: &[u8]) {
 }
 
 /// Whether such a frame arrives before there is nothing for so long.
-pub fn arrives(tap: &OwnedFd, within: Duration, wanted: impl Fn(&[u8]) -> bool) -> bool {
+pub fn arrives(tap: &OwnedFd, within: Duration, mut wanted: impl FnMut(&[u8]) -> bool) -> bool {
     let mut bytes = [0; 2048];
     let timeout = PollTimeout::try_from(within).expect("short");
     loop {
@@ -130,15 +184,61 @@ pub fn ipv4(to: Mac, from: Mac, source: Ipv4Addr, destination: Ipv4Addr) -> Vec<
     let mut packet = vec![0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0];
     packet.extend(source.octets());
     packet.extend(destination.octets());
-    let sum: u32 = packet
-        .chunks(2)
-        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
-        .sum();
-    let sum = !(u16::try_from((sum & 0xffff) + (sum >> 16)).expect("folded"));
+    let sum = checksum(&packet);
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
     // Ports, length, and a checksum left out.
     packet.extend([0, 9, 0, 9, 0, 26, 0, 0]);
     ethernet(to, from, 0x0800, &packet)
+}
+
+/// A UDP packet, its checksum left out.
+pub fn datagram(
+    to_mac: Mac,
+    from_mac: Mac,
+    from: SocketAddrV4,
+    to: SocketAddrV4,
+    payload: &[u8],
+) -> Vec<u8> {
+    let length = u16::try_from(payload.len() + 8).expect("short");
+    let mut packet = vec![0x45, 0];
+    packet.extend((length + 20).to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(from.ip().octets());
+    packet.extend(to.ip().octets());
+    let sum = checksum(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    for half in [from.port(), to.port(), length, 0] {
+        packet.extend(half.to_be_bytes());
+    }
+    packet.extend(payload);
+    ethernet(to_mac, from_mac, 0x0800, &packet)
+}
+
+/// Who a UDP packet to `to` is from, and its payload.
+fn parse_datagram(frame: &[u8], to: SocketAddrV4) -> Option<(SocketAddrV4, Vec<u8>)> {
+    let packet = frame.get(14..)?;
+    let half = |at: usize| Some(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?]));
+    let address = |at: usize| {
+        Some(Ipv4Addr::from(
+            <[u8; 4]>::try_from(packet.get(at..at + 4)?).ok()?,
+        ))
+    };
+    (frame.get(12..14)? == [8, 0] && *packet.first()? == 0x45 && *packet.get(9)? == 17)
+        .then_some(())?;
+    (SocketAddrV4::new(address(16)?, half(22)?) == to).then_some(())?;
+    let end = usize::from(half(2)?);
+    Some((
+        SocketAddrV4::new(address(12)?, half(20)?),
+        packet.get(28..end)?.to_vec(),
+    ))
+}
+
+fn checksum(header: &[u8]) -> u16 {
+    let sum: u32 = header
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum();
+    !(u16::try_from((sum & 0xffff) + (sum >> 16)).expect("folded"))
 }
 
 pub fn arp(from: Mac, says: Mac, source: Ipv4Addr, asks: Ipv4Addr) -> Vec<u8> {

@@ -139,7 +139,8 @@ fn guests_and_host_do_not_hear_each_other() {
             timeout(within, socket.recv(&mut [0; 64])).await.is_ok()
         };
         let guest_hears = async |within| {
-            socket.send_to(b"", (everyone, 9)).await.expect("sent");
+            // The rules may refuse it as it leaves.
+            let _ = socket.send_to(b"", (everyone, 9)).await;
             guest.waits(within, |got| got.get(26..30) == Some(&host.octets()))
         };
         assert!(!host_hears(SILENCE).await);

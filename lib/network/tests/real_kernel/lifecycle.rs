@@ -2,26 +2,31 @@
 
 use crate::guest::{Guest, alone, family, until};
 use forkyard_network::{Link, NetworkError, Networks, Subnet};
-use forkyard_types::{FamilyId, Member, VmId};
+use forkyard_types::{FamilyId, Member, NetworkPolicy, VmId};
 use nftables::{
-    helper::{DEFAULT_ARGS, DEFAULT_NFT, apply_ruleset_raw, get_current_ruleset},
+    helper::{
+        DEFAULT_ARGS, DEFAULT_NFT, NftablesError, apply_ruleset_raw, get_current_ruleset_with_args,
+    },
     schema::{NfListObject, NfObject},
 };
 
-/// The rules' table if it is there, and in it the number of members.
-fn members() -> Option<usize> {
-    let ruleset = get_current_ruleset().expect("nft lists");
-    ruleset.objects.iter().find_map(|object| {
+/// The number of members in the rules, if there are rules.
+pub fn members() -> Option<usize> {
+    let set = ["list", "set", "bridge", "forkyard", "members"];
+    let set = match get_current_ruleset_with_args(None::<&str>, set) {
+        Err(NftablesError::NftFailed { .. }) => return None,
+        other => other.expect("nft lists"),
+    };
+    set.objects.iter().find_map(|object| {
         let NfObject::ListObject(NfListObject::Set(set)) = object else {
             return None;
         };
-        let count = set.elem.as_ref().map_or(0, |members| members.len());
-        (set.table == "forkyard").then_some(count)
+        Some(set.elem.as_ref().map_or(0, |members| members.len()))
     })
 }
 
 /// The networks, once their former owner is gone.
-async fn opened() -> Networks {
+pub async fn opened() -> Networks {
     let mut networks = None;
     until(async || {
         networks = Networks::open().await.ok();
@@ -108,6 +113,11 @@ fn a_new_owner_starts_with_rules_of_its_own() {
         assert!(b.misses(&packet), "not admitted by this one");
         let admitted = networks.admit(&[(a.vm, a.address)]).await;
         admitted.expect("admitted");
+        let subnet = Subnet::of(0).expect("room");
+        let restored = networks
+            .restore_family(a.family, subnet, &NetworkPolicy::default(), None)
+            .await;
+        restored.expect("restored");
         a.send(&packet);
         assert!(b.receives(&packet), "its port is still open");
     });

@@ -1,6 +1,8 @@
 //! Family networks on real bridges and taps, each test in a network namespace
 //! of its own. Takes root.
 
+mod beyond;
 mod guest;
 mod isolation;
 mod lifecycle;
+mod many;

@@ -5,10 +5,12 @@ use super::{
     routes,
 };
 use crate::init::{Outcome, doing};
-use forkyard_sys_guest::interface::Interface;
-use forkyard_types::Address;
+use forkyard_sys_guest::{announce::announce, interface::Interface};
+use forkyard_types::{Address, Route};
 use nix::net::if_::if_nametoindex;
-use std::fs;
+use std::{fs, path::Path};
+
+const RESOLVERS: &str = "/etc/resolv.conf";
 
 /// Whose connections there may be when a VM gets its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +23,11 @@ pub enum Connections {
 
 /// Takes the address, and ends what was the parent's. What this kernel cannot
 /// do, one line each.
-pub fn become_address(address: Address, connections: Connections) -> Outcome<Vec<String>> {
+pub fn become_address(
+    address: Address,
+    route: Option<&Route>,
+    connections: Connections,
+) -> Outcome<Vec<String>> {
     let name = interface().ok_or("this VM has no network interface")?;
     let card = Interface::new(&name).map_err(doing("open the network interface"))?;
     let index = if_nametoindex(name.as_str()).map_err(doing("look the interface up"))?;
@@ -43,6 +49,10 @@ pub fn become_address(address: Address, connections: Connections) -> Outcome<Vec
     card.set_address(address.ip, address.prefix)
         .map_err(doing("set the address"))?;
     card.set_up(true).map_err(doing("bring the network up"))?;
+    if let Some(route) = route {
+        card.set_gateway(route.gateway)
+            .map_err(doing("set the way out"))?;
+    }
     Interface::new("lo")
         .and_then(|lo| lo.set_up(true))
         .map_err(doing("bring the loopback up"))?;
@@ -51,6 +61,37 @@ pub fn become_address(address: Address, connections: Connections) -> Outcome<Vec
         notes.push(format!("a route was not made again: {error}"));
     }
     Ok(notes)
+}
+
+/// Whom to ask for names. Written anew for those that the family has.
+pub fn set_resolvers(route: Option<&Route>) -> Outcome {
+    let resolvers = route.map(|route| route.resolvers.as_slice());
+    let lines: String = resolvers
+        .unwrap_or_default()
+        .iter()
+        .map(|resolver| format!("nameserver {resolver}\n"))
+        .collect();
+    let path = Path::new(RESOLVERS);
+    if lines.is_empty() || fs::read_to_string(path).is_ok_and(|old| old == lines) {
+        return Ok(());
+    }
+    // A link, as a rule, to what some service would write if it ran.
+    if path.is_symlink() {
+        fs::remove_file(path).map_err(doing("replace /etc/resolv.conf"))?;
+    }
+    fs::write(path, lines).map_err(doing("write /etc/resolv.conf"))
+}
+
+/// Tells the neighbours, now that they can hear, where this VM is.
+pub fn announce_address(address: Address) {
+    let said = match interface() {
+        Some(name) => announce(&name, address.mac.0, address.ip),
+        None => return,
+    };
+    // They ask, then; it takes a second longer at worst.
+    if let Err(error) = said {
+        eprintln!("forkyard-guest: address not announced: {error}");
+    }
 }
 
 /// The first interface that is a device and not made of software.

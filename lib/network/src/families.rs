@@ -1,0 +1,184 @@
+//! Families as a whole: their bridges, what may leave them, which ports lead to
+//! them, from their founding to their end.
+
+use crate::{
+    NetworkError, Networks, Ports, Subnet, family_rules::Family, names::Link, refused, resolvers,
+    silence,
+};
+use forkyard_types::{FamilyId, NetworkPolicy, Route};
+use nix::net::if_::if_nametoindex;
+use rtnetlink::LinkBridge;
+use std::{
+    collections::BTreeMap,
+    fs, mem,
+    net::Ipv4Addr,
+    sync::{MutexGuard, PoisonError},
+};
+
+/// A family's rules, and the ports of the host that are taken for them.
+pub(crate) type InForce = (Family, Ports);
+
+impl Networks {
+    /// Makes a family's bridge and puts its rules in force. The host has an
+    /// address on it only if the family's packets are to go anywhere else.
+    /// Without ports, nothing is published: its founder is not there.
+    pub async fn create_family(
+        &self,
+        family: FamilyId,
+        subnet: Subnet,
+        policy: &NetworkPolicy,
+        ports: Option<Ports>,
+    ) -> Result<(), NetworkError> {
+        let name = Link::Bridge(family).name();
+        let bridge = LinkBridge::new(&name)
+            .forward_delay(0)
+            .mcast_snooping(false)
+            // Or a guest could say, in frames that a bridge keeps to itself
+            // before it asks the rules, that it is where a sibling is.
+            .no_linklocal_learn(true)
+            .build();
+        let made = self.netlink.link().add(bridge).execute().await;
+        made.map_err(|source| refused("create", &name, source))?;
+        silence(&name);
+        if policy.is_routed() {
+            self.join(&name, subnet.gateway()).await?;
+        }
+        self.put_in_force(family, subnet, policy, ports).await
+    }
+
+    /// Puts a family's rules in force again whose bridge an earlier daemon made,
+    /// as far as it is there; without ports, nothing is published any more.
+    pub async fn restore_family(
+        &self,
+        family: FamilyId,
+        subnet: Subnet,
+        policy: &NetworkPolicy,
+        ports: Option<Ports>,
+    ) -> Result<(), NetworkError> {
+        match if_nametoindex(Link::Bridge(family).name().as_str()) {
+            Ok(_) => self.put_in_force(family, subnet, policy, ports).await,
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Gives the host its address on a bridge.
+    async fn join(&self, bridge: &str, gateway: Ipv4Addr) -> Result<(), NetworkError> {
+        // Asked for another of its addresses, it must not answer here; and what
+        // programs on it send from the loopback may leave here, disguised.
+        set(bridge, "arp_ignore", "1")?;
+        set(bridge, "route_localnet", "1")?;
+        let Ok(index) = if_nametoindex(bridge) else {
+            return Err(NetworkError::NoLink {
+                link: bridge.to_owned(),
+            });
+        };
+        let added = self
+            .netlink
+            .address()
+            .add(index, gateway.into(), Subnet::PREFIX)
+            .execute()
+            .await;
+        added.map_err(|source| refused("give an address to", bridge, source))
+    }
+
+    async fn put_in_force(
+        &self,
+        id: FamilyId,
+        subnet: Subnet,
+        policy: &NetworkPolicy,
+        ports: Option<Ports>,
+    ) -> Result<(), NetworkError> {
+        let published = match ports {
+            Some(_) => policy.publish.clone(),
+            None => Vec::new(),
+        };
+        let family = Family {
+            id,
+            subnet,
+            policy: policy.clone(),
+            published,
+            resolvers: resolvers::find(),
+        };
+        if policy.is_routed() {
+            self.forwarding.need(id).await?;
+        }
+        let install = family.install();
+        // Noted first: what may be in force is to be removed.
+        let ports = ports.unwrap_or_default();
+        self.families().insert(id, (family, ports));
+        let installed = self.nft.run(install).await;
+        if installed.is_err() {
+            self.families().remove(&id);
+        }
+        installed
+    }
+
+    /// What a family's VMs must know of the way out, if there is one.
+    pub fn route(&self, family: FamilyId) -> Option<Route> {
+        self.families().get(&family)?.0.route()
+    }
+
+    /// What a family may do, its ports as far as they are still published.
+    pub fn policy(&self, family: FamilyId) -> NetworkPolicy {
+        let families = self.families();
+        let Some((family, _)) = families.get(&family) else {
+            return NetworkPolicy::default();
+        };
+        NetworkPolicy {
+            publish: family.published.clone(),
+            ..family.policy.clone()
+        }
+    }
+
+    /// Closes the ports that lead to a family's founder, which has ended.
+    pub async fn unpublish(&self, family: FamilyId) -> Result<(), NetworkError> {
+        let (commands, ports) = {
+            let mut families = self.families();
+            let Some((family, ports)) = families.get_mut(&family) else {
+                return Ok(());
+            };
+            let commands = family.unpublish();
+            family.published.clear();
+            (commands, mem::take(ports))
+        };
+        if commands.is_empty() {
+            return Ok(());
+        }
+        let closed = self.nft.run(commands).await;
+        drop(ports);
+        closed
+    }
+
+    /// Whether packets are passed on by this host because a family needs it.
+    pub async fn turned_forwarding_on(&self) -> Result<bool, NetworkError> {
+        self.forwarding.is_ours().await
+    }
+
+    /// Whether the host knows of a resolver that guests can reach.
+    pub fn has_resolvers(&self) -> bool {
+        !resolvers::find().is_empty()
+    }
+
+    /// Removes a family's rules and its bridge, as far as they are there.
+    pub async fn remove_family(&self, family: FamilyId) -> Result<(), NetworkError> {
+        let gone = self.families().remove(&family);
+        let rules = match &gone {
+            Some((rules, _)) => self.nft.run(rules.remove()).await,
+            None => Ok(()),
+        };
+        // What fails does not keep the rest.
+        let bridge = self.remove_link(Link::Bridge(family)).await;
+        let forwarding = self.forwarding.release(family).await;
+        rules.and(bridge).and(forwarding)
+    }
+
+    pub(crate) fn families(&self) -> MutexGuard<'_, BTreeMap<FamilyId, InForce>> {
+        self.families.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Changes how the host speaks IPv4 on an interface.
+fn set(link: &str, setting: &str, value: &str) -> Result<(), NetworkError> {
+    let path = format!("/proc/sys/net/ipv4/conf/{link}/{setting}");
+    fs::write(&path, value).map_err(|source| NetworkError::Setting { path, source })
+}

@@ -1,0 +1,54 @@
+//! `nft`, one at a time, each run one transaction: all of it or nothing.
+
+use crate::NetworkError;
+use nftables::helper::{DEFAULT_ARGS, DEFAULT_NFT, apply_ruleset_raw};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::OwnedMutexGuard;
+
+/// The right to run `nft`, for whoever's turn it is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Nft(Arc<tokio::sync::Mutex<()>>);
+
+/// Held for as long as an `nft` runs, also by one whose caller has gone.
+pub(crate) type Turn = OwnedMutexGuard<()>;
+
+impl Nft {
+    pub(crate) async fn turn(&self) -> Turn {
+        self.0.clone().lock_owned().await
+    }
+
+    /// Carries out what a file of this program says.
+    pub(crate) async fn run_text(&self, commands: &str) -> Result<(), NetworkError> {
+        let commands: Value =
+            serde_json::from_str(commands).map_err(|source| NetworkError::Rules { source })?;
+        apply(self.turn().await, &commands).await.1
+    }
+
+    /// Carries commands out, in the form of libnftables-json(5).
+    pub(crate) async fn run(&self, commands: Vec<Value>) -> Result<(), NetworkError> {
+        apply(self.turn().await, &json!({ "nftables": commands }))
+            .await
+            .1
+    }
+}
+
+/// Runs `nft`, on a thread that may block. Goes on to its end if cancelled.
+pub(crate) async fn apply(
+    turn: Turn,
+    rules: &(impl Serialize + Sync),
+) -> (Turn, Result<(), NetworkError>) {
+    let rules = match serde_json::to_string(rules) {
+        Ok(rules) => rules,
+        Err(source) => return (turn, Err(NetworkError::Rules { source })),
+    };
+    let run = move || {
+        let done = apply_ruleset_raw(&rules, DEFAULT_NFT, DEFAULT_ARGS);
+        (turn, done.map(drop).map_err(NetworkError::from))
+    };
+    match tokio::task::spawn_blocking(run).await {
+        Ok(outcome) => outcome,
+        Err(broke) => std::panic::resume_unwind(broke.into_panic()),
+    }
+}

@@ -1,0 +1,38 @@
+//! What goes beyond the families' networks: one nftables table of family ip.
+//!
+//! ```text
+//! forward    between bridges: never. From a bridge or to one: the family's
+//!            chain decides (`ways_out`, `ways_in`); a family without is shut in
+//! to_host    from a bridge: answers to connections of the host's own that
+//!            were led to a founder, nothing else
+//! from_host  to a bridge: the like
+//! lead       to a published port of the host, from outside or the host itself
+//! disguise   as the host, whatever leaves; as the gateway, what a program on
+//!            the host sends from its loopback
+//! ```
+//!
+//! Kernels that show bridged frames to this table as well (br_netfilter) show
+//! it those between siblings: the set `siblings` lets them pass.
+//!
+//! Packets of others are not looked at. A table of others that drops what it
+//! does not know drops ours, too: no table can undo another's drop.
+
+use crate::{NetworkError, nft::Nft, rules};
+use serde_json::json;
+
+/// As `nft -j` reads it. Replaces what an earlier daemon left, at one stroke;
+/// connections under way wait until their family's rules are back.
+const ROUTES: &str = include_str!("routes.json");
+
+/// Puts the table in force, with no family.
+pub(crate) async fn enforce(nft: &Nft) -> Result<(), NetworkError> {
+    nft.run_text(ROUTES).await
+}
+
+/// Removes it, and all families' rules with it.
+pub(crate) async fn lift(nft: &Nft) -> Result<(), NetworkError> {
+    let table = json!({"table": {"family": "ip", "name": rules::TABLE}});
+    // Added first, so that removing what is not there is no error.
+    nft.run(vec![json!({ "add": table }), json!({ "delete": table })])
+        .await
+}

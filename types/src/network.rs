@@ -1,0 +1,358 @@
+//! What a family may do on the network, in the words its owner uses: the same
+//! on the command line, in JSON and in the records.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, net::Ipv4Addr, str::FromStr};
+
+/// What a family's VMs may do beyond talking to each other. Its founder's
+/// owner decides; clones have it from there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkPolicy {
+    /// Whether there is a way out.
+    pub out: WayOut,
+    /// All that may be reached; if empty, whatever is no private network.
+    pub allow: Vec<Allow>,
+    /// Most that each VM may send out, and most that it may receive from there.
+    pub rate: Option<BitRate>,
+    /// Ports of the host that lead to the founder.
+    pub publish: Vec<Publish>,
+}
+
+impl NetworkPolicy {
+    /// Whether packets of the family go beyond its own network at all.
+    pub fn is_routed(&self) -> bool {
+        self.out == WayOut::Nat || !self.publish.is_empty()
+    }
+}
+
+/// Whether a family's VMs may open connections to the outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WayOut {
+    /// They may not.
+    #[default]
+    None,
+    /// They may, as if the host did.
+    Nat,
+}
+
+/// Why a word is no network, rate or port.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{word:?}: wanted {wanted}")]
+pub struct BadWord {
+    word: String,
+    wanted: &'static str,
+}
+
+/// A destination: an address or a network, and a port of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Allow {
+    network: Ipv4Addr,
+    prefix: u8,
+    port: Option<u16>,
+}
+
+impl Allow {
+    /// The network's address: no bit is set that is not of its prefix.
+    pub fn network(self) -> Ipv4Addr {
+        self.network
+    }
+
+    /// Length of the network's prefix, 32 at most.
+    pub fn prefix(self) -> u8 {
+        self.prefix
+    }
+
+    /// The one port meant, of TCP and UDP; if none, all of it.
+    pub fn port(self) -> Option<u16> {
+        self.port
+    }
+}
+
+impl FromStr for Allow {
+    type Err = BadWord;
+
+    fn from_str(word: &str) -> Result<Self, BadWord> {
+        let parse = || {
+            let (network, port) = match word.rsplit_once(':') {
+                Some((network, port)) => (network, Some(port_of(port)?)),
+                None => (word, None),
+            };
+            let (address, prefix) = match network.split_once('/') {
+                Some((address, prefix)) => (address, prefix.parse().ok()?),
+                None => (network, 32),
+            };
+            let address: Ipv4Addr = address.parse().ok()?;
+            let host_bits = match prefix {
+                0 => u32::MAX,
+                1..=31 => u32::MAX >> prefix,
+                32 => 0,
+                33.. => return None,
+            };
+            (u32::from(address) & host_bits == 0).then_some(Self {
+                network: address,
+                prefix,
+                port,
+            })
+        };
+        parse().ok_or_else(|| BadWord {
+            word: word.to_owned(),
+            wanted: "a network as 192.0.2.0/24, or an address, and :PORT if one is meant",
+        })
+    }
+}
+
+impl fmt::Display for Allow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.prefix)?;
+        match self.port {
+            Some(port) => write!(f, ":{port}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Bits a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct BitRate(u64);
+
+impl BitRate {
+    /// Less would not carry a packet a second; more, nothing here measures.
+    const BOUNDS: std::ops::RangeInclusive<u64> = 16_000..=100_000_000_000;
+    const UNITS: [(&'static str, u64); 4] = [
+        ("gbit", 1_000_000_000),
+        ("mbit", 1_000_000),
+        ("kbit", 1_000),
+        ("bit", 1),
+    ];
+
+    /// As bytes a second.
+    pub fn bytes(self) -> u64 {
+        self.0 / 8
+    }
+}
+
+impl FromStr for BitRate {
+    type Err = BadWord;
+
+    fn from_str(word: &str) -> Result<Self, BadWord> {
+        let parse = || {
+            let (number, unit) = Self::UNITS
+                .iter()
+                .find_map(|(name, unit)| Some((word.strip_suffix(name)?, unit)))?;
+            let number: u64 = number.parse().ok()?;
+            let bits = number.checked_mul(*unit)?;
+            Self::BOUNDS.contains(&bits).then_some(Self(bits))
+        };
+        parse().ok_or_else(|| BadWord {
+            word: word.to_owned(),
+            wanted: "a rate as 10mbit: bit, kbit, mbit or gbit, from 16kbit to 100gbit",
+        })
+    }
+}
+
+impl fmt::Display for BitRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |(_, unit): &&(&str, u64)| self.0.is_multiple_of(*unit);
+        let (name, unit) = Self::UNITS.iter().find(fits).unwrap_or(&("bit", 1));
+        write!(f, "{}{name}", self.0 / unit)
+    }
+}
+
+/// What ports are numbered for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+/// A port of the host that leads to one of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Publish {
+    /// The host's address; every one of them if none is given.
+    pub address: Option<Ipv4Addr>,
+    /// The host's port.
+    pub port: u16,
+    /// The guest's port.
+    pub guest_port: u16,
+    /// Of which transport.
+    pub transport: Transport,
+}
+
+impl Publish {
+    /// Whether both want the same port of the same address.
+    pub fn overlaps(self, other: Self) -> bool {
+        let same_address = match (self.address, other.address) {
+            (Some(a), Some(b)) => a == b,
+            (None, _) | (_, None) => true,
+        };
+        same_address && self.port == other.port && self.transport == other.transport
+    }
+}
+
+impl FromStr for Publish {
+    type Err = BadWord;
+
+    fn from_str(word: &str) -> Result<Self, BadWord> {
+        let parse = || {
+            let (ports, transport) = match word.split_once('/') {
+                None | Some((_, "tcp")) => (word.trim_end_matches("/tcp"), Transport::Tcp),
+                Some((ports, "udp")) => (ports, Transport::Udp),
+                Some(_) => return None,
+            };
+            let (rest, guest_port) = ports.rsplit_once(':')?;
+            let (address, port) = match rest.split_once(':') {
+                Some((address, port)) => (Some(address.parse().ok()?), port),
+                None => (None, rest),
+            };
+            Some(Self {
+                address: address.filter(|address: &Ipv4Addr| !address.is_unspecified()),
+                port: port_of(port)?,
+                guest_port: port_of(guest_port)?,
+                transport,
+            })
+        };
+        parse().ok_or_else(|| BadWord {
+            word: word.to_owned(),
+            wanted: "[ADDRESS:]PORT:GUESTPORT, and /udp if not TCP is meant",
+        })
+    }
+}
+
+impl fmt::Display for Publish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(address) = self.address {
+            write!(f, "{address}:")?;
+        }
+        write!(f, "{}:{}/{}", self.port, self.guest_port, self.transport)
+    }
+}
+
+fn port_of(word: &str) -> Option<u16> {
+    word.parse().ok().filter(|port| *port != 0)
+}
+
+macro_rules! as_text {
+    ($($name:ty),*) => {$(
+        impl TryFrom<String> for $name {
+            type Error = BadWord;
+
+            fn try_from(word: String) -> Result<Self, BadWord> {
+                word.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(value: $name) -> Self {
+                value.to_string()
+            }
+        }
+    )*};
+}
+as_text!(Allow, BitRate, Publish);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn words_mean_what_their_help_says() {
+        let allow: Allow = "192.0.2.0/24:443".parse().expect("a network and a port");
+        assert_eq!(
+            (allow.network(), allow.prefix(), allow.port()),
+            (Ipv4Addr::new(192, 0, 2, 0), 24, Some(443))
+        );
+        let all: Allow = "0.0.0.0/0".parse().expect("everything");
+        assert_eq!((all.prefix(), all.port()), (0, None));
+        let one: Allow = "192.0.2.7".parse().expect("an address");
+        assert_eq!(one.prefix(), 32);
+        assert_eq!("10mbit".parse().map(BitRate::bytes), Ok(1_250_000));
+        let publish: Publish = "127.0.0.1:8080:80".parse().expect("a port");
+        assert_eq!(
+            (publish.address, publish.port, publish.guest_port),
+            (Some(Ipv4Addr::LOCALHOST), 8080, 80)
+        );
+        let any: Publish = "0.0.0.0:53:5353/udp".parse().expect("a port");
+        assert_eq!((any.address, any.transport), (None, Transport::Udp));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for word in [
+            "",
+            "x",
+            "192.0.2.1/24",
+            "1.2.3.4/33",
+            "1.2.3.4:0",
+            "1.2.3.4/8/8",
+            "::1",
+        ] {
+            assert!(word.parse::<Allow>().is_err(), "{word}");
+        }
+        for word in [
+            "",
+            "10",
+            "mbit",
+            "-1mbit",
+            "1bit",
+            "1000gbit",
+            "99999999999999999999bit",
+        ] {
+            assert!(word.parse::<BitRate>().is_err(), "{word}");
+        }
+        for word in [
+            "",
+            "80",
+            "80:0",
+            "0:80",
+            "80:80/sctp",
+            "80:80/tcp/tcp",
+            "a:80:80",
+            "1:2:3:4",
+        ] {
+            assert!(word.parse::<Publish>().is_err(), "{word}");
+        }
+    }
+
+    #[test]
+    fn an_address_overlaps_with_itself_and_with_all() {
+        let [all, one, two, udp] = ["80:1", "10.0.0.1:80:2", "10.0.0.2:80:2", "80:1/udp"]
+            .map(|word| word.parse::<Publish>().expect("a port"));
+        assert!(all.overlaps(one) && one.overlaps(all) && one.overlaps(one));
+        assert!(!one.overlaps(two) && !all.overlaps(udp));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_understood_is_written_so_that_it_is_understood_again(
+            word in "([0-9]{1,3}\\.){0,3}[0-9]{1,3}[/:0-9]{0,4}(:[0-9]{1,5}){0,2}(/udp|/tcp|[gmk]?bit)?"
+        ) {
+            if let Ok(allow) = word.parse::<Allow>() {
+                prop_assert_eq!(allow.to_string().parse(), Ok(allow));
+            }
+            if let Ok(rate) = word.parse::<BitRate>() {
+                prop_assert_eq!(rate.to_string().parse(), Ok(rate));
+            }
+            if let Ok(publish) = word.parse::<Publish>() {
+                prop_assert_eq!(publish.to_string().parse(), Ok(publish));
+            }
+        }
+    }
+}
