@@ -48,6 +48,14 @@ pub enum NetworkError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// DHCP cannot be answered on a family's bridge.
+    #[error("cannot answer DHCP on {link}")]
+    Dhcp {
+        /// The bridge.
+        link: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// A setting of the kernel cannot be read or changed.
     #[error("cannot read or change {path}")]
     Setting {
@@ -103,9 +111,10 @@ impl NetworkError {
             Self::Tap { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 Some("/dev/net/tun is missing: load the kernel module tun")
             }
-            Self::Tap { source, .. } | Self::Netlink { source } | Self::Setting { source, .. } => {
-                privilege(source)
-            }
+            Self::Tap { source, .. }
+            | Self::Netlink { source }
+            | Self::Dhcp { source, .. }
+            | Self::Setting { source, .. } => privilege(source),
             Self::Port { .. } if self.is_conflict() => {
                 Some("another VM or a program on the host has it: choose another port")
             }

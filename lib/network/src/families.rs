@@ -2,8 +2,8 @@
 //! them, from their founding to their end.
 
 use crate::{
-    NetworkError, Networks, Ports, Subnet, family_rules::Family, names::Link, refused, resolvers,
-    silence,
+    NetworkError, Networks, Ports, Subnet, dhcp::Service, family_rules::Family, names::Link,
+    refused, resolvers, silence,
 };
 use forkyard_types::{FamilyId, NetworkPolicy, Route};
 use nix::net::if_::if_nametoindex;
@@ -15,8 +15,14 @@ use std::{
     sync::{MutexGuard, PoisonError},
 };
 
-/// A family's rules, and the ports of the host that are taken for them.
-pub(crate) type InForce = (Family, Ports);
+/// A family whose rules are in force, and what serves it.
+#[derive(Debug)]
+pub(crate) struct InForce {
+    rules: Family,
+    ports: Ports,
+    /// None where somebody else has taken DHCP for every interface.
+    _dhcp: Option<Service>,
+}
 
 impl Networks {
     /// Makes a family's bridge and puts its rules in force. The host has an
@@ -104,8 +110,12 @@ impl Networks {
         }
         let install = family.install();
         // Noted first: what may be in force is to be removed.
-        let ports = ports.unwrap_or_default();
-        self.families().insert(id, (family, ports));
+        let in_force = InForce {
+            _dhcp: answer_dhcp(&family),
+            rules: family,
+            ports: ports.unwrap_or_default(),
+        };
+        self.families().insert(id, in_force);
         let installed = self.nft.run(install).await;
         if installed.is_err() {
             self.families().remove(&id);
@@ -115,18 +125,18 @@ impl Networks {
 
     /// What a family's VMs must know of the way out, if there is one.
     pub fn route(&self, family: FamilyId) -> Option<Route> {
-        self.families().get(&family)?.0.route()
+        self.families().get(&family)?.rules.route()
     }
 
     /// What a family may do, its ports as far as they are still published.
     pub fn policy(&self, family: FamilyId) -> NetworkPolicy {
         let families = self.families();
-        let Some((family, _)) = families.get(&family) else {
+        let Some(InForce { rules, .. }) = families.get(&family) else {
             return NetworkPolicy::default();
         };
         NetworkPolicy {
-            publish: family.published.clone(),
-            ..family.policy.clone()
+            publish: rules.published.clone(),
+            ..rules.policy.clone()
         }
     }
 
@@ -134,12 +144,12 @@ impl Networks {
     pub async fn unpublish(&self, family: FamilyId) -> Result<(), NetworkError> {
         let (commands, ports) = {
             let mut families = self.families();
-            let Some((family, ports)) = families.get_mut(&family) else {
+            let Some(family) = families.get_mut(&family) else {
                 return Ok(());
             };
-            let commands = family.unpublish();
-            family.published.clear();
-            (commands, mem::take(ports))
+            let commands = family.rules.unpublish();
+            family.rules.published.clear();
+            (commands, mem::take(&mut family.ports))
         };
         if commands.is_empty() {
             return Ok(());
@@ -163,7 +173,7 @@ impl Networks {
     pub async fn remove_family(&self, family: FamilyId) -> Result<(), NetworkError> {
         let gone = self.families().remove(&family);
         let rules = match &gone {
-            Some((rules, _)) => self.nft.run(rules.remove()).await,
+            Some(family) => self.nft.run(family.rules.remove()).await,
             None => Ok(()),
         };
         // What fails does not keep the rest.
@@ -174,6 +184,21 @@ impl Networks {
 
     pub(crate) fn families(&self) -> MutexGuard<'_, BTreeMap<FamilyId, InForce>> {
         self.families.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Guests with the agent do without.
+fn answer_dhcp(family: &Family) -> Option<Service> {
+    let bridge = Link::Bridge(family.id).name();
+    match Service::start(&bridge, family.subnet, family.route()) {
+        Ok(service) => Some(service),
+        Err(error) => {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "guests without the agent will not learn their addresses"
+            );
+            None
+        }
     }
 }
 

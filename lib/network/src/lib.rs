@@ -20,6 +20,7 @@
 //! routes   packets between a bridge and elsewhere; `family_rules`: one family's part
 //! ```
 
+mod dhcp;
 mod error;
 mod families;
 mod family_rules;

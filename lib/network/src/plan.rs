@@ -56,6 +56,13 @@ impl Subnet {
         FIRST + u32::from(self.0) * SIZE
     }
 
+    /// Whose MAC this is on it: `address`, turned round.
+    pub fn holder(self, mac: Mac) -> Option<Address> {
+        let [.., m1, m0] = mac.0;
+        let address = self.address(Member(u16::from_be_bytes([m1, m0])))?;
+        (address.mac == mac).then_some(address)
+    }
+
     fn place(self, member: u16) -> Address {
         let ip = self.first() + u32::from(member + BEFORE);
         let ([f1, f0], [m1, m0]) = (self.0.to_be_bytes(), member.to_be_bytes());
@@ -86,6 +93,10 @@ mod tests {
             prop_assert!(ip > network + 1 && ip < network + SIZE - 1);
             prop_assert!(address.ip.is_private());
             prop_assert_eq!(address.mac.0[0] & 0b11, 0b10, "local, and of one station");
+            for other in [family, family ^ 1] {
+                let holder = Subnet::of(other).and_then(|subnet| subnet.holder(address.mac));
+                prop_assert_eq!(holder, (other == family).then_some(address));
+            }
         }
 
         #[test]

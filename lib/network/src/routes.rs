@@ -4,7 +4,7 @@
 //! forward    between bridges: never. From a bridge or to one: the family's
 //!            chain decides (`ways_out`, `ways_in`); a family without is shut in
 //! to_host    from a bridge: answers to connections of the host's own that
-//!            were led to a founder, nothing else
+//!            were led to a founder, and DHCP; nothing else
 //! from_host  to a bridge: the like
 //! lead       to a published port of the host, from outside or the host itself
 //! disguise   as the host, whatever leaves; as the gateway, what a program on

@@ -2,10 +2,16 @@
 //!
 //! A frame from a tap of ours passes if (tap, source MAC, source IPv4) is in
 //! the set `members`, for IPv4 and ARP alike; whatever else a guest sends is
-//! dropped, forged or of another protocol. Between a tap and the host itself
+//! dropped, forged or of another protocol; but one that does not know its
+//! address yet may ask the host for it by DHCP, from its own MAC (the set
+//! `stations`), ten times a second at most, unheard by its siblings, none of
+//! whom can answer in the host's place. Between a tap and the host itself
 //! nothing passes, in either direction, unless the family is in the set
 //! `routed`; what of that goes where is the routes' to say. Interfaces of
 //! others are not looked at.
+//!
+//! Where br_netfilter shows frames between guests to IPv4's rules, it skips what
+//! comes at the same priority as itself, 0: `between_guests` comes before.
 //!
 //! A deletion takes the kernel 15 ms and more, however many it is of: whoever
 //! is dismissed while another `nft` runs goes together with all who wait.
@@ -29,7 +35,8 @@ use std::{
 };
 
 pub(crate) const TABLE: &str = "forkyard";
-const SET: &str = "members";
+const MEMBERS: &str = "members";
+const STATIONS: &str = "stations";
 /// As `nft -j` reads it; see nftables-json(5), and `nft list table bridge
 /// forkyard` for the same in its own words. Replaces what an earlier daemon
 /// left, at one stroke.
@@ -70,7 +77,7 @@ impl Rules {
         let turn = self.nft.turn().await;
         self.permits().given.extend(members.iter().copied());
         let mut batch = Batch::new();
-        batch.add(elements(members));
+        elements(members).into_iter().for_each(|e| batch.add(e));
         apply(turn, &batch.to_nftables()).await.1
     }
 
@@ -91,8 +98,8 @@ impl Rules {
         let mut batch = Batch::new();
         // Added first: to delete what is not there would fail, and an admission
         // may have failed before.
-        batch.add(elements(&revoked));
-        batch.delete(elements(&revoked));
+        elements(&revoked).into_iter().for_each(|e| batch.add(e));
+        elements(&revoked).into_iter().for_each(|e| batch.delete(e));
         // The turn ends after this: who is next must find what was not done.
         let (_turn, done) = apply(turn, &batch.to_nftables()).await;
         if done.is_err() {
@@ -124,24 +131,28 @@ impl Rules {
     }
 }
 
-fn elements(permits: &[Permit]) -> NfListObject<'static> {
-    NfListObject::Element(Element {
-        family: NfFamily::Bridge,
-        table: TABLE.into(),
-        name: SET.into(),
-        elem: permits.iter().map(element).collect(),
-    })
-}
-
-fn element((vm, address): &Permit) -> Expression<'static> {
-    let words = [
-        Link::Tap(*vm).name(),
-        address.mac.to_string(),
-        address.ip.to_string(),
-    ];
-    let words = words
-        .into_iter()
-        .map(|word| Expression::String(word.into()))
-        .collect();
-    Expression::Named(NamedExpression::Concat(words))
+/// Of both sets: as whom a tap may speak, and as whom it may ask who it is.
+fn elements(permits: &[Permit]) -> [NfListObject<'static>; 2] {
+    let of = |set: &'static str, words: fn(&Permit) -> Vec<String>| {
+        let element = |permit| {
+            let words = words(permit).into_iter();
+            let words = words.map(|word| Expression::String(word.into())).collect();
+            Expression::Named(NamedExpression::Concat(words))
+        };
+        NfListObject::Element(Element {
+            family: NfFamily::Bridge,
+            table: TABLE.into(),
+            name: set.into(),
+            elem: permits.iter().map(element).collect(),
+        })
+    };
+    [
+        of(MEMBERS, |(vm, address)| {
+            let tap = Link::Tap(*vm).name();
+            vec![tap, address.mac.to_string(), address.ip.to_string()]
+        }),
+        of(STATIONS, |(vm, address)| {
+            vec![Link::Tap(*vm).name(), address.mac.to_string()]
+        }),
+    ]
 }

@@ -1,14 +1,15 @@
 //! What passes and what does not.
 
 use crate::guest::{
-    BROADCAST, Guest, PATIENCE, SILENCE, alone, arp, arrives, ethernet, family, ipv4, send, tagged,
+    BROADCAST, Guest, PATIENCE, SILENCE, alone, arp, arrives, datagram, ethernet, family, ipv4,
+    send, tagged,
 };
 use forkyard_network::Link;
-use forkyard_types::{FamilyId, Mac};
+use forkyard_types::{Address, FamilyId, Mac};
 use futures::TryStreamExt;
 use nix::net::if_::if_nametoindex;
 use rtnetlink::{Handle, LinkBridge, LinkUnspec, packet_route::link::LinkAttribute};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use tokio::{net::UdpSocket, time::timeout};
 
 #[test]
@@ -148,6 +149,59 @@ fn guests_and_host_do_not_hear_each_other() {
         networks.remove_rules().await.expect("removed");
         assert!(host_hears(PATIENCE).await, "or this test proves nothing");
         assert!(guest_hears(PATIENCE).await, "or this test proves nothing");
+    });
+}
+
+/// Port 68 to 67, by which one that knows nothing of itself asks everybody.
+fn question(mac: Mac, chaddr: Mac) -> Vec<u8> {
+    let mut payload = vec![1, 1, 6, 0, 0, 0, 0, 7];
+    payload.resize(28, 0);
+    payload.extend(chaddr.0);
+    payload.resize(236, 0);
+    payload.extend([99, 130, 83, 99, 53, 1, 1, 255]);
+    let from = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68);
+    let to = SocketAddrV4::new(Ipv4Addr::BROADCAST, 67);
+    datagram(BROADCAST, mac, from, to, &payload)
+}
+
+/// The address that an answer to such a question offers.
+fn is_offer_of(address: Address) -> impl Fn(&[u8]) -> bool {
+    move |frame| {
+        frame.get(34..38) == Some(&[0, 67, 0, 68])
+            && frame.get(58..62) == Some(&address.ip.octets())
+            && frame.get(70..76) == Some(&address.mac.0)
+    }
+}
+
+#[test]
+fn a_guest_without_the_agent_learns_its_address_and_no_sibling_can_ask_or_answer_for_it() {
+    alone(|networks| async move {
+        let [a, b] = family(&networks, 0).await;
+        let ask = async |guest: &Guest, question: &[u8]| {
+            guest.send(question);
+            // The answer is this test's own thread's to give.
+            tokio::time::sleep(SILENCE).await;
+        };
+        ask(&a, &question(a.address.mac, a.address.mac)).await;
+        assert!(a.waits(PATIENCE, is_offer_of(a.address)));
+        // The answer went to everybody.
+        b.waits(SILENCE, |_| false);
+        ask(&b, &question(a.address.mac, a.address.mac)).await;
+        assert!(!b.waits(SILENCE, is_offer_of(a.address)), "another's MAC");
+        let asked = question(a.address.mac, a.address.mac);
+        a.send(&asked);
+        assert!(b.misses(&asked), "the question is the host's to hear");
+        let from = SocketAddrV4::new(b.address.ip, 67);
+        let to = SocketAddrV4::new(Ipv4Addr::BROADCAST, 68);
+        let rogue = datagram(
+            BROADCAST,
+            b.address.mac,
+            from,
+            to,
+            b"a rogue server's lie, sixty bytes",
+        );
+        b.send(&rogue);
+        assert!(a.misses(&rogue));
     });
 }
 
