@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
 /// Life of a VM as its owner sees it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VmState {
@@ -26,6 +27,7 @@ pub enum VmState {
 
 /// `POST /v1/vms/{id}/checkpoint`: keep the present instant of a running VM.
 /// It is a VM by itself, in the state `checkpoint`, that can be forked.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointRequest {
@@ -38,6 +40,7 @@ pub struct CheckpointRequest {
 }
 
 /// `POST /v1/vms`: boot a VM.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunRequest {
@@ -80,6 +83,7 @@ fn default_memory_mib() -> u64 {
 }
 
 /// A VM.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VmView {
     /// Its id.
@@ -118,6 +122,7 @@ pub struct VmView {
 }
 
 /// `POST /v1/vms/{id}/fork`: fork a running VM.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForkRequest {
@@ -135,6 +140,7 @@ pub struct ForkRequest {
 }
 
 /// What a fork spares.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForkMode {
@@ -148,6 +154,7 @@ pub enum ForkMode {
 }
 
 /// Answer to a fork: one entry a clone, each a VM or the reason there is none.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ForkResponse {
     /// The fork.
@@ -159,6 +166,7 @@ pub struct ForkResponse {
 }
 
 /// What became of one clone.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CloneResult {
@@ -170,6 +178,7 @@ pub enum CloneResult {
 
 /// Where the time of one fork went. Times in microseconds from the request
 /// unless said otherwise.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ForkReport {
     /// Until every shell was there (0 if all were warm).
@@ -211,6 +220,7 @@ pub struct ForkReport {
 }
 
 /// `GET /v1/vms/{id}/inspect`: where a VM's bytes are.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VmInspect {
     /// The VM.
@@ -234,6 +244,7 @@ pub struct VmInspect {
 }
 
 /// One layer of a disk.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DiskSlice {
     /// Where it is on the host.
@@ -243,6 +254,7 @@ pub struct DiskSlice {
 }
 
 /// A page image: where its bytes are, and what has been read of it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageUse {
@@ -276,6 +288,7 @@ pub struct ImageUse {
 }
 
 /// A page image in the pager.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageView {
     /// The image.
@@ -289,6 +302,7 @@ pub struct ImageView {
 /// `POST /v1/vms/{id}/exec`: run a command in a guest.
 ///
 /// The answer is a stream of lines, each one [`ExecEvent`] as JSON.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
@@ -306,6 +320,7 @@ pub struct ExecRequest {
 }
 
 /// Something a command did.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecEvent {
@@ -320,6 +335,7 @@ pub enum ExecEvent {
 }
 
 /// How a process ended.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitStatus {
@@ -378,6 +394,7 @@ pub struct Ticket {
 }
 
 /// Why a request was refused or failed, in a form a program can branch on.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
@@ -395,9 +412,14 @@ pub enum ErrorKind {
     Timeout,
     /// The host failed: QEMU, kernel, disk.
     Host,
+    /// No token came with the request, or one that does not hold (any more).
+    Unauthorized,
+    /// Not for those who come over the network.
+    Forbidden,
 }
 
 /// An error: what happened, why, and what to do about it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
@@ -411,6 +433,7 @@ pub struct ApiError {
 }
 
 /// A guest image.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestImage {
     /// Its recipe's name.
@@ -422,6 +445,7 @@ pub struct GuestImage {
 }
 
 /// Something found on the host that no record accounts for.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leftover {
     /// What it is: `process`, `tap`, `bridge`, `cgroup`, `mount`, `image`, `file`.
@@ -433,6 +457,7 @@ pub struct Leftover {
 }
 
 /// `GET /v1/doctor`, `POST /v1/doctor`: what the host looks like.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diagnosis {
     /// Things this host lacks, one line each: what, why it matters, what to do.

@@ -33,6 +33,8 @@ fn draw_short() -> [u8; SHORT] {
 macro_rules! short_id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+        #[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^[2-9a-km-z]{11}$"))]
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub struct $name([u8; SHORT]);
@@ -102,8 +104,14 @@ short_id!(
     /// One fork: one stop of one parent, and the clones made of it.
     ForkId, "a fork id"
 );
+short_id!(
+    /// A token that lets its owner use the API over the network.
+    TokenId, "a token id"
+);
 
 /// One immutable page image.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(value_type = String, format = Uuid))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ImageId(pub Uuid);
@@ -133,6 +141,8 @@ impl FromStr for ImageId {
 
 /// One life of a VM's memory: fresh at boot and at every restore, for clones
 /// of clones too. Drawn, never read from a clock.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(value_type = String, format = Uuid))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub Uuid);
@@ -176,12 +186,15 @@ impl RequestId {
 /// Place of a VM in its family: 0 for the one that booted, then 1, 2, …, in
 /// the order in which clones were promised. Never reused within a family; the
 /// VM's address and MAC follow from it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Member(pub u16);
 
 /// What a user calls a VM; a host name as of RFC 1123, so that the guest can
 /// carry it: 1 to 63 lower-case letters, digits and inner hyphens.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"))]
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VmName(String);

@@ -4,7 +4,8 @@ use crate::{Epoch, FamilyId, Member, VmId, VmName};
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::Ipv4Addr};
 
-/// An Ethernet address.
+/// An Ethernet address: its six bytes.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Mac(pub [u8; 6]);
@@ -17,9 +18,11 @@ impl fmt::Display for Mac {
 }
 
 /// The family's private network as one of its VMs sees it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
     /// The VM's own address.
+    #[cfg_attr(feature = "schema", schema(value_type = String, format = Ipv4))]
     pub ip: Ipv4Addr,
     /// Length of the network's prefix, in bits.
     pub prefix: u8,

@@ -1,14 +1,18 @@
 //! The words every part of Forkyard shares: identifiers, units and the
 //! messages of the API. No I/O, no policy.
 
+mod access;
 mod api;
 mod id;
 mod identity;
 mod network;
 mod unit;
+mod usage;
 
+pub use access::*;
 pub use api::*;
 pub use id::*;
 pub use identity::*;
 pub use network::*;
 pub use unit::*;
+pub use usage::*;

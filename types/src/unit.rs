@@ -14,6 +14,7 @@ pub const PAGE_SIZE: usize = 4096;
 pub struct PageNo(pub u64);
 
 /// A number of pages.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -21,6 +22,7 @@ pub struct PageNo(pub u64);
 pub struct PageCount(pub u64);
 
 /// A number of bytes.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -14,6 +14,7 @@ mod dist;
 mod guest;
 mod header;
 mod house;
+mod openapi;
 mod run;
 mod stages;
 mod test;
@@ -45,6 +46,8 @@ enum Chore {
     Check,
     /// Write the C library's header anew from its code
     Header,
+    /// Write the description of the HTTP API anew from the daemon's code
+    Openapi,
     /// Build, check and test everything
     Test,
     /// Show what it does
@@ -75,6 +78,7 @@ fn main() -> Result<()> {
         }
         Chore::Check => check::all(&root),
         Chore::Header => header::write(&root),
+        Chore::Openapi => openapi::write(&root),
         Chore::Test => test::all(&root),
         Chore::Demo { args } => script(&root, "demo/run", &args),
         Chore::Bench { args } => script(&root, "bench/run", &args),

@@ -54,6 +54,17 @@ impl Run {
         self.judge(status)
     }
 
+    /// The same, for what it prints to standard output.
+    pub fn printed(mut self) -> Result<String> {
+        let output = self
+            .0
+            .stderr(Stdio::inherit())
+            .output()
+            .with_context(|| self.name())?;
+        self.judge(output.status)?;
+        String::from_utf8(output.stdout).with_context(|| self.name())
+    }
+
     /// The same, passing on each line of its standard output and showing it to
     /// `see` as well.
     pub fn done_seeing(mut self, mut see: impl FnMut(&str)) -> Result<()> {

@@ -1,53 +1,204 @@
-//! The API: routes, and nothing but translation between HTTP and the host.
+//! The API: routes, each with its description, and nothing but translation
+//! between HTTP and the host. A route that is not described does not exist.
 
-use crate::{idle::Idle, reply::Refusal};
+mod host;
+mod input;
+mod tokens;
+mod vms;
+
+pub use input::Input;
+
+use crate::{gate, idle::Idle, metrics, reply::Refusal};
 use axum::{
     Json, Router,
-    body::Body,
-    extract::{DefaultBodyLimit, Path, Request, State},
-    http::{StatusCode, header},
+    extract::{DefaultBodyLimit, FromRef, Request, State},
     middleware::{Next, from_fn_with_state},
-    response::{IntoResponse, Response},
-    routing::{delete, get, post},
+    response::Response,
+    routing::any,
 };
+use forkyard_access::Access;
 use forkyard_fork::Host;
-use forkyard_types::{
-    CheckpointRequest, Diagnosis, ExecRequest, ForkRequest, ForkResponse, GuestImage, ImageView,
-    RunRequest, VmInspect, VmView,
-};
-use futures::StreamExt;
+use forkyard_types::{ErrorKind, ExecEvent, RemoteView};
 use std::sync::Arc;
-use tokio_stream::wrappers::ReceiverStream;
+use utoipa::{
+    Modify, OpenApi,
+    openapi::{
+        ServerBuilder,
+        security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+    },
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
 
-type Answer<T> = Result<Json<T>, Refusal>;
-type Shared = State<Arc<Host>>;
-
+/// Most bytes of a request, where nothing else is said.
+const BODY: usize = 1 << 20;
 /// Most bytes of a request to run a command: standard input is part of it.
 const INPUT: usize = 64 << 20;
 
-/// Every route of the API.
-pub fn routes(host: Arc<Host>, idle: Idle) -> Router {
-    Router::new()
-        .route("/v1/ping", get(async || StatusCode::NO_CONTENT))
-        .route("/v1/vms", get(list).post(run))
-        .route("/v1/vms/{vm}", get(one).delete(remove))
-        .route("/v1/vms/{vm}/fork", post(fork))
-        .route("/v1/vms/{vm}/checkpoint", post(checkpoint))
-        .route(
-            "/v1/vms/{vm}/exec",
-            post(exec).layer(DefaultBodyLimit::max(INPUT)),
+/// What handlers share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The host.
+    pub host: Arc<Host>,
+    /// Who may use it over the network.
+    pub access: Arc<Access>,
+    /// Where it is reached over the network, if it is.
+    pub remote: Option<RemoteView>,
+    /// What it counts.
+    pub metrics: metrics::Metrics,
+    /// Whether it may end.
+    pub idle: Idle,
+}
+
+macro_rules! part {
+    ($field:ident: $part:ty) => {
+        impl FromRef<Shared> for $part {
+            fn from_ref(shared: &Shared) -> Self {
+                shared.$field.clone()
+            }
+        }
+    };
+}
+part!(host: Arc<Host>);
+part!(access: Arc<Access>);
+part!(metrics: metrics::Metrics);
+part!(idle: Idle);
+
+/// How a handler answers.
+type Answer<T> = Result<Json<T>, Refusal>;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Forkyard",
+        description = "Fork running virtual machines. `{vm}` is a name or an id. A request that changes something is \
+            carried out to its end even if the client goes away."
+    ),
+    components(schemas(ExecEvent)),
+    modifiers(&Reached)
+)]
+struct Description;
+
+/// Where the API is, and what it takes to be let in.
+struct Reached;
+
+impl Modify for Reached {
+    fn modify(&self, api: &mut utoipa::openapi::OpenApi) {
+        let bearer = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some(
+                "From `forkyard token create`; over the network only, not on the Unix socket.",
+            ))
+            .build();
+        api.components
+            .get_or_insert_default()
+            .add_security_scheme("token", SecurityScheme::Http(bearer));
+        api.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>(
+            "token",
+            [],
+        )]);
+        let server = ServerBuilder::new()
+            .url("https://{host}:{port}")
+            .description(Some(
+                "`forkyardd --listen`; the same on the Unix socket `api.sock` in the run folder",
+            ))
+            .parameter(
+                "host",
+                utoipa::openapi::ServerVariableBuilder::new().default_value("localhost"),
+            )
+            .parameter(
+                "port",
+                utoipa::openapi::ServerVariableBuilder::new().default_value("7433"),
+            )
+            .build();
+        api.servers = Some(vec![server]);
+    }
+}
+
+/// What every user of the API may do, wherever they come from.
+fn common() -> OpenApiRouter<Shared> {
+    OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(host::ping))
+        .routes(routes!(vms::list, vms::run))
+        .routes(routes!(vms::one, vms::remove))
+        .routes(routes!(vms::fork))
+        .routes(routes!(vms::checkpoint))
+        .merge(
+            OpenApiRouter::new()
+                .routes(routes!(vms::exec))
+                .layer(DefaultBodyLimit::max(INPUT)),
         )
-        .route("/v1/vms/{vm}/inspect", get(inspect))
-        .route("/v1/vms/{vm}/stop", post(stop))
-        .route("/v1/images", get(images))
-        .route(
-            "/v1/images/{name}",
-            post(build_image).merge(delete(remove_image)),
+        .routes(routes!(vms::inspect))
+        .routes(routes!(vms::stop))
+        .routes(routes!(vms::usage))
+        .routes(routes!(host::images))
+        .routes(routes!(host::build_image, host::remove_image))
+        .routes(routes!(host::pages))
+        .routes(routes!(host::examine, host::repair))
+        .routes(routes!(metrics::render))
+        .routes(routes!(openapi))
+}
+
+/// What only those on the host itself may do.
+fn local_only() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::remove))
+}
+
+/// The description of the whole API, as JSON.
+pub fn description() -> anyhow::Result<String> {
+    let api = common().merge(local_only()).into_openapi();
+    Ok(api.to_pretty_json()? + "\n")
+}
+
+/// The API as served on the Unix socket, which is root's.
+pub fn local(shared: &Shared) -> Router {
+    finish(common().merge(local_only()), shared)
+}
+
+/// The API as served over the network: to those with a token alone.
+pub fn remote(shared: &Shared) -> Router {
+    let forbidden = || {
+        any(async || {
+            Refusal::new(
+                ErrorKind::Forbidden,
+                "tokens are given out and taken back on the host itself alone",
+            )
+        })
+    };
+    let api = common()
+        .route("/v1/tokens", forbidden())
+        .route("/v1/tokens/{token}", forbidden());
+    finish(api, shared).layer(from_fn_with_state(shared.access.clone(), gate::token))
+}
+
+fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
+    let (router, _) = api.split_for_parts();
+    router
+        .fallback(async || Refusal::new(ErrorKind::NotFound, "there is nothing at this path"))
+        .method_not_allowed_fallback(async || {
+            Refusal::new(ErrorKind::Invalid, "this path does not know this method")
+        })
+        .layer(DefaultBodyLimit::max(BODY))
+        .with_state(shared.clone())
+        .layer(from_fn_with_state(shared.idle.clone(), busy))
+}
+
+/// This description.
+#[utoipa::path(get, path = "/openapi.json", tag = "host",
+    responses((status = 200, body = serde_json::Value, description = "OpenAPI 3.1"), Refusal))]
+async fn openapi() -> Result<impl axum::response::IntoResponse, Refusal> {
+    let text = description().map_err(|error| {
+        tracing::error!(%error, "the API cannot be described");
+        Refusal::new(
+            ErrorKind::Host,
+            "the API cannot be described: this is a bug",
         )
-        .route("/v1/pages", get(pages))
-        .route("/v1/doctor", get(examine).post(repair))
-        .with_state(host)
-        .layer(from_fn_with_state(idle, busy))
+    })?;
+    Ok((
+        [(axum::http::header::CONTENT_TYPE, "application/json")],
+        text,
+    ))
 }
 
 /// A daemon with a request under way is not idle.
@@ -56,103 +207,12 @@ async fn busy(State(idle): State<Idle>, request: Request, next: Next) -> Respons
     next.run(request).await
 }
 
-async fn list(State(host): Shared) -> Json<Vec<VmView>> {
-    Json(host.list())
-}
-
-async fn one(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
-    Ok(Json(host.find(&vm)?))
-}
-
-async fn run(
-    State(host): Shared,
-    Json(request): Json<RunRequest>,
-) -> Result<impl IntoResponse, Refusal> {
-    // Spawned: a client that goes away must not leave half a VM.
-    let vm = spawned(async move { host.run(request).await }).await?;
-    Ok((StatusCode::CREATED, Json(vm)))
-}
-
-async fn fork(
-    State(host): Shared,
-    Path(vm): Path<String>,
-    Json(request): Json<ForkRequest>,
-) -> Result<(StatusCode, Json<ForkResponse>), Refusal> {
-    let answer = spawned(async move { host.fork(&vm, request).await }).await?;
-    Ok((StatusCode::CREATED, Json(answer)))
-}
-
-async fn checkpoint(
-    State(host): Shared,
-    Path(vm): Path<String>,
-    Json(request): Json<CheckpointRequest>,
-) -> Result<(StatusCode, Json<VmView>), Refusal> {
-    let kept = spawned(async move { host.checkpoint(&vm, request).await }).await?;
-    Ok((StatusCode::CREATED, Json(kept)))
-}
-
-async fn exec(
-    State(host): Shared,
-    Path(vm): Path<String>,
-    Json(request): Json<ExecRequest>,
-) -> Result<Response, Refusal> {
-    let events = host.exec(&vm, request).await?;
-    let lines = ReceiverStream::new(events).map(|event| {
-        serde_json::to_vec(&event).map(|mut line| {
-            line.push(b'\n');
-            line
-        })
-    });
-    Ok((
-        [(header::CONTENT_TYPE, "application/x-ndjson")],
-        Body::from_stream(lines),
-    )
-        .into_response())
-}
-
-async fn inspect(State(host): Shared, Path(vm): Path<String>) -> Answer<VmInspect> {
-    Ok(Json(host.inspect(&vm).await?))
-}
-
-async fn stop(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
-    Ok(Json(spawned(async move { host.stop(&vm).await }).await?))
-}
-
-async fn remove(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
-    Ok(Json(spawned(async move { host.remove(&vm).await }).await?))
-}
-
-async fn images(State(host): Shared) -> Answer<Vec<GuestImage>> {
-    Ok(Json(host.images().await?))
-}
-
-async fn build_image(State(host): Shared, Path(name): Path<String>) -> Answer<GuestImage> {
-    Ok(Json(
-        spawned(async move { host.build_image(&name).await }).await?,
-    ))
-}
-
-async fn remove_image(State(host): Shared, Path(name): Path<String>) -> Answer<GuestImage> {
-    Ok(Json(host.remove_image(&name).await?))
-}
-
-async fn pages(State(host): Shared) -> Answer<Vec<ImageView>> {
-    Ok(Json(host.page_images().await?))
-}
-
-async fn examine(State(host): Shared) -> Answer<Diagnosis> {
-    Ok(Json(host.examine().await?))
-}
-
-async fn repair(State(host): Shared) -> Answer<Diagnosis> {
-    Ok(Json(spawned(async move { host.repair().await }).await?))
-}
-
 /// Runs work to its end whatever becomes of the connection that asked for it.
 async fn spawned<T: Send + 'static, E: Into<Refusal> + Send + 'static>(
     work: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Result<T, Refusal> {
-    match tokio::spawn(work).await {
+    use tracing::Instrument as _;
+    match tokio::spawn(work.in_current_span()).await {
         Ok(outcome) => outcome.map_err(Into::into),
         Err(panic) => Err(Refusal::bug(&panic)),
     }

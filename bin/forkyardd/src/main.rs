@@ -1,26 +1,37 @@
 //! `forkyardd`: one daemon per host. It may die at any moment: VMs run on,
 //! and the next one takes them over.
 
+mod gate;
 mod http;
 mod idle;
+mod listen;
+mod log;
+mod metrics;
+mod remote;
 mod reply;
 
 use anyhow::Context;
 use clap::Parser;
+use forkyard_access::Access;
 use forkyard_fork::{AccelChoice, Folders, Host, Options};
 use idle::Idle;
-use std::{fs, io, os::unix::fs::PermissionsExt, path::PathBuf, process::ExitCode};
-use tokio::{
-    net::UnixListener,
-    signal::unix::{SignalKind, signal},
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
 };
-use tracing_subscriber::EnvFilter;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
 
 /// The daemon of a Forkyard host.
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Example: forkyardd\n\nThe `forkyard` command starts one by itself if none runs."
+    after_help = "Examples:\n  forkyardd\n  forkyardd --listen 0.0.0.0:7433\n\nThe `forkyard` command starts one by itself if none runs."
 )]
 struct Args {
     /// What outlives a restart of the host: records and disks.
@@ -42,6 +53,20 @@ struct Args {
     /// Accelerator: auto proves hardware virtualization before it is used.
     #[arg(long, env = "FORKYARD_ACCEL", default_value = "auto")]
     accel: AccelChoice,
+    /// Serve the API over the network, too: to those with a token alone, by
+    /// TLS alone.
+    #[arg(long, env = "FORKYARD_LISTEN", value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Certificate for it, and what vouches for that, in PEM; without one the
+    /// daemon makes its own.
+    #[arg(long, env = "FORKYARD_TLS_CERT", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's key, in PEM.
+    #[arg(long, env = "FORKYARD_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Write the description of the API (OpenAPI) and end.
+    #[arg(long)]
+    openapi: bool,
     /// Become a session of its own, so that no terminal takes it along.
     #[arg(long)]
     detach: bool,
@@ -61,12 +86,11 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_from_env("FORKYARD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(false)
-        .init();
+    if args.openapi {
+        print!("{}", http::description()?);
+        return Ok(());
+    }
+    log::install()?;
     if args.detach {
         nix::unistd::setsid().context("cannot become a session of its own")?;
     }
@@ -84,43 +108,66 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let folders = Folders {
         share: args
             .share_dir
+            .clone()
             .unwrap_or_else(|| bin.join("../share/forkyard")),
         bin,
-        state: args.state_dir,
+        state: args.state_dir.clone(),
         run: args.run_dir.clone(),
-        cache: args.cache_dir,
+        cache: args.cache_dir.clone(),
     };
+    let database = folders.database();
+    let metrics = metrics::Metrics::install()?;
     let host = Host::open(folders, Options { accel: args.accel }).await?;
-    let socket = args.run_dir.join("api.sock");
-    // The host holds the folder's lock: a socket found here is a dead daemon's.
-    match fs::remove_file(&socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).context("cannot remove the old socket");
+    let (remote, view) = match args.listen {
+        Some(address) => {
+            let given = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+            let (remote, view) = listen::network(address, given, &args.state_dir).await?;
+            tracing::info!(listen = %view.listen, fingerprint = %view.fingerprint, "listening");
+            (Some(remote), Some(view))
         }
-        Ok(()) | Err(_) => {}
-    }
-    let listener = UnixListener::bind(&socket)
-        .with_context(|| format!("cannot listen on {}", socket.display()))?;
-    fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
-    let idle = Idle::new();
+        None => (None, None),
+    };
+    let (socket, listener) = listen::socket(&args.run_dir)?;
+    let shared = http::Shared {
+        host: host.clone(),
+        access: Arc::new(Access::open(&database)?),
+        remote: view,
+        metrics,
+        idle: Idle::new(),
+    };
+    let (stop, stopped) = watch::channel(false);
+    let ended = |mut stopped: watch::Receiver<bool>| async move {
+        // The sender lives until everything has ended.
+        let _ = stopped.wait_for(|stop| *stop).await;
+    };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let end = {
-        let (host, idle) = (host.clone(), idle.clone());
-        async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-                () = idle::close_when_idle(&idle, &host, &socket), if args.exit_when_idle => {}
-            }
-            // New commands must find no daemon rather than one about to end.
-            let _ = fs::remove_file(&socket);
+    let end = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            () = idle::close_when_idle(&shared.idle, &host, socket.path()), if args.exit_when_idle => {}
+        }
+        // New commands must find no daemon rather than one about to end.
+        drop(socket);
+        stop.send_replace(true);
+    };
+    let network = async {
+        if let Some(remote) = remote {
+            let router = http::remote(&shared);
+            remote.serve(router, ended(stopped.clone())).await;
         }
     };
-    tracing::info!(socket = %args.run_dir.join("api.sock").display(), "listening");
-    axum::serve(listener, http::routes(host.clone(), idle))
-        .with_graceful_shutdown(end)
-        .await?;
+    let local =
+        axum::serve(listener, http::local(&shared)).with_graceful_shutdown(ended(stopped.clone()));
+    let (served, (), ()) = tokio::join!(local.into_future(), network, end);
+    served?;
     host.close().await;
     Ok(())
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
 }

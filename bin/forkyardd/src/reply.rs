@@ -2,46 +2,200 @@
 
 use axum::{
     Json,
-    http::StatusCode,
+    http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use forkyard_access::{Refused, TokenError};
 use forkyard_fork::HostError;
 use forkyard_types::{ApiError, ErrorKind};
+use std::{collections::BTreeMap, error::Error, time::Duration};
+use utoipa::{
+    IntoResponses, ToSchema,
+    openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, response},
+};
+
+/// Every kind of error, its status code, and what it means.
+const KINDS: [(ErrorKind, StatusCode, &str); 9] = [
+    (
+        ErrorKind::Unauthorized,
+        StatusCode::UNAUTHORIZED,
+        "No token came with the request, or none that holds; over the network only",
+    ),
+    (
+        ErrorKind::Forbidden,
+        StatusCode::FORBIDDEN,
+        "Not for those who come over the network",
+    ),
+    (
+        ErrorKind::NotFound,
+        StatusCode::NOT_FOUND,
+        "No such VM, image, ticket, token or path",
+    ),
+    (
+        ErrorKind::Conflict,
+        StatusCode::CONFLICT,
+        "The VM is in a state that does not allow it, or a name is taken",
+    ),
+    (
+        ErrorKind::Invalid,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "The request makes no sense as it stands",
+    ),
+    (
+        ErrorKind::Exhausted,
+        StatusCode::TOO_MANY_REQUESTS,
+        "A limit of the host, of the family or of the request is reached; `Retry-After` says when to try again, if waiting helps",
+    ),
+    (
+        ErrorKind::Host,
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "The host failed: QEMU, kernel, disk",
+    ),
+    (
+        ErrorKind::Guest,
+        StatusCode::BAD_GATEWAY,
+        "The guest did not answer, or answered nonsense",
+    ),
+    (
+        ErrorKind::Timeout,
+        StatusCode::GATEWAY_TIMEOUT,
+        "It took longer than allowed",
+    ),
+];
 
 /// A request that did not succeed.
 #[derive(Debug)]
-pub struct Refusal(ApiError);
+pub struct Refusal {
+    error: ApiError,
+    retry: Option<Duration>,
+}
 
 impl Refusal {
+    /// One that has no cause beyond what it says.
+    pub fn new(kind: ErrorKind, message: &str) -> Self {
+        Self {
+            error: ApiError {
+                kind,
+                message: message.to_owned(),
+                hint: None,
+            },
+            retry: None,
+        }
+    }
+
     /// The handler itself broke.
     pub fn bug(panic: &tokio::task::JoinError) -> Self {
         tracing::error!(%panic, "a request's task broke off");
-        Self(ApiError {
-            kind: ErrorKind::Host,
-            message: "the daemon failed to handle the request: this is a bug".into(),
-            hint: Some("its log says where; please report it".into()),
-        })
+        let hint = "its log says where; please report it";
+        Self::new(
+            ErrorKind::Host,
+            "the daemon failed to handle the request: this is a bug",
+        )
+        .hinting(hint)
+    }
+
+    fn hinting(mut self, hint: &str) -> Self {
+        self.error.hint = Some(hint.to_owned());
+        self
     }
 }
 
 impl From<HostError> for Refusal {
     fn from(error: HostError) -> Self {
-        tracing::info!(error = &error as &dyn std::error::Error, "request refused");
-        Self(error.to_api())
+        tracing::info!(error = &error as &dyn Error, "request refused");
+        Self {
+            error: error.to_api(),
+            retry: None,
+        }
+    }
+}
+
+impl From<TokenError> for Refusal {
+    fn from(error: TokenError) -> Self {
+        match error {
+            TokenError::Store(error) => HostError::from(error).into(),
+            TokenError::NoSuchToken { .. } => Self::new(ErrorKind::NotFound, &error.to_string())
+                .hinting("`forkyard token ls` lists the tokens"),
+            TokenError::Name { .. } => Self::new(ErrorKind::Invalid, &error.to_string()),
+            TokenError::Random(_) => {
+                tracing::warn!(error = &error as &dyn Error, "no token");
+                Self::new(ErrorKind::Host, &error.to_string())
+            }
+        }
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(error: Refused) -> Self {
+        let text = error.to_string();
+        match error {
+            Refused::Store(error) => HostError::from(error).into(),
+            Refused::TooOften { wait } => Self {
+                retry: Some(wait),
+                ..Self::new(ErrorKind::Exhausted, &text)
+            },
+            Refused::NoToken | Refused::Unknown | Refused::Expired { .. } => Self::new(ErrorKind::Unauthorized, &text).hinting(
+                "`forkyard token create NAME` on the host makes one; give it as FORKYARD_TOKEN, or as `Authorization: Bearer …`",
+            ),
+        }
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let status = match self.0.kind {
-            ErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
-            ErrorKind::NotFound => StatusCode::NOT_FOUND,
-            ErrorKind::Conflict => StatusCode::CONFLICT,
-            ErrorKind::Exhausted => StatusCode::TOO_MANY_REQUESTS,
-            ErrorKind::Guest => StatusCode::BAD_GATEWAY,
-            ErrorKind::Timeout => StatusCode::GATEWAY_TIMEOUT,
-            ErrorKind::Host => StatusCode::INTERNAL_SERVER_ERROR,
+        let kind = self.error.kind;
+        crate::metrics::refused(kind);
+        let status = KINDS.iter().find(|(known, ..)| *known == kind);
+        let status = status.map_or(StatusCode::INTERNAL_SERVER_ERROR, |(_, status, _)| *status);
+        let mut response = (status, Json(self.error)).into_response();
+        let headers = response.headers_mut();
+        if kind == ErrorKind::Unauthorized {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(wait) = self.retry {
+            // Rounded up: to try again too early is charged for.
+            headers.insert(header::RETRY_AFTER, (wait.as_secs() + 1).into());
+        }
+        response
+    }
+}
+
+impl IntoResponses for Refusal {
+    fn responses() -> BTreeMap<String, RefOr<response::Response>> {
+        let described = |(_, status, text): (ErrorKind, StatusCode, &str)| {
+            let schema = Ref::from_schema_name(ApiError::name());
+            let content = ContentBuilder::new().schema(Some(schema)).build();
+            let response = ResponseBuilder::new()
+                .description(text)
+                .content("application/json", content);
+            (status.as_str().to_owned(), response.build().into())
         };
-        (status, Json(self.0)).into_response()
+        KINDS.into_iter().map(described).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_error_has_a_status_code_of_its_own() {
+        let codes: std::collections::BTreeSet<_> =
+            KINDS.iter().map(|(_, code, _)| code.as_u16()).collect();
+        assert_eq!(codes.len(), KINDS.len());
+        let all = serde_json::to_value(<ErrorKind as utoipa::PartialSchema>::schema());
+        let all = all.expect("a schema");
+        let all = all["enum"].as_array().or(all["oneOf"].as_array());
+        assert_eq!(all.expect("its kinds").len(), KINDS.len());
+    }
+
+    #[test]
+    fn who_failed_too_often_is_told_when_to_try_again() {
+        let refusal = Refusal::from(Refused::TooOften {
+            wait: Duration::from_millis(2500),
+        });
+        let response = refusal.into_response();
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "3");
     }
 }

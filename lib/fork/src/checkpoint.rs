@@ -10,6 +10,7 @@ use crate::{
     blocking::blocking,
     clone::{Asked, Origin},
     fork::{Forked, Wanted, assign, micros},
+    telemetry::Counted,
     vm::Vm,
 };
 use forkyard_disk::{Backing, Format};
@@ -27,6 +28,7 @@ use std::{
     sync::Arc,
     time::Instant,
 };
+use tracing::{Span, instrument};
 
 /// Its memory, as a layer.
 const MEMORY: &str = "memory.pages";
@@ -176,6 +178,7 @@ impl Host {
     }
 
     /// Makes clones of a checkpoint.
+    #[instrument(name = "fork", skip_all, fields(fork, parent = %asleep.name(), clones = wanted.len()))]
     pub(crate) async fn wake(
         &self,
         asleep: &Vm,
@@ -184,6 +187,8 @@ impl Host {
     ) -> Result<Forked, HostError> {
         let begun = Instant::now();
         let id = ForkId::random();
+        Span::current().record("fork", tracing::field::display(id));
+        let counted = Counted::begin(wanted.len());
         let mut report = ForkReport::default();
         let turn = asleep.turn.lock().await;
         let record = asleep.record();
@@ -230,6 +235,7 @@ impl Host {
         let clones = self
             .bring_up_all(asleep, (assigned, failed), origin, &descriptor, &mut report)
             .await;
+        counted.done(&report, &clones);
         self.store.put_fork(id, asleep.id, &report)?;
         tracing::info!(checkpoint = %asleep.name(), fork = %id, clones = clones.len(), ?report, "woken");
         Ok(Forked { id, clones, report })

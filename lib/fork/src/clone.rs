@@ -17,6 +17,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tracing::{Instrument as _, debug_span, instrument};
 
 /// How long a clone's agent may take to apply its identity; under TCG many
 /// clones share few cores.
@@ -54,6 +55,7 @@ pub(crate) struct Made {
 
 impl Host {
     /// Makes a clone of a shell. If that fails, nothing of it is left.
+    #[instrument(name = "clone", level = "debug", skip_all, fields(vm = %shell.record.id))]
     pub(crate) async fn bring_up(
         &self,
         parent: &Vm,
@@ -103,7 +105,10 @@ impl Host {
                     scrub: origin.asked.scrub.clone(),
                 })
                 .await?;
-            let machine = shell.load(descriptor).await?;
+            let machine = shell
+                .load(descriptor)
+                .instrument(debug_span!("load"))
+                .await?;
             let running = origin.begun.elapsed();
             let body = Body::new(machine, guest.clone());
             let mut vm = Vm::new(record.clone(), network, Some(body));
@@ -148,14 +153,18 @@ impl Host {
         vm: &Vm,
         guest: &forkyard_guestlink::Guest,
     ) -> Result<(), HostError> {
-        let problems = guest.identified(IDENTIFY).await?;
+        let problems = guest
+            .identified(IDENTIFY)
+            .instrument(debug_span!("identity"))
+            .await?;
         if !problems.is_empty() {
             return Err(HostError::Identity { problems });
         }
         self.network.open_port(vm.record().family, vm.id).await?;
         // A hook that fails is the user's to see, not a reason to take the
         // clone away from them.
-        for problem in guest.release(IDENTIFY).await? {
+        let hooks = guest.release(IDENTIFY).instrument(debug_span!("hooks"));
+        for problem in hooks.await? {
             tracing::warn!(vm = %vm.name(), problem, "the guest goes on all the same");
         }
         Ok(())

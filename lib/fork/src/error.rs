@@ -174,7 +174,9 @@ impl HostError {
             | Self::Locked { .. } => ErrorKind::Conflict,
             Self::Ticket(Denied::Unknown(_)) => ErrorKind::NotFound,
             Self::Ticket(Denied::AlreadyCloned(_) | Denied::NotCloned(_)) => ErrorKind::Conflict,
-            Self::Store(StoreError::NameTaken { .. }) => ErrorKind::Conflict,
+            Self::Store(StoreError::NameTaken { .. } | StoreError::TokenNameTaken { .. }) => {
+                ErrorKind::Conflict
+            }
             Self::Store(StoreError::Exhausted { .. }) | Self::Quota(_) => ErrorKind::Exhausted,
             Self::Identity { .. } | Self::Boot { .. } => ErrorKind::Guest,
             Self::Link(error) if error.is_timeout() => ErrorKind::Timeout,

@@ -13,6 +13,7 @@ use crate::{
     Host, HostError,
     clone::{Asked, Origin},
     generation::WarmShell,
+    telemetry::Counted,
     vm::Vm,
 };
 use forkyard_store::VmRecord;
@@ -25,6 +26,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tracing::{Instrument as _, Span, debug_span, instrument};
 
 /// Clones of one fork.
 pub(crate) const MOST_CLONES: u16 = 256;
@@ -107,6 +109,7 @@ impl Host {
     }
 
     /// Forks `parent`. Not cancel-safe: run it on a task of its own.
+    #[instrument(name = "fork", skip_all, fields(fork, parent = %parent.name(), clones = wanted.len()))]
     pub(crate) async fn fork_vm(
         &self,
         parent: &Arc<Vm>,
@@ -115,12 +118,18 @@ impl Host {
     ) -> Result<Forked, HostError> {
         let begun = Instant::now();
         let id = ForkId::random();
+        Span::current().record("fork", tracing::field::display(id));
+        let counted = Counted::begin(wanted.len());
         let mut report = ForkReport::default();
         let mut turn = parent.turn.lock().await;
         let body = parent.body()?;
         turn.forks += 1;
-        let mut generation = self.generation(parent, &body, turn.next.take()).await?;
-        let mut failed = self.fill(parent, &mut generation, wanted.len()).await;
+        let shells = async {
+            let mut generation = self.generation(parent, &body, turn.next.take()).await?;
+            let failed = self.fill(parent, &mut generation, wanted.len()).await;
+            Ok::<_, HostError>((generation, failed))
+        };
+        let (generation, mut failed) = shells.instrument(debug_span!("shells")).await?;
         report.shells_us = micros(begun.elapsed());
         if generation.shells.is_empty() {
             self.discard(parent, generation).await;
@@ -161,6 +170,7 @@ impl Host {
             .await;
         let served = self.pager_call(move |pager| pager.stats(image)).await;
         report.pages_fetched = served.map(|usage| usage.pages_served).unwrap_or_default();
+        counted.done(&report, &clones);
         self.store.put_fork(id, parent.id, &report)?;
         tracing::info!(parent = %parent.name(), fork = %id, clones = clones.len(), ?report, "forked");
         Ok(Forked { id, clones, report })

@@ -4,7 +4,6 @@ use crate::{
     Folders, HostError,
     bases::Bases,
     blocking::blocking,
-    fork::MOST_CLONES,
     pager_process,
     quota::Quotas,
     registry::{Registry, gid},
@@ -168,13 +167,6 @@ impl Host {
                 allocated: crate::bases::allocated(path)?,
             })
         };
-        let warm = match vm.turn.try_lock() {
-            Ok(turn) => turn
-                .next
-                .as_ref()
-                .map_or(0, |generation| generation.shells.len()),
-            Err(_) => 0,
-        };
         Ok(VmInspect {
             vm: self.view_of(&vm),
             network: self.network.policy(record.family),
@@ -185,7 +177,7 @@ impl Host {
                 .iter()
                 .map(slice)
                 .collect::<Result<_, HostError>>()?,
-            warm: u16::try_from(warm).unwrap_or(MOST_CLONES),
+            warm: vm.warm_shells(),
             secrets: record.secrets,
             forks: self.store.forks_of(vm.id)?,
         })

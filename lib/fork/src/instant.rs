@@ -14,6 +14,7 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
+use tracing::{Instrument as _, debug_span, instrument};
 
 /// How long a guest may take to hold still.
 const QUIESCE: Duration = Duration::from_secs(10);
@@ -47,11 +48,17 @@ impl Host {
         let ready = async {
             self.admit(parent, assigned).await?;
             if mode == ForkMode::Live {
-                self.copy_ahead(parent, body, report).await?;
+                self.copy_ahead(parent, body, report)
+                    .instrument(debug_span!("ahead"))
+                    .await?;
             }
             let take = self.plan(parent, body, image).await?;
             let asked = Instant::now();
-            let still = body.guest.quiesce(fork, QUIESCE).await;
+            let still = body
+                .guest
+                .quiesce(fork, QUIESCE)
+                .instrument(debug_span!("quiesce"))
+                .await;
             report.quiesce_us = micros(asked.elapsed());
             still?;
             Ok::<_, HostError>(take)
@@ -73,7 +80,9 @@ impl Host {
         let published = async {
             let (take, taken) = taken?;
             resumed?;
-            self.publish(parent, take, taken.copied.captured).await?;
+            self.publish(parent, take, taken.copied.captured)
+                .instrument(debug_span!("publish"))
+                .await?;
             Ok(taken.descriptor)
         };
         let published = published.await;
@@ -88,6 +97,7 @@ impl Host {
     }
 
     /// The parent's pause.
+    #[instrument(level = "debug", skip_all)]
     async fn pause(
         &self,
         parent: &Vm,
@@ -111,12 +121,19 @@ impl Host {
         // and what is copied there are of the same instant.
         let devices = async {
             let begun = Instant::now();
-            machine.freeze_disk(overlay).await?;
+            machine
+                .freeze_disk(overlay)
+                .instrument(debug_span!("disk"))
+                .await?;
             let frozen = begun.elapsed();
-            let descriptor = machine.save_descriptor().await?;
+            let descriptor = machine
+                .save_descriptor()
+                .instrument(debug_span!("descriptor"))
+                .await?;
             Ok::<_, HostError>((descriptor, frozen, begun.elapsed() - frozen))
         };
-        let (copied, saved) = tokio::join!(take.copy(parent, all()), devices);
+        let copy = take.copy(parent, all()).instrument(debug_span!("capture"));
+        let (copied, saved) = tokio::join!(copy, devices);
         let going_on = machine.cont().await;
         report.pause_us = micros(stopped.elapsed());
         if saved.is_err() {

@@ -28,7 +28,9 @@ mod quota;
 mod registry;
 mod requests;
 mod secrets;
+pub mod telemetry;
 mod ticket;
+mod usage;
 mod vm;
 
 pub use error::HostError;

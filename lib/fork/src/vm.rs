@@ -142,6 +142,15 @@ impl Vm {
         lock(&self.record).state == VmState::Running
     }
 
+    /// Clones kept warm for its next fork; none to be seen while one is under way.
+    pub fn warm_shells(&self) -> u16 {
+        let Ok(turn) = self.turn.try_lock() else {
+            return 0;
+        };
+        let shells = turn.next.as_ref().map_or(0, |next| next.shells.len());
+        u16::try_from(shells).unwrap_or(u16::MAX)
+    }
+
     /// As the API shows it.
     pub fn view(&self) -> VmView {
         let pid = lock(&self.body)

@@ -40,6 +40,12 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
+    /// A token of that name exists.
+    #[error("a token named {name:?} exists already")]
+    TokenNameTaken {
+        /// The name.
+        name: String,
+    },
     /// No number is left to give.
     #[error("no {what} is left: {limit} are in use")]
     Exhausted {

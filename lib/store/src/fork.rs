@@ -2,10 +2,11 @@
 
 use crate::{
     Store, StoreError,
-    row::{from_json, json},
+    row::{from_json, json, parsed},
 };
 use forkyard_types::{ForkId, ForkReport, VmId};
 use rusqlite::params;
+use std::collections::HashMap;
 
 impl Store {
     /// Records where the time of a fork went.
@@ -23,6 +24,18 @@ impl Store {
             )
             .map_err(self.failed())?;
         Ok(())
+    }
+
+    /// How many forks each VM has had; none for one that never forked.
+    pub fn fork_counts(&self) -> Result<HashMap<VmId, u32>, StoreError> {
+        let connection = self.lock();
+        let mut statement = connection
+            .prepare_cached("SELECT parent, count(*) AS forks FROM fork GROUP BY parent")
+            .map_err(self.failed())?;
+        let rows = statement
+            .query_map([], |row| Ok((parsed(row, "parent")?, row.get("forks")?)))
+            .map_err(self.failed())?;
+        rows.collect::<Result<_, _>>().map_err(self.failed())
     }
 
     /// Reports of a VM's own forks, the newest last.

@@ -12,10 +12,12 @@ mod family;
 mod fork;
 mod row;
 mod schema;
+mod token;
 mod vm;
 
 pub use error::StoreError;
 pub use family::{FamilyNo, FamilyRecord};
+pub use token::TokenRecord;
 pub use vm::{Birth, VmRecord};
 
 use rusqlite::Connection;

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 3] = [
+const STEPS: [&str; 4] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -47,6 +47,15 @@ const STEPS: [&str; 3] = [
 ",
     // What a family may do on the network; none for one founded before.
     "ALTER TABLE family ADD COLUMN network TEXT;",
+    "
+    CREATE TABLE token (
+        id TEXT PRIMARY KEY NOT NULL,
+        name TEXT NOT NULL UNIQUE,
+        hash BLOB NOT NULL,
+        created INTEGER NOT NULL,
+        expires INTEGER
+    ) STRICT;
+",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {

@@ -84,7 +84,10 @@ fn failed(error: &CallError) -> c_int {
         ErrorKind::Exhausted => ErrorCode::FORKYARD_EXHAUSTED,
         ErrorKind::Guest => ErrorCode::FORKYARD_AGENT,
         ErrorKind::Timeout => ErrorCode::FORKYARD_TIMEOUT,
-        ErrorKind::Host => ErrorCode::FORKYARD_HOST,
+        // The last two are for those who come over the network.
+        ErrorKind::Host | ErrorKind::Unauthorized | ErrorKind::Forbidden => {
+            ErrorCode::FORKYARD_HOST
+        }
     };
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

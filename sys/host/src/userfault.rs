@@ -236,6 +236,8 @@ mod tests {
         (fd, copy)
     }
 
+    const NONE: [usize; 0] = [];
+
     fn listed(mapping: &Mapping, pages: usize, wanted: Wanted) -> Vec<usize> {
         let scanner = Scanner::open(std::process::id(), wanted).expect("our own");
         let start = mapping.address();
@@ -269,11 +271,11 @@ mod tests {
         let watched = fault.watch(mapping.address(), ByteCount(8 * PAGE_SIZE as u64));
         watched.expect("watched");
         assert_eq!(listed(&mapping, 8, Wanted::Private), [0, 2, 4, 6]);
-        assert_eq!(listed(&mapping, 8, Wanted::Written), []);
+        assert_eq!(listed(&mapping, 8, Wanted::Written), NONE);
         mapping.write(4 * PAGE_SIZE, b"y").expect("inside");
         mapping.write(5 * PAGE_SIZE, b"y").expect("inside");
         assert_eq!(listed(&mapping, 8, Wanted::Written), [4, 5]);
-        assert_eq!(listed(&mapping, 8, Wanted::Written), []);
+        assert_eq!(listed(&mapping, 8, Wanted::Written), NONE);
         assert_eq!(listed(&mapping, 8, Wanted::Private), [0, 2, 4, 5, 6]);
     }
 
@@ -290,7 +292,7 @@ mod tests {
         mapping.write(PAGE_SIZE, b"y").expect("inside");
         mapping.write(3 * PAGE_SIZE, b"y").expect("inside");
         assert_eq!(listed(&mapping, 8, Wanted::Written), [1, 3]);
-        assert_eq!(listed(&mapping, 8, Wanted::Written), []);
+        assert_eq!(listed(&mapping, 8, Wanted::Written), NONE);
     }
 
     #[test]

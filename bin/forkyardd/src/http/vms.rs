@@ -1,0 +1,128 @@
+//! VMs: boot, fork, run commands in, end.
+
+use super::{Answer, Input, spawned};
+use crate::reply::Refusal;
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use forkyard_fork::Host;
+use forkyard_types::{
+    CheckpointRequest, ExecEvent, ExecRequest, ForkRequest, ForkResponse, RunRequest, Usage,
+    VmInspect, VmView,
+};
+use futures::StreamExt;
+use std::sync::Arc;
+use tokio_stream::wrappers::ReceiverStream;
+
+type Shared = State<Arc<Host>>;
+
+/// List the VMs, the oldest first.
+#[utoipa::path(get, path = "/v1/vms", tag = "vms", responses((status = 200, body = Vec<VmView>, description = "The VMs"), Refusal))]
+pub async fn list(State(host): Shared) -> Json<Vec<VmView>> {
+    Json(host.list())
+}
+
+/// Boot a VM. Its image is built if it has not been yet, which takes minutes.
+#[utoipa::path(post, path = "/v1/vms", tag = "vms", request_body = RunRequest,
+    responses((status = 201, body = VmView, description = "It runs: its agent has answered"), Refusal))]
+pub async fn run(
+    State(host): Shared,
+    Input(request): Input<RunRequest>,
+) -> Result<(StatusCode, Json<VmView>), Refusal> {
+    // Spawned: a client that goes away must not leave half a VM.
+    let vm = spawned(async move { host.run(request).await }).await?;
+    Ok((StatusCode::CREATED, Json(vm)))
+}
+
+/// One VM.
+#[utoipa::path(get, path = "/v1/vms/{vm}", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    responses((status = 200, body = VmView, description = "The VM"), Refusal))]
+pub async fn one(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
+    Ok(Json(host.find(&vm)?))
+}
+
+/// End a VM and remove all that is its own.
+#[utoipa::path(delete, path = "/v1/vms/{vm}", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    responses((status = 200, body = VmView, description = "The VM as it was"), Refusal))]
+pub async fn remove(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
+    Ok(Json(spawned(async move { host.remove(&vm).await }).await?))
+}
+
+/// Fork a running VM into clones. It goes on; each clone wakes in the same
+/// instant of memory and disk, with an identity of its own.
+#[utoipa::path(post, path = "/v1/vms/{vm}/fork", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    request_body = ForkRequest,
+    responses((status = 201, body = ForkResponse, description = "One entry a clone: it, or why there is none"), Refusal))]
+pub async fn fork(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Input(request): Input<ForkRequest>,
+) -> Result<(StatusCode, Json<ForkResponse>), Refusal> {
+    let answer = spawned(async move { host.fork(&vm, request).await }).await?;
+    Ok((StatusCode::CREATED, Json(answer)))
+}
+
+/// Keep the present instant of a running VM on disk. It is a VM by itself, in
+/// the state `checkpoint`, that can be forked any time later.
+#[utoipa::path(post, path = "/v1/vms/{vm}/checkpoint", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    request_body = CheckpointRequest,
+    responses((status = 201, body = VmView, description = "The checkpoint; it is on disk"), Refusal))]
+pub async fn checkpoint(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Input(request): Input<CheckpointRequest>,
+) -> Result<(StatusCode, Json<VmView>), Refusal> {
+    let kept = spawned(async move { host.checkpoint(&vm, request).await }).await?;
+    Ok((StatusCode::CREATED, Json(kept)))
+}
+
+/// Run a command in a guest. It is hung up on if the client goes away. At most
+/// 64 MiB of request, standard input included.
+#[utoipa::path(post, path = "/v1/vms/{vm}/exec", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    request_body = ExecRequest,
+    responses((status = 200, body = ExecEvent, content_type = "application/x-ndjson",
+        description = "A stream of lines, each one event as JSON; the last is `exit` or `error`"), Refusal))]
+pub async fn exec(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Input(request): Input<ExecRequest>,
+) -> Result<Response, Refusal> {
+    let events = host.exec(&vm, request).await?;
+    let lines = ReceiverStream::new(events).map(|event: ExecEvent| {
+        serde_json::to_vec(&event).map(|mut line| {
+            line.push(b'\n');
+            line
+        })
+    });
+    Ok((
+        [(header::CONTENT_TYPE, "application/x-ndjson")],
+        Body::from_stream(lines),
+    )
+        .into_response())
+}
+
+/// Where a VM's bytes are, and what its forks took.
+#[utoipa::path(get, path = "/v1/vms/{vm}/inspect", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    responses((status = 200, body = VmInspect, description = "The VM in full"), Refusal))]
+pub async fn inspect(State(host): Shared, Path(vm): Path<String>) -> Answer<VmInspect> {
+    Ok(Json(host.inspect(&vm).await?))
+}
+
+/// Power a VM off; its record stays until it is removed.
+#[utoipa::path(post, path = "/v1/vms/{vm}/stop", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
+pub async fn stop(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
+    Ok(Json(spawned(async move { host.stop(&vm).await }).await?))
+}
+
+/// What every VM has used of the host so far: the difference between two
+/// answers is what it used meanwhile.
+#[utoipa::path(get, path = "/v1/usage", tag = "vms",
+    responses((status = 200, body = Usage, description = "Processor time and memory of each VM"), Refusal))]
+pub async fn usage(State(host): Shared) -> Answer<Usage> {
+    Ok(Json(host.usage().await?))
+}

@@ -1,0 +1,87 @@
+//! Where the daemon listens.
+
+use crate::remote::Remote;
+use anyhow::Context;
+use forkyard_tls::Certificate;
+use forkyard_types::RemoteView;
+use std::{
+    fs, io,
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+use tokio::net::{TcpListener, UnixListener};
+
+/// The Unix socket's file, until dropped.
+#[derive(Debug)]
+pub struct SocketFile(PathBuf);
+
+impl SocketFile {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // One that stays is taken for a dead daemon's by the next.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Listens on the Unix socket in `run`, which is root's alone.
+pub fn socket(run: &Path) -> anyhow::Result<(SocketFile, UnixListener)> {
+    let socket = run.join("api.sock");
+    // The host holds the folder's lock: a socket found here is a dead daemon's.
+    match fs::remove_file(&socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).context("cannot remove the old socket");
+        }
+        Ok(()) | Err(_) => {}
+    }
+    let listener = UnixListener::bind(&socket)
+        .with_context(|| format!("cannot listen on {}", socket.display()))?;
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
+    tracing::info!(socket = %socket.display(), "listening");
+    Ok((SocketFile(socket), listener))
+}
+
+/// Listens on `address`, with the certificate and key given or with those kept
+/// in `state`, made if there are none.
+pub async fn network(
+    address: SocketAddr,
+    given: Option<(&Path, &Path)>,
+    state: &Path,
+) -> anyhow::Result<(Remote, RemoteView)> {
+    let certificate = match given {
+        Some((certificate, key)) => Certificate::load(certificate, key)?,
+        None => Certificate::kept_in(&state.join("tls"), &names(address))?,
+    };
+    let fingerprint = certificate.fingerprint();
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}"))?;
+    let view = RemoteView {
+        listen: listener.local_addr()?.to_string(),
+        fingerprint: fingerprint.to_string(),
+    };
+    let tls = certificate.server()?;
+    Ok((Remote { listener, tls }, view))
+}
+
+/// What a client may know this host by.
+fn names(address: SocketAddr) -> Vec<String> {
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".into(), "::1".into()];
+    if let Ok(host) = nix::unistd::gethostname()
+        && let Ok(host) = host.into_string()
+    {
+        names.push(host);
+    }
+    if !address.ip().is_unspecified() {
+        names.push(address.ip().to_string());
+    }
+    names.sort();
+    names.dedup();
+    names
+}

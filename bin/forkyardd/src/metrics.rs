@@ -1,0 +1,167 @@
+//! What the daemon counts, in the words of Prometheus. The names are an
+//! interface: they are listed in docs/operations.md.
+
+use crate::reply::Refusal;
+use anyhow::Context;
+use axum::{extract::State, http::header, response::IntoResponse};
+use forkyard_access::Refused;
+use forkyard_fork::{Host, HostError, telemetry};
+use forkyard_types::{ErrorKind, VmState};
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::sync::Arc;
+
+const VMS: &str = "forkyard_vms";
+const WARM_SHELLS: &str = "forkyard_warm_shells";
+const PAGE_IMAGES: &str = "forkyard_page_images";
+const IMAGE_PAGES: &str = "forkyard_page_image_pages";
+const PAGES_SERVED: &str = "forkyard_page_image_pages_served";
+const ERRORS: &str = "forkyard_errors_total";
+const NOT_LET_IN: &str = "forkyard_unauthorized_total";
+const CONNECTIONS: &str = "forkyard_connections";
+const BUILD: &str = "forkyard_build_info";
+
+/// From a millisecond, which a warm fork's shells take, to a minute.
+const SECONDS: [f64; 14] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0,
+];
+
+/// Everything counted so far.
+#[derive(Clone, Debug)]
+pub struct Metrics(PrometheusHandle);
+
+impl Metrics {
+    /// Counts from here on, for the whole process.
+    pub fn install() -> anyhow::Result<Self> {
+        let handle = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Full(telemetry::PHASE_SECONDS.into()), &SECONDS)?
+            .install_recorder()
+            .context("something else counts already")?;
+        describe();
+        gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1);
+        Ok(Self(handle))
+    }
+}
+
+fn describe() {
+    describe_gauge!(VMS, "VMs, by state");
+    describe_gauge!(WARM_SHELLS, "Shells that wait for a fork");
+    describe_gauge!(PAGE_IMAGES, "Page images in the pager");
+    describe_gauge!(IMAGE_PAGES, "Pages (4096 bytes) these hold");
+    describe_gauge!(
+        PAGES_SERVED,
+        "Pages (4096 bytes) of these that were served to the kernel"
+    );
+    describe_counter!(ERRORS, "Requests refused or failed, by kind");
+    describe_counter!(NOT_LET_IN, "Requests over the network without a good token");
+    describe_gauge!(CONNECTIONS, "Connections over the network");
+    describe_gauge!(BUILD, "1, and the version that runs");
+    describe_counter!(telemetry::FORKS, "Forks, by outcome");
+    describe_counter!(telemetry::CLONES, "Clones asked for, by outcome");
+    describe_histogram!(
+        telemetry::PHASE_SECONDS,
+        Unit::Seconds,
+        "Lengths of the phases of a fork; `shells`, `running` and `ready` from the request on"
+    );
+    describe_counter!(
+        telemetry::PAGES_SCANNED,
+        "Private pages (4096 bytes) looked at in pauses"
+    );
+    describe_counter!(
+        telemetry::PAGES_CAPTURED,
+        "Pages (4096 bytes) that went into images"
+    );
+    describe_counter!(
+        telemetry::PAGES_FETCHED,
+        "Pages (4096 bytes) of images read until the clones were ready"
+    );
+}
+
+/// A request was refused, or failed.
+pub fn refused(kind: ErrorKind) {
+    let kind = match kind {
+        ErrorKind::Invalid => "invalid",
+        ErrorKind::NotFound => "not_found",
+        ErrorKind::Conflict => "conflict",
+        ErrorKind::Exhausted => "exhausted",
+        ErrorKind::Guest => "guest",
+        ErrorKind::Timeout => "timeout",
+        ErrorKind::Host => "host",
+        ErrorKind::Unauthorized => "unauthorized",
+        ErrorKind::Forbidden => "forbidden",
+    };
+    counter!(ERRORS, "kind" => kind).increment(1);
+}
+
+/// Somebody came over the network without a good token.
+pub fn not_let_in(why: &Refused) {
+    let reason = match why {
+        Refused::NoToken => "none",
+        Refused::Expired { .. } => "expired",
+        Refused::TooOften { .. } => "too_often",
+        Refused::Unknown => "unknown",
+        // Nobody's fault out there.
+        Refused::Store(_) => return,
+    };
+    counter!(NOT_LET_IN, "reason" => reason).increment(1);
+}
+
+/// A connection over the network, until dropped.
+#[derive(Debug)]
+pub struct Connected(());
+
+impl Connected {
+    /// One more.
+    pub fn new() -> Self {
+        gauge!(CONNECTIONS).increment(1);
+        Self(())
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        gauge!(CONNECTIONS).decrement(1);
+    }
+}
+
+/// Everything counted so far, and how things stand, for Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = "host",
+    responses((status = 200, body = String, content_type = "text/plain; version=0.0.4",
+        description = "Metrics in the text format of Prometheus"), Refusal))]
+pub async fn render(
+    State(Metrics(handle)): State<Metrics>,
+    State(host): State<Arc<Host>>,
+) -> Result<impl IntoResponse, Refusal> {
+    look(&host).await?;
+    Ok((
+        [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
+        handle.render(),
+    ))
+}
+
+/// How things stand now.
+async fn look(host: &Host) -> Result<(), HostError> {
+    let vms = host.list();
+    for (state, label) in [
+        (VmState::Starting, "starting"),
+        (VmState::Running, "running"),
+        (VmState::Stopped, "stopped"),
+        (VmState::Checkpoint, "checkpoint"),
+    ] {
+        let count = vms.iter().filter(|vm| vm.state == state).count();
+        set(VMS, &[("state", label)], count as u64);
+    }
+    set(WARM_SHELLS, &[], host.warm_shells()? as u64);
+    let images = host.page_images().await?;
+    set(PAGE_IMAGES, &[], images.len() as u64);
+    let total =
+        |of: fn(&forkyard_types::ImageUse) -> u64| images.iter().map(|i| of(&i.usage)).sum();
+    set(IMAGE_PAGES, &[], total(|usage| usage.pages.0));
+    set(PAGES_SERVED, &[], total(|usage| usage.pages_served.0));
+    Ok(())
+}
+
+#[allow(clippy::cast_precision_loss)] // 2^53 pages are 32 EiB
+fn set(name: &'static str, labels: &[(&'static str, &'static str)], value: u64) {
+    gauge!(name, labels).set(value as f64);
+}

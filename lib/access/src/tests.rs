@@ -1,0 +1,116 @@
+use super::*;
+
+const FROM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+fn access() -> (tempfile::TempDir, Access) {
+    let folder = tempfile::tempdir().expect("folder");
+    let access = Access::open(&folder.path().join("db")).expect("records");
+    (folder, access)
+}
+
+fn request(name: &str, expires_s: Option<u64>) -> TokenRequest {
+    TokenRequest {
+        name: name.into(),
+        expires_s,
+    }
+}
+
+#[test]
+fn a_token_admits_until_it_is_taken_back() {
+    let (_folder, access) = access();
+    let (view, token) = access.grant(request("ci", None), 7).expect("given");
+    let now = Instant::now();
+    let admitted = access.admit(FROM, Some(&token.0), u64::MAX, now);
+    assert_eq!(admitted.expect("it holds"), view);
+    assert_eq!(access.list().expect("listed"), std::slice::from_ref(&view));
+    access.revoke("ci").expect("taken back");
+    assert!(matches!(
+        access.admit(FROM, Some(&token.0), 7, now),
+        Err(Refused::Unknown)
+    ));
+    assert!(matches!(
+        access.revoke("ci"),
+        Err(TokenError::NoSuchToken { .. })
+    ));
+}
+
+#[test]
+fn a_token_holds_until_the_second_it_expires() {
+    let (_folder, access) = access();
+    let (_, token) = access.grant(request("ci", Some(10)), 100).expect("given");
+    let at = |now| access.admit(FROM, Some(&token.0), now, Instant::now());
+    at(109).expect("it holds");
+    assert!(matches!(at(110), Err(Refused::Expired { name }) if name == "ci"));
+}
+
+#[test]
+fn a_token_with_any_part_changed_is_unknown() {
+    let (_folder, access) = access();
+    let (_, TokenSecret(a)) = access.grant(request("a", None), 7).expect("given");
+    let (_, TokenSecret(b)) = access.grant(request("b", None), 7).expect("given");
+    let (a_id, a_secret) = a.rsplit_once('_').map_or(("", ""), |it| it);
+    let mixed = format!("{a_id}_{}", &b[b.len() - a_secret.len()..]);
+    // Far apart, so that none is refused for those before it.
+    let mut now = Instant::now();
+    for wrong in [
+        &mixed,
+        &a[1..],
+        &a[..a.len() - 1],
+        &a.replacen("fy", "fx", 1),
+        "",
+        "fy__",
+    ] {
+        now += Duration::from_secs(1000);
+        let told = access.admit(FROM, Some(wrong), 7, now);
+        assert!(matches!(told, Err(Refused::Unknown)), "{wrong}: {told:?}");
+    }
+}
+
+#[test]
+fn no_secret_is_in_the_records() {
+    let (folder, access) = access();
+    let (_, token) = access.grant(request("ci", None), 7).expect("given");
+    drop(access);
+    let (_, secret) = parse(&token.0).expect("a token");
+    let text = token.0.rsplit('_').next().expect("its secret");
+    for file in std::fs::read_dir(folder.path()).expect("folder") {
+        let bytes = std::fs::read(file.expect("file").path()).expect("read");
+        assert!(!bytes.windows(SECRET).any(|at| at == secret));
+        assert!(!bytes.windows(text.len()).any(|at| at == text.as_bytes()));
+    }
+    assert!(!format!("{token:?}").contains(text));
+}
+
+#[test]
+fn who_guesses_is_no_longer_listened_to_not_even_with_a_good_token() {
+    let (_folder, access) = access();
+    let (_, token) = access.grant(request("ci", None), 7).expect("given");
+    let now = Instant::now();
+    let wait = loop {
+        match access.admit(FROM, None, 7, now) {
+            Err(Refused::NoToken) => {}
+            Err(Refused::TooOften { wait }) => break wait,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(matches!(
+        access.admit(FROM, Some(&token.0), 7, now),
+        Err(Refused::TooOften { .. })
+    ));
+    let other = IpAddr::V4([10, 0, 0, 1].into());
+    access
+        .admit(other, Some(&token.0), 7, now)
+        .expect("another");
+    access
+        .admit(FROM, Some(&token.0), 7, now + wait)
+        .expect("later");
+}
+
+#[test]
+fn a_name_that_cannot_be_shown_is_refused() {
+    let (_folder, access) = access();
+    for name in ["", "a\nb", &"x".repeat(NAME + 1)] {
+        let told = access.grant(request(name, None), 7);
+        assert!(matches!(told, Err(TokenError::Name { .. })), "{name:?}");
+    }
+}

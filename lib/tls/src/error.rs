@@ -1,0 +1,44 @@
+//! Why TLS cannot be set up.
+
+use std::{io, path::PathBuf};
+
+/// Why TLS cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file does not hold what it should, in PEM.
+    #[error("{} holds no {what}", path.display())]
+    Pem {
+        /// What was looked for.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it is not there.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// A file holds no certificate at all.
+    #[error("{} holds no certificate", path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Certificate and key cannot be used together, or at all.
+    #[error("the certificate or its key cannot be used")]
+    Unusable(#[from] rustls::Error),
+    /// No certificate could be made.
+    #[error("no certificate could be made")]
+    Make(#[from] rcgen::Error),
+    /// This host trusts no certificate authority.
+    #[error("this host trusts no certificate authority")]
+    NoAuthorities,
+    /// A file cannot be written or looked at.
+    #[error("cannot {what} {}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,36 @@
+//! What VMs use of their host, at one instant.
+
+use crate::{ByteCount, VmView};
+use serde::{Deserialize, Serialize};
+
+/// `GET /v1/usage`: what every VM has used of the host.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Usage {
+    /// When it was looked at, in microseconds of the host's uptime: the
+    /// difference between two answers is the time between them.
+    pub at_us: u64,
+    /// Processors of the host.
+    pub cpus: u32,
+    /// Every VM, the oldest first.
+    pub vms: Vec<VmUsage>,
+}
+
+/// What one VM has used.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VmUsage {
+    /// The VM.
+    pub vm: VmView,
+    /// Processor time its QEMU has used since it started, in microseconds;
+    /// 0 for a VM that does not run, as the sizes below.
+    pub cpu_us: u64,
+    /// Bytes of the host's memory its QEMU has mapped, shared ones included.
+    pub resident: ByteCount,
+    /// Bytes of these that are its own.
+    pub private: ByteCount,
+    /// Forks of it so far.
+    pub forks: u32,
+    /// Clones kept warm for its next fork; 0 while a fork is under way.
+    pub warm: u16,
+}
