@@ -1,6 +1,8 @@
 //! The command line's words.
 
+use crate::commands::{token::Token, top::Top};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use forkyard_client::{Place, Trust};
 use forkyard_types::{Allow, BitRate, NetworkPolicy, Publish, VmName, WayOut};
 use std::path::PathBuf;
 
@@ -22,6 +24,14 @@ pub struct Args {
         default_value = "/run/forkyard"
     )]
     pub run_dir: PathBuf,
+    /// A daemon elsewhere: https://HOST:PORT, with the token in
+    /// FORKYARD_TOKEN; or unix:///PATH/api.sock. None is started there.
+    #[arg(long, global = true, env = "FORKYARD_URL")]
+    pub url: Option<Place>,
+    /// What its certificate is held to: sha256:FINGERPRINT, or a file in PEM
+    /// with it or with what vouches for it. Without, what this host trusts.
+    #[arg(long, global = true, env = "FORKYARD_CA", value_name = "CERTIFICATE")]
+    pub ca: Option<Trust>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -73,6 +83,18 @@ pub enum Command {
     /// Find, and with --repair remove, what crashes left behind.
     #[command(after_help = "Example: forkyard doctor --repair")]
     Doctor(Doctor),
+    /// Watch what the VMs use of the host.
+    #[command(after_help = "Example: forkyard top, or forkyard top --once -o json")]
+    Top(Top),
+    /// Tokens for those who use the API over the network: create, list, remove.
+    #[command(subcommand)]
+    Token(Token),
+    /// Serve the Model Context Protocol on standard input and output, so that
+    /// an agent can run, fork and use VMs.
+    #[command(
+        after_help = "Example, as an MCP client's configuration:\n  {\"command\": \"forkyard\", \"args\": [\"mcp\"]}"
+    )]
+    Mcp,
     /// Measure forks beside QEMU's own save and restore, and cold boot.
     #[command(after_help = "Example: forkyard bench --clones 1,4,16 --rounds 3 --out bench/out")]
     Bench(Bench),

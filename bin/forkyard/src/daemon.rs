@@ -2,7 +2,7 @@
 
 use crate::NoDaemon;
 use anyhow::Context;
-use forkyard_client::Client;
+use forkyard_client::{Client, Place, TokenSecret, Trust};
 use std::{
     fs,
     path::Path,
@@ -42,6 +42,13 @@ pub async fn ensure(run_dir: &Path) -> anyhow::Result<Client> {
     Ok(client)
 }
 
+/// A client of a daemon that somebody else has started.
+pub fn elsewhere(place: Place, trust: Option<Trust>) -> anyhow::Result<Client> {
+    // Not a word of the command line: others can see those.
+    let token = std::env::var("FORKYARD_TOKEN").ok().map(TokenSecret);
+    Ok(Client::at(place, token, &trust.unwrap_or(Trust::System))?)
+}
+
 fn start(run_dir: &Path, log: &Path) -> anyhow::Result<Child> {
     let program = std::env::current_exe()
         .context("cannot find the programs")?
@@ -63,6 +70,9 @@ fn start(run_dir: &Path, log: &Path) -> anyhow::Result<Child> {
 /// has with it: until its folder's lock is free. One that was started to stay
 /// still takes connections after a while, and is not waited for.
 pub async fn gone(client: &Client, run_dir: &Path) {
+    if client.place() != Client::new(run_dir).place() {
+        return;
+    }
     let begun = Instant::now();
     let Ok(lock) = fs::File::open(run_dir.join("lock")) else {
         return;

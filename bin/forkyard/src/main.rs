@@ -25,8 +25,7 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         output::complain(&error);
-        match error.is::<NoDaemon>()
-            || matches!(error.downcast_ref(), Some(ClientError::NoDaemon { .. }))
+        match error.is::<NoDaemon>() || error.downcast_ref().is_some_and(ClientError::is_no_daemon)
         {
             true => ExitCode::from(4),
             false => ExitCode::FAILURE,

@@ -14,9 +14,7 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
 /// Says what went wrong, why, and what to do.
 pub fn complain(error: &anyhow::Error) {
     eprintln!("forkyard: {error:#}");
-    if let Some(ClientError::Refused(refused)) = error.downcast_ref()
-        && let Some(hint) = &refused.hint
-    {
+    if let Some(hint) = error.downcast_ref().and_then(ClientError::hint) {
         eprintln!("  {hint}");
     }
 }

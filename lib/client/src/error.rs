@@ -1,5 +1,7 @@
 //! Why a request came to nothing.
 
+use crate::Place;
+use forkyard_tls::TlsError;
 use forkyard_types::ApiError;
 use std::{io, path::PathBuf};
 
@@ -14,6 +16,35 @@ pub enum ClientError {
         socket: PathBuf,
         /// What the host said.
         source: io::Error,
+    },
+    /// Nothing answers there on the network.
+    #[error("no daemon answers at {place}")]
+    Unreachable {
+        /// Where.
+        place: Place,
+        /// What the network said.
+        source: io::Error,
+    },
+    /// What answers is not shown to be the daemon.
+    #[error("what answers at {place} is not shown to be the daemon")]
+    NotTrusted {
+        /// Where.
+        place: Place,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A daemon on the network wants a token.
+    #[error("{place} takes a token, and FORKYARD_TOKEN is not set")]
+    NoToken {
+        /// The daemon.
+        place: Place,
+    },
+    /// TLS cannot be set up.
+    #[error("TLS cannot be set up")]
+    Tls {
+        /// Why.
+        #[from]
+        source: TlsError,
     },
     /// The daemon refused, or failed.
     #[error(transparent)]
@@ -39,4 +70,41 @@ pub enum ClientError {
         #[from]
         source: serde_json::Error,
     },
+}
+
+impl ClientError {
+    /// Whether there is no daemon to talk to, rather than one that refused.
+    pub fn is_no_daemon(&self) -> bool {
+        match self {
+            Self::NoDaemon { .. }
+            | Self::Unreachable { .. }
+            | Self::NotTrusted { .. }
+            | Self::NoToken { .. }
+            | Self::Tls { .. } => true,
+            Self::Refused(_)
+            | Self::Broke { .. }
+            | Self::Request { .. }
+            | Self::Nonsense { .. } => false,
+        }
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Refused(refused) => refused.hint.as_deref(),
+            Self::Unreachable { .. } => {
+                Some("is FORKYARD_URL right, and does `forkyardd --listen` run there?")
+            }
+            Self::NotTrusted { .. } => Some(
+                "set FORKYARD_CA to its certificate's fingerprint (sha256:…), which `forkyard token create` \
+                 shows on its host, or to a file with that certificate or what vouches for it",
+            ),
+            Self::NoToken { .. } => Some("`forkyard token create NAME` on that host makes one"),
+            Self::NoDaemon { .. }
+            | Self::Tls { .. }
+            | Self::Broke { .. }
+            | Self::Request { .. }
+            | Self::Nonsense { .. } => None,
+        }
+    }
 }

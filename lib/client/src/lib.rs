@@ -4,35 +4,106 @@
 //! the same.
 
 mod error;
+mod exec;
+mod place;
 
 pub use error::ClientError;
+pub use exec::Events;
+pub use forkyard_tls::Trust;
+pub use forkyard_types::TokenSecret;
+pub use place::{InvalidPlace, PORT, Place};
 
 use bytes::Bytes;
+use forkyard_tls::{ClientConfig, ServerName};
 use forkyard_types::{ApiError, ErrorKind};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming};
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
-use std::path::{Path, PathBuf};
-use tokio::net::UnixStream;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
 
-/// Where the daemon listens.
+/// How long a daemon on the network may take to agree to talk.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// A daemon, and how it is reached.
 #[derive(Clone, Debug)]
 pub struct Client {
-    socket: PathBuf,
+    way: Way,
+}
+
+#[derive(Clone, Debug)]
+enum Way {
+    Socket(PathBuf),
+    Network {
+        host: String,
+        port: u16,
+        token: TokenSecret,
+        tls: Arc<ClientConfig>,
+    },
 }
 
 impl Client {
     /// A client of the daemon whose folder this is.
     pub fn new(run_dir: &Path) -> Self {
         Self {
-            socket: run_dir.join("api.sock"),
+            way: Way::Socket(run_dir.join("api.sock")),
+        }
+    }
+
+    /// A client of the daemon at this place. On the network it takes a token,
+    /// and holds the daemon's certificate to `trust`.
+    pub fn at(
+        place: Place,
+        token: Option<TokenSecret>,
+        trust: &Trust,
+    ) -> Result<Self, ClientError> {
+        let way = match place {
+            Place::Socket(path) => Way::Socket(path),
+            Place::Network { host, port } => Way::Network {
+                token: token.ok_or_else(|| ClientError::NoToken {
+                    place: Place::Network {
+                        host: host.clone(),
+                        port,
+                    },
+                })?,
+                tls: trust.client()?,
+                host,
+                port,
+            },
+        };
+        Ok(Self { way })
+    }
+
+    /// Where the daemon is.
+    pub fn place(&self) -> Place {
+        match &self.way {
+            Way::Socket(path) => Place::Socket(path.clone()),
+            Way::Network { host, port, .. } => Place::Network {
+                host: host.clone(),
+                port: *port,
+            },
         }
     }
 
     /// Whether a daemon accepts connections.
     pub async fn answers(&self) -> bool {
-        UnixStream::connect(&self.socket).await.is_ok()
+        match &self.way {
+            Way::Socket(path) => UnixStream::connect(path).await.is_ok(),
+            Way::Network { host, port, .. } => {
+                TcpStream::connect((host.as_str(), *port)).await.is_ok()
+            }
+        }
     }
 
     /// Sends a request without a body and reads the whole answer.
@@ -69,31 +140,79 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<Response<Incoming>, ClientError> {
-        let socket =
-            UnixStream::connect(&self.socket)
-                .await
-                .map_err(|source| ClientError::NoDaemon {
-                    socket: self.socket.clone(),
-                    source,
-                })?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
-        // Ends with the connection; an error shows in the request itself.
-        tokio::spawn(connection);
         let request = Request::builder()
             .method(method)
             .uri(path)
-            .header("host", "forkyard")
-            .header("content-type", "application/json")
-            .body(Full::new(body))?;
-        let response = sender.send_request(request).await?;
-        if response.status().is_success() {
-            return Ok(response);
+            .header("content-type", "application/json");
+        match &self.way {
+            Way::Socket(path) => {
+                let socket = UnixStream::connect(path).await;
+                let socket = socket.map_err(|source| ClientError::NoDaemon {
+                    socket: path.clone(),
+                    source,
+                })?;
+                let request = request.header("host", "forkyard").body(Full::new(body))?;
+                send(socket, request).await
+            }
+            Way::Network {
+                host,
+                port,
+                token,
+                tls,
+            } => {
+                let stream = self.secured(host, *port, tls).await?;
+                let request = request
+                    .header("host", format!("{host}:{port}"))
+                    .header("authorization", format!("Bearer {}", token.0))
+                    .body(Full::new(body))?;
+                send(stream, request).await
+            }
         }
-        let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        Err(error_of(status, &body).into())
     }
+
+    async fn secured(
+        &self,
+        host: &str,
+        port: u16,
+        tls: &Arc<ClientConfig>,
+    ) -> Result<impl AsyncRead + AsyncWrite + Unpin + Send + 'static, ClientError> {
+        let late = |_| Err(io::ErrorKind::TimedOut.into());
+        let stream = timeout(CONNECT, TcpStream::connect((host, port))).await;
+        let stream = stream
+            .unwrap_or_else(late)
+            .map_err(|source| ClientError::Unreachable {
+                place: self.place(),
+                source,
+            })?;
+        let failed = |source| ClientError::NotTrusted {
+            place: self.place(),
+            source,
+        };
+        let name =
+            ServerName::try_from(host.to_owned()).map_err(|e| failed(io::Error::other(e)))?;
+        let secured = TlsConnector::from(tls.clone()).connect(name, stream);
+        let secured = timeout(CONNECT, secured).await;
+        secured
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            .map_err(failed)
+    }
+}
+
+async fn send(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>, ClientError> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    // Ends with the connection; an error shows in the request itself.
+    tokio::spawn(connection);
+    let response = sender.send_request(request).await?;
+    if response.status().is_success() {
+        return Ok(response);
+    }
+    let status = response.status();
+    let body = response.into_body().collect().await?.to_bytes();
+    Err(error_of(status, &body).into())
 }
 
 async fn read<A: DeserializeOwned>(response: Response<Incoming>) -> Result<A, ClientError> {

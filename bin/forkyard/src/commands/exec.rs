@@ -5,7 +5,6 @@ use anyhow::Context;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use forkyard_client::{Client, ClientError};
 use forkyard_types::{ExecEvent, ExecRequest};
-use http_body_util::BodyExt;
 use std::{
     io::{Read, Write},
     process::ExitCode,
@@ -29,21 +28,10 @@ pub async fn exec(client: &Client, command: Exec) -> anyhow::Result<ExitCode> {
         stdin,
         timeout_s: command.timeout,
     };
-    let mut body = client
-        .stream(&format!("/v1/vms/{}/exec", command.vm), &request)
-        .await?
-        .into_body();
-    let mut pending = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.context("the daemon closed the connection")?;
-        pending.extend_from_slice(frame.data_ref().map(AsRef::as_ref).unwrap_or_default());
-        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = pending.drain(..=end).collect();
-            let event = serde_json::from_slice(&line)
-                .context("the daemon's answer is not what was expected")?;
-            if let Some(code) = show(event)? {
-                return Ok(code);
-            }
+    let mut events = client.exec(&command.vm, &request).await?;
+    while let Some(event) = events.next().await? {
+        if let Some(code) = show(event)? {
+            return Ok(code);
         }
     }
     anyhow::bail!("the daemon closed the connection before the command ended")

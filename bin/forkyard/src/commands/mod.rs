@@ -3,17 +3,30 @@
 mod bench;
 mod exec;
 mod images;
+mod mcp;
+pub mod token;
+pub mod top;
 mod vms;
 
 use crate::{
     args::{Args, Command},
     daemon,
 };
+use mcp::Reach;
 use std::process::ExitCode;
 
 /// Carries out the command.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let client = daemon::ensure(&args.run_dir).await?;
+    let (client, reach) = match args.url {
+        Some(place) => {
+            let client = daemon::elsewhere(place, args.ca)?;
+            (client.clone(), Reach::There(client))
+        }
+        None => (
+            daemon::ensure(&args.run_dir).await?,
+            Reach::Here(args.run_dir.clone()),
+        ),
+    };
     let format = args.output;
     match args.command {
         Command::Run(run) => vms::run(&client, format, run).await,
@@ -26,6 +39,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Rm(some) => vms::remove(&client, &args.run_dir, format, some).await,
         Command::Image(image) => images::image(&client, format, image).await,
         Command::Doctor(doctor) => images::doctor(&client, format, doctor).await,
+        Command::Top(options) => top::top(&client, format, options).await,
+        Command::Token(token) => token::token(&client, format, token).await,
+        Command::Mcp => mcp::serve(reach).await,
         Command::Bench(bench) => bench::bench(&client, &args.run_dir, format, bench).await,
     }
 }
