@@ -16,10 +16,11 @@ use std::{
     env,
     ffi::{OsStr, OsString},
     fs,
-    io::Write,
-    os::unix::fs::PermissionsExt,
+    io::{Read, Write},
+    net::TcpStream,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -122,6 +123,59 @@ impl Host {
             Command::new(program).args(words).envs(self.variables()),
             input.into(),
         )
+    }
+
+    /// The same, with more variables in its environment.
+    pub fn start_with<'a>(
+        &self,
+        words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        variables: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Running {
+        let program = self.dist.join("bin/forkyard");
+        let mut command = Command::new(program);
+        command.args(words).envs(self.variables()).envs(variables);
+        self.spawn(&mut command, Vec::new())
+    }
+
+    /// Starts a command to talk to: its standard input and output are pipes,
+    /// and its complaints are the test's.
+    pub fn talk_to<const N: usize>(&self, words: [&str; N]) -> Child {
+        let mut command = Command::new(self.dist.join("bin/forkyard"));
+        command
+            .args(words)
+            .envs(self.variables())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let child = self.place.within(move || command.spawn());
+        child.expect("started")
+    }
+
+    /// Has the host reach itself at 127.0.0.1, which otherwise it does not.
+    pub fn with_loopback(&self) {
+        let mut command = Command::new("ip");
+        command.args(["link", "set", "lo", "up"]);
+        let status = self.place.within(move || command.status()).expect("ip");
+        assert!(status.success(), "{status}");
+    }
+
+    /// A connection to a port of the host's at 127.0.0.1.
+    pub fn connect(&self, port: u16) -> std::io::Result<TcpStream> {
+        self.place
+            .within(move || TcpStream::connect(("127.0.0.1", port)))
+    }
+
+    /// What the daemon answers to a GET on its socket: its body.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> String {
+        let socket = self.folder.path().join("run/api.sock");
+        let mut socket = UnixStream::connect(socket).expect("a daemon");
+        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+        socket.write_all(request.as_bytes()).expect("asked");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("answered");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("HTTP");
+        assert!(head.contains(" 200 "), "{answer}");
+        body.to_owned()
     }
 
     /// What tells a command which host is meant.

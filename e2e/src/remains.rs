@@ -9,12 +9,14 @@ use std::{
     process::Command,
 };
 
-/// What a host without VMs may have: its records, its logs, its lock, and
-/// empty folders.
-const MAY_STAY: [&str; 6] = [
+/// What a host without VMs may have: its records, its certificate, its logs,
+/// its lock, and empty folders.
+const MAY_STAY: [&str; 8] = [
     "state/forkyard.db",
     "state/forkyard.db-shm",
     "state/forkyard.db-wal",
+    "state/tls/cert.pem",
+    "state/tls/key.pem",
     "run/lock",
     "run/daemon.log",
     "run/pager.log",

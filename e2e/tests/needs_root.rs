@@ -15,10 +15,14 @@ mod identity;
 mod inherited;
 #[path = "needs_root/live.rs"]
 mod live;
+#[path = "needs_root/mcp.rs"]
+mod mcp;
 #[path = "needs_root/network.rs"]
 mod network;
 #[path = "needs_root/outside.rs"]
 mod outside;
+#[path = "needs_root/server.rs"]
+mod server;
 #[path = "needs_root/tickets.rs"]
 mod tickets;
 #[path = "needs_root/warm.rs"]

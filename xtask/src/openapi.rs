@@ -2,7 +2,7 @@
 //! in the tree, so that whoever reads the tree or a change sees what clients
 //! see.
 
-use crate::run::cargo;
+use crate::run::{cargo, program};
 use anyhow::{Context, Result, bail};
 use std::{fs, path::Path};
 
@@ -28,9 +28,12 @@ fn compare(root: &Path, generated: &str) -> Result<()> {
 }
 
 fn generate(root: &Path) -> Result<String> {
+    // As `dist` builds it, so that nothing is compiled twice.
     cargo(root)
-        .args(["run", "--release", "--quiet", "--package", "forkyardd"])
-        .args(["--", "--openapi"])
+        .args(["build", "--release", "--workspace", "--bins", "--quiet"])
+        .done()?;
+    program(&root.join("target/release/forkyardd"), root)
+        .args(["--openapi"])
         .printed()
 }
 

@@ -1,0 +1,163 @@
+//! An agent's session, as its client leads it: JSON-RPC, a line a message.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use forkyard_e2e::Host;
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdin, ChildStdout},
+};
+
+struct Agent {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    asked: u64,
+}
+
+impl Agent {
+    fn new(host: &Host) -> Self {
+        let mut child = host.talk_to(["mcp"]);
+        let to = child.stdin.take().expect("a pipe");
+        let from = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut agent = Self {
+            child,
+            to,
+            from,
+            asked: 0,
+        };
+        let me = json!({ "name": "test", "version": "1" });
+        let hello =
+            json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": me });
+        let server = agent.ask("initialize", hello);
+        assert_eq!(server["serverInfo"]["name"], "forkyard", "{server}");
+        agent.say(json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        agent
+    }
+
+    fn say(&mut self, message: Value) {
+        writeln!(self.to, "{message}").expect("it listens");
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.asked += 1;
+        let id = self.asked;
+        self.say(json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        loop {
+            let mut line = String::new();
+            self.from.read_line(&mut line).expect("text");
+            let answer: Value = serde_json::from_str(&line).expect("JSON-RPC");
+            // What has no such id is a notification.
+            if answer["id"] == id {
+                assert!(answer["error"].is_null(), "{answer}");
+                return answer["result"].clone();
+            }
+        }
+    }
+
+    /// What a tool answers, and whether it takes that for an error.
+    fn call(&mut self, tool: &str, arguments: Value) -> (String, bool) {
+        let result = self.ask(
+            "tools/call",
+            json!({ "name": tool, "arguments": arguments }),
+        );
+        let text = result["content"][0]["text"].as_str();
+        let text = text.unwrap_or_else(|| panic!("{result}")).to_owned();
+        (text, result["isError"] == true)
+    }
+
+    fn done(&mut self, tool: &str, arguments: Value) -> Value {
+        let (text, failed) = self.call(tool, arguments);
+        assert!(!failed, "{tool}: {text}");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    fn refused(&mut self, tool: &str, arguments: Value) -> String {
+        let (text, failed) = self.call(tool, arguments);
+        assert!(failed, "{tool}: {text}");
+        text
+    }
+}
+
+#[test]
+fn an_agent_runs_forks_and_uses_vms() {
+    let host = Host::new();
+    let mut agent = Agent::new(&host);
+    let tools = agent.ask("tools/list", json!({}));
+    assert_eq!(tools["tools"].as_array().map(Vec::len), Some(7), "{tools}");
+
+    let vm = agent.done("run", json!({ "image": "tiny", "name": "p" }));
+    assert_eq!(vm["name"], "p");
+    let path = "/root/a/b.txt";
+    let content = "é\n".repeat(1000);
+    agent.done(
+        "write_file",
+        json!({ "vm": "p", "path": path, "content": content }),
+    );
+    let forked = agent.done("fork", json!({ "vm": "p", "count": 2 }));
+    assert_eq!(forked["clones"][1]["name"], "p-2", "{forked}");
+    agent.done(
+        "write_file",
+        json!({ "vm": "p-1", "path": path, "content": "other" }),
+    );
+    let read = agent.done("read_file", json!({ "vm": "p-2", "path": path }));
+    assert_eq!(
+        (read["content"].as_str(), &read["more"]),
+        (Some(content.as_str()), &json!(false))
+    );
+    let part = json!({ "vm": "p-1", "path": path, "offset": 2, "limit": 2 });
+    let part = agent.done("read_file", part);
+    assert_eq!(
+        (&part["content"], &part["more"]),
+        (&json!("he"), &json!(true))
+    );
+
+    let bytes = BASE64_STANDARD.encode([0, 255, 254, 7]);
+    let binary = json!({ "vm": "p", "path": "/tmp/x", "content": bytes, "encoding": "base64" });
+    agent.done("write_file", binary);
+    let read = agent.done("read_file", json!({ "vm": "p", "path": "/tmp/x" }));
+    assert_eq!(
+        (&read["content"], &read["encoding"]),
+        (&json!(bytes), &json!("base64"))
+    );
+
+    let argv = ["sh", "-c", "cat; echo err >&2; exit 7"];
+    let ran = agent.done("exec", json!({ "vm": "p-1", "argv": argv, "stdin": "in" }));
+    assert_eq!(
+        ran,
+        json!({ "exit": { "code": 7 }, "stdout": "in", "stderr": "err\n" })
+    );
+    let argv = [
+        "sh",
+        "-c",
+        "echo begin; head -c 4m /dev/zero | tr '\\0' x; echo end",
+    ];
+    let ran = agent.done("exec", json!({ "vm": "p", "argv": argv }));
+    let text = ran["stdout"].as_str().expect("text");
+    assert!(text.len() < 100_000 && text.starts_with("begin") && text.ends_with("end\n"));
+
+    // What goes wrong is told, and the session goes on.
+    let missing = agent.refused("read_file", json!({ "vm": "p", "path": "/none" }));
+    assert!(missing.contains("/none"), "{missing}");
+    let nobody = agent.refused("fork", json!({ "vm": "q" }));
+    assert!(nobody.contains("forkyard ps"), "{nobody}");
+    let slow = json!({ "vm": "p", "argv": ["sleep", "1000"], "timeout_s": 1 });
+    assert!(agent.refused("exec", slow).contains("too long"));
+    assert!(
+        agent
+            .refused("rm", json!({ "vm": "../images/tiny" }))
+            .contains("no name")
+    );
+
+    for vm in ["p-1", "p-2", "p"] {
+        agent.done("rm", json!({ "vm": vm }));
+    }
+    // The daemon has gone with the last VM; the session has not.
+    forkyard_e2e::eventually("the daemon's end", || {
+        host.processes("forkyardd").is_empty()
+    });
+    assert_eq!(agent.done("ls", json!({})), json!([]));
+    drop(agent.to);
+    assert!(agent.child.wait().expect("reaped").success());
+    host.nothing_left();
+}
