@@ -112,6 +112,7 @@ pub struct VmView {
     pub address: Address,
     /// Ports of the host that lead to it.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub published: Vec<Publish>,
     /// Process id of its QEMU.
     pub pid: Option<u32>,

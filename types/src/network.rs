@@ -6,16 +6,19 @@ use std::{fmt, net::Ipv4Addr, str::FromStr};
 
 /// What a family's VMs may do beyond talking to each other. Its founder's
 /// owner decides; clones have it from there.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkPolicy {
     /// Whether there is a way out.
     pub out: WayOut,
     /// All that may be reached; if empty, whatever is no private network.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub allow: Vec<Allow>,
     /// Most that each VM may send out, and most that it may receive from there.
     pub rate: Option<BitRate>,
     /// Ports of the host that lead to the founder.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub publish: Vec<Publish>,
 }
 
@@ -27,6 +30,7 @@ impl NetworkPolicy {
 }
 
 /// Whether a family's VMs may open connections to the outside.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WayOut {
@@ -115,6 +119,8 @@ impl fmt::Display for Allow {
 }
 
 /// Bits a second.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(value_type = String))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct BitRate(u64);

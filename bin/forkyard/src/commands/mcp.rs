@@ -8,7 +8,7 @@ mod words;
 
 use crate::daemon;
 use forkyard_client::{Client, ClientError};
-use forkyard_types::{CloneResult, ForkMode, ForkRequest, ForkResponse, RunRequest, VmView};
+use forkyard_types::{CloneResult, ForkRequest, ForkResponse, NetworkPolicy, RunRequest, VmView};
 use hyper::Method;
 use rmcp::{
     ServerHandler, ServiceExt, handler::server::wrapper::Parameters, tool, tool_handler,
@@ -76,6 +76,9 @@ impl Tools {
             memory_mib: words.memory_mib.unwrap_or(256),
             warm: 0,
             kernel: None,
+            max_clones: None,
+            secrets: Vec::new(),
+            network: NetworkPolicy::default(),
         };
         let vm: VmView = self.post("/v1/vms", &request).await?;
         text(&brief(&vm))
@@ -101,7 +104,7 @@ impl Tools {
                 &path,
                 &ForkRequest {
                     count,
-                    mode: ForkMode::default(),
+                    ..ForkRequest::default()
                 },
             )
             .await?;

@@ -141,6 +141,7 @@ pub mod tests {
                 pid: Some(u32::from(member) + 100),
                 accel: "tcg".into(),
                 created: 7,
+                published: Vec::new(),
             },
             cpu_us: 0,
             resident: ByteCount(2 << 20),
