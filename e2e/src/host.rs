@@ -178,6 +178,23 @@ impl Host {
         body.to_owned()
     }
 
+    /// Runs a Python program against this host, with the SDK of this tree; what
+    /// it printed. It must succeed.
+    #[track_caller]
+    pub fn python(&self, program: &str) -> String {
+        let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/python");
+        let mut python = Command::new("python3");
+        python
+            .arg("-")
+            .envs(self.variables())
+            .env("PYTHONPATH", sdk)
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        self.spawn(&mut python, program.into())
+            .wait()
+            .exited(0)
+            .text()
+    }
+
     /// What tells a command which host is meant.
     fn variables(&self) -> [(&'static str, OsString); 4] {
         let folder = self.folder.path();

@@ -21,6 +21,10 @@ mod mcp;
 mod network;
 #[path = "needs_root/outside.rs"]
 mod outside;
+#[path = "needs_root/pause.rs"]
+mod pause;
+#[path = "needs_root/python.rs"]
+mod python;
 #[path = "needs_root/server.rs"]
 mod server;
 #[path = "needs_root/tickets.rs"]

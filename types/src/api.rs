@@ -18,6 +18,8 @@ pub enum VmState {
     Warm,
     /// Its agent answers.
     Running,
+    /// Its user had it stand still.
+    Paused,
     /// Its QEMU ended, or the host restarted: only its record is left.
     Stopped,
     /// It never ran: an instant of another VM's memory and disk, kept to be

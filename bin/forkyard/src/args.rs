@@ -71,6 +71,12 @@ pub enum Command {
     /// Show a VM in full: its forks, where its bytes are.
     #[command(after_help = "Example: forkyard inspect p-3")]
     Inspect(One),
+    /// Have VMs stand still, for as long as you like; they can be forked so.
+    #[command(after_help = "Example: forkyard pause p, and later forkyard resume p")]
+    Pause(Some),
+    /// Let paused VMs go on.
+    #[command(after_help = "Example: forkyard resume p, or forkyard resume --all")]
+    Resume(Some),
     /// Power VMs off; their records stay until `rm`.
     #[command(after_help = "Example: forkyard stop p")]
     Stop(Some),

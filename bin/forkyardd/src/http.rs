@@ -129,6 +129,8 @@ fn common() -> OpenApiRouter<Shared> {
         )
         .routes(routes!(vms::inspect))
         .routes(routes!(vms::stop))
+        .routes(routes!(vms::pause))
+        .routes(routes!(vms::resume))
         .routes(routes!(vms::usage))
         .routes(routes!(host::images))
         .routes(routes!(host::build_image, host::remove_image))

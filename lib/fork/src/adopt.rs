@@ -29,7 +29,7 @@ impl Host {
             match record.state {
                 // Nobody was ever told of it.
                 VmState::Starting | VmState::Warm => self.erase(record).await,
-                VmState::Running => self.adopt_or_note(record).await?,
+                VmState::Running | VmState::Paused => self.adopt_or_note(record).await?,
                 VmState::Checkpoint => {
                     if let Err(error) = self.serve_checkpoint(record).await {
                         tracing::error!(name = %record.name, error = &error as &dyn std::error::Error, "this checkpoint cannot be forked");
@@ -99,20 +99,22 @@ impl Host {
         self.network
             .admit(&[(record.id, crate::vm::address(network, record))])
             .await?;
-        // The daemon may have died in the middle of a fork, with the guest
-        // holding still and its vCPUs stopped.
+        // It may have been paused, or the daemon died in the middle of a fork,
+        // with the guest holding still and its vCPUs stopped.
         if machine.run_state().await? == RunState::Paused {
             machine.cont().await?;
         }
         let (sender, calls) = mpsc::channel(crate::calls::WAITING);
         let guest = Guest::connect(machine.agent_socket(), sender).await?;
         guest.hello(HELLO).await?;
-        guest.resume().await?;
-        let vm = Arc::new(Vm::new(
-            record.clone(),
-            network,
-            Some(Body::new(machine, guest)),
-        ));
+        let body = Body::new(machine, guest);
+        match record.state == VmState::Paused {
+            // Its agent alone has run, to hear of its new host: user code has
+            // held still since the pause.
+            true => crate::pause::hold(&body).await?,
+            false => body.guest.resume().await?,
+        }
+        let vm = Arc::new(Vm::new(record.clone(), network, Some(body)));
         self.settle_chain(&vm, &vm.body()?.machine).await?;
         self.take_in(vm.clone(), calls);
         self.keep_warm(&vm, 0);

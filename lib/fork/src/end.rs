@@ -33,9 +33,11 @@ impl Host {
         self.registry().insert(vm);
     }
 
-    /// Powers a VM off. Its record and disk stay until it is removed.
+    /// Powers a VM off. Its record and disk stay until it is removed. One that
+    /// is paused goes on first, to end in good order.
     pub async fn stop(&self, vm: &str) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
+        self.unpause(&vm).await?;
         let body = vm.body()?;
         let exited = body.machine.exited();
         // Asked politely, so that its disk is whole; then made to.

@@ -49,6 +49,12 @@ pub enum HostError {
         "this host cannot note which pages of a VM are written, as a live fork needs (Linux 6.7)"
     )]
     NotNoted,
+    /// The VM stands still.
+    #[error("{vm} is paused")]
+    Paused {
+        /// The VM.
+        vm: VmName,
+    },
     /// An image is in use.
     #[error("image {name:?} is in use by {vm}")]
     ImageInUse {
@@ -169,6 +175,7 @@ impl HostError {
             Self::NoSuchVm { .. } | Self::NoSuchImage { .. } => ErrorKind::NotFound,
             Self::NotPassable { .. }
             | Self::NotRunning { .. }
+            | Self::Paused { .. }
             | Self::NotNoted
             | Self::ImageInUse { .. }
             | Self::Locked { .. } => ErrorKind::Conflict,
@@ -213,6 +220,10 @@ impl HostError {
             (
                 matches!(self, Self::NotNoted),
                 "fork without --live, or run VMs under Linux 6.7 or later",
+            ),
+            (
+                matches!(self, Self::Paused { .. }),
+                "`forkyard resume` lets it go on",
             ),
             (
                 matches!(self, Self::ImageInUse { .. }),

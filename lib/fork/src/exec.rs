@@ -29,7 +29,7 @@ impl Host {
                 .map_err(|_| HostError::Invalid("stdin is not base64".into()))?,
             None => Vec::new(),
         };
-        let body = self.vm(vm)?.body()?;
+        let body = self.vm(vm)?.awake()?;
         let running = body.guest.exec(request.argv, request.env).await?;
         let stdin = running.input();
         tokio::spawn(async move {

@@ -6,10 +6,10 @@ use crate::{
     fork::{Wanted, micros},
     generation::{Rest, WarmShell},
     noted::{Copied, Take, all},
-    vm::{Body, Vm},
+    vm::{Body, Machine, Vm},
 };
 use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport};
-use forkyard_vmm::{Machine as _, Overlay};
+use forkyard_vmm::{Machine as _, Overlay, VmmError};
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
@@ -27,8 +27,9 @@ struct Taken {
 
 impl Host {
     /// Takes the instant of the fork and publishes it; gives the state of
-    /// devices and CPUs. The parent goes on, whatever happens; the generation
-    /// is used up.
+    /// devices and CPUs. A parent that runs goes on, whatever happens, and one
+    /// that is paused stays so; the generation is used up. The caller holds the
+    /// parent's turn.
     pub(crate) async fn take_instant(
         &self,
         parent: &Vm,
@@ -47,25 +48,27 @@ impl Host {
         } = rest;
         let ready = async {
             self.admit(parent, assigned).await?;
-            if mode == ForkMode::Live {
+            if mode == ForkMode::Live && !parent.is_paused() {
                 self.copy_ahead(parent, body, report)
                     .instrument(debug_span!("ahead"))
                     .await?;
             }
             let take = self.plan(parent, body, image).await?;
             let asked = Instant::now();
-            let still = body
-                .guest
-                .quiesce(fork, QUIESCE)
-                .instrument(debug_span!("quiesce"))
-                .await;
-            report.quiesce_us = micros(asked.elapsed());
-            still?;
+            if !parent.is_paused() {
+                let still = body
+                    .guest
+                    .quiesce(fork, QUIESCE)
+                    .instrument(debug_span!("quiesce"))
+                    .await;
+                report.quiesce_us = micros(asked.elapsed());
+                still?;
+            }
             Ok::<_, HostError>(take)
         };
         let taken = match ready.await {
             Ok(take) => self
-                .pause(parent, body, (overlay, overlay_path.clone()), take, report)
+                .take_still(parent, body, (overlay, overlay_path.clone()), take, report)
                 .await
                 .map(|taken| (take, taken)),
             Err(error) => {
@@ -76,7 +79,10 @@ impl Host {
             }
         };
         // Said even if the guest did not hold still: it may have heard late.
-        let resumed = body.guest.resume().await;
+        let resumed = match parent.is_paused() {
+            true => Ok(()),
+            false => body.guest.resume().await,
+        };
         let published = async {
             let (take, taken) = taken?;
             resumed?;
@@ -96,9 +102,9 @@ impl Host {
         published
     }
 
-    /// The parent's pause.
-    #[instrument(level = "debug", skip_all)]
-    async fn pause(
+    /// Takes it, the parent standing still meanwhile.
+    #[instrument(name = "pause", level = "debug", skip_all)]
+    async fn take_still(
         &self,
         parent: &Vm,
         body: &Body,
@@ -113,7 +119,7 @@ impl Host {
         let stopped = Instant::now();
         if let Err(error) = machine.stop().await {
             // It may have stopped all the same, and only its answer was late.
-            let _ = machine.cont().await;
+            let _ = continued(parent, machine).await;
             self.settle_chain(parent, machine).await?;
             return Err(error.into());
         }
@@ -134,7 +140,7 @@ impl Host {
         };
         let copy = take.copy(parent, all()).instrument(debug_span!("capture"));
         let (copied, saved) = tokio::join!(copy, devices);
-        let going_on = machine.cont().await;
+        let going_on = continued(parent, machine).await;
         report.pause_us = micros(stopped.elapsed());
         if saved.is_err() {
             // The disk may have been frozen all the same.
@@ -167,5 +173,13 @@ impl Host {
             })
             .collect();
         Ok(self.network.admit(&members).await?)
+    }
+}
+
+/// Lets the vCPUs go on, unless the user wants them still.
+async fn continued(parent: &Vm, machine: &Machine) -> Result<(), VmmError> {
+    match parent.is_paused() {
+        true => Ok(()),
+        false => machine.cont().await,
     }
 }

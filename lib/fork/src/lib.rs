@@ -24,6 +24,7 @@ mod host;
 mod instant;
 mod noted;
 mod pager_process;
+mod pause;
 mod quota;
 mod registry;
 mod requests;

@@ -138,8 +138,21 @@ impl Vm {
         lock(&self.record).birth.is_none()
     }
 
+    /// What runs of it, or the error that it stands still or does not run.
+    pub fn awake(&self) -> Result<Arc<Body>, HostError> {
+        match self.is_paused() {
+            true => Err(HostError::Paused { vm: self.name() }),
+            false => self.body(),
+        }
+    }
+
+    /// Whether it runs as far as is recorded, or would if it were not paused.
     pub fn is_running(&self) -> bool {
-        lock(&self.record).state == VmState::Running
+        [VmState::Running, VmState::Paused].contains(&lock(&self.record).state)
+    }
+
+    pub fn is_paused(&self) -> bool {
+        lock(&self.record).state == VmState::Paused
     }
 
     /// Clones kept warm for its next fork; none to be seen while one is under way.

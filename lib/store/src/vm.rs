@@ -64,6 +64,7 @@ fn state_text(state: VmState) -> &'static str {
         VmState::Starting => "starting",
         VmState::Warm => "warm",
         VmState::Running => "running",
+        VmState::Paused => "paused",
         VmState::Stopped => "stopped",
         VmState::Checkpoint => "checkpoint",
     }
@@ -74,6 +75,7 @@ fn state_of(text: &str) -> Option<VmState> {
         VmState::Starting,
         VmState::Warm,
         VmState::Running,
+        VmState::Paused,
         VmState::Stopped,
         VmState::Checkpoint,
     ]

@@ -35,6 +35,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Exec(command) => exec::exec(&client, command).await,
         Command::Ps => vms::list(&client, format).await,
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,
+        Command::Pause(some) => vms::pause(&client, format, some).await,
+        Command::Resume(some) => vms::resume(&client, format, some).await,
         Command::Stop(some) => vms::stop(&client, format, some).await,
         Command::Rm(some) => vms::remove(&client, &args.run_dir, format, some).await,
         Command::Image(image) => images::image(&client, format, image).await,

@@ -187,6 +187,22 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
+/// Has VMs stand still.
+pub async fn pause(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
+    each(client, format, some, |vm| {
+        (Method::POST, format!("/v1/vms/{vm}/pause"))
+    })
+    .await
+}
+
+/// Lets VMs go on.
+pub async fn resume(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
+    each(client, format, some, |vm| {
+        (Method::POST, format!("/v1/vms/{vm}/resume"))
+    })
+    .await
+}
+
 /// Powers VMs off.
 pub async fn stop(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
     each(client, format, some, |vm| {

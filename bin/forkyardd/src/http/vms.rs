@@ -119,6 +119,20 @@ pub async fn stop(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView>
     Ok(Json(spawned(async move { host.stop(&vm).await }).await?))
 }
 
+/// Have a VM stand still until it is told to go on; it can be forked so.
+#[utoipa::path(post, path = "/v1/vms/{vm}/pause", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
+pub async fn pause(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
+    Ok(Json(spawned(async move { host.pause(&vm).await }).await?))
+}
+
+/// Let a paused VM go on.
+#[utoipa::path(post, path = "/v1/vms/{vm}/resume", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
+pub async fn resume(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
+    Ok(Json(spawned(async move { host.resume(&vm).await }).await?))
+}
+
 /// What every VM has used of the host so far: the difference between two
 /// answers is what it used meanwhile.
 #[utoipa::path(get, path = "/v1/usage", tag = "vms",

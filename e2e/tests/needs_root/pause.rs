@@ -1,0 +1,80 @@
+//! A VM that its user has stand still.
+
+use forkyard_e2e::{Host, eventually};
+use forkyard_types::{VmState, VmView};
+
+/// Counts for as long as it runs.
+const COUNT: &str = "(i=0; while :; do i=$((i+1)); echo $i >/m/count.new; mv /m/count.new /m/count; sleep 0.02; done) </dev/null >/dev/null 2>&1 &";
+
+#[track_caller]
+fn count(host: &Host, vm: &str) -> u64 {
+    host.sh(vm, "cat /m/count").parse().expect("a number")
+}
+
+#[track_caller]
+fn counts_on(host: &Host, vm: &str) {
+    let begin = count(host, vm);
+    eventually("the count", || count(host, vm) > begin);
+}
+
+#[test]
+fn a_paused_vm_is_forked_as_it_stands_and_goes_on_where_it_was() {
+    let host = Host::with_p([]);
+    host.sh("p", COUNT);
+    eventually("the count", || {
+        host.sh("p", "cat /m/count || true") > String::new()
+    });
+    let paused: Vec<VmView> = host.json(["pause", "p"]);
+    assert_eq!(paused[0].state, VmState::Paused);
+    host.ok(["pause", "p"]);
+    let told = host.fails(["exec", "p", "--", "true"]);
+    assert!(told.contains("forkyard resume"), "{told}");
+
+    let clones = host.fork("p", 2);
+    host.ok(["fork", "p", "--live"]);
+    assert_eq!(host.vm("p").state, VmState::Paused);
+    for clone in &clones {
+        let name = clone.name.as_str();
+        assert_eq!(
+            (clone.state, host.sh(name, "hostname").as_str()),
+            (VmState::Running, name)
+        );
+        counts_on(&host, name);
+    }
+    let told = count(&host, "p-1");
+    eventually("the clones to be well ahead", || {
+        count(&host, "p-1") > told + 50
+    });
+
+    host.ok(["resume", "p"]);
+    host.ok(["resume", "p"]);
+    assert_eq!(host.vm("p").state, VmState::Running);
+    assert!(
+        count(&host, "p") < count(&host, "p-1"),
+        "it stood still while its clones counted"
+    );
+    counts_on(&host, "p");
+    host.fork("p", 1);
+    host.end();
+}
+
+#[test]
+fn a_pause_outlives_the_daemon_and_a_paused_vm_ends_like_any_other() {
+    let host = Host::with_p([]);
+    host.sh("p", COUNT);
+    host.fork("p", 1);
+    host.ok(["pause", "p", "p-1"]);
+    host.kill_9("forkyardd");
+    for vm in host.vms() {
+        assert_eq!(vm.state, VmState::Paused, "{}", vm.name);
+    }
+    host.fork("p", 1);
+    counts_on(&host, "p-2");
+    assert_eq!(host.vm("p").state, VmState::Paused);
+    host.ok(["resume", "p"]);
+    counts_on(&host, "p");
+    host.ok(["stop", "p-1"]);
+    assert_eq!(host.vm("p-1").state, VmState::Stopped);
+    host.ok(["pause", "p"]);
+    host.end();
+}

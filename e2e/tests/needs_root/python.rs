@@ -1,0 +1,94 @@
+//! The Python package for programs outside, against a real host.
+
+use forkyard_e2e::Host;
+
+#[test]
+fn a_python_program_runs_forks_commands_and_removes_vms() {
+    let host = Host::with_p([]);
+    let told = host.python(
+        r#"
+from forkyard_host import CommandFailed, Forkyard, ForkyardError, Unreachable
+
+def refused(kind, call):
+    try:
+        call()
+    except ForkyardError as error:
+        assert error.kind == kind, (error.kind, str(error))
+        return error
+    raise AssertionError("not refused")
+
+fy = Forkyard()
+p = fy.vm("p")
+p.files.write("/state", b"warm")
+with p:
+    a, b = p.fork(2)
+    with a:
+        assert a.exec("cat", "/state").text == "warm"
+        ran = a.exec("sh", "-c", "cat; echo $A >&2; exit 7", stdin=b"in", env={"A": "b c"})
+        assert (ran.code, ran.stdout, ran.stderr) == (7, b"in", b"b c\n"), ran
+        try:
+            a.exec("sh", "-c", "echo why >&2; exit 3", check=True)
+            raise AssertionError("not told")
+        except CommandFailed as error:
+            assert error.result.code == 3 and "why" in str(error)
+        # Larger than one request may be.
+        large = bytes(range(256)) * (80 << 12)
+        a.files.write("/tmp/large", large, mode=0o600)
+        assert a.files.read("/tmp/large") == large
+        assert a.exec("sh", "-c", "stat -c %a /tmp/large; ls /tmp | wc -l").text == "600\n1"
+        a.files.write("/tmp/large", b"")
+        assert a.files.read("/tmp/large") == b""
+        try:
+            a.files.write("/nowhere/x", b"x")
+            raise AssertionError("not told")
+        except CommandFailed:
+            pass
+        refused("timeout", lambda: a.exec("sleep", "1000", timeout=0.5))
+        # Output as it comes, and a command that is hung up on.
+        with a.start("sh", "-c", "echo one; sleep 1000") as process:
+            assert next(iter(process)) == ("stdout", b"one\n")
+        a.pause()
+        assert (a.state, a.refresh().state) == ("paused", "paused")
+        assert "resume" in refused("conflict", lambda: a.exec("true")).hint
+        a.resume()
+        assert a.exec("true").code == 0
+    assert "forkyard ps" in refused("not_found", lambda: fy.vm(a.name)).hint
+    refused("invalid", lambda: p.fork(1000))
+    b.remove()
+print([vm.name for vm in fy.vms()])
+refused("unreachable", lambda: Forkyard("unix:///nonexistent").vms())
+"#,
+    );
+    assert_eq!(told, "[]");
+    host.end();
+}
+
+#[test]
+fn an_async_python_program_does_many_things_at_once_and_cancels_a_command() {
+    let host = Host::with_p([]);
+    host.python(
+        r#"
+import asyncio
+from forkyard_host import AsyncForkyard
+
+async def main():
+    async with await AsyncForkyard().vm("p") as p:
+        clones = await p.fork(3)
+        names = await asyncio.gather(*(vm.exec("hostname", check=True) for vm in clones))
+        assert [n.text for n in names] == [vm.name for vm in clones], names
+        try:
+            await asyncio.wait_for(p.exec("sleep", "1000"), 1)
+            raise AssertionError("not cancelled")
+        except asyncio.TimeoutError:
+            pass
+        while (await p.exec("pidof", "sleep")).code == 0:
+            await asyncio.sleep(0.05)
+        await p.files.write("/x", b"y")
+        assert await p.files.read("/x") == b"y"
+        await asyncio.gather(*(vm.remove() for vm in clones))
+
+asyncio.run(main())
+"#,
+    );
+    host.end();
+}

@@ -1,0 +1,68 @@
+//! A VM that stands still because its user wants it to.
+//!
+//! It holds still as for a fork, and then its vCPUs stop: so it can be forked
+//! as it stands, with no word from its guest. It is recorded last and forgotten
+//! first: a daemon that dies midway leaves a VM that the next one lets go on.
+
+use crate::{
+    Host, HostError,
+    vm::{Body, Vm},
+};
+use forkyard_types::{ForkId, VmState, VmView};
+use forkyard_vmm::Machine as _;
+use std::time::Duration;
+
+/// How long a guest may take to hold still.
+const QUIESCE: Duration = Duration::from_secs(10);
+
+impl Host {
+    /// Has a VM stand still until [`Host::resume`]; the daemon's end changes
+    /// nothing. No error if it does. Not cancel-safe: run it on a task of its own.
+    pub async fn pause(&self, vm: &str) -> Result<VmView, HostError> {
+        let vm = self.vm(vm)?;
+        let _turn = vm.turn.lock().await;
+        let body = vm.body()?;
+        if !vm.is_paused() {
+            hold(&body).await?;
+            if let Err(error) = vm.change(&self.store, |record| record.state = VmState::Paused) {
+                go_on(&body).await?;
+                return Err(error.into());
+            }
+        }
+        Ok(vm.view())
+    }
+
+    /// Lets a paused VM go on. No error if it runs. Not cancel-safe: run it on
+    /// a task of its own.
+    pub async fn resume(&self, vm: &str) -> Result<VmView, HostError> {
+        let vm = self.vm(vm)?;
+        self.unpause(&vm).await?;
+        Ok(vm.view())
+    }
+
+    pub(crate) async fn unpause(&self, vm: &Vm) -> Result<(), HostError> {
+        let _turn = vm.turn.lock().await;
+        let body = vm.body()?;
+        if vm.is_paused() {
+            vm.change(&self.store, |record| record.state = VmState::Running)?;
+            go_on(&body).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Has a guest hold still, and stops it. If that fails it goes on.
+pub(crate) async fn hold(body: &Body) -> Result<(), HostError> {
+    body.guest.quiesce(ForkId::random(), QUIESCE).await?;
+    if let Err(error) = body.machine.stop().await {
+        // It may have stopped all the same, and only its answer was late.
+        go_on(body).await?;
+        return Err(error.into());
+    }
+    Ok(())
+}
+
+async fn go_on(body: &Body) -> Result<(), HostError> {
+    body.machine.cont().await?;
+    Ok(body.guest.resume().await?)
+}

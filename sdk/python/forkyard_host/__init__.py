@@ -1,0 +1,35 @@
+"""Fork running virtual machines from outside.
+
+    from forkyard_host import Forkyard
+
+    fy = Forkyard()
+    with fy.run("tiny") as vm:               # ended and removed at the end
+        vm.exec("sh", "-c", "echo warm >/state")
+        a, b = vm.fork(2)                    # raises PartialFork if one is missing
+        with a, b:
+            print(a.exec("cat", "/state").text)
+            b.files.write("/etc/motd", b"hello")
+
+`AsyncForkyard` is the same with `await`. Standard library only. Inside a guest
+there is another module, `forkyard`: there a program forks the VM it runs in.
+"""
+
+from ._aio import AsyncFiles, AsyncForkyard, AsyncVm
+from ._client import Files, Forkyard, Process, Vm
+from ._types import CommandFailed, ExecResult, Forked, ForkyardError, PartialFork, Unreachable
+
+__all__ = [
+    "AsyncFiles",
+    "AsyncForkyard",
+    "AsyncVm",
+    "CommandFailed",
+    "ExecResult",
+    "Files",
+    "Forked",
+    "Forkyard",
+    "ForkyardError",
+    "PartialFork",
+    "Process",
+    "Unreachable",
+    "Vm",
+]

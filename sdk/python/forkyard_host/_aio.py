@@ -1,0 +1,132 @@
+"""The client for asyncio: the other one, each call on a thread of its own.
+
+A call that is cancelled is carried out all the same, but for a command, which
+is hung up on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from types import TracebackType
+from typing import Any, Mapping
+
+from ._client import Files, Forkyard, Vm
+from ._types import ExecResult, Forked, ForkyardError
+
+
+class AsyncForkyard:
+    """A host of VMs; see Forkyard."""
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, context: ssl.SSLContext | None = None) -> None:
+        self._sync = Forkyard(url, token, context=context)
+
+    async def run(
+        self, image: str, *, name: str | None = None, vcpus: int = 1, memory_mib: int = 256, warm: int = 0, kernel: str | None = None
+    ) -> AsyncVm:
+        """Boot a VM; see Forkyard.run."""
+        options: dict[str, Any] = {"name": name, "vcpus": vcpus, "memory_mib": memory_mib, "warm": warm, "kernel": kernel}
+        return AsyncVm(await asyncio.to_thread(self._sync.run, image, **options))
+
+    async def vms(self) -> list[AsyncVm]:
+        """Every VM, the oldest first."""
+        return [AsyncVm(vm) for vm in await asyncio.to_thread(self._sync.vms)]
+
+    async def vm(self, name: str) -> AsyncVm:
+        """The VM of this name or id."""
+        return AsyncVm(await asyncio.to_thread(self._sync.vm, name))
+
+
+class AsyncVm:
+    """A VM; see Vm. As an async context manager it is removed at the end."""
+
+    def __init__(self, vm: Vm) -> None:
+        self._sync = vm
+        self.id = vm.id
+        self.name = vm.name
+        self.ip = vm.ip
+        self.files = AsyncFiles(vm.files)
+
+    def __repr__(self) -> str:
+        return f"Async{self._sync!r}"
+
+    async def __aenter__(self) -> AsyncVm:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            await self.remove()
+        except ForkyardError as gone:
+            if gone.kind != "not_found":
+                raise
+
+    @property
+    def state(self) -> str:
+        """As of the last answer."""
+        return self._sync.state
+
+    async def refresh(self) -> AsyncVm:
+        """Ask the host how it is."""
+        await asyncio.to_thread(self._sync.refresh)
+        return self
+
+    async def fork(self, count: int = 1, *, live: bool = False) -> Forked[AsyncVm]:
+        """Fork it; see Vm.fork."""
+        made = await asyncio.to_thread(self._sync.fork, count, live=live)
+        return Forked(made.id, [AsyncVm(vm) for vm in made.vms], made.errors, made.report)
+
+    async def checkpoint(self, name: str | None = None, *, live: bool = False) -> AsyncVm:
+        """Keep this instant on disk."""
+        return AsyncVm(await asyncio.to_thread(self._sync.checkpoint, name, live=live))
+
+    async def pause(self) -> None:
+        """Have it stand still."""
+        await asyncio.to_thread(self._sync.pause)
+
+    async def resume(self) -> None:
+        """Let it go on."""
+        await asyncio.to_thread(self._sync.resume)
+
+    async def stop(self) -> None:
+        """Power it off."""
+        await asyncio.to_thread(self._sync.stop)
+
+    async def remove(self) -> None:
+        """End it, and remove all that is its own."""
+        await asyncio.to_thread(self._sync.remove)
+
+    async def exec(
+        self, *argv: str, stdin: bytes = b"", env: Mapping[str, str] | None = None, timeout: float | None = None, check: bool = False
+    ) -> ExecResult:
+        """Run a command to its end; see Vm.exec. Cancelled, it is hung up on."""
+        starting = asyncio.ensure_future(asyncio.to_thread(self._sync.start, *argv, stdin=stdin, env=env, timeout=timeout))
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(lambda done: None if done.cancelled() or done.exception() else done.result().close())
+            raise
+        reading = asyncio.ensure_future(asyncio.to_thread(process.finish, check))
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            process.hang_up()
+            await asyncio.wait([reading])
+            reading.exception()  # It failed because of us.
+            raise
+        finally:
+            process.close()
+
+
+class AsyncFiles:
+    """Files of a VM; see Files."""
+
+    def __init__(self, files: Files) -> None:
+        self._sync = files
+
+    async def read(self, path: str) -> bytes:
+        """The whole content."""
+        return await asyncio.to_thread(self._sync.read, path)
+
+    async def write(self, path: str, content: bytes, mode: int = 0o644) -> None:
+        """Replace a file as a whole."""
+        await asyncio.to_thread(self._sync.write, path, content, mode)

@@ -1,0 +1,122 @@
+"""A connection a request: HTTP over a Unix socket, or over TLS with a token."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import ssl
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from ._types import ForkyardError, Unreachable
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("forkyard")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.sock.connect(self._path)
+        except OSError:
+            self.sock.close()
+            raise
+
+
+class Stream:
+    """An answer that is still being given."""
+
+    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, sock: socket.socket) -> None:
+        self._connection = connection
+        self._response = response
+        self._sock = sock
+
+    def line(self) -> bytes:
+        """The next line, or none at the end. Blocks."""
+        try:
+            return self._response.readline()
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"the daemon closed the connection: {error}") from error
+
+    def read(self) -> bytes:
+        """The rest. Blocks."""
+        try:
+            return self._response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"the daemon closed the connection: {error}") from error
+
+    def hang_up(self) -> None:
+        """Ends it, also under another thread that reads."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # It has ended.
+
+    def close(self) -> None:
+        self._response.close()
+        self._connection.close()
+
+
+class Endpoint:
+    """Where the daemon is. Safe to use from many threads: it holds no connection."""
+
+    def __init__(self, url: str | None, token: str | None, context: ssl.SSLContext | None) -> None:
+        run = os.environ.get("FORKYARD_RUN_DIR", "/run/forkyard")
+        self.url = url or os.environ.get("FORKYARD_URL") or f"unix://{run}/api.sock"
+        self._token = token or os.environ.get("FORKYARD_TOKEN")
+        self._context = context
+        self._parts = urlsplit(self.url)
+        if self._parts.scheme not in ("unix", "https"):
+            raise ValueError(f"{self.url}: wanted unix:///path or https://host:port")
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._parts.scheme == "unix":
+            return _UnixConnection(self._parts.path)
+        return http.client.HTTPSConnection(self._parts.netloc, context=self._context or ssl.create_default_context())
+
+    def open(self, method: str, path: str, body: Any = None) -> Stream:
+        """Sends a request. ForkyardError unless it succeeds."""
+        headers = {"Content-Type": "application/json"}
+        if self._token and self._parts.scheme == "https":
+            headers["Authorization"] = f"Bearer {self._token}"
+        connection = self._connection()
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            # The response takes it away from the connection.
+            sock = connection.sock
+            stream = Stream(connection, connection.getresponse(), sock)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise Unreachable(f"no daemon answers at {self.url}: {error}") from error
+        status = stream._response.status
+        if status < 300:
+            return stream
+        try:
+            answer = stream.read()
+        finally:
+            stream.close()
+        raise _refusal(status, answer)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Sends a request and reads the whole answer."""
+        stream = self.open(method, path, body)
+        try:
+            return json.loads(stream.read() or "null")
+        finally:
+            stream.close()
+
+
+def of_vm(vm: str, *rest: str) -> str:
+    """The path of a VM, or of something it can do."""
+    return "/v1/vms/" + "/".join(quote(part, safe="") for part in (vm, *rest))
+
+
+def _refusal(status: int, answer: bytes) -> ForkyardError:
+    try:
+        return ForkyardError.of(json.loads(answer))
+    except (ValueError, AttributeError):
+        return ForkyardError("host", f"the daemon answered {status}: {answer[:200].decode(errors='replace')}")
