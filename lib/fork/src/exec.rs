@@ -56,6 +56,8 @@ async fn relay(mut running: Exec, events: mpsc::Sender<ExecEvent>, limit: Option
     loop {
         let out = tokio::select! {
             out = running.next() => out,
+            // Dropped, the command is hung up on, though it may never write.
+            () = events.closed() => return,
             () = &mut too_long => {
                 let killed = running.signal(SIGKILL).await;
                 let why = killed.err().map(|error| format!(" ({error})")).unwrap_or_default();
