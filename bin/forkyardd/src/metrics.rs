@@ -145,6 +145,7 @@ async fn look(host: &Host) -> Result<(), HostError> {
     for (state, label) in [
         (VmState::Starting, "starting"),
         (VmState::Running, "running"),
+        (VmState::Paused, "paused"),
         (VmState::Stopped, "stopped"),
         (VmState::Checkpoint, "checkpoint"),
     ] {

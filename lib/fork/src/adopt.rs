@@ -54,7 +54,9 @@ impl Host {
     async fn restore_networks(&self, records: &[VmRecord]) -> Result<(), HostError> {
         for (family, policy) in self.store.networks()? {
             let founder_runs = records.iter().any(|vm| {
-                vm.family == family.id && vm.birth.is_none() && vm.state == VmState::Running
+                vm.family == family.id
+                    && vm.birth.is_none()
+                    && [VmState::Running, VmState::Paused].contains(&vm.state)
             });
             let ports = founder_runs.then(|| match self.network.take_ports(&policy.publish) {
                 Ok(ports) => ports,
@@ -109,9 +111,9 @@ impl Host {
         guest.hello(HELLO).await?;
         let body = Body::new(machine, guest);
         match record.state == VmState::Paused {
-            // Its agent alone has run, to hear of its new host: user code has
-            // held still since the pause.
-            true => crate::pause::hold(&body).await?,
+            // Its agent alone has run, to hear of its new host: it has held user
+            // code still since the pause, and does until it is told otherwise.
+            true => body.machine.stop().await?,
             false => body.guest.resume().await?,
         }
         let vm = Arc::new(Vm::new(record.clone(), network, Some(body)));

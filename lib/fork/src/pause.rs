@@ -52,7 +52,7 @@ impl Host {
 }
 
 /// Has a guest hold still, and stops it. If that fails it goes on.
-pub(crate) async fn hold(body: &Body) -> Result<(), HostError> {
+async fn hold(body: &Body) -> Result<(), HostError> {
     body.guest.quiesce(ForkId::random(), QUIESCE).await?;
     if let Err(error) = body.machine.stop().await {
         // It may have stopped all the same, and only its answer was late.

@@ -22,10 +22,10 @@ class AsyncForkyard:
         self._sync = Forkyard(url, token, context=context)
 
     async def run(
-        self, image: str, *, name: str | None = None, vcpus: int = 1, memory_mib: int = 256, warm: int = 0, kernel: str | None = None
+        self, image: str, *, name: str | None = None, vcpus: int = 1, memory_mib: int = 256, warm: int = 0, **more: Any
     ) -> AsyncVm:
         """Boot a VM; see Forkyard.run."""
-        options: dict[str, Any] = {"name": name, "vcpus": vcpus, "memory_mib": memory_mib, "warm": warm, "kernel": kernel}
+        options: dict[str, Any] = {"name": name, "vcpus": vcpus, "memory_mib": memory_mib, "warm": warm, **more}
         return AsyncVm(await asyncio.to_thread(self._sync.run, image, **options))
 
     async def vms(self) -> list[AsyncVm]:
@@ -70,9 +70,9 @@ class AsyncVm:
         await asyncio.to_thread(self._sync.refresh)
         return self
 
-    async def fork(self, count: int = 1, *, live: bool = False) -> Forked[AsyncVm]:
+    async def fork(self, count: int = 1, *, live: bool = False, **more: Any) -> Forked[AsyncVm]:
         """Fork it; see Vm.fork."""
-        made = await asyncio.to_thread(self._sync.fork, count, live=live)
+        made = await asyncio.to_thread(self._sync.fork, count, live=live, **more)
         return Forked(made.id, [AsyncVm(vm) for vm in made.vms], made.errors, made.report)
 
     async def checkpoint(self, name: str | None = None, *, live: bool = False) -> AsyncVm:

@@ -21,17 +21,22 @@ class Forkyard:
 
     `url` is `unix:///path/of/api.sock` or `https://host:port`; if absent
     FORKYARD_URL, or the daemon of this host. `token`, for https, is
-    FORKYARD_TOKEN if absent. `context` says which certificates are believed.
+    FORKYARD_TOKEN if absent. Which certificate is believed: `context` says,
+    or else FORKYARD_CA, `sha256:` and its fingerprint or a PEM file, or else
+    what this host trusts.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, context: ssl.SSLContext | None = None) -> None:
         self._end = Endpoint(url, token, context)
 
     def run(
-        self, image: str, *, name: str | None = None, vcpus: int = 1, memory_mib: int = 256, warm: int = 0, kernel: str | None = None
+        self, image: str, *, name: str | None = None, vcpus: int = 1, memory_mib: int = 256, warm: int = 0, **more: Any
     ) -> Vm:
-        """Boot a VM; returns once its agent answers. `warm` clones are kept ready for its forks."""
-        wanted = {"image": image, "name": name, "vcpus": vcpus, "memory_mib": memory_mib, "warm": warm, "kernel": kernel}
+        """Boot a VM; returns once its agent answers. `warm` clones are kept ready for its forks.
+
+        `more`: other fields of the API's request, such as network or secrets.
+        """
+        wanted = {"image": image, "name": name, "vcpus": vcpus, "memory_mib": memory_mib, "warm": warm, **more}
         return Vm(self._end, self._end.call("POST", "/v1/vms", wanted))
 
     def vms(self) -> list[Vm]:
@@ -79,13 +84,14 @@ class Vm:
         self.view = self._end.call("GET", of_vm(self.id))
         return self
 
-    def fork(self, count: int = 1, *, live: bool = False) -> Forked[Vm]:
+    def fork(self, count: int = 1, *, live: bool = False, **more: Any) -> Forked[Vm]:
         """Fork it. Returns once every clone runs with its own identity, or has failed.
 
-        `live` spares this VM at the clones' cost. ForkyardError if nothing was
+        `live` spares this VM at the clones' cost. `more`: other fields of the
+        API's request, such as scrub or inherit_secrets. ForkyardError if nothing was
         forked at all; see Forked for clones that failed by themselves.
         """
-        answer = self._end.call("POST", of_vm(self.id, "fork"), {"count": count, "mode": "live" if live else "fast"})
+        answer = self._end.call("POST", of_vm(self.id, "fork"), {"count": count, "mode": "live" if live else "fast", **more})
         made = [Vm(self._end, clone["vm"]) for clone in answer["clones"] if "vm" in clone]
         failed = [ForkyardError.of(clone["error"]) for clone in answer["clones"] if "error" in clone]
         return Forked(answer["fork"], made, failed, answer["report"])

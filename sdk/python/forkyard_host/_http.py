@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import http.client
 import json
 import os
@@ -25,6 +27,35 @@ class _UnixConnection(http.client.HTTPConnection):
         except OSError:
             self.sock.close()
             raise
+
+
+class _TlsConnection(http.client.HTTPSConnection):
+    """Believes one certificate, whoever vouches for it, if given its fingerprint."""
+
+    def __init__(self, netloc: str, context: ssl.SSLContext, fingerprint: str | None) -> None:
+        super().__init__(netloc, context=context)
+        self._fingerprint = fingerprint
+
+    def connect(self) -> None:
+        super().connect()
+        # Before anything is said: the token is for that daemon alone.
+        shown = hashlib.sha256(self.sock.getpeercert(True) or b"").hexdigest()
+        if self._fingerprint and not hmac.compare_digest(shown, self._fingerprint):
+            self.close()
+            raise OSError(f"its certificate is sha256:{shown}, not the one of FORKYARD_CA")
+
+
+def _trust(context: ssl.SSLContext | None) -> tuple[ssl.SSLContext, str | None]:
+    """What a certificate is held to, and the fingerprint it must have, if any."""
+    held_to = os.environ.get("FORKYARD_CA", "")
+    if context:
+        return context, None
+    if not held_to.startswith("sha256:"):
+        return ssl.create_default_context(cafile=held_to or None), None
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context, held_to.removeprefix("sha256:").lower()
 
 
 class Stream:
@@ -76,7 +107,7 @@ class Endpoint:
     def _connection(self) -> http.client.HTTPConnection:
         if self._parts.scheme == "unix":
             return _UnixConnection(self._parts.path)
-        return http.client.HTTPSConnection(self._parts.netloc, context=self._context or ssl.create_default_context())
+        return _TlsConnection(self._parts.netloc, *_trust(self._context))
 
     def open(self, method: str, path: str, body: Any = None) -> Stream:
         """Sends a request. ForkyardError unless it succeeds."""
