@@ -1,6 +1,7 @@
 //! The Python package for programs outside, against a real host.
 
 use forkyard_e2e::Host;
+use forkyard_types::TokenGrant;
 
 #[test]
 fn a_python_program_runs_forks_commands_and_removes_vms() {
@@ -93,4 +94,47 @@ asyncio.run(main())
     );
     // With the last VM its daemon goes by itself.
     host.nothing_left();
+}
+
+#[test]
+fn over_the_network_a_python_program_believes_one_certificate_alone() {
+    let host = Host::new();
+    host.with_loopback();
+    let run = ["run", "tiny", "--name", "p"];
+    host.start_with(run, [("FORKYARD_LISTEN", "127.0.0.1:7433")])
+        .wait()
+        .exited(0);
+    let grant: TokenGrant = host.json(["token", "create", "py"]);
+    let pin = grant.remote.expect("it listens").fingerprint;
+    let cert = host.folder().join("state/tls/cert.pem");
+    let program = format!(
+        r#"
+import os
+from forkyard_host import Forkyard, ForkyardError, Unreachable
+
+url, token = "https://127.0.0.1:7433", "{token}"
+os.environ["FORKYARD_CA"] = "{pin}"
+p = Forkyard(url, token).vm("p")
+assert p.exec("sh", "-c", "hostname; exit 7").code == 7
+os.environ["FORKYARD_CA"] = "{cert}"
+assert Forkyard(url, token).vm("p").id == p.id
+for ca in ["sha256:" + "0" * 64, ""]:
+    os.environ["FORKYARD_CA"] = ca
+    try:
+        Forkyard(url, token).vms()
+        raise AssertionError("believed")
+    except Unreachable as error:
+        assert "certificate" in str(error), error
+os.environ["FORKYARD_CA"] = "{pin}"
+try:
+    Forkyard(url, token + "x").vms()
+    raise AssertionError("let in")
+except ForkyardError as error:
+    assert "forkyard token create" in error.hint, error
+"#,
+        token = grant.token.0,
+        cert = cert.display(),
+    );
+    host.python(&program);
+    host.end();
 }

@@ -81,6 +81,7 @@ fn identify() -> Identify {
             epoch: Epoch::random(),
             name: "p-1".parse().expect("a name"),
             address,
+            route: None,
             parent_ip: address.ip,
             seed: [1; 32],
             wall_clock_ns: 1,
