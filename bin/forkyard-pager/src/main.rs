@@ -1,11 +1,14 @@
 //! Serves page images as files until told to end.
 //!
+//! It is two processes: the pager, and a keeper that holds the pager's files and
+//! starts another should it die. Either may be killed at any time.
+//!
 //! SIGTERM and SIGINT: make room for another pager at once, serve the files
 //! that are open until they are closed, end. A second one: end now.
 
 use anyhow::Context;
 use clap::Parser;
-use forkyard_pager::{Care, Pager, Prefetch};
+use forkyard_pager::{Care, Pager, Prefetch, Programs, Role, Setup, keep, other_half};
 use nix::sys::signal::{SigSet, Signal};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -31,6 +34,23 @@ struct Arguments {
 }
 
 impl Arguments {
+    fn setup(&self) -> anyhow::Result<Setup> {
+        Ok(Setup {
+            mount: self.mount.clone(),
+            socket: self.socket.clone(),
+            care: self.care(),
+            programs: Some(self.programs()?),
+        })
+    }
+
+    /// How this program was started, and will be again.
+    fn programs(&self) -> anyhow::Result<Programs> {
+        Ok(Programs {
+            program: std::env::current_exe().context("this program has no name")?,
+            arguments: std::env::args_os().skip(1).collect(),
+        })
+    }
+
     fn care(&self) -> Care {
         Care {
             prefetch: match self.no_prefetch {
@@ -63,15 +83,24 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    // Before any thread exists, so that none takes the signal instead.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
-    signals.thread_block().context("cannot block signals")?;
-    // Fails where a dead pager's mount is, which will be replaced; and if there
-    // is no directory afterwards, mounting says so.
-    let _ = std::fs::create_dir_all(&arguments.mount);
-    let pager = Pager::start(&arguments.mount, &arguments.socket, arguments.care())?;
+    if Role::given() != Role::Keeper {
+        // Before any thread exists, so that none takes the signal instead.
+        signals.thread_block().context("cannot block signals")?;
+    }
+    let setup = arguments.setup()?;
+    let pager = match Role::given() {
+        Role::Keeper => return keep(other_half()?, arguments.programs()?).context("gave up"),
+        Role::Successor => Pager::succeed(setup, other_half()?)?,
+        Role::First => {
+            // Fails where a dead pager's mount is, which will be replaced; and if
+            // there is no directory afterwards, mounting says so.
+            let _ = std::fs::create_dir_all(&arguments.mount);
+            Pager::start(setup)?
+        }
+    };
     let ender = pager.ender();
     std::thread::Builder::new()
         .name("signals".into())
@@ -83,6 +112,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
             }
             if signals.wait().is_ok() {
                 tracing::warn!("told to end twice: ending while files are open");
+                ender.part();
                 std::process::exit(1);
             }
         })?;

@@ -9,14 +9,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// A pager that does not answer for so long never will.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks whether another has taken over.
+const BREATH: Duration = Duration::from_millis(5);
 
 /// A connection to a pager. All calls block; clones share the connection, and
-/// calls from several threads take turns. A call after one that broke the
-/// connection makes a new one; none is repeated by itself.
+/// calls from several threads take turns.
+///
+/// A pager may die and another take over: a call that this breaks is made once
+/// more. It may have had its effect the first time, and a refusal that says just
+/// that is then no failure.
 #[derive(Clone, Debug)]
 pub struct PagerClient {
     socket: Arc<Path>,
@@ -26,7 +32,7 @@ pub struct PagerClient {
 impl PagerClient {
     /// Connects to the pager that listens at `socket`.
     pub fn connect(socket: &Path) -> Result<Self, PagerError> {
-        let stream = greet(socket)?;
+        let (stream, _) = greet(socket)?;
         Ok(Self {
             socket: socket.into(),
             connection: Arc::new(Mutex::new(Some(stream))),
@@ -79,6 +85,28 @@ impl PagerClient {
         }
     }
 
+    /// Has the pager end and one of `program` take over all it serves. Returns
+    /// when the other answers.
+    pub fn replace(&self, program: &Path) -> Result<(), PagerError> {
+        let before = self.pid()?;
+        let program = program.to_owned();
+        self.done(&Request::Replace { program }, None)?;
+        let begun = Instant::now();
+        loop {
+            match self.pid() {
+                Ok(pid) if pid != before => return Ok(()),
+                Ok(_) | Err(_) if begun.elapsed() < PATIENCE => thread::sleep(BREATH),
+                Ok(_) => return Err(broken(ErrorKind::TimedOut.into())),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The process that answers.
+    pub fn pid(&self) -> Result<u32, PagerError> {
+        Ok(greet(&self.socket)?.1)
+    }
+
     /// Whether the pager answers.
     pub fn ping(&self) -> Result<(), PagerError> {
         self.done(&Request::Ping, None)
@@ -103,19 +131,43 @@ impl PagerClient {
             .connection
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let stream = match connection.take() {
-            Some(stream) => stream,
-            None => greet(&self.socket)?,
+        let had = connection.take();
+        let first = match had {
+            Some(stream) => exchange(stream, request, file),
+            None => greet(&self.socket).and_then(|(stream, _)| exchange(stream, request, file)),
         };
-        send(&stream, request, file).map_err(broken)?;
-        let answer: Result<Answer, Refusal> = hear(&stream)?;
+        let (stream, answer, again) = match first {
+            Ok((stream, answer)) => (stream, answer, false),
+            Err(PagerError::Transport { source }) if source.kind() != ErrorKind::WouldBlock => {
+                let (stream, _) = greet(&self.socket)?;
+                let (stream, answer) = exchange(stream, request, file)?;
+                (stream, answer, true)
+            }
+            Err(error) => return Err(error),
+        };
         *connection = Some(stream);
-        answer.map_err(PagerError::Refused)
+        match answer {
+            Err(refusal) if again && request.has_had_effect(&refusal) => Ok(Answer::Done),
+            answer => answer.map_err(PagerError::Refused),
+        }
     }
 }
 
-/// Connects, and makes sure that both speak the same version.
-fn greet(socket: &Path) -> Result<UnixStream, PagerError> {
+type Exchanged = (UnixStream, Result<Answer, Refusal>);
+
+fn exchange(
+    stream: UnixStream,
+    request: &Request,
+    file: Option<BorrowedFd<'_>>,
+) -> Result<Exchanged, PagerError> {
+    send(&stream, request, file).map_err(broken)?;
+    let answer = hear(&stream)?;
+    Ok((stream, answer))
+}
+
+/// Connects, and makes sure that both speak the same version. Answers, too,
+/// which process is there.
+fn greet(socket: &Path) -> Result<(UnixStream, u32), PagerError> {
     let connect = |source| PagerError::Connect {
         socket: PathBuf::from(socket),
         source,
@@ -123,9 +175,10 @@ fn greet(socket: &Path) -> Result<UnixStream, PagerError> {
     let stream = UnixStream::connect(socket).map_err(connect)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(connect)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(connect)?;
-    send(&stream, &Hello { version: VERSION }, None).map_err(broken)?;
-    match hear::<Hello>(&stream)?.version {
-        VERSION => Ok(stream),
+    send(&stream, &Hello::ours(), None).map_err(broken)?;
+    let hello = hear::<Hello>(&stream)?;
+    match hello.version {
+        VERSION => Ok((stream, hello.pid)),
         theirs => Err(PagerError::Version {
             theirs,
             ours: VERSION,

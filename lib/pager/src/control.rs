@@ -11,7 +11,7 @@ use forkyard_image::{Layer, Lineage};
 use nix::sys::socket::{Shutdown, getsockopt, shutdown, sockopt::PeerCredentials};
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -56,14 +56,37 @@ impl Control {
         }
         let listener = UnixListener::bind(path).map_err(failed)?;
         fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
-        let (closed, connections) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Ok(Self {
+        Ok(Self::of(listener, path))
+    }
+
+    /// Goes on listening for a pager that is gone; with `None`, for one that had
+    /// ceased to.
+    pub fn inherit(listener: Option<OwnedFd>, path: &Path) -> io::Result<Self> {
+        match listener {
+            Some(listener) => Ok(Self::of(listener.into(), path)),
+            None => {
+                // It never accepts anyone.
+                let (nobody, _) = UnixStream::pair()?;
+                let control = Self::of(OwnedFd::from(nobody).into(), path);
+                control.closed.store(true, Ordering::Release);
+                Ok(control)
+            }
+        }
+    }
+
+    fn of(listener: UnixListener, path: &Path) -> Self {
+        Self {
             listener,
             path: path.into(),
-            closed,
-            connections,
+            closed: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
             farewell: Mutex::new(()),
-        })
+        }
+    }
+
+    /// What a pager that takes over needs to go on listening.
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 
     /// Listens no more; connections that exist go on. The socket's name is
@@ -83,6 +106,11 @@ impl Control {
 
     fn farewell(&self) -> MutexGuard<'_, ()> {
         self.farewell.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether anybody can connect.
+    pub fn is_open(&self) -> bool {
+        !self.is_closed()
     }
 
     fn is_closed(&self) -> bool {
@@ -152,14 +180,19 @@ fn converse(pager: &Ender, stream: &UnixStream) -> io::Result<()> {
     let Some((hello, _)) = receive::<Hello>(stream)? else {
         return Ok(());
     };
-    send(stream, &Hello { version: VERSION }, None)?;
+    send(stream, &Hello::ours(), None)?;
     if hello.version != VERSION {
         return Ok(());
     }
     while let Some((request, file)) = receive(stream)? {
         let ends = matches!(request, Request::Shutdown(_));
+        let replaced = matches!(request, Request::Replace { .. });
         let _farewell = ends.then(|| pager.control().farewell());
-        send(stream, &perform(pager, request, file), None)?;
+        let answer = perform(pager, request, file);
+        send(stream, &answer, None)?;
+        if replaced && answer.is_ok() {
+            pager.make_way();
+        }
     }
     Ok(())
 }
@@ -168,10 +201,7 @@ fn perform(pager: &Ender, request: Request, file: Option<OwnedFd>) -> Result<Ans
     let service = pager.service();
     match request {
         Request::Ping => Ok(Answer::Done),
-        Request::Promise { image, pages } => service
-            .catalog()
-            .promise(image, pages)
-            .map(|_| Answer::Done),
+        Request::Promise { image, pages } => service.promise(image, pages).map(|()| Answer::Done),
         Request::Publish { image, parent } => {
             let layer = open_layer(Lineage { image, parent }, file)?;
             service.publish(layer).map(|()| Answer::Done)
@@ -180,6 +210,7 @@ fn perform(pager: &Ender, request: Request, file: Option<OwnedFd>) -> Result<Ans
         Request::Retire { image } => service.retire(image).map(|()| Answer::Done),
         Request::Stats { image } => service.catalog().usage(image).map(Answer::Stats),
         Request::List => Ok(Answer::List(service.catalog().views())),
+        Request::Replace { program } => pager.replace(program).map(|()| Answer::Done),
         Request::Shutdown(how) => pager.shutdown(how).map(|()| Answer::Done),
     }
 }

@@ -1,6 +1,6 @@
 //! What can go wrong on either side of the control socket.
 
-use crate::Refusal;
+use crate::{InheritError, Refusal};
 use std::io;
 use std::path::PathBuf;
 
@@ -82,6 +82,18 @@ pub enum StartError {
         /// What the host said.
         source: io::Error,
     },
+    /// What must survive this process could not be given away.
+    #[error("cannot start a keeper")]
+    Keeper {
+        /// What the host said.
+        source: io::Error,
+    },
+    /// A pager is to take over that does not know how it was started.
+    #[error("does not know how to start its like")]
+    NoPrograms,
+    /// There is nothing that could be taken over.
+    #[error("cannot take over")]
+    Inherit(#[from] InheritError),
     /// A thread could not be started.
     #[error("cannot start a thread")]
     Thread {

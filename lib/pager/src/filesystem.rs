@@ -117,8 +117,8 @@ impl Filesystem for Images {
         }
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if !self.0.catalog().open(Node(ino.0)) {
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if !self.0.open(Node(ino.0), req.unique()) {
             return reply.error(Errno::ENOENT);
         }
         let common = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
@@ -131,7 +131,7 @@ impl Filesystem for Images {
 
     fn release(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         _flags: OpenFlags,
@@ -139,7 +139,7 @@ impl Filesystem for Images {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.0.close(Node(ino.0));
+        self.0.close(Node(ino.0), req.unique());
         reply.ok();
     }
 

@@ -30,20 +30,27 @@ mod client;
 mod control;
 mod error;
 mod filesystem;
+mod journal;
+mod keeper;
 mod kin;
+mod ledger;
 mod mount;
 mod pager;
 mod protocol;
 mod pusher;
 mod service;
+mod stacks;
 mod tidier;
 mod tidy;
 mod touched;
+mod vault;
 
 pub use client::PagerClient;
 pub use error::{PagerError, StartError};
 pub use filesystem::READ_AHEAD;
-pub use pager::{Ender, Pager};
+pub use keeper::{Programs, Role, keep, other_half};
+pub use ledger::InheritError;
+pub use pager::{Ender, Pager, Setup};
 pub use protocol::{Refusal, Shutdown};
 pub use service::{Care, Prefetch};
 

@@ -3,45 +3,91 @@
 use crate::filesystem::{Images, READ_AHEAD};
 use crate::service::Service;
 use crate::{Refusal, StartError};
-use fuser::{Config, MountOption, Session, SessionACL};
+use forkyard_sys_host::fuse;
+use fuser::{Config, Session, SessionACL};
 use nix::errno::Errno;
-use nix::mount::{MntFlags, umount2};
+use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, statfs};
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
+/// Where connections to the kernel come from.
+const DEVICE: &str = "/dev/fuse";
+/// Version of the protocol in which a connection that is taken over goes on.
+const VERSION: (u32, u32) = (7, 40);
 /// Mounts that may lie over each other at one point, each left by a dead pager.
 const MAX_DEAD: usize = 16;
 /// Threads that answer the kernel: enough to keep all cores of a small host
 /// busy, few enough that their buffers are no burden.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
 
-/// Mounts the file system at `point`. The session does nothing until run.
-pub(crate) fn mount(point: &Path, service: Arc<Service>) -> Result<Session<Images>, StartError> {
+/// A file system that is mounted and has a session to be run.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    pub session: Session<Images>,
+    /// Another descriptor of the connection to the kernel.
+    pub kernel: File,
+}
+
+/// Mounts the file system at `point`.
+pub(crate) fn mount(point: &Path, service: &Arc<Service>) -> Result<Mounted, StartError> {
     detach_dead(point)?;
     let failed = |source| StartError::Mount {
         mount: point.into(),
         source,
     };
+    let device = OpenOptions::new().read(true).write(true).open(DEVICE);
+    let device = device.map_err(failed)?;
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,allow_other",
+        device.as_raw_fd()
+    );
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC | MsFlags::MS_NOATIME;
+    nix::mount::mount(
+        Some("forkyard"),
+        point,
+        Some("fuse"),
+        flags,
+        Some(options.as_str()),
+    )
+    .map_err(|errno| failed(errno.into()))?;
+    let kernel = device.try_clone().map_err(failed)?;
+    let images = Images(Arc::clone(service));
+    let session = Session::from_fd(images, device.into(), SessionACL::All, config());
+    let session = session.map_err(failed)?;
+    service.mounted(session.notifier());
+    Ok(Mounted { session, kernel })
+}
+
+/// Goes on with a file system that another pager has mounted. What that one had
+/// read and not answered is sent again.
+pub(crate) fn adopt(kernel: OwnedFd, service: &Arc<Service>) -> io::Result<Mounted> {
+    // The kernel has had its handshake; the library has not.
+    let (device, _kernel) = fuse::handshake(VERSION, READ_AHEAD)?;
+    let images = Images(Arc::clone(service));
+    let session = Session::from_fd(images, device, SessionACL::All, config())?;
+    fuse::redirect(&session, &kernel)?;
+    service.mounted(session.notifier());
+    let kernel = File::from(kernel);
+    if let Err(error) = fuse::resend(&kernel) {
+        tracing::error!(%error, "requests under way are lost: the kernel cannot send them again");
+    }
+    Ok(Mounted { session, kernel })
+}
+
+fn config() -> Config {
     let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName("forkyard".into()),
-        MountOption::NoSuid,
-        MountOption::NoDev,
-        MountOption::NoExec,
-        MountOption::NoAtime,
-    ];
-    config.acl = SessionACL::All;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     config.n_threads = Some(cores.clamp(*THREADS.start(), *THREADS.end()));
-    config.clone_fd = true;
-    let session = Session::new(Images(Arc::clone(&service)), point, &config).map_err(failed)?;
-    service.mounted(session.notifier());
-    Ok(session)
+    // All threads share one descriptor: what has been read from one of a
+    // thread's own would be lost with the thread.
+    config.clone_fd = false;
+    config
 }
 
 /// Takes away what pagers that died have left at `point`.

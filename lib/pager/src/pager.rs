@@ -2,13 +2,25 @@
 //!
 //! ```text
 //! start --> serving --unmounted--> last file closed --> ended
+//!             | ^
+//!   dies, or  | | takes over
+//!   makes way v |
+//!            keeper
 //! ```
 
+use crate::catalog::Catalog;
 use crate::control::{self, Control};
-use crate::service::Service;
-use crate::{Care, Refusal, Shutdown, StartError, mount};
+use crate::journal::Answered;
+use crate::keeper::Key;
+use crate::ledger::{Inheritance, Ledger};
+use crate::mount::{self, Mounted};
+use crate::service::{Past, Service};
+use crate::{Care, Programs, Refusal, Shutdown, StartError};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -27,22 +39,101 @@ pub struct Ender {
     control: Arc<Control>,
 }
 
+/// Where a pager is and what it does there.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The directory to mount at.
+    pub mount: PathBuf,
+    /// The control socket.
+    pub socket: PathBuf,
+    /// How it treats its images.
+    pub care: Care,
+    /// How to start those that take over; none if nobody is to.
+    pub programs: Option<Programs>,
+}
+
 impl Pager {
-    /// Mounts at `mount`, a directory, and listens at `socket`. What a dead
-    /// pager left at either is taken away; a living one is left alone. Needs
-    /// to be root.
-    pub fn start(mount: &Path, socket: &Path, care: Care) -> Result<Self, StartError> {
+    /// Mounts, and listens. What a dead pager left at either place is taken
+    /// away; a living one is left alone. Needs to be root.
+    pub fn start(setup: Setup) -> Result<Self, StartError> {
         let thread = |source| StartError::Thread { source };
-        let service = Service::start(care).map_err(thread)?;
-        let control = Arc::new(Control::bind(socket)?);
-        let session = mount::mount(mount, Arc::clone(&service))?;
+        let control = Arc::new(Control::bind(&setup.socket)?);
+        let ledger = setup.programs.clone().map(Ledger::new);
+        let ledger = ledger
+            .transpose()
+            .map_err(|source| StartError::Keeper { source })?;
+        let past = Past {
+            catalog: Catalog::new(),
+            ledger,
+            answered: Answered::default(),
+        };
+        let service = Service::start(setup.care, past).map_err(thread)?;
+        let started = mount::mount(&setup.mount, &service)
+            .and_then(|mounted| Self::run(setup, mounted, Arc::clone(&service), control));
+        if started.is_err()
+            && let Some(ledger) = service.ledger()
+        {
+            ledger.farewell();
+        }
+        started
+    }
+
+    /// Goes on where a pager has gone, with what `keeper` has of it: the same
+    /// mount, the same files, the same socket.
+    pub fn succeed(setup: Setup, keeper: UnixStream) -> Result<Self, StartError> {
+        let thread = |source| StartError::Thread { source };
+        let programs = setup.programs.clone().ok_or(StartError::NoPrograms)?;
+        let Inheritance {
+            ledger,
+            catalog,
+            answered,
+            kernel,
+            control,
+        } = Ledger::inherit(programs, keeper)?;
+        let images = catalog.len();
+        let control = Control::inherit(control, &setup.socket);
+        let control = Arc::new(control.map_err(|source| StartError::Listen {
+            socket: setup.socket.clone(),
+            source,
+        })?);
+        let past = Past {
+            catalog,
+            ledger: Some(ledger),
+            answered,
+        };
+        let service = Service::start(setup.care, past).map_err(thread)?;
+        let mounted = mount::adopt(kernel, &service).map_err(|source| StartError::Mount {
+            mount: setup.mount.clone(),
+            source,
+        })?;
+        tracing::info!(images, "took over");
+        Self::run(setup, mounted, service, control)
+    }
+
+    fn run(
+        setup: Setup,
+        mounted: Mounted,
+        service: Arc<Service>,
+        control: Arc<Control>,
+    ) -> Result<Self, StartError> {
+        let thread = |source| StartError::Thread { source };
+        let keeper = |source| StartError::Keeper { source };
+        let Mounted { session, kernel } = mounted;
+        if let Some(ledger) = service.ledger() {
+            ledger.keep(Key::Kernel, kernel.as_fd()).map_err(keeper)?;
+            if control.is_open() {
+                ledger
+                    .keep(Key::Control, control.listener())
+                    .map_err(keeper)?;
+            }
+        }
         let session = thread::Builder::new()
             .name("session".into())
             .spawn(move || session.run())
             .map_err(thread)?;
-        mount::raise_read_ahead(mount);
+        mount::raise_read_ahead(&setup.mount);
         let ender = Ender {
-            mount: mount.into(),
+            mount: setup.mount,
             service,
             control,
         };
@@ -58,6 +149,7 @@ impl Pager {
     /// Blocks until the file system is unmounted and its last file closed.
     pub fn wait(self) -> io::Result<()> {
         let ended = self.session.join();
+        self.ender.part();
         self.ender.control.close();
         self.ender.control.say_farewell();
         ended.unwrap_or_else(|_| Err(io::Error::other("file system thread panicked")))
@@ -82,7 +174,37 @@ impl Ender {
         tracing::info!(files = self.service.catalog().files(), "withdrawing");
         let detached = mount::detach(&self.mount);
         self.control.close();
+        if let Some(ledger) = self.service.ledger() {
+            ledger.forget(Key::Control);
+        }
         Ok(detached?)
+    }
+
+    /// From now on nobody takes over: this pager ends, and is meant to.
+    pub fn part(&self) {
+        if let Some(ledger) = self.service.ledger() {
+            ledger.farewell();
+        }
+    }
+
+    /// Whoever takes over is to be that program.
+    pub(crate) fn replace(&self, program: PathBuf) -> Result<(), Refusal> {
+        let ledger = self.service.ledger().ok_or(Refusal::NoSuccessor)?;
+        let failed = |error: io::Error| Refusal::Host {
+            why: error.to_string(),
+        };
+        let file = std::fs::metadata(&program).map_err(failed)?;
+        if !file.is_file() || file.permissions().mode() & 0o111 == 0 {
+            return Err(failed(io::ErrorKind::PermissionDenied.into()));
+        }
+        ledger.next(program).map_err(failed)
+    }
+
+    /// Ends this process so that another takes over: as a crash would, for one
+    /// way of doing it is enough to get right.
+    pub(crate) fn make_way(&self) -> ! {
+        tracing::info!("making way for another pager");
+        std::process::exit(0)
     }
 
     pub(crate) fn service(&self) -> &Service {

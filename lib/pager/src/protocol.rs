@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 /// The version spoken here.
 pub(crate) const VERSION: u32 = 1;
@@ -24,6 +25,19 @@ const MAX_MESSAGE: usize = 16 << 20;
 pub(crate) struct Hello {
     /// Version of all that follows.
     pub version: u32,
+    /// The process that says it.
+    #[serde(default)]
+    pub pid: u32,
+}
+
+impl Hello {
+    /// What we say.
+    pub fn ours() -> Self {
+        Self {
+            version: VERSION,
+            pid: std::process::id(),
+        }
+    }
 }
 
 /// What a client may ask.
@@ -51,6 +65,10 @@ pub(crate) enum Request {
         image: ImageId,
     },
     List,
+    /// The pager is to end, and one of this program to take over.
+    Replace {
+        program: PathBuf,
+    },
     Shutdown(Shutdown),
 }
 
@@ -59,6 +77,29 @@ impl Request {
         Self::Publish {
             image: lineage.image,
             parent: lineage.parent,
+        }
+    }
+}
+
+impl Request {
+    /// Whether this refusal is what a request gets that was carried out before.
+    pub fn has_had_effect(&self, refusal: &Refusal) -> bool {
+        match (self, refusal) {
+            (Self::Promise { image, .. } | Self::Publish { image, .. }, refusal) => {
+                *refusal == Refusal::AlreadyExists { image: *image }
+            }
+            (Self::Retire { image }, refusal) => {
+                *refusal == Refusal::UnknownImage { image: *image }
+            }
+            (
+                Self::Ping
+                | Self::Fail { .. }
+                | Self::Stats { .. }
+                | Self::List
+                | Self::Replace { .. }
+                | Self::Shutdown(_),
+                _,
+            ) => false,
         }
     }
 }
@@ -148,6 +189,9 @@ pub enum Refusal {
         /// Open files.
         files: u32,
     },
+    /// The pager has no keeper to hand over to.
+    #[error("nobody can take over from this pager")]
+    NoSuccessor,
     /// The host would not do it.
     #[error("host refuses: {why}")]
     Host {
@@ -231,6 +275,9 @@ mod tests {
             Request::Retire { image },
             Request::Stats { image },
             Request::List,
+            Request::Replace {
+                program: "/usr/bin/true".into(),
+            },
             Request::Shutdown(Shutdown::WhenUnused),
             Request::Shutdown(Shutdown::Now),
         ];

@@ -8,11 +8,14 @@
 
 use crate::Refusal;
 use crate::catalog::{Catalog, Node, Published, Push, Readable, Verdict};
+use crate::journal::Answered;
+use crate::ledger::Ledger;
 use crate::touched::Run;
 use crate::{pusher, tidier};
 use forkyard_image::{Image, Layer};
+use forkyard_sys_host::fuse::RESENT;
 use forkyard_types::{ByteOff, ImageId, PAGE_SIZE, PageCount, PageNo};
-use fuser::{Errno, INodeNo, Notifier, ReplyData};
+use fuser::{Errno, INodeNo, Notifier, ReplyData, RequestId};
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
@@ -48,6 +51,14 @@ impl Default for Care {
     }
 }
 
+/// What a service starts with.
+#[derive(Debug)]
+pub(crate) struct Past {
+    pub catalog: Catalog<PendingRead>,
+    pub ledger: Option<Ledger>,
+    pub answered: Answered,
+}
+
 /// A read the kernel waits for. Dropped unanswered, it answers EIO.
 #[derive(Debug)]
 pub(crate) struct PendingRead {
@@ -66,6 +77,10 @@ pub(crate) struct Service {
     pushes: Sender<Push>,
     nudges: Sender<()>,
     prefetch: Prefetch,
+    /// None if nobody is to take over from us.
+    ledger: Option<Ledger>,
+    /// What whoever was here before us had carried out.
+    answered: Answered,
     /// Set once the file system is mounted.
     kernel: OnceLock<Notifier>,
 }
@@ -76,18 +91,20 @@ thread_local! {
 }
 
 impl Service {
-    /// A service without images, and its threads, which end with it.
-    pub fn start(care: Care) -> io::Result<Arc<Self>> {
+    /// A service and its threads, which end with it.
+    pub fn start(care: Care, past: Past) -> io::Result<Arc<Self>> {
         let (due, arrived) = channel::<Due>();
         let (pushes, pushed) = channel();
         let (nudges, nudged) = channel();
-        let (catalog, kernel) = (Mutex::new(Catalog::new()), OnceLock::new());
+        let (catalog, kernel) = (Mutex::new(past.catalog), OnceLock::new());
         let service = Arc::new(Self {
             catalog,
             due,
             pushes,
             nudges,
             prefetch: care.prefetch,
+            ledger: past.ledger,
+            answered: past.answered,
             kernel,
         });
         // Not an `Arc`: the threads must not keep alive what they end with.
@@ -125,7 +142,55 @@ impl Service {
 
     /// Puts an image that reads the same in the place of another.
     pub fn replace(&self, node: Node, old: &Image, new: Image) {
-        self.catalog().replace(node, old, new);
+        let mut catalog = self.catalog();
+        if catalog.replace(node, old, new) {
+            self.note(&catalog, node, None);
+        }
+    }
+
+    /// What is kept for a pager that takes over.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        self.ledger.as_ref()
+    }
+
+    /// Keeps no layer any longer that no image has.
+    pub fn sweep(&self) {
+        if let Some(ledger) = &self.ledger {
+            ledger.sweep();
+        }
+    }
+
+    /// Notes how an image is now, under the lock under which it became so.
+    fn note(&self, catalog: &Catalog<PendingRead>, node: Node, request: Option<RequestId>) {
+        if let Some(ledger) = &self.ledger {
+            ledger.note(catalog, node, request.map(|request| request.0 & !RESENT));
+        }
+    }
+
+    /// Whether a request was carried out by a pager that did not live to say so.
+    fn is_answered(&self, request: RequestId) -> bool {
+        request.0 & RESENT != 0 && self.answered.has(request.0 & !RESENT)
+    }
+
+    /// An image of so many pages will come.
+    pub fn promise(&self, image: ImageId, pages: PageCount) -> Result<(), Refusal> {
+        let mut catalog = self.catalog();
+        let node = catalog.promise(image, pages)?;
+        self.note(&catalog, node, None);
+        Ok(())
+    }
+
+    /// A file is being opened; false if it has no name any more.
+    pub fn open(&self, node: Node, request: RequestId) -> bool {
+        if self.is_answered(request) {
+            return true;
+        }
+        let mut catalog = self.catalog();
+        let opened = catalog.open(node);
+        if opened {
+            self.note(&catalog, node, Some(request));
+        }
+        opened
     }
 
     /// Something has changed that may leave layers to tidy.
@@ -187,7 +252,10 @@ impl Service {
     /// Publishes a layer and has the reads that waited for it answered.
     pub fn publish(&self, layer: Layer) -> Result<(), Refusal> {
         let now = Instant::now();
-        let published = self.catalog().publish(layer, now)?;
+        let mut catalog = self.catalog();
+        let published = catalog.publish(layer, now)?;
+        self.note(&catalog, published.node, None);
+        drop(catalog);
         let Published {
             node,
             image,
@@ -205,7 +273,12 @@ impl Service {
 
     /// Breaks a promise: reads that waited, and later ones, get EIO.
     pub fn fail(&self, image: ImageId, reason: &str) -> Result<(), Refusal> {
-        let waiting = self.catalog().fail(image)?;
+        let mut catalog = self.catalog();
+        let waiting = catalog.fail(image)?;
+        if let Some((node, _)) = catalog.find(image) {
+            self.note(&catalog, node, None);
+        }
+        drop(catalog);
         tracing::warn!(%image, reason, waiting = waiting.len(), "image failed");
         waiting
             .into_iter()
@@ -214,14 +287,21 @@ impl Service {
     }
 
     /// A file has been closed.
-    pub fn close(&self, node: Node) {
-        self.catalog().close(node);
+    pub fn close(&self, node: Node, request: RequestId) {
+        if !self.is_answered(request) {
+            let mut catalog = self.catalog();
+            catalog.close(node);
+            self.note(&catalog, node, Some(request));
+        }
         self.nudge();
     }
 
     /// Takes an image's name away, here and in the kernel.
     pub fn retire(&self, image: ImageId) -> Result<(), Refusal> {
-        let (_, waiting) = self.catalog().retire(image)?;
+        let mut catalog = self.catalog();
+        let (node, waiting) = catalog.retire(image)?;
+        self.note(&catalog, node, None);
+        drop(catalog);
         waiting
             .into_iter()
             .for_each(|read| read.reply.error(Errno::EIO));

@@ -11,6 +11,7 @@
 
 use crate::catalog::{Node, Readable};
 use crate::service::Service;
+use crate::stacks::Stacks;
 use crate::tidy::{self, LayerId, Pair, Seen, Sizes};
 use forkyard_image::{Image, ImageError, Layer, Temper, rewrite};
 use forkyard_sys_host::memory::{anonymous_file, seal};
@@ -85,6 +86,7 @@ impl Tidier {
         }
         let living: HashSet<Node> = service.readable().iter().map(|image| image.node).collect();
         self.shared.retain(|node| living.contains(node));
+        service.sweep();
     }
 
     /// Folds one pair of layers; false if there is none for which it pays.
@@ -129,7 +131,7 @@ impl Tidier {
     fn share(&mut self, service: &Service) -> bool {
         for Readable { node, image, quiet } in service.readable() {
             let [layer] = image.layers() else { continue };
-            let id = id(layer);
+            let id = LayerId::of(layer);
             let pages = image.data_pages().0;
             let due = tidy::may_share(pages, quiet) && in_memory(layer);
             if !due || self.hopeless.contains(&id) || !self.shared.insert(node) {
@@ -155,7 +157,10 @@ impl Tidier {
         let mut users: HashMap<LayerId, Vec<(&Readable, usize)>> = HashMap::new();
         for image in &images {
             for (place, layer) in image.image.layers().iter().enumerate() {
-                users.entry(id(layer)).or_default().push((image, place));
+                users
+                    .entry(LayerId::of(layer))
+                    .or_default()
+                    .push((image, place));
             }
         }
         for (layer, users) in users {
@@ -232,23 +237,14 @@ impl Service {
     /// Puts layers in the place of those at the bottom of all images; false if
     /// no image has the old ones.
     fn put_in_place(&self, old: &[Arc<Layer>], new: &[Arc<Layer>]) -> Result<bool, ImageError> {
-        let mut built: HashMap<LayerId, Image> = HashMap::new();
+        let mut stacks = Stacks::default();
         let mut any = false;
         for readable in self.readable() {
             let Some(rest) = rest_over(readable.image.layers(), old) else {
                 continue;
             };
             any = true;
-            let mut image: Option<Image> = None;
-            for layer in new.iter().chain(rest) {
-                let next = match built.get(&id(layer)) {
-                    Some(there) => there.clone(),
-                    None => Image::new(Arc::clone(layer), image.as_ref())?,
-                };
-                built.insert(id(layer), next.clone());
-                image = Some(next);
-            }
-            if let Some(image) = image {
+            if let Some(image) = stacks.image(&[new, rest].concat())? {
                 self.replace(readable.node, &readable.image, image);
             }
         }
@@ -273,20 +269,18 @@ fn sizes(both: &Image, lower: &Layer, upper: &Layer, pair: Pair) -> Sizes {
     }
 }
 
-fn id(layer: &Arc<Layer>) -> LayerId {
-    LayerId(Arc::as_ptr(layer).addr())
-}
-
 fn seen(image: &Readable) -> Seen {
     Seen {
         node: image.node,
-        stack: image.image.layers().iter().map(id).collect(),
+        stack: image.image.layers().iter().map(LayerId::of).collect(),
     }
 }
 
 fn layers_of(images: &[Readable]) -> HashMap<LayerId, Arc<Layer>> {
     let layers = images.iter().flat_map(|image| image.image.layers());
-    layers.map(|layer| (id(layer), Arc::clone(layer))).collect()
+    layers
+        .map(|layer| (LayerId::of(layer), Arc::clone(layer)))
+        .collect()
 }
 
 /// Whether a layer takes memory. Those of disks are files on a disk and stay

@@ -9,12 +9,21 @@
 //! Decides, does nothing.
 
 use crate::catalog::Node;
+use forkyard_image::Layer;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A layer, by anything that tells it from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LayerId(pub usize);
+
+impl LayerId {
+    /// Its address: no other has it as long as somebody knows the layer.
+    pub fn of(layer: &Arc<Layer>) -> Self {
+        Self(Arc::as_ptr(layer).addr())
+    }
+}
 
 /// Writing anew is not worth it for fewer pages than this.
 const FEW: u64 = 256;

@@ -14,6 +14,8 @@ mod prefetch;
 mod sharing;
 #[path = "needs_root/speed.rs"]
 mod speed;
+#[path = "needs_root/takeover.rs"]
+mod takeover;
 #[path = "needs_root/tidying.rs"]
 mod tidying;
 #[path = "needs_root/waiting.rs"]

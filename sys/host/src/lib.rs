@@ -1,11 +1,12 @@
 //! The host kernel's interfaces that no safe crate offers: page maps, memory
-//! of other processes, anonymous files, descriptor passing, taps.
+//! of other processes, anonymous files, descriptor passing, FUSE, taps.
 //!
 //! The only place on the host side that may say `unsafe`. No policy; no raw
 //! pointer crosses a public face.
 #![allow(unsafe_code)]
 
 pub mod fdpass;
+pub mod fuse;
 pub mod mapping;
 pub mod memory;
 pub mod pagemap;

@@ -2,12 +2,16 @@
 //! program, run again.
 
 use forkyard_image::{LayerBuilder, Lineage, Slot};
-use forkyard_pager::{Care, Pager, PagerClient, PagerError, Prefetch, StartError, image_path};
+use forkyard_pager::{
+    Care, Pager, PagerClient, PagerError, Prefetch, Programs, Role, Setup, Shutdown, StartError,
+    image_path, keep, other_half,
+};
 use forkyard_sys_host::mapping::Mapping;
 use forkyard_sys_host::memory::anonymous_file;
 use forkyard_types::{ByteCount, ImageId, ImageUse, PAGE_SIZE, PageCount, PageNo};
 use nix::mount::{MntFlags, umount2};
 use std::env;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Lines};
 use std::num::NonZeroUsize;
@@ -20,6 +24,9 @@ use tempfile::TempDir;
 const DIRECTORY: &str = "FORKYARD_TEST_PAGER";
 /// Seconds, for a pager that compresses sooner than it would.
 const COLD_AFTER: &str = "FORKYARD_TEST_COLD_AFTER";
+/// Whether the pager has a keeper.
+const KEPT: &str = "FORKYARD_TEST_KEPT";
+const BE_A_PAGER: [&str; 4] = ["harness::be_a_pager", "--exact", "--ignored", "--nocapture"];
 const PREFETCH: &str = "FORKYARD_TEST_PREFETCH";
 /// Longer than anything here takes on a machine that is busy with other things.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -37,6 +44,7 @@ pub struct Fixture {
 pub struct Settings {
     pub prefetch: Prefetch,
     pub cold_after: Option<Duration>,
+    pub kept: bool,
 }
 
 impl Default for Settings {
@@ -45,6 +53,7 @@ impl Default for Settings {
         Self {
             prefetch: Prefetch::No,
             cold_after: None,
+            kept: false,
         }
     }
 }
@@ -102,6 +111,31 @@ impl Fixture {
     pub fn kill(&mut self) {
         self.process.child.kill().expect("ours");
         self.process.child.wait().expect("ours");
+    }
+
+    /// Processes of this pager: their numbers, and what they go by.
+    pub fn halves(&self) -> Vec<(u32, String)> {
+        let mark = format!("{DIRECTORY}={}", self.directory.path().display());
+        let ours = |entry: fs::DirEntry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let environment = fs::read(entry.path().join("environ")).ok()?;
+            let mut variables = environment.split(|byte| *byte == 0);
+            variables.find(|variable| *variable == mark.as_bytes())?;
+            let command = fs::read(entry.path().join("cmdline")).ok()?;
+            let name = command.split(|byte| *byte == 0).next()?;
+            // One that has ended has none.
+            let name = String::from_utf8_lossy(name).into_owned();
+            (!name.is_empty()).then_some((pid, name))
+        };
+        let all = fs::read_dir("/proc").expect("lists").filter_map(Result::ok);
+        all.filter_map(ours).collect()
+    }
+
+    /// The process of the keeper.
+    pub fn keeper(&self) -> Option<u32> {
+        let halves = self.halves();
+        let keeper = halves.iter().find(|(_, name)| name == "forkyard-keeper");
+        keeper.map(|(pid, _)| *pid)
     }
 
     pub fn wait(&mut self) -> ExitStatus {
@@ -165,11 +199,28 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
+        if self.settings.kept {
+            // Told to: what dies is replaced.
+            let _ = self.client.shutdown(Shutdown::Now);
+            let begin = Instant::now();
+            while !self.halves().is_empty() && begin.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(2));
+                let _ = self.process.child.try_wait();
+            }
+            self.halves().iter().for_each(|half| kill_9(half.0));
+        }
         let _ = self.process.child.kill();
         let _ = self.process.child.wait();
         // Also what a test has left over it.
         while umount2(&self.mount(), MntFlags::MNT_DETACH).is_ok() {}
     }
+}
+
+/// Kills a process of ours.
+pub fn kill_9(pid: u32) {
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).expect("a pid"));
+    // It may have ended by itself.
+    let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
 }
 
 fn mount_of(directory: &Path) -> PathBuf {
@@ -186,11 +237,14 @@ fn spawn(directory: &Path, settings: Settings) -> Option<Process> {
     if let Some(after) = settings.cold_after {
         command.env(COLD_AFTER, after.as_millis().to_string());
     }
+    if settings.kept {
+        command.env(KEPT, "yes");
+    }
     if settings.prefetch == Prefetch::Yes {
         command.env(PREFETCH, "yes");
     }
     let mut child = command
-        .args(["harness::be_a_pager", "--exact", "--ignored", "--nocapture"])
+        .args(BE_A_PAGER)
         .env(DIRECTORY, directory)
         .stdout(Stdio::piped())
         .spawn()
@@ -224,7 +278,23 @@ fn care() -> Care {
 #[ignore = "run by other tests, in a process of its own"]
 fn be_a_pager() {
     let directory = PathBuf::from(env::var_os(DIRECTORY).expect("started as a pager"));
-    match Pager::start(&mount_of(&directory), &socket_of(&directory), care()) {
+    let programs = Programs {
+        program: env::current_exe().expect("we are a program"),
+        arguments: BE_A_PAGER.iter().map(OsString::from).collect(),
+    };
+    let kept = env::var_os(KEPT).is_some();
+    let setup = Setup {
+        mount: mount_of(&directory),
+        socket: socket_of(&directory),
+        care: care(),
+        programs: kept.then(|| programs.clone()),
+    };
+    let started = match Role::given() {
+        Role::First => Pager::start(setup),
+        Role::Successor => Pager::succeed(setup, other_half().expect("is there")),
+        Role::Keeper => return keep(other_half().expect("is there"), programs).expect("keeps"),
+    };
+    match started {
         Ok(pager) => {
             println!("\nready");
             pager.wait().expect("serves until unmounted");

@@ -1,0 +1,279 @@
+//! The process that holds what must survive the pager.
+//!
+//! ```text
+//! pager --descriptors--> keeper --pager is gone--> another pager, with all of them
+//!   '--keeper is gone--> another keeper, with all of them
+//! ```
+//!
+//! The connection to the kernel, the control socket, the journal and the layers
+//! are open files; a keeper has a copy of each and looks into none. Either of
+//! the two may die; VMs lose their memory only if both do, within the same
+//! moment.
+
+use crate::journal::LayerNo;
+use crate::protocol::{receive, send};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What tells a program which of the two it is to be.
+pub const ROLE: &str = "FORKYARD_PAGER_ROLE";
+/// Pagers that may die within [`A_MINUTE`]: one that dies at once every time
+/// would do so for ever.
+const DEATHS: usize = 8;
+const A_MINUTE: Duration = Duration::from_secs(60);
+
+/// What a program started as a part of the pager is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The first pager at its place.
+    First,
+    /// A pager that takes over: standard input is the keeper.
+    Successor,
+    /// The keeper: standard input is the pager.
+    Keeper,
+}
+
+impl Role {
+    /// The role a program has been given in its environment.
+    pub fn given() -> Self {
+        match std::env::var(ROLE).as_deref() {
+            Ok("successor") => Self::Successor,
+            Ok("keeper") => Self::Keeper,
+            Ok(_) | Err(_) => Self::First,
+        }
+    }
+}
+
+/// The keeper or the pager that started this process: its standard input.
+pub fn other_half() -> io::Result<UnixStream> {
+    Ok(io::stdin().as_fd().try_clone_to_owned()?.into())
+}
+
+/// How to start the pager's program again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Programs {
+    /// The program.
+    pub program: PathBuf,
+    /// All its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+impl Programs {
+    /// Starts it; its standard input is the other end of what is returned.
+    pub(crate) fn start(&self, role: Role) -> io::Result<(UnixStream, Child)> {
+        let (here, there) = UnixStream::pair()?;
+        let (name, role) = match role {
+            Role::Keeper => ("forkyard-keeper", "keeper"),
+            Role::First | Role::Successor => ("forkyard-pager", "successor"),
+        };
+        let child = Command::new(&self.program)
+            .arg0(name)
+            .args(&self.arguments)
+            .env(ROLE, role)
+            .stdin(OwnedFd::from(there))
+            .stdout(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        Ok((here, child))
+    }
+}
+
+/// Which of the things kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Key {
+    /// The connection to the kernel.
+    Kernel,
+    /// The control socket, listening.
+    Control,
+    Journal,
+    Layer(LayerNo),
+}
+
+/// What a pager says to its keeper.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Say {
+    /// Comes with a descriptor.
+    Keep(Key),
+    Forget(Key),
+    /// The next pager is to be this program, and to bring its own keeper.
+    Next(PathBuf),
+    /// Nothing is needed any more.
+    Farewell,
+}
+
+/// What a keeper says to a pager that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Tell {
+    /// Comes with a descriptor.
+    Held(Key),
+    /// That was all. Whether a keeper of its own is to take this one's place.
+    All { new_keeper: bool },
+}
+
+/// Keeps what the pager at the other end gives, and starts another pager
+/// whenever it has gone without a farewell. Returns when nothing is needed any
+/// more; an error if pagers keep dying.
+pub fn keep(mut pager: UnixStream, mut programs: Programs) -> io::Result<()> {
+    let mut held = BTreeMap::new();
+    let mut child: Option<Child> = None;
+    let mut deaths = Deaths::default();
+    loop {
+        let new_keeper = match serve(&pager, &mut held) {
+            // It goes on without us, or ends by itself.
+            After::Farewell => return Ok(()),
+            After::Next(program) => {
+                programs.program = program;
+                true
+            }
+            After::Gone => {
+                tracing::error!("the pager is gone; starting another");
+                false
+            }
+        };
+        if let Some(mut child) = child.take() {
+            // It has let go of us: it is dead, or as good as.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        loop {
+            if !deaths.another(Instant::now()) {
+                return Err(io::Error::other("pagers keep dying"));
+            }
+            let started = programs.start(Role::Successor);
+            let given = started.and_then(|(stream, child)| {
+                give(&stream, &held, new_keeper)?;
+                Ok((stream, child))
+            });
+            match given {
+                Ok((stream, started)) => {
+                    (pager, child) = (stream, Some(started));
+                    break;
+                }
+                Err(error) => tracing::error!(%error, "cannot start a pager"),
+            }
+        }
+    }
+}
+
+/// Why a pager is not there any more.
+enum After {
+    Farewell,
+    Next(PathBuf),
+    Gone,
+}
+
+fn serve(pager: &UnixStream, held: &mut BTreeMap<Key, OwnedFd>) -> After {
+    let mut next = None;
+    // An error is as good as the end: what it said last cannot be known.
+    while let Ok(Some((said, file))) = receive::<Say>(pager) {
+        match said {
+            Say::Keep(key) => {
+                if let Some(file) = file {
+                    held.insert(key, file);
+                }
+            }
+            Say::Forget(key) => {
+                held.remove(&key);
+            }
+            Say::Next(program) => next = Some(program),
+            Say::Farewell => return After::Farewell,
+        }
+    }
+    next.map_or(After::Gone, After::Next)
+}
+
+fn give(pager: &UnixStream, held: &BTreeMap<Key, OwnedFd>, new_keeper: bool) -> io::Result<()> {
+    for (key, file) in held {
+        send(pager, &Tell::Held(*key), Some(file.as_fd()))?;
+    }
+    send(pager, &Tell::All { new_keeper }, None)
+}
+
+/// Everything that was kept, and whether to bring another keeper.
+pub(crate) fn take_over(keeper: &UnixStream) -> io::Result<(BTreeMap<Key, OwnedFd>, bool)> {
+    let mut held = BTreeMap::new();
+    loop {
+        match receive::<Tell>(keeper)? {
+            Some((Tell::Held(key), Some(file))) => {
+                held.insert(key, file);
+            }
+            Some((Tell::Held(_), None)) | None => {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            Some((Tell::All { new_keeper }, _)) => return Ok((held, new_keeper)),
+        }
+    }
+}
+
+/// When to give up.
+#[derive(Debug, Default)]
+struct Deaths(VecDeque<Instant>);
+
+impl Deaths {
+    /// Another has died; false if that were too many.
+    fn another(&mut self, now: Instant) -> bool {
+        let old = |then: &Instant| now.saturating_duration_since(*then) > A_MINUTE;
+        while self.0.front().is_some_and(old) {
+            self.0.pop_front();
+        }
+        self.0.push_back(now);
+        self.0.len() <= DEATHS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pagers_that_die_again_and_again_are_given_up() {
+        let mut deaths = Deaths::default();
+        let start = Instant::now();
+        let far_apart = (0..40).map(|n| start + A_MINUTE / 4 * n);
+        assert!(far_apart.map(|now| deaths.another(now)).all(|more| more));
+        let now = start + A_MINUTE * 100;
+        let at_once: Vec<bool> = (0..=DEATHS).map(|_| deaths.another(now)).collect();
+        assert_eq!(at_once.iter().filter(|more| **more).count(), DEATHS);
+        assert!(!deaths.another(now));
+        assert!(deaths.another(now + A_MINUTE * 2));
+    }
+
+    #[test]
+    fn what_is_kept_is_handed_on_and_what_is_forgotten_is_not() {
+        let (pager, keeper) = UnixStream::pair().expect("pair");
+        let file = std::fs::File::open("/dev/null").expect("device");
+        for key in [Key::Kernel, Key::Layer(LayerNo(7)), Key::Journal] {
+            send(&pager, &Say::Keep(key), Some(file.as_fd())).expect("sends");
+        }
+        send(&pager, &Say::Forget(Key::Journal), None).expect("sends");
+        drop(pager);
+        let mut held = BTreeMap::new();
+        assert!(matches!(serve(&keeper, &mut held), After::Gone));
+        let (next, keeper) = UnixStream::pair().expect("pair");
+        give(&keeper, &held, true).expect("sends");
+        let (taken, new_keeper) = take_over(&next).expect("all of it");
+        let keys: Vec<Key> = taken.into_keys().collect();
+        assert_eq!(keys, [Key::Kernel, Key::Layer(LayerNo(7))]);
+        assert!(new_keeper);
+    }
+
+    #[test]
+    fn successor_does_not_start_with_half_of_it() {
+        let (next, keeper) = UnixStream::pair().expect("pair");
+        let file = std::fs::File::open("/dev/null").expect("device");
+        send(&keeper, &Tell::Held(Key::Kernel), Some(file.as_fd())).expect("sends");
+        drop(keeper);
+        assert!(take_over(&next).is_err());
+    }
+}
