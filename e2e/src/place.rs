@@ -9,7 +9,8 @@ use nix::{
     mount::{MsFlags, mount},
     poll::{PollFd, PollFlags, poll},
     sched::{CloneFlags, unshare},
-    unistd::geteuid,
+    sys::signal::{Signal, kill},
+    unistd::{Pid, geteuid},
 };
 use std::{
     collections::BTreeSet,
@@ -51,6 +52,13 @@ impl Process {
     #[track_caller]
     pub fn kill(&self) {
         self.end().expect("root may kill, and what is killed dies");
+    }
+
+    /// Stops it where it is; only its end gets it out of that.
+    #[track_caller]
+    pub fn stop(&self) {
+        let pid = Pid::from_raw(i32::try_from(self.pid).expect("a pid"));
+        kill(pid, Signal::SIGSTOP).expect("root may, and it is there");
     }
 
     /// Kills it, and waits until it is gone with all it had open. One that has

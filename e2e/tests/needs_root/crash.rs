@@ -1,6 +1,6 @@
 //! Whatever dies, nothing that lives is harmed, and nothing stays behind.
 
-use forkyard_e2e::Host;
+use forkyard_e2e::{Host, Process};
 use forkyard_types::{Diagnosis, ForkResponse, VmState, VmView};
 use std::{thread::sleep, time::Duration};
 
@@ -171,10 +171,33 @@ fn a_vm_that_dies_while_no_daemon_runs_counts_as_stopped() {
 }
 
 #[test]
-fn a_dead_pager_is_told_of_and_its_remains_are_removed() {
+fn a_killed_pager_is_replaced_and_no_vm_notices() {
+    let host = Host::with_p([]);
+    host.sh(
+        "p",
+        "head -c 20000000 /dev/urandom >/m/noise; md5sum /m/noise >/m/sum",
+    );
+    host.fork("p", 2);
+    for program in ["forkyard-pager", "forkyard-keeper", "forkyard-pager"] {
+        host.kill_9(program);
+        for clone in ["p-1", "p-2"] {
+            assert_eq!(host.sh(clone, "md5sum -c /m/sum"), "/m/noise: OK");
+        }
+    }
+    host.fork("p-1", 1);
+    assert_eq!(host.sh("p-3", "md5sum -c /m/sum"), "/m/noise: OK");
+    host.end();
+}
+
+#[test]
+fn a_pager_that_is_wholly_dead_is_told_of_and_its_remains_are_removed() {
     let host = Host::with_p([]);
     host.fork("p", 2);
-    host.kill_9("forkyard-pager");
+    let halves = ["forkyard-pager", "forkyard-keeper"].map(|half| host.processes(half));
+    // Stopped first, so that neither can replace the other.
+    let halves: Vec<_> = halves.into_iter().flatten().collect();
+    halves.iter().for_each(Process::stop);
+    halves.iter().for_each(Process::kill);
     let told = host.fails(["fork", "p"]);
     assert!(told.contains("pager"), "{told}");
     assert_eq!(host.vms().len(), 3, "what there is can still be listed");

@@ -145,6 +145,77 @@ fn clone_is_captured_as_what_it_changed() {
 }
 
 #[test]
+fn page_given_up_is_left_out_and_reads_as_in_the_process() {
+    // A VM that booted: what it gives up is zero from then on.
+    let mut booted = Puppet::start(PAGES, None);
+    for number in 0..10 {
+        booted
+            .tell(Order::Fill(number, filling(number)))
+            .expect("does");
+    }
+    (3..6).for_each(|number| {
+        booted.tell(Order::Discard(number)).expect("does");
+    });
+    let captured = copy(&booted, alone(), 2);
+    assert_eq!(captured.counts().scanned, PageCount(7));
+    let parent_id = ImageId::random();
+    let lineage = Lineage {
+        image: parent_id,
+        parent: None,
+    };
+    let whole = copy(&booted, lineage, 2).finish().expect("a layer");
+    let parent = image(whole, None);
+    assert_eq!(page(&parent, 4), pattern(0));
+
+    // A clone: what it gives up is the image's again, in it and in its clones.
+    let (_file, path) = numbered_file();
+    let mut clone = Puppet::start(PAGES, Some(&path));
+    for number in 0..10 {
+        clone
+            .tell(Order::Fill(number, filling(number + 1)))
+            .expect("does");
+    }
+    clone.tell(Order::Discard(4)).expect("does");
+    assert_eq!(clone.tell(Order::Read(4)), Some(pattern(filling(4))[0]));
+    let lineage = Lineage {
+        image: ImageId::random(),
+        parent: Some(parent_id),
+    };
+    let captured = copy(&clone, lineage, 2);
+    assert_eq!(captured.counts().captured, PageCount(9));
+    let child = image(captured.finish().expect("a layer"), Some(&parent));
+    assert_eq!(page(&child, 4), page(&parent, 4));
+    assert_eq!(page(&child, 5), pattern(filling(6)));
+}
+
+#[test]
+fn page_given_up_while_it_is_captured_is_whole_or_left_out() {
+    let mut puppet = Puppet::start(PAGES, None);
+    for number in 0..PAGES {
+        puppet.send(Order::Fill(number, filling(number)));
+        assert!(puppet.hear().is_some());
+    }
+    let (pid, region) = (puppet.pid(), puppet.region());
+    let captured = std::thread::scope(|scope| {
+        let two = NonZeroUsize::new(2).expect("some");
+        let captured = scope.spawn(move || capture(pid, region, alone(), Pages::Private, two));
+        for number in (0..PAGES).step_by(2) {
+            puppet.tell(Order::Discard(number)).expect("does");
+        }
+        captured.join().expect("no panic").expect("captures")
+    });
+    let image = image(captured.finish().expect("a layer"), None);
+    for number in 0..PAGES {
+        let found = page(&image, number);
+        let given_up = number.is_multiple_of(2) && found == pattern(0);
+        assert!(
+            given_up || found == pattern(filling(number)),
+            "page {number}"
+        );
+    }
+}
+
+#[test]
 fn zero_pages_take_no_memory() {
     let mut puppet = Puppet::start(PAGES, None);
     for number in 0..500 {

@@ -2,27 +2,33 @@
 //!
 //! The pager outlives the daemon: VMs map its files. So it is started as a
 //! process group of its own, found again by its socket, and told to go only
-//! when no VM is left.
+//! when no VM is left. One of another version makes way for ours; VMs do not
+//! notice.
 
 use crate::{Folders, HostError};
 use forkyard_pager::PagerClient;
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader},
-    os::unix::process::CommandExt,
+    os::unix::{fs::MetadataExt, process::CommandExt},
+    path::Path,
     process::{Command, Stdio},
 };
 
 /// A client of this host's pager, started if there is none. Blocks.
 pub(crate) fn ensure(folders: &Folders) -> Result<PagerClient, HostError> {
     let socket = folders.pager_socket();
+    let program = folders.bin.join("forkyard-pager");
     if let Ok(pager) = PagerClient::connect(&socket)
         && pager.ping().is_ok()
     {
+        if is_another(&pager, &program) {
+            tracing::info!(program = %program.display(), "replacing the pager");
+            pager.replace(&program)?;
+        }
         return Ok(pager);
     }
     let mount = folders.pages();
-    let program = folders.bin.join("forkyard-pager");
     let log = folders.run.join("pager.log");
     let file = File::create(&log).map_err(HostError::io("write", &log))?;
     let mut child = Command::new(&program)
@@ -52,4 +58,15 @@ pub(crate) fn ensure(folders: &Folders) -> Result<PagerClient, HostError> {
     // Reaped when it ends, which is rarely before this process does.
     std::thread::spawn(move || child.wait());
     Ok(PagerClient::connect(&socket)?)
+}
+
+/// Whether the pager that runs is of another program than ours: one that was
+/// there before an upgrade. If that cannot be known it is left alone.
+fn is_another(pager: &PagerClient, program: &Path) -> bool {
+    let Ok(pid) = pager.pid() else { return false };
+    let running = fs::metadata(format!("/proc/{pid}/exe"));
+    let (Ok(running), Ok(ours)) = (running, fs::metadata(program)) else {
+        return false;
+    };
+    (running.dev(), running.ino()) != (ours.dev(), ours.ino())
 }

@@ -17,11 +17,14 @@
 //!   over it, and not longer.
 //! - **The pager outlives its clients**: which images exist does not depend on
 //!   any connection.
+//! - **VMs outlive the pager**: when it dies, or makes way for another version,
+//!   its [keeper](keep) starts another that goes on with all it served.
 //!
 //! Names are capabilities: an image's id is drawn from 122 random bits, the
 //! directory lists nothing, and whoever knows the id may open the file.
 //!
-//! No policy: which images there are is the daemon's decision. The kernel reads
+//! Which images there are is the daemon's decision; how they are stored, and what
+//! the kernel is given before it asks, the pager's own. The kernel reads
 //! up to 1 MiB ahead, for every image alike ([`READ_AHEAD`]): right for images
 //! that are on this host.
 

@@ -161,6 +161,19 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
             "memory   a view of an image of {} in {} layers; {} of it served in {} requests, to {} users",
             image.pages, image.layers, image.pages_served, image.requests, image.users
         );
+        println!(
+            "image    {} of data: {} from below; its own: {} plain, {} packed into {}, {} found elsewhere",
+            image.data,
+            image.shared,
+            image.plain,
+            image.packed,
+            image.packed_bytes,
+            image.deduplicated
+        );
+        println!(
+            "touched  {} asked for, {} given ahead",
+            image.touched, image.prefetched
+        );
     }
     println!("private  {}", seen.private_pages);
     for slice in &seen.disk {

@@ -44,10 +44,16 @@ fn killed_pager_is_replaced_under_mappings_that_live_on() {
         image: ImageId::random(),
         parent: Some(root),
     };
-    let changed = |n: u64| if n % 100 == 0 { 251 } else { 0 };
+    let changed = |n: u64| if n.is_multiple_of(100) { 251 } else { 0 };
     let file = layer(child, PAGES, changed);
     pager.client.publish(child, file).expect("publishes");
-    let right = |n: u64| if n % 100 == 0 { 251 } else { filling(n) };
+    let right = |n: u64| {
+        if n.is_multiple_of(100) {
+            251
+        } else {
+            filling(n)
+        }
+    };
     let mut clone = Puppet::start(PAGES, Some(&pager.path(child.image)));
     let view = pager.view(child.image, PAGES);
     for round in 0..3 {
