@@ -25,7 +25,7 @@ const MACHINE: &str = "-nodefaults -no-user-config -display none -vga none -no-r
      -M q35 -accel tcg -cpu max -global apic-common.vapic=off -serial null \
      -device virtio-serial-pci,id=serial0,addr=4 \
      -device virtserialport,bus=serial0.0,chardev=agent,name=org.forkyard.agent \
-     -device virtio-balloon-pci,id=balloon0,addr=5,free-page-reporting=on \
+     -device virtio-balloon-pci,id=balloon0,addr=5,free-page-reporting=on,page-poison=off \
      -device virtio-blk-pci,addr=2,drive=disk0 \
      -netdev hubport,id=net0,hubid=0 \
      -device virtio-net-pci,id=nic0,addr=3,netdev=net0,romfile=";

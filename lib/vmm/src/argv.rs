@@ -114,7 +114,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
          -device virtio-serial-pci,id=serial0,addr=4 \
          -chardev socket,id=agent,fd={agent},server=on,wait=off \
          -device virtserialport,bus=serial0.0,chardev=agent,name={AGENT_PORT} \
-         -device virtio-balloon-pci,id=balloon0,addr=5,free-page-reporting=on"
+         -device virtio-balloon-pci,id=balloon0,addr=5,free-page-reporting=on,page-poison=off"
     ));
     args.extend(["-object".to_owned(), memory.to_string()]);
     if let Some(disk) = &spec.disk {
