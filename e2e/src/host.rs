@@ -361,7 +361,20 @@ impl Host {
         self.process(program).kill();
     }
 
-    /// The same, at the moment at which it has started so many more processes,
+    /// Kills both halves of the pager, so that neither can replace the other.
+    #[track_caller]
+    pub fn kill_whole_pager(&self) {
+        let halves = ["forkyard-pager", "forkyard-keeper"].map(|half| self.processes(half));
+        let halves: Vec<_> = halves.into_iter().flatten().collect();
+        halves.iter().for_each(Process::stop);
+        halves.iter().for_each(Process::kill);
+        eventually("the pager's end", || {
+            let program = |half| self.processes(half).is_empty();
+            program("forkyard-pager") && program("forkyard-keeper")
+        });
+    }
+
+    /// Kills a process at the moment at which it has started so many more,
     /// which hardly know yet what they are. False if it never starts as many
     /// before `over`.
     pub fn kill_9_as_it_starts(

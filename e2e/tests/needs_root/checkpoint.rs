@@ -27,10 +27,8 @@ fn a_checkpoint_is_forked_after_its_vm_is_gone_and_everything_was_restarted() {
 
     // As after a restart of the host: no process and nothing mounted is left.
     host.kill_9("forkyardd");
-    host.kill_9("forkyard-pager");
-    eventually("their end", || {
-        host.processes("forkyardd").is_empty() && host.processes("forkyard-pager").is_empty()
-    });
+    eventually("its end", || host.processes("forkyardd").is_empty());
+    host.kill_whole_pager();
     assert_eq!(host.vm("then").state, VmState::Checkpoint);
     let clones = host.fork("then", 2);
     for clone in &clones {

@@ -1,6 +1,6 @@
 //! Whatever dies, nothing that lives is harmed, and nothing stays behind.
 
-use forkyard_e2e::{Host, Process};
+use forkyard_e2e::Host;
 use forkyard_types::{Diagnosis, ForkResponse, VmState, VmView};
 use std::{thread::sleep, time::Duration};
 
@@ -193,11 +193,7 @@ fn a_killed_pager_is_replaced_and_no_vm_notices() {
 fn a_pager_that_is_wholly_dead_is_told_of_and_its_remains_are_removed() {
     let host = Host::with_p([]);
     host.fork("p", 2);
-    let halves = ["forkyard-pager", "forkyard-keeper"].map(|half| host.processes(half));
-    // Stopped first, so that neither can replace the other.
-    let halves: Vec<_> = halves.into_iter().flatten().collect();
-    halves.iter().for_each(Process::stop);
-    halves.iter().for_each(Process::kill);
+    host.kill_whole_pager();
     let told = host.fails(["fork", "p"]);
     assert!(told.contains("pager"), "{told}");
     assert_eq!(host.vms().len(), 3, "what there is can still be listed");
