@@ -43,9 +43,15 @@ impl FromStr for Place {
         if host.is_empty() || plain.contains(['/', '@', '?', '#']) {
             return Err(invalid());
         }
+        let port = match uri.port_u16() {
+            Some(port) => port,
+            None if plain == host => PORT,
+            // Something stands where a port would, and is none.
+            None => return Err(invalid()),
+        };
         Ok(Self::Network {
             host: host.trim_matches(['[', ']']).to_owned(),
-            port: uri.port_u16().unwrap_or(PORT),
+            port,
         })
     }
 }
