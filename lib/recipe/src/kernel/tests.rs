@@ -24,7 +24,8 @@ fn tree(dir: &Path) -> PathBuf {
     fs::write(tree.join("boot/vmlinuz-6.1.0-test"), "kernel").expect("written");
     fs::write(tree.join("boot/config-6.1.0-test"), "").expect("written");
     let built_in = "kernel/fs/ext4/ext4.ko\nkernel/crypto/crc32c_generic.ko\n\
-        kernel/drivers/virtio/virtio_balloon.ko\nkernel/drivers/block/virtio-blk.ko\n";
+        kernel/drivers/virtio/virtio_balloon.ko\nkernel/drivers/block/virtio-blk.ko\n\
+        kernel/net/ipv4/tcp_diag.ko\nkernel/net/ipv4/udp_diag.ko\n";
     fs::write(modules.join("modules.builtin"), built_in).expect("written");
     for (name, info) in [
         ("virtio", "depends=\0"),
