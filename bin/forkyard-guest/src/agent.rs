@@ -174,7 +174,7 @@ impl Agent {
         let mut problems = Vec::new();
         // Heard already: a host that is not sure says it again.
         if self.epoch != Some(epoch) {
-            let applied = identity::apply(&identify);
+            let applied = identity::apply(&identify, &self.userland);
             problems = applied.problems;
             self.epoch = Some(epoch);
             if let Some(cloned) = cloned {

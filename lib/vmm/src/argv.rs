@@ -100,12 +100,14 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
     // `suppress-vmdesc` and `send-configuration` make a stream of device state
     // alone loadable. `vapic`, an aid for old Windows on KVM, looks into guest
     // memory while its state is loaded and fails if the firmware was at work.
+    // A clone that woke would have its guest announce the parent's address.
     let mut args = words(&format!(
         "-nodefaults -no-user-config -display none -vga none -no-reboot \
          -name {id},debug-threads=on \
          -sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny \
          -M q35,suppress-vmdesc=on,memory-backend=ram0 \
          -global migration.send-configuration=off \
+         -global migration.announce-rounds=0 \
          -global apic-common.vapic=off \
          -accel {accel} -cpu {cpu} -smp {vcpus} -m {kib}k \
          -chardev socket,id=qmp,fd={qmp},server=on,wait=off -mon chardev=qmp,mode=control \

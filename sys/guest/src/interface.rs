@@ -144,7 +144,7 @@ impl Interface {
     }
 
     /// Sends whatever is for no network of this machine's own to `gateway`. The
-    /// route goes with the interface: it must be up.
+    /// route goes with the address; the interface must be up.
     pub fn set_gateway(&self, gateway: Ipv4Addr) -> io::Result<()> {
         let mut device = self.name;
         let route = RouteEntry {
@@ -168,16 +168,19 @@ impl Interface {
         Ok(())
     }
 
-    /// Brings it up, or down: what it has learnt of its neighbours goes then.
-    pub fn set_up(&self, up: bool) -> io::Result<()> {
+    /// Brings it up, if it is not.
+    pub fn bring_up(&self) -> io::Result<()> {
         let mut request = self.request(libc::__c_anonymous_ifr_ifru { ifru_flags: 0 });
         // SAFETY: the socket is open, and `request` an initialised ifreq, which
         // the kernel may write to.
         unsafe { request::get_flags(self.socket.as_raw_fd(), &raw mut request) }?;
         // SAFETY: the flags are what the kernel has just written.
         let flags = unsafe { request.ifr_ifru.ifru_flags };
+        if flags & UP != 0 {
+            return Ok(());
+        }
         // The others stay: without IFF_MULTICAST, say, it would hear no groups.
-        let flags = if up { flags | UP } else { flags & !UP };
+        let flags = flags | UP;
         let request = self.request(libc::__c_anonymous_ifr_ifru { ifru_flags: flags });
         // SAFETY: the socket is open, and `request` an initialised ifreq.
         unsafe { request::set_flags(self.socket.as_raw_fd(), &raw const request) }?;

@@ -1,14 +1,20 @@
 //! Becoming somebody: what makes this VM different from every other of its
 //! family. On the way of every clone between waking and going on, so no
 //! process is started and nothing is waited for.
+//!
+//! What costs here is code that runs for the first time: an emulated clone has
+//! to translate all of it anew, the kernel's as well. So a thing is done by
+//! as few different calls as it takes.
 
 mod connections;
 mod cpus;
+mod files;
 pub mod generators;
 pub mod network;
 mod routes;
 mod secrets;
 
+use super::userland::Userland;
 use crate::init::{Outcome, doing};
 use forkyard_guestlink::{Cloned, IDENTITY_FILE, Identify, SOCKET};
 use forkyard_sys_guest::random;
@@ -42,7 +48,7 @@ impl Applied {
 }
 
 /// Applies all of it, as far as it goes. User code must stand still in a clone.
-pub fn apply(identify: &Identify) -> Applied {
+pub fn apply(identify: &Identify, userland: &Userland) -> Applied {
     let Identify {
         identity,
         cloned,
@@ -53,7 +59,7 @@ pub fn apply(identify: &Identify) -> Applied {
     applied.take(random::reseed(identity.seed).map_err(doing("seed the kernel's random numbers")));
     applied.take(generators::show(identity.epoch));
     if cloned.is_some() {
-        applied.take(generators::refill());
+        applied.take(generators::refill(&userland.processes()));
     }
     applied.take(set_clock(identity.wall_clock_ns));
     applied.take(set_name(identity.name.as_str()));
@@ -90,17 +96,17 @@ fn set_clock(ns: u64) -> Outcome {
 
 fn set_name(name: &str) -> Outcome {
     nix::unistd::sethostname(name).map_err(doing("set the host name"))?;
-    fs::write("/etc/hostname", format!("{name}\n")).map_err(doing("write /etc/hostname"))
+    files::put("/etc/hostname", format!("{name}\n")).map_err(doing("write /etc/hostname"))
 }
 
 /// machine-id(5): 32 hexadecimal digits, unique to the machine.
 fn set_machine_id(vm: VmId) -> Outcome {
     let id = format!("{}\n", machine_id(vm));
-    fs::write("/etc/machine-id", &id).map_err(doing("write /etc/machine-id"))?;
+    files::put("/etc/machine-id", &id).map_err(doing("write /etc/machine-id"))?;
     let second = Path::new("/var/lib/dbus/machine-id");
     // Often a link to the first.
     if second.symlink_metadata().is_ok_and(|facts| facts.is_file()) {
-        fs::write(second, &id).map_err(doing("write /var/lib/dbus/machine-id"))?;
+        files::put(second, &id).map_err(doing("write /var/lib/dbus/machine-id"))?;
     }
     Ok(())
 }
@@ -127,7 +133,7 @@ fn set_hosts(identity: &Identity) -> Outcome {
         "{} {} {MARK}\n",
         identity.address.ip, identity.name
     ));
-    fs::write(HOSTS, text).map_err(doing("write /etc/hosts"))
+    files::put(HOSTS, text).map_err(doing("write /etc/hosts"))
 }
 
 /// Variables that tell a program who its VM is.
@@ -165,7 +171,7 @@ fn tell_programs(identity: &Identity, cloned: Option<Cloned>) -> Outcome {
         identity.parent_ip,
         identity.epoch,
     );
-    fs::write(identity_file(), text).map_err(doing("write the identity file"))
+    files::put(identity_file(), text).map_err(doing("write the identity file"))
 }
 
 #[cfg(test)]

@@ -101,6 +101,21 @@ impl Userland {
         fs::read_to_string(self.group.join("cgroup.freeze")).is_ok_and(|told| told.trim() == "1")
     }
 
+    /// The processes of all user code. Complete if it stands still.
+    pub fn processes(&self) -> Vec<i32> {
+        let mut found = Vec::new();
+        let mut groups = vec![self.group.clone()];
+        while let Some(group) = groups.pop() {
+            // A group of threads alone has none: their processes are another's.
+            let inside = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+            found.extend(inside.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+            let below = fs::read_dir(group).into_iter().flatten().flatten();
+            let folders = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            groups.extend(folders.map(|entry| entry.path()));
+        }
+        found
+    }
+
     /// Holds all user code still: returns once none of it runs, or lets it go
     /// on and says why it could not be stopped.
     pub fn freeze(&self) -> Outcome {

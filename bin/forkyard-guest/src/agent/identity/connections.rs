@@ -3,8 +3,8 @@
 //! The other end talks to the parent, and the clone has another address: what
 //! user code still did with such a connection would hang, or disturb the
 //! parent's. Each is ended here, and whoever waits on it is told at once
-//! (`ECONNABORTED`). Done while the interface is down, so that the kernel's
-//! own farewell (a reset) goes nowhere. Connections over the loopback have
+//! (`ECONNABORTED`). Done while the host lets nothing pass from here, so that the
+//! kernel's own farewell (a reset) goes nowhere. Connections over the loopback have
 //! both their ends in the clone and live on.
 
 use crate::agent::netlink::Kernel;

@@ -49,15 +49,11 @@ pub fn show(epoch: Epoch) -> Outcome {
         .map_err(doing("show the epoch"))
 }
 
-/// Overwrites the state of every generator that is registered. User code must
-/// stand still.
-pub fn refill() -> Outcome {
+/// Overwrites the state of every generator that these processes have
+/// registered. They must stand still.
+pub fn refill(processes: &[i32]) -> Outcome {
     let mut random = File::open("/dev/urandom").map_err(doing("open /dev/urandom"))?;
-    let processes = fs::read_dir("/proc").map_err(doing("list the processes"))?;
-    for pid in processes
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-    {
+    for pid in processes.iter().copied() {
         // One that is ending has no memory left to read.
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         for table in tables(&maps) {

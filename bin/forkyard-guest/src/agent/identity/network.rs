@@ -8,7 +8,11 @@ use crate::init::{Outcome, doing};
 use forkyard_sys_guest::{announce::announce, interface::Interface};
 use forkyard_types::{Address, Route};
 use nix::net::if_::if_nametoindex;
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
 
 const RESOLVERS: &str = "/etc/resolv.conf";
 
@@ -32,9 +36,6 @@ pub fn become_address(
     let card = Interface::new(&name).map_err(doing("open the network interface"))?;
     let index = if_nametoindex(name.as_str()).map_err(doing("look the interface up"))?;
     let added = routes::note(index).map_err(doing("read the routes"))?;
-    // Down and up again: what the parent knew of its neighbours is forgotten.
-    card.set_up(false)
-        .map_err(doing("bring the network down"))?;
     let mut notes = Vec::new();
     if connections == Connections::Parents {
         let closed = connections::close_foreign().map_err(doing("end the parent's connections"))?;
@@ -45,16 +46,17 @@ pub fn become_address(
             );
         }
     }
+    // With it goes what the parent knew of its neighbours.
     card.set_mac(address.mac.0).map_err(doing("set the MAC"))?;
     card.set_address(address.ip, address.prefix)
         .map_err(doing("set the address"))?;
-    card.set_up(true).map_err(doing("bring the network up"))?;
+    card.bring_up().map_err(doing("bring the network up"))?;
     if let Some(route) = route {
         card.set_gateway(route.gateway)
             .map_err(doing("set the way out"))?;
     }
     Interface::new("lo")
-        .and_then(|lo| lo.set_up(true))
+        .and_then(|lo| lo.bring_up())
         .map_err(doing("bring the loopback up"))?;
     // A route the parent had is worth less than the clone.
     if let Err(error) = routes::restore(added, address.ip) {
@@ -94,8 +96,19 @@ pub fn announce_address(address: Address) {
     }
 }
 
-/// The first interface that is a device and not made of software.
+/// The first interface that is a device and not made of software. A clone
+/// knows it from its parent.
 fn interface() -> Option<String> {
+    static KNOWN: Mutex<Option<String>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_there = |name: &String| if_nametoindex(name.as_str()).is_ok();
+    if !known.as_ref().is_some_and(is_there) {
+        *known = find_interface();
+    }
+    known.clone()
+}
+
+fn find_interface() -> Option<String> {
     let mut names: Vec<_> = fs::read_dir("/sys/class/net")
         .ok()?
         .flatten()
