@@ -37,7 +37,7 @@ pub struct Host {
     // Dropped in this order: what runs in it, its files, the right to another.
     place: Place,
     folder: TempDir,
-    dist: PathBuf,
+    pub(crate) dist: PathBuf,
     cache: PathBuf,
     _slot: Slot,
 }
@@ -178,25 +178,8 @@ impl Host {
         body.to_owned()
     }
 
-    /// Runs a Python program against this host, with the SDK of this tree; what
-    /// it printed. It must succeed.
-    #[track_caller]
-    pub fn python(&self, program: &str) -> String {
-        let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/python");
-        let mut python = Command::new("python3");
-        python
-            .arg("-")
-            .envs(self.variables())
-            .env("PYTHONPATH", sdk)
-            .env("PYTHONDONTWRITEBYTECODE", "1");
-        self.spawn(&mut python, program.into())
-            .wait()
-            .exited(0)
-            .text()
-    }
-
     /// What tells a command which host is meant.
-    fn variables(&self) -> [(&'static str, OsString); 4] {
+    pub(crate) fn variables(&self) -> [(&'static str, OsString); 4] {
         let folder = self.folder.path();
         [
             ("FORKYARD_STATE_DIR", folder.join("state").into()),
@@ -206,7 +189,7 @@ impl Host {
         ]
     }
 
-    fn spawn(&self, command: &mut Command, input: Vec<u8>) -> Running {
+    pub(crate) fn spawn(&self, command: &mut Command, input: Vec<u8>) -> Running {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -18,6 +18,7 @@ mod host;
 mod outcome;
 pub mod outside;
 mod place;
+mod programs;
 pub mod remains;
 mod slot;
 

@@ -5,6 +5,8 @@
 mod checkpoint;
 #[path = "needs_root/crash.rs"]
 mod crash;
+#[path = "needs_root/examples.rs"]
+mod examples;
 #[path = "needs_root/fork.rs"]
 mod fork;
 #[path = "needs_root/guest_api.rs"]

@@ -291,11 +291,30 @@ pub struct Doctor {
     pub repair: bool,
 }
 
+/// What `bench` measures.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Experiment {
+    /// Forks against QEMU's own means, by the number of clones.
+    Race,
+    /// The parent's pause, by what it has in memory.
+    Pauses,
+    /// Forks in a row, and of clones of clones.
+    Rows,
+}
+
 /// `bench`
 #[derive(Debug, ClapArgs)]
 pub struct Bench {
-    /// Numbers of clones to measure.
-    #[arg(long, value_delimiter = ',', default_value = "1,4,16")]
+    /// Experiments to do.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "race,pauses,rows"
+    )]
+    pub only: Vec<Experiment>,
+    /// Numbers of clones to measure; beyond 16, forks alone.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     pub clones: Vec<u16>,
     /// Rounds; the contenders take turns in each.
     #[arg(long, default_value_t = 3)]
@@ -309,6 +328,9 @@ pub struct Bench {
     /// Random bytes to put into its memory, in MiB: what it has to copy.
     #[arg(long, default_value_t = 40)]
     pub fill: u64,
+    /// The same for parents whose pauses are measured.
+    #[arg(long, value_delimiter = ',', default_value = "64,128,256,512,1024")]
+    pub sizes: Vec<u64>,
     /// Folder for the results.
     #[arg(long, default_value = "bench/out")]
     pub out: PathBuf,

@@ -1,8 +1,8 @@
 //! Our own contender: through the API, as any client.
 
 use crate::{
-    BenchError, Contender, Options, Sample, SilenceSample,
-    machine::cpu_ms,
+    BenchError, Contender, Sample, SilenceSample,
+    machine::{cpu_ms, private_mib},
     silence::{TALK, during},
 };
 use forkyard_client::{Client, ClientError};
@@ -27,7 +27,24 @@ const POLL: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug)]
 pub struct Label(VmId);
 
-/// A parent to fork.
+/// What a parent is to be.
+#[derive(Clone, Debug)]
+pub struct Parent {
+    /// Its name.
+    pub name: String,
+    /// What its forks count as.
+    pub contender: Contender,
+    /// Memory, in MiB.
+    pub memory_mib: u64,
+    /// vCPUs.
+    pub vcpus: u8,
+    /// Random bytes put into its memory, in MiB.
+    pub fill_mib: u64,
+    /// Shells kept warm.
+    pub warm: u16,
+}
+
+/// A VM to fork.
 #[derive(Debug)]
 pub struct Forkyard {
     client: Client,
@@ -37,12 +54,16 @@ pub struct Forkyard {
 }
 
 /// A fork as its client saw it.
-struct Forked {
-    begun: Instant,
-    clones: Vec<VmView>,
-    report: ForkReport,
+#[derive(Debug)]
+pub struct Forked {
+    /// When it was asked for.
+    pub begun: Instant,
+    /// What came of it.
+    pub clones: Vec<VmView>,
+    /// Where its time went.
+    pub report: ForkReport,
     /// From the request until the last clone's vCPUs ran.
-    running: Duration,
+    pub running: Duration,
 }
 
 impl Label {
@@ -60,20 +81,13 @@ impl fmt::Display for Label {
 
 impl Forkyard {
     /// Boots it, with as much in its memory as wanted.
-    pub async fn boot(
-        client: &Client,
-        contender: Contender,
-        label: Label,
-        options: &Options,
-        warm: u16,
-    ) -> Result<Self, BenchError> {
-        let name = format!("{label}-w{warm}");
+    pub async fn boot(client: &Client, parent: Parent) -> Result<Self, BenchError> {
         let request = RunRequest {
             image: "tiny".into(),
-            name: Some(name.parse()?),
-            vcpus: options.vcpus,
-            memory_mib: options.memory_mib,
-            warm,
+            name: Some(parent.name.parse()?),
+            vcpus: parent.vcpus,
+            memory_mib: parent.memory_mib,
+            warm: parent.warm,
             kernel: None,
             max_clones: None,
             secrets: Vec::new(),
@@ -82,13 +96,23 @@ impl Forkyard {
         client.post::<VmView>("/v1/vms", &request).await?;
         let this = Self {
             client: client.clone(),
-            contender,
-            name,
-            warm,
+            contender: parent.contender,
+            name: parent.name,
+            warm: parent.warm,
         };
-        let fill = fill(options.fill_mib);
+        let fill = fill(parent.fill_mib);
         this.exec(&this.name, &["sh", "-c", &fill]).await?;
         Ok(this)
+    }
+
+    /// A clone, as a VM to fork.
+    pub fn of_clone(&self, clone: &VmView) -> Self {
+        Self {
+            client: self.client.clone(),
+            contender: self.contender,
+            name: clone.name.to_string(),
+            warm: 0,
+        }
     }
 
     /// Pages of its memory that are its own.
@@ -99,12 +123,10 @@ impl Forkyard {
     /// One fork, and its clones' end.
     pub async fn sample(&self, clones: u16) -> Result<Sample, BenchError> {
         self.until_warm().await?;
-        let forked = self.fork(clones).await?;
-        let commands = forked.clones.iter();
-        let commands = commands.map(|clone| self.exec(clone.name.as_str(), &["hostname"]));
-        try_join_all(commands).await?;
-        let first_command = forked.begun.elapsed();
-        let cpu = cpu_ms(forked.clones.iter().filter_map(|clone| clone.pid));
+        let forked = self.fork(clones, ForkMode::Fast).await?;
+        let first_command = self.first_command(&forked).await?;
+        let pids = || forked.clones.iter().filter_map(|clone| clone.pid);
+        let (cpu, private) = (cpu_ms(pids()), private_mib(pids()));
         self.end(&forked.clones).await?;
         Ok(Sample {
             contender: self.contender,
@@ -112,6 +134,7 @@ impl Forkyard {
             running_ms: Some(ms(forked.running)),
             first_command_ms: ms(first_command),
             cpu_ms: cpu / f64::from(clones),
+            private_mib: private,
             pause_ms: Some(ms(Duration::from_micros(forked.report.pause_us))),
             copied_mib: forked.report.pages_captured.bytes().map(crate::report::mib),
             report: Some(forked.report),
@@ -122,18 +145,27 @@ impl Forkyard {
     pub async fn silence(&self) -> Result<SilenceSample, BenchError> {
         self.until_warm().await?;
         let words = self.words().await?;
-        let (forked, silence) = during(words, self.fork(1)).await?;
+        let (forked, silence) = during(words, self.fork(1, ForkMode::Fast)).await?;
         self.end(&forked.clones).await?;
         let pause = Duration::from_micros(forked.report.pause_us);
         Ok(SilenceSample::new(self.contender, silence, pause))
     }
 
-    async fn fork(&self, clones: u16) -> Result<Forked, BenchError> {
+    /// From a fork's request until `hostname` has ended in all of its clones.
+    pub async fn first_command(&self, forked: &Forked) -> Result<Duration, BenchError> {
+        let commands = forked.clones.iter();
+        let commands = commands.map(|clone| self.exec(clone.name.as_str(), &["hostname"]));
+        try_join_all(commands).await?;
+        Ok(forked.begun.elapsed())
+    }
+
+    /// One fork.
+    pub async fn fork(&self, clones: u16, mode: ForkMode) -> Result<Forked, BenchError> {
         let begun = Instant::now();
         let path = format!("/v1/vms/{}/fork", self.name);
         let request = ForkRequest {
             count: clones,
-            mode: ForkMode::Fast,
+            mode,
             ..ForkRequest::default()
         };
         let ForkResponse { clones, report, .. } = self.client.post(&path, &request).await?;
@@ -166,8 +198,16 @@ impl Forkyard {
             .map_err(|_| silent("warm clones"))?
     }
 
-    async fn end(&self, clones: &[VmView]) -> Result<(), BenchError> {
+    /// Ends clones.
+    pub async fn end(&self, clones: &[VmView]) -> Result<(), BenchError> {
         try_join_all(clones.iter().map(|clone| remove(&self.client, clone))).await?;
+        Ok(())
+    }
+
+    /// Ends it.
+    pub async fn remove(&self) -> Result<(), BenchError> {
+        let path = format!("/v1/vms/{}", self.name);
+        self.client.call::<VmView>(Method::DELETE, &path).await?;
         Ok(())
     }
 
@@ -178,8 +218,14 @@ impl Forkyard {
 
     /// The words of a program that speaks until nobody listens.
     async fn words(&self) -> Result<impl Stream<Item = ()> + use<>, BenchError> {
+        self.listen(TALK).await
+    }
+
+    /// Starts a script that runs until what is returned is dropped, and says
+    /// something now and then.
+    pub async fn listen(&self, script: &str) -> Result<impl Stream<Item = ()> + use<>, BenchError> {
         let path = format!("/v1/vms/{}/exec", self.name);
-        let request = command(&["sh", "-c", TALK]);
+        let request = command(&["sh", "-c", script]);
         let answer = self.client.stream(&path, &request).await?;
         Ok(stream::unfold(answer.into_body(), |mut body| async {
             body.frame().await?.ok().map(|_| ((), body))
@@ -207,6 +253,22 @@ impl Forkyard {
             outcome: format!("{end:?}"),
         })
     }
+}
+
+/// A VM that stands still as long as measuring lasts.
+pub async fn anchor(client: &Client, label: Label) -> Result<(), BenchError> {
+    let still = Parent {
+        name: format!("{label}-anchor"),
+        contender: Contender::Cold,
+        memory_mib: 128,
+        vcpus: 1,
+        fill_mib: 0,
+        warm: 0,
+    };
+    let still = Forkyard::boot(client, still).await?;
+    let path = format!("/v1/vms/{}/pause", still.name);
+    client.call::<VmView>(Method::POST, &path).await?;
+    Ok(())
 }
 
 /// Ends every VM of a run, clones first. A daemon that was started for them
@@ -264,9 +326,15 @@ pub fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// A script that puts random bytes into a guest's memory.
+/// A script that puts random bytes into a guest's memory: a few of them, and
+/// copies, for an emulated guest takes its time over randomness.
 pub fn fill(mib: u64) -> String {
+    const DRAWN: u64 = 8;
     format!(
-        "mkdir -p /fill && mount -t tmpfs none /fill && dd if=/dev/urandom of=/fill/random bs=1M count={mib} 2>/dev/null && sync"
+        "mkdir -p /fill && mount -t tmpfs -o size=100% none /fill && \
+         dd if=/dev/urandom of=/fill/0 bs=1M count={} 2>/dev/null && \
+         for n in $(seq {}); do cp /fill/0 /fill/$n || exit; done; sync",
+        mib.min(DRAWN),
+        mib.saturating_sub(DRAWN) / DRAWN,
     )
 }

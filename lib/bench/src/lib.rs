@@ -10,36 +10,65 @@
 //! | `fork, warm` | `forkyard fork`, shells kept warm |
 //! | `fork, cold` | `forkyard fork`, shells started by the request |
 //! | `migrate` | QEMU: stop, migrate to a file in memory, go on; as many restores from it |
+//! | `savevm` | QEMU: savevm in its qcow2 file, in memory; a copy of it for each clone, loadvm |
 //! | `boot` | as many cold boots |
 //!
 //! *Running*: from the request until the last clone's vCPUs run. *First
 //! command*: from the request until `hostname` has ended in every clone.
 //! *Pause*: how long the parent's vCPUs stood still. *Silence*: how long its
-//! user heard nothing of a program that speaks all the time.
+//! user heard nothing of a program that speaks all the time. *Private*: memory
+//! of a clone's QEMU that it shares with nobody, after the first command.
+//!
+//! | experiment | what |
+//! |---|---|
+//! | [`race`](Experiment::Race) | all contenders, by the number of clones |
+//! | [`pauses`](Experiment::Pauses) | the parent's pause by what it has in memory, at rest and writing |
+//! | [`rows`](Experiment::Rows) | forks of one parent in a row, and of clones of clones |
 
 mod error;
 mod forked;
 mod machine;
 mod monitor;
+mod pauses;
 mod plain;
+mod plot;
 mod qemu;
+mod race;
 mod report;
+mod rows;
 mod silence;
 
 pub use error::BenchError;
 pub use machine::Facts;
-pub use report::{Contender, Sample, SilenceSample, table};
+pub use pauses::{PauseSample, Way};
+pub use plot::plots;
+pub use race::{Contender, Sample, SilenceSample};
+pub use report::table;
+pub use rows::RowSample;
 
-use forked::{Forkyard, Label};
+use forked::Label;
 use forkyard_client::Client;
-use plain::Plain;
 use serde::Serialize;
 use std::path::PathBuf;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// One question, and the measurements that answer it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Experiment {
+    /// Who is how fast.
+    Race,
+    /// What the parent's pause depends on.
+    Pauses,
+    /// Whether a fork costs what the one before it did.
+    Rows,
+}
+
 /// What to measure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
+    /// Experiments.
+    pub experiments: Vec<Experiment>,
     /// Numbers of clones.
     pub clones: Vec<u16>,
     /// Rounds.
@@ -50,6 +79,8 @@ pub struct Options {
     pub vcpus: u8,
     /// Random bytes put into the guest's memory beside what it has, in MiB.
     pub fill_mib: u64,
+    /// What parents have in memory whose pauses are measured, in MiB.
+    pub sizes_mib: Vec<u64>,
 }
 
 /// Where the parts of the baseline come from.
@@ -72,6 +103,19 @@ pub struct Results {
     pub samples: Vec<Sample>,
     /// Every silence, likewise.
     pub silences: Vec<SilenceSample>,
+    /// Every pause, likewise.
+    pub pauses: Vec<PauseSample>,
+    /// Every fork in a row, likewise.
+    pub rows: Vec<RowSample>,
+}
+
+/// What an experiment is done with.
+struct Bench<'a> {
+    client: &'a Client,
+    places: &'a Places,
+    options: &'a Options,
+    label: Label,
+    tell: &'a dyn Fn(&str),
 }
 
 /// Measures; `tell` hears what is being done. An interrupt or a request to
@@ -83,75 +127,42 @@ pub async fn run(
     tell: impl Fn(&str),
 ) -> Result<Results, BenchError> {
     let label = Label::random();
+    let mut results = Results {
+        options: options.clone(),
+        machine: machine::facts(),
+        samples: Vec::new(),
+        silences: Vec::new(),
+        pauses: Vec::new(),
+        rows: Vec::new(),
+    };
+    let bench = Bench {
+        client,
+        places,
+        options: &options,
+        label,
+        tell: &tell,
+    };
     let measured = tokio::select! {
-        measured = measure(client, places, options, label, tell) => measured,
+        measured = measure(&bench, &mut results) => measured,
         stopped = told_to_stop() => Err(stopped),
     };
     // QEMUs of the baseline have gone with what was dropped above.
     let ended = forked::end_all(client, label).await;
-    let results = measured?;
+    measured?;
     ended.map(|()| results)
 }
 
-async fn measure(
-    client: &Client,
-    places: &Places,
-    options: Options,
-    label: Label,
-    tell: impl Fn(&str),
-) -> Result<Results, BenchError> {
-    let mut machine = machine::facts();
-    let most = options.clones.iter().copied().max().unwrap_or(1);
-    tell("booting the parents");
-    let warm = Forkyard::boot(client, Contender::Warm, label, &options, most).await?;
-    let cold = Forkyard::boot(client, Contender::Cold, label, &options, 0).await?;
-    let mut plain = Plain::boot(places, &options).await?;
-    machine.private_pages = cold.private_pages().await?;
-    let mut samples = Vec::new();
-    let mut silences = Vec::new();
-    for round in 0..options.rounds {
-        let said = |what: &str| {
-            tell(&format!(
-                "round {} of {}: {what}",
-                round + 1,
-                options.rounds
-            ))
-        };
-        for clones in options.clones.iter().copied() {
-            for contender in turns(round) {
-                let sample = match contender {
-                    Contender::Warm => warm.sample(clones).await?,
-                    Contender::Cold => cold.sample(clones).await?,
-                    Contender::Migrate => plain.migrations(clones).await?,
-                    Contender::Boot => plain.boots(clones).await?,
-                };
-                said(&sample.to_string());
-                samples.push(sample);
-            }
-        }
-        for contender in turns(round) {
-            let silence = match contender {
-                Contender::Warm => warm.silence().await?,
-                Contender::Migrate => plain.silence().await?,
-                Contender::Cold | Contender::Boot => continue,
-            };
-            said(&silence.to_string());
-            silences.push(silence);
+async fn measure(bench: &Bench<'_>, results: &mut Results) -> Result<(), BenchError> {
+    // A daemon that was started for VMs goes with the last of them.
+    forked::anchor(bench.client, bench.label).await?;
+    for experiment in &bench.options.experiments {
+        match experiment {
+            Experiment::Race => race::run(bench, results).await?,
+            Experiment::Pauses => results.pauses = pauses::run(bench).await?,
+            Experiment::Rows => results.rows = rows::run(bench).await?,
         }
     }
-    Ok(Results {
-        options,
-        machine,
-        samples,
-        silences,
-    })
-}
-
-/// Everyone is first, second, third and last in turn.
-fn turns(round: u32) -> impl Iterator<Item = Contender> {
-    let first = usize::try_from(round).unwrap_or_default() % Contender::ALL.len();
-    let all = Contender::ALL.into_iter();
-    all.cycle().skip(first).take(Contender::ALL.len())
+    Ok(())
 }
 
 async fn told_to_stop() -> BenchError {
@@ -166,27 +177,5 @@ async fn told_to_stop() -> BenchError {
             BenchError::Interrupted
         }
         Err(error) => BenchError::host("listen for signals")(error),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn in_as_many_rounds_as_there_are_contenders_each_has_been_first() {
-        let rounds = 0..u32::try_from(Contender::ALL.len()).expect("few");
-        let mut first: Vec<_> = rounds.filter_map(|round| turns(round).next()).collect();
-        first.sort();
-        assert_eq!(first, Contender::ALL);
-    }
-
-    #[test]
-    fn everyone_has_one_turn_a_round() {
-        for round in 0..9 {
-            let mut all: Vec<_> = turns(round).collect();
-            all.sort();
-            assert_eq!(all, Contender::ALL);
-        }
     }
 }

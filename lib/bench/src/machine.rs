@@ -55,6 +55,27 @@ pub fn cpu_ms(processes: impl IntoIterator<Item = u32>) -> f64 {
     ticks.map(f64::from).sum::<f64>() * TICK_MS
 }
 
+/// Memory, in MiB, that each of these processes shares with nobody: the mean.
+pub fn private_mib(processes: impl IntoIterator<Item = u32>) -> f64 {
+    let mut each = Vec::new();
+    for pid in processes {
+        let smaps = read(&format!("/proc/{pid}/smaps_rollup"));
+        each.push(private_kib(&smaps));
+    }
+    let count = u32::try_from(each.len()).map_or(1.0, f64::from).max(1.0);
+    each.into_iter().map(f64::from).sum::<f64>() / 1024.0 / count
+}
+
+/// From the text of /proc/PID/smaps_rollup.
+fn private_kib(smaps: &str) -> u32 {
+    let private = smaps.lines().filter_map(|line| {
+        let (name, size) = line.split_once(':')?;
+        let counts = ["Private_Clean", "Private_Dirty"].contains(&name);
+        counts.then(|| size.trim().strip_suffix(" kB")?.parse::<u32>().ok())?
+    });
+    private.sum()
+}
+
 /// User and system time, from the text of /proc/PID/stat.
 fn ticks(stat: &str) -> Option<u32> {
     // The name, in parentheses, may be anything.
@@ -84,6 +105,13 @@ mod tests {
         let stat = "7 (a) b) c) S 1 7 7 0 -1 4194560 1 2 3 4 130 12 5 6 20 0 1 0";
         assert_eq!(ticks(stat), Some(142));
         assert_eq!(ticks(""), None);
+    }
+
+    #[test]
+    fn private_memory_is_clean_and_dirty_together() {
+        let smaps = "5581-7ffe ---p 00000000 00:00 0    [rollup]\nRss:   900 kB\n\
+            Shared_Clean:  800 kB\nPrivate_Clean:    3 kB\nPrivate_Dirty:   40 kB\n";
+        assert_eq!(private_kib(smaps), 43);
     }
 
     #[test]

@@ -1,17 +1,18 @@
 //! The baselines: QEMU by itself, saving and restoring, and booting.
 //!
 //! What is saved goes to a file in memory and comes back by `exec:cat`, the
-//! way it is commonly done.
+//! way it is commonly done; or into the disk's own file, by savevm.
 
 use crate::{
-    BenchError, Contender, Options, Places, Sample, SilenceSample,
+    BenchError, Contender, Places, Sample, SilenceSample,
     forked::{fill, ms},
-    machine::cpu_ms,
+    machine::{cpu_ms, private_mib},
     monitor::Monitor,
     qemu::{Parts, Qemu, Start},
     report::mib,
     silence::{TALK, during},
 };
+use forkyard_guestlink::Exec;
 use forkyard_recipe::{Cache, GuestFiles, KernelChoice, Recipe};
 use forkyard_types::ByteCount;
 use futures::{future::try_join_all, stream};
@@ -22,6 +23,9 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::{process::Command, task::spawn_blocking};
+
+/// The name of a snapshot in a disk's file.
+const TAG: &str = "saved";
 
 /// The parent of the baseline, and what it takes to start others.
 #[derive(Debug)]
@@ -62,11 +66,16 @@ struct Born {
 
 impl Plain {
     /// Boots it, with as much in its memory as wanted.
-    pub async fn boot(places: &Places, options: &Options) -> Result<Self, BenchError> {
-        let nursery = Nursery::new(places.clone(), options).await?;
+    pub async fn boot(
+        places: &Places,
+        vcpus: u8,
+        memory_mib: u64,
+        fill_mib: u64,
+    ) -> Result<Self, BenchError> {
+        let nursery = Nursery::new(places.clone(), vcpus, memory_mib).await?;
         let parent = nursery.boot().await?;
         parent.booted().await?;
-        let fill = fill(options.fill_mib);
+        let fill = fill(fill_mib);
         parent.command(&["sh", "-c", &fill]).await?;
         Ok(Self { nursery, parent })
     }
@@ -76,20 +85,8 @@ impl Plain {
         let begun = Instant::now();
         let saved = self.save().await?;
         let nursery = &self.nursery;
-        let restores = (0..clones).map(|_| async {
-            let qemu = nursery.restore(&saved).await?;
-            let mut monitor = qemu.monitor().await?;
-            // It was saved standing still, and so it is restored.
-            monitor.until("query-status", "status", "paused").await?;
-            monitor.ask("cont", json!({})).await?;
-            let running = Some(begun.elapsed());
-            qemu.command(&["hostname"]).await?;
-            Ok::<_, BenchError>(Born {
-                qemu,
-                running,
-                first_command: begun.elapsed(),
-            })
-        });
+        let restores = (0..clones)
+            .map(|_| async { go_on(nursery.restore(&saved).await?, "paused", begun).await });
         let born = try_join_all(restores).await?;
         remove(&saved.memory)?;
         Ok(Sample {
@@ -97,6 +94,51 @@ impl Plain {
             copied_mib: Some(mib(saved.size)),
             ..sample(Contender::Migrate, clones, born).await?
         })
+    }
+
+    /// A snapshot in the disk's file, and as many clones that load it, each from
+    /// a copy of that file.
+    pub async fn loadvms(&mut self, clones: u16) -> Result<Sample, BenchError> {
+        let begun = Instant::now();
+        let mut monitor = self.parent.monitor().await?;
+        let next = self.nursery.path("qcow2");
+        let stopped = Instant::now();
+        monitor.ask("stop", json!({})).await?;
+        human(&mut monitor, format!("savevm {TAG}")).await?;
+        // The parent must not write to what is being copied.
+        freeze(&mut monitor, &next).await?;
+        monitor.ask("cont", json!({})).await?;
+        let pause = stopped.elapsed();
+        let saved = &self.parent.moved_on(next);
+        let nursery = &self.nursery;
+        let loads = (0..clones).map(|_| async {
+            let slice = nursery.path("qcow2");
+            let copied = tokio::fs::copy(saved, &slice).await;
+            copied.map_err(BenchError::host("copy the disk of the baseline"))?;
+            go_on(
+                nursery.start_on(Start::Load { tag: TAG }, slice)?,
+                "prelaunch",
+                begun,
+            )
+            .await
+        });
+        let born = try_join_all(loads).await?;
+        Ok(Sample {
+            pause_ms: Some(ms(pause)),
+            ..sample(Contender::Savevm, clones, born).await?
+        })
+    }
+
+    /// How long one save has the parent stand still.
+    pub async fn pause(&mut self) -> Result<Duration, BenchError> {
+        let saved = self.save().await?;
+        remove(&saved.memory)?;
+        Ok(saved.pause)
+    }
+
+    /// Starts a script in the parent; it ends when what is returned is dropped.
+    pub async fn script(&self, script: &str) -> Result<Exec, BenchError> {
+        self.parent.exec(&["sh", "-c", script]).await
     }
 
     /// As many cold boots. Their vCPUs run long before there is anything to
@@ -148,8 +190,37 @@ impl Plain {
     }
 }
 
-/// Freezes the disk and writes everything else to a file.
-async fn write(monitor: &mut Monitor, next: &Path, memory: &Path) -> Result<(), BenchError> {
+/// Has a clone go on that was saved standing still, and so comes back: in
+/// `state`, once it is complete.
+async fn go_on(qemu: Qemu, state: &str, begun: Instant) -> Result<Born, BenchError> {
+    let mut monitor = qemu.monitor().await?;
+    monitor.until("query-status", "status", state).await?;
+    monitor.ask("cont", json!({})).await?;
+    let running = Some(begun.elapsed());
+    qemu.command(&["hostname"]).await?;
+    Ok(Born {
+        qemu,
+        running,
+        first_command: begun.elapsed(),
+    })
+}
+
+/// A command that QEMU has for people alone; it says something if it fails.
+async fn human(monitor: &mut Monitor, line: String) -> Result<(), BenchError> {
+    let said = monitor
+        .ask("human-monitor-command", json!({"command-line": line}))
+        .await?;
+    match said.as_str() {
+        Some("") | None => Ok(()),
+        Some(complaint) => Err(BenchError::Qemu {
+            command: "human-monitor-command",
+            answer: complaint.trim().to_owned(),
+        }),
+    }
+}
+
+/// Has a machine that stands still write to another slice from here on.
+async fn freeze(monitor: &mut Monitor, next: &Path) -> Result<(), BenchError> {
     let stem = next.file_stem().unwrap_or_default().to_string_lossy();
     // A node's name begins with a letter.
     let overlay = json!({
@@ -159,6 +230,12 @@ async fn write(monitor: &mut Monitor, next: &Path, memory: &Path) -> Result<(), 
         "snapshot-node-name": format!("slice-{stem}"),
     });
     monitor.ask("blockdev-snapshot-sync", overlay).await?;
+    Ok(())
+}
+
+/// Freezes the disk and writes everything else to a file.
+async fn write(monitor: &mut Monitor, next: &Path, memory: &Path) -> Result<(), BenchError> {
+    freeze(monitor, next).await?;
     let unlimited = json!({"max-bandwidth": 1_u64 << 40});
     monitor.ask("migrate-set-parameters", unlimited).await?;
     let uri = json!({"uri": format!("exec:cat >{}", memory.display())});
@@ -167,7 +244,7 @@ async fn write(monitor: &mut Monitor, next: &Path, memory: &Path) -> Result<(), 
 }
 
 impl Nursery {
-    async fn new(places: Places, options: &Options) -> Result<Self, BenchError> {
+    async fn new(places: Places, vcpus: u8, memory_mib: u64) -> Result<Self, BenchError> {
         let build = spawn_blocking(move || -> Result<_, BenchError> {
             let cache = Cache::new(&places.cache);
             let kernel = cache.kernel(&KernelChoice::Debian, |_| {})?;
@@ -185,8 +262,8 @@ impl Nursery {
             kernel,
             initramfs,
             image,
-            memory_mib: options.memory_mib,
-            vcpus: options.vcpus,
+            memory_mib,
+            vcpus,
             folder: tempfile::Builder::new()
                 .prefix("forkyard-bench.")
                 .tempdir_in("/dev/shm")
@@ -228,6 +305,10 @@ impl Nursery {
         if !made.success() {
             return Err(failed(io::Error::other(made.to_string())));
         }
+        self.start_on(start, slice)
+    }
+
+    fn start_on(&self, start: Start<'_>, slice: PathBuf) -> Result<Qemu, BenchError> {
         Qemu::start(Parts {
             vcpus: self.vcpus,
             memory_mib: self.memory_mib,
@@ -250,7 +331,8 @@ impl Nursery {
 async fn sample(contender: Contender, clones: u16, born: Vec<Born>) -> Result<Sample, BenchError> {
     let first_command = born.iter().map(|clone| clone.first_command).max();
     let running = born.iter().filter_map(|clone| clone.running).max();
-    let cpu = cpu_ms(born.iter().filter_map(|clone| clone.qemu.pid()));
+    let pids = || born.iter().filter_map(|clone| clone.qemu.pid());
+    let (cpu, private) = (cpu_ms(pids()), private_mib(pids()));
     for Born { qemu, .. } in born {
         let slice = qemu.slice().to_owned();
         qemu.end().await?;
@@ -262,6 +344,7 @@ async fn sample(contender: Contender, clones: u16, born: Vec<Born>) -> Result<Sa
         running_ms: running.map(ms),
         first_command_ms: first_command.map(ms).unwrap_or_default(),
         cpu_ms: cpu / f64::from(clones),
+        private_mib: private,
         pause_ms: None,
         copied_mib: None,
         report: None,

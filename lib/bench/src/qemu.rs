@@ -62,6 +62,11 @@ pub enum Start<'a> {
         /// The file.
         saved: &'a Path,
     },
+    /// From a snapshot in its disk, standing still.
+    Load {
+        /// The snapshot's name.
+        tag: &'a str,
+    },
 }
 
 /// One QEMU; killed when dropped.
@@ -107,6 +112,7 @@ impl Qemu {
             Start::Restore { saved } => command
                 .arg("-incoming")
                 .arg(format!("exec:cat {}", saved.display())),
+            Start::Load { tag } => command.args(["-S", "-loadvm", tag]),
         };
         let process = command
             .stdin(Stdio::null())

@@ -1,116 +1,27 @@
 //! Samples, and what they come to.
 
-use crate::{Results, forked::ms, silence::Silence};
-use forkyard_types::{ByteCount, ForkReport};
-use serde::Serialize;
-use std::{
-    fmt::{self, Write},
-    time::Duration,
-};
-
-/// Who is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Contender {
-    /// A fork into shells kept warm.
-    Warm,
-    /// A fork that starts its shells.
-    Cold,
-    /// QEMU's migration to a file, and restores from it.
-    Migrate,
-    /// Cold boots.
-    Boot,
-}
-
-/// One measurement.
-#[derive(Clone, Debug, Serialize)]
-pub struct Sample {
-    /// Who.
-    pub contender: Contender,
-    /// Clones made.
-    pub clones: u16,
-    /// From the request until the last clone's vCPUs ran, in ms.
-    pub running_ms: Option<f64>,
-    /// From the request until a command had ended in every clone, in ms.
-    pub first_command_ms: f64,
-    /// CPU time that each clone's QEMU had used by then, in ms: the mean. What
-    /// it took to keep it warm is part of it.
-    pub cpu_ms: f64,
-    /// The parent's vCPUs stood still for so long, in ms.
-    pub pause_ms: Option<f64>,
-    /// Memory saved, and with it what little there is of devices, in MiB.
-    pub copied_mib: Option<f64>,
-    /// Where a fork's time went.
-    pub report: Option<ForkReport>,
-}
-
-/// One measurement of a parent's silence.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct SilenceSample {
-    /// Who.
-    pub contender: Contender,
-    /// The longest time between two of the parent's words, less the usual, in ms.
-    pub silence_ms: f64,
-    /// The usual time between two words, in ms.
-    pub usual_ms: f64,
-    /// The pause as the contender itself measured it, in ms.
-    pub pause_ms: f64,
-}
-
-impl Contender {
-    /// Every one of them.
-    pub const ALL: [Self; 4] = [Self::Warm, Self::Cold, Self::Migrate, Self::Boot];
-}
-
-impl fmt::Display for Contender {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Warm => "fork, warm",
-            Self::Cold => "fork, cold",
-            Self::Migrate => "migrate",
-            Self::Boot => "boot",
-        })
-    }
-}
-
-impl fmt::Display for Sample {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} x {}: ", self.contender, self.clones)?;
-        if let Some(running) = self.running_ms {
-            write!(f, "running {running:.0} ms, ")?;
-        }
-        write!(f, "first command {:.0} ms", self.first_command_ms)
-    }
-}
-
-impl SilenceSample {
-    pub(crate) fn new(contender: Contender, silence: Silence, pause: Duration) -> Self {
-        Self {
-            contender,
-            silence_ms: ms(silence.longest.saturating_sub(silence.usual)),
-            usual_ms: ms(silence.usual),
-            pause_ms: ms(pause),
-        }
-    }
-}
-
-impl fmt::Display for SilenceSample {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (who, silence, usual) = (self.contender, self.silence_ms, self.usual_ms);
-        write!(
-            f,
-            "{who}: silent for {silence:.0} ms beyond the usual {usual:.1} ms"
-        )
-    }
-}
+use crate::{Contender, Experiment, Results, Sample, SilenceSample, pauses::Way, rows::RowSample};
+use forkyard_types::ByteCount;
+use std::fmt::Write;
 
 /// The same, for people: medians with the least and the most, and how many
 /// times as long the migration of the same run took.
 pub fn table(results: &Results) -> String {
     let mut text = heading(results);
+    for experiment in &results.options.experiments {
+        match experiment {
+            Experiment::Race => race(results, &mut text),
+            Experiment::Pauses => pauses(results, &mut text),
+            Experiment::Rows => rows(results, &mut text),
+        }
+    }
+    text
+}
+
+fn race(results: &Results, text: &mut String) {
     text.push_str(
-        "| clones | contender | running, ms | times faster | first command, ms | times faster | CPU a clone, ms | pause, ms | copied, MiB |\n\
-         |---|---|---|---|---|---|---|---|---|\n",
+        "| clones | contender | running, ms | times faster | first command, ms | times faster | CPU a clone, ms | private a clone, MiB | pause, ms | copied, MiB |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
     );
     for clones in results.options.clones.iter().copied() {
         let of = |contender: Contender, what: fn(&Sample) -> Option<f64>| {
@@ -129,10 +40,11 @@ pub fn table(results: &Results) -> String {
                 shown(command(contender)),
                 times(command(Contender::Migrate), command(contender)),
                 shown(of(contender, |s| Some(s.cpu_ms))),
+                shown(of(contender, |s| Some(s.private_mib))),
                 shown(of(contender, |s| s.pause_ms)),
                 shown(of(contender, |s| s.copied_mib)),
             ];
-            row(&mut text, &cells);
+            row(text, &cells);
         }
     }
     text.push_str(
@@ -150,9 +62,69 @@ pub fn table(results: &Results) -> String {
             of(|s| s.usual_ms),
             of(|s| s.pause_ms),
         ];
-        row(&mut text, &cells);
+        row(text, &cells);
     }
-    text
+}
+
+fn pauses(results: &Results, text: &mut String) {
+    let ways = Way::ALL.map(|way| way.to_string()).join(", ms | ");
+    let _ = writeln!(
+        text,
+        "\nThe parent's pause by what it was filled with (it has some 25 MiB beside that):\n\n\
+         | filled, MiB | in it | {ways}, ms |\n|---|---|{}",
+        "---|".repeat(Way::ALL.len())
+    );
+    for size in results.options.sizes_mib.iter().copied() {
+        for writing in [false, true] {
+            let of = |way| {
+                let all = results.pauses.iter();
+                let same = all.filter(|s| (s.size_mib, s.writing, s.way) == (size, writing, way));
+                shown(Spread::of(same.map(|s| s.pause_ms).collect()))
+            };
+            let what = if writing {
+                "a program writes"
+            } else {
+                "nothing runs"
+            };
+            let mut cells = vec![size.to_string(), what.to_owned()];
+            cells.extend(Way::ALL.map(of));
+            row(text, &cells);
+        }
+    }
+}
+
+fn rows(results: &Results, text: &mut String) {
+    text.push_str(
+        "\nForks into 4 clones in a row, then of a clone, of its clone, and so on:\n\n\
+         | forks before | generations above | running, ms | first command, ms | pause, ms | pages copied | pages read |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    let mut kinds: Vec<_> = results.rows.iter().map(kind).collect();
+    kinds.sort();
+    kinds.dedup();
+    for (depth, forks_before) in kinds {
+        let spread = |what: fn(&RowSample) -> f64| {
+            let same = results.rows.iter();
+            let same = same.filter(|s| kind(s) == (depth, forks_before));
+            Spread::of(same.map(what).collect())
+        };
+        let of = |what| shown(spread(what));
+        let whole = |what| spread(what).map_or("-".to_owned(), |s| format!("{:.0}", s.median));
+        let cells = [
+            forks_before.to_string(),
+            depth.to_string(),
+            of(|s| s.running_ms),
+            of(|s| s.first_command_ms),
+            of(|s| s.pause_ms),
+            whole(|s| f64::from(s.pages_captured)),
+            whole(|s| f64::from(s.pages_fetched)),
+        ];
+        row(text, &cells);
+    }
+}
+
+fn kind(sample: &RowSample) -> (u16, u16) {
+    (sample.depth, sample.forks_before)
 }
 
 fn heading(results: &Results) -> String {
@@ -182,14 +154,14 @@ fn row(text: &mut String, cells: &[String]) {
 
 /// How values are spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Spread {
-    least: f64,
-    median: f64,
-    most: f64,
+pub(crate) struct Spread {
+    pub least: f64,
+    pub median: f64,
+    pub most: f64,
 }
 
 impl Spread {
-    fn of(mut values: Vec<f64>) -> Option<Self> {
+    pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (least, most) = (*values.first()?, *values.last()?);
         let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
@@ -256,6 +228,7 @@ mod tests {
             running_ms: Some(running_ms),
             first_command_ms: 100.0,
             cpu_ms: 8.0,
+            private_mib: 9.0,
             pause_ms: None,
             copied_mib: None,
             report: None,
@@ -267,6 +240,8 @@ mod tests {
                 memory_mib: 512,
                 vcpus: 2,
                 fill_mib: 0,
+                sizes_mib: Vec::new(),
+                experiments: vec![Experiment::Race],
             },
             machine: Facts::default(),
             samples: vec![
@@ -276,12 +251,14 @@ mod tests {
                 sample(Contender::Migrate, 4, 100.0),
             ],
             silences: Vec::new(),
+            pauses: Vec::new(),
+            rows: Vec::new(),
         };
         let table = table(&results);
         for line in [
-            "| 1 | fork, warm | 10.0 (10.0 to 10.0) | 3.00 | 100.0 (100.0 to 100.0) | 1.00 | 8.0 (8.0 to 8.0) | - | - |",
-            "| 4 | fork, warm | 20.0 (20.0 to 20.0) | 5.00 | 100.0 (100.0 to 100.0) | 1.00 | 8.0 (8.0 to 8.0) | - | - |",
-            "| 4 | boot | - | - | - | - | - | - | - |",
+            "| 1 | fork, warm | 10.0 (10.0 to 10.0) | 3.00 | 100.0 (100.0 to 100.0) | 1.00 | 8.0 (8.0 to 8.0) | 9.0 (9.0 to 9.0) | - | - |",
+            "| 4 | fork, warm | 20.0 (20.0 to 20.0) | 5.00 | 100.0 (100.0 to 100.0) | 1.00 | 8.0 (8.0 to 8.0) | 9.0 (9.0 to 9.0) | - | - |",
+            "| 4 | boot | - | - | - | - | - | - | - | - |",
         ] {
             assert!(table.contains(line), "{line} is not in\n{table}");
         }

@@ -1,11 +1,11 @@
 //! `bench`.
 
 use crate::{
-    args::{Bench, Format},
+    args::{self, Bench, Format},
     daemon, output,
 };
 use anyhow::Context;
-use forkyard_bench::{Options, Places, table};
+use forkyard_bench::{Experiment, Options, Places, plots, table};
 use forkyard_client::Client;
 use std::{
     env, fs,
@@ -13,7 +13,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Measures, and writes what came of it as JSON and as a table.
+/// Measures, and writes what came of it as JSON, as tables and as plots.
 pub async fn bench(
     client: &Client,
     run_dir: &Path,
@@ -30,12 +30,19 @@ pub async fn bench(
             .or(beside)
             .context("where are the recipes?")?,
     };
+    let experiments = bench.only.into_iter().map(|one| match one {
+        args::Experiment::Race => Experiment::Race,
+        args::Experiment::Pauses => Experiment::Pauses,
+        args::Experiment::Rows => Experiment::Rows,
+    });
     let options = Options {
+        experiments: experiments.collect(),
         clones: bench.clones,
         rounds: bench.rounds,
         memory_mib: bench.memory,
         vcpus: bench.vcpus,
         fill_mib: bench.fill,
+        sizes_mib: bench.sizes,
     };
     let measured =
         forkyard_bench::run(client, &places, options, |what| eprintln!("bench: {what}")).await;
@@ -51,6 +58,7 @@ pub async fn bench(
         let path = bench.out.join(name);
         fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
     }
+    plots(&results, &bench.out)?;
     match format {
         Format::Json => output::json(&results)?,
         Format::Text => print!("{text}"),

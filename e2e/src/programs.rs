@@ -1,0 +1,40 @@
+//! Programs outside of guests, written against a host as a user's are.
+
+use crate::Host;
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+impl Host {
+    /// Runs a Python program against this host, with the SDK of this tree; what
+    /// it printed. It must succeed.
+    #[track_caller]
+    pub fn python(&self, program: &str) -> String {
+        self.run_program(Command::new("python3").arg("-"), program)
+    }
+
+    /// Runs one of the examples of this tree; what it printed. It must succeed.
+    #[track_caller]
+    pub fn example<const N: usize>(&self, name: &str, words: [&str; N], input: &str) -> String {
+        let program = tree().join("examples").join(name);
+        self.run_program(Command::new(program).args(words), input)
+    }
+
+    #[track_caller]
+    fn run_program(&self, program: &mut Command, input: &str) -> String {
+        let mut path = self.dist.join("bin").into_os_string();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
+        program
+            .envs(self.variables())
+            .env("PATH", path)
+            .env("PYTHONPATH", tree().join("sdk/python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        self.spawn(program, input.into()).wait().exited(0).text()
+    }
+}
+
+fn tree() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}

@@ -1,0 +1,171 @@
+//! The parent's pause, by what it has in memory.
+//!
+//! The first fork of a VM finds nothing noted and has everything to copy; those
+//! after it, what was written since. A parent is forked twice; another one's
+//! first fork is live. Both again while a program in it writes without end.
+
+use crate::{
+    Bench, BenchError, Contender,
+    forked::{Forkyard, Parent, ms},
+    plain::Plain,
+    report::mib,
+};
+use forkyard_types::{ForkMode, PageCount};
+use futures::StreamExt;
+use serde::Serialize;
+use std::{fmt, time::Duration};
+use tokio::time::sleep;
+
+/// What a guest needs beside what it is filled with, in MiB.
+const ROOM: u64 = 256;
+/// Writes 8 MiB of memory after 8 MiB, and says so.
+const WRITE: &str = "while cat /fill/0 >/fill/written; do echo; done";
+/// How long it writes before the first fork.
+const LEAD: Duration = Duration::from_millis(500);
+
+/// How the parent came to stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Its first fork.
+    First,
+    /// A fork after another.
+    Again,
+    /// Its first fork, live.
+    FirstLive,
+    /// A live fork after another.
+    Live,
+    /// QEMU's migration to a file.
+    Migrate,
+}
+
+/// One pause.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PauseSample {
+    /// What the parent was filled with, in MiB.
+    pub size_mib: u64,
+    /// Whether a program in it wrote all the time.
+    pub writing: bool,
+    /// What for.
+    pub way: Way,
+    /// The pause, in ms.
+    pub pause_ms: f64,
+    /// Memory copied during the pause and before it, in MiB.
+    pub copied_mib: Option<f64>,
+}
+
+impl Way {
+    /// Every one of them.
+    pub const ALL: [Self; 5] = [
+        Self::First,
+        Self::Again,
+        Self::FirstLive,
+        Self::Live,
+        Self::Migrate,
+    ];
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::First => "first fork",
+            Self::Again => "fork again",
+            Self::FirstLive => "first fork, live",
+            Self::Live => "live fork again",
+            Self::Migrate => "migrate",
+        })
+    }
+}
+
+/// Measures, round by round and size by size.
+pub async fn run(bench: &Bench<'_>) -> Result<Vec<PauseSample>, BenchError> {
+    let mut samples = Vec::new();
+    for round in 0..bench.options.rounds {
+        for size in bench.options.sizes_mib.iter().copied() {
+            let of_size = of_size(bench, round, size).await?;
+            for sample in &of_size {
+                (bench.tell)(&format!(
+                    "pauses, round {}: {} MiB{}, {}: {:.1} ms",
+                    round + 1,
+                    sample.size_mib,
+                    if sample.writing { ", writing" } else { "" },
+                    sample.way,
+                    sample.pause_ms
+                ));
+            }
+            samples.extend(of_size);
+        }
+    }
+    Ok(samples)
+}
+
+async fn of_size(bench: &Bench<'_>, round: u32, size: u64) -> Result<Vec<PauseSample>, BenchError> {
+    let mut samples = Vec::new();
+    for (name, first, again) in [
+        ("fast", Way::First, Way::Again),
+        ("live", Way::FirstLive, Way::Live),
+    ] {
+        let parent = Forkyard::boot(
+            bench.client,
+            Parent {
+                name: format!("{}-{name}-{size}-{round}", bench.label),
+                contender: Contender::Cold,
+                memory_mib: size + ROOM,
+                vcpus: bench.options.vcpus,
+                fill_mib: size,
+                warm: 0,
+            },
+        )
+        .await?;
+        samples.push(forked(&parent, size, false, first).await?);
+        samples.push(forked(&parent, size, false, again).await?);
+        let mut written = Box::pin(parent.listen(WRITE).await?);
+        // Nothing is heard of it once it is dropped, which ends it.
+        written.next().await;
+        sleep(LEAD).await;
+        samples.push(forked(&parent, size, true, again).await?);
+        drop(written);
+        parent.remove().await?;
+    }
+    let (vcpus, memory) = (bench.options.vcpus, size + ROOM);
+    let mut plain = Plain::boot(bench.places, vcpus, memory, size).await?;
+    let still = plain.pause().await?;
+    let mut written = plain.script(WRITE).await?;
+    written.next().await;
+    sleep(LEAD).await;
+    let writing = plain.pause().await?;
+    drop(written);
+    samples.extend(
+        [(false, still), (true, writing)].map(|(writing, pause)| PauseSample {
+            size_mib: size,
+            writing,
+            way: Way::Migrate,
+            pause_ms: ms(pause),
+            copied_mib: None,
+        }),
+    );
+    Ok(samples)
+}
+
+async fn forked(
+    parent: &Forkyard,
+    size_mib: u64,
+    writing: bool,
+    way: Way,
+) -> Result<PauseSample, BenchError> {
+    let mode = match way {
+        Way::First | Way::Again | Way::Migrate => ForkMode::Fast,
+        Way::FirstLive | Way::Live => ForkMode::Live,
+    };
+    let forked = parent.fork(1, mode).await?;
+    parent.end(&forked.clones).await?;
+    let report = forked.report;
+    let copied = report.pages_captured.0 + report.pages_ahead.0;
+    Ok(PauseSample {
+        size_mib,
+        writing,
+        way,
+        pause_ms: ms(Duration::from_micros(report.pause_us)),
+        copied_mib: PageCount(copied).bytes().map(mib),
+    })
+}
