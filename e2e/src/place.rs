@@ -32,7 +32,8 @@ type Work = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub struct Place {
     work: mpsc::Sender<Work>,
-    network: u64,
+    /// The one by which its processes are known: they may leave its network.
+    mounts: u64,
     cgroup: PathBuf,
 }
 
@@ -104,7 +105,7 @@ impl Place {
         let cgroup = cgroups().join(name);
         fs::create_dir(&cgroup).expect("a cgroup of version 2");
         let (work, inbox) = mpsc::channel::<Work>();
-        let (born, network) = mpsc::channel();
+        let (born, mounts) = mpsc::channel();
         let own = cgroup.clone();
         thread::spawn(move || {
             enter(&own);
@@ -114,7 +115,7 @@ impl Place {
         });
         Self {
             work,
-            network: network.recv().expect("the thread enters its namespaces"),
+            mounts: mounts.recv().expect("the thread enters its namespaces"),
             cgroup,
         }
     }
@@ -131,7 +132,7 @@ impl Place {
 
     /// Every process in it.
     pub fn processes(&self) -> Vec<Process> {
-        processes(|folder| namespace(folder).is_ok_and(|it| it == self.network))
+        processes(|folder| namespace(folder).is_ok_and(|it| it == self.mounts))
     }
 
     /// Mount points at or under a folder.
@@ -198,10 +199,10 @@ fn enter(cgroup: &Path) {
     mount(Some(cgroup), &cgroups(), none, MsFlags::MS_BIND, none).expect("cgroups of its own");
 }
 
-/// Number of the network namespace that a process, given as its folder in
+/// Number of the mount namespace that a process, given as its folder in
 /// `/proc`, is in.
 fn namespace(process: &Path) -> io::Result<u64> {
-    Ok(fs::metadata(process.join("ns/net"))?.st_ino())
+    Ok(fs::metadata(process.join("ns/mnt"))?.st_ino())
 }
 
 /// Where cgroups of version 2 are.

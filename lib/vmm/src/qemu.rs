@@ -11,16 +11,21 @@ use crate::{
     process::Process,
     remains::{Remains, Tether},
 };
-use forkyard_sys_host::process::{Credentials, in_cgroup, isolate};
+use forkyard_sys_host::process::{Credentials, empty_network, in_cgroup, isolate};
 use forkyard_types::VmId;
 use std::{
+    os::fd::OwnedFd,
     path::PathBuf,
     process::{Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
 /// Tells the tracker which descriptor to replace.
 const TRACK_PLACE: &str = "FORKYARD_TRACK_FD";
+
+/// Within this a process that was killed is gone.
+const ENDS: Duration = Duration::from_secs(1);
 
 /// How to run QEMU on this host.
 #[derive(Clone, Debug)]
@@ -55,6 +60,8 @@ pub struct Qemu {
     cgroups: Parent,
     tracker: Option<PathBuf>,
     patience: Duration,
+    /// Where QEMUs are, and nothing else is: their taps are handed to them.
+    network: Arc<OwnedFd>,
 }
 
 /// A QEMU whose monitor answers.
@@ -88,6 +95,7 @@ impl Qemu {
             cgroups: Parent::create(&config.cgroup_parent)?,
             tracker: config.tracker,
             patience: config.patience,
+            network: Arc::new(empty_network().map_err(VmmError::io("make", "an empty network"))?),
         })
     }
 
@@ -177,7 +185,12 @@ impl Qemu {
         let cgroup = self.cgroups.of(machine.id);
         cgroup.create(machine.limits)?;
         in_cgroup(&mut command, cgroup.door()?);
-        isolate(&mut command, credentials, plumbing.inherited);
+        isolate(
+            &mut command,
+            credentials,
+            self.network.clone(),
+            plumbing.inherited,
+        );
         let program = || self.program.clone();
         let spawn_error = |source| VmmError::Spawn {
             program: program(),
@@ -276,19 +289,39 @@ impl Engine for Qemu {
     }
 
     async fn adopt(&self, record: MachineRecord) -> Result<QemuMachine, VmmError> {
+        let id = record.process;
+        let gone = VmmError::Gone { process: id };
         let remains = self.remains(&record)?;
         let Some(process) = remains.process.clone() else {
-            let process = record.process;
-            return Err(VmmError::Gone { process });
+            return Err(gone);
         };
+        let exited = process.exited();
+        match self.take_charge(record, remains, process).await {
+            Ok(machine) => Ok(machine),
+            // It may have been about to end, killed by the earlier daemon.
+            Err(error) => match tokio::time::timeout(ENDS, exited).await {
+                Ok(_) => Err(gone),
+                Err(_) => Err(error),
+            },
+        }
+    }
+
+    async fn discard(&self, record: &MachineRecord) -> Result<(), VmmError> {
+        self.remains(record)?.end().await
+    }
+}
+
+impl Qemu {
+    async fn take_charge(
+        &self,
+        record: MachineRecord,
+        remains: Remains,
+        process: Process,
+    ) -> Result<QemuMachine, VmmError> {
         let state_out = StateFile::of_process(record.process.pid, record.state_fd)?;
         let link = Link::open(process, &record.dir.join(files::QMP), self.patience).await?;
         let disk = Disk::survey(&link).await?;
         disk.close_leftovers(&link).await?;
         Ok(QemuMachine::new(record, link, remains, state_out, disk))
-    }
-
-    async fn discard(&self, record: &MachineRecord) -> Result<(), VmmError> {
-        self.remains(record)?.end().await
     }
 }

@@ -131,12 +131,18 @@ pub fn in_cgroup(command: &mut Command, door: std::fs::File) {
     unsafe { command.pre_exec(join) };
 }
 
-/// Makes `command` start a process in a session of its own, with these
-/// credentials, and with no descriptors but the three standard ones and
-/// `inherited`, which keep their numbers.
+/// Makes `command` start a process in a session of its own, in the network given,
+/// with these credentials, without capabilities and without a way to any, and with
+/// no descriptors but the three standard ones and `inherited`, which keep their
+/// numbers.
 ///
 /// The descriptors are closed on this side when `command` is dropped.
-pub fn isolate(command: &mut Command, credentials: Credentials, inherited: Vec<OwnedFd>) {
+pub fn isolate(
+    command: &mut Command,
+    credentials: Credentials,
+    network: Arc<OwnedFd>,
+    inherited: Vec<OwnedFd>,
+) {
     let Credentials { uid, gid, groups } = credentials;
     // SAFETY: between fork and exec the closure makes system calls alone: it
     // neither allocates nor takes a lock, whatever the other threads of this
@@ -144,12 +150,42 @@ pub fn isolate(command: &mut Command, credentials: Credentials, inherited: Vec<O
     unsafe {
         command.pre_exec(move || {
             check(libc::setsid())?;
+            check(libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET))?;
             check(libc::setgroups(groups.len(), groups.as_ptr()))?;
+            drop_capabilities()?;
             check(libc::setresgid(gid, gid, gid))?;
             check(libc::setresuid(uid, uid, uid))?;
+            check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
             keep_only(&inherited)
         });
     }
+}
+
+/// A network that nobody and nothing is in, for processes to be put into: they
+/// reach no address, not even their own, and no abstract socket. It goes with the
+/// last process in it and this descriptor.
+pub fn empty_network() -> io::Result<OwnedFd> {
+    let made = std::thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?;
+        std::fs::File::open("/proc/thread-self/ns/net").map(OwnedFd::from)
+    });
+    made.join()
+        .map_err(|_| io::Error::other("the thread panicked"))?
+}
+
+/// In a child about to `exec`: nothing it becomes may have more than its user
+/// gives it.
+fn drop_capabilities() -> io::Result<()> {
+    const MOST: libc::c_ulong = 64;
+    for capability in 0..MOST {
+        // SAFETY: takes integers only.
+        match check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) }) {
+            // That was one more than the kernel knows.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
+            other => other?,
+        }
+    }
+    Ok(())
 }
 
 /// In a child about to `exec`: marks every descriptor beyond the standard
@@ -235,14 +271,15 @@ mod tests {
         let mut command = Command::new("sh");
         command
             .arg("-c")
-            .arg(format!("ls -l /proc/$$/fd >&{given}; id -u >&{given}; id -G >&{given}; [ $(cut -d' ' -f6 /proc/$$/stat) = $$ ] && echo leader >&{given}"))
+            .arg(format!("ls -l /proc/$$/fd >&{given}; id -u >&{given}; id -G >&{given}; grep -E '^(Cap|NoNew)' /proc/self/status >&{given}; tail -n +2 /proc/net/route | grep -q . || echo alone >&{given}; [ $(cut -d' ' -f6 /proc/$$/stat) = $$ ] && echo leader >&{given}"))
             .stdin(Stdio::null());
         let nobody = Credentials {
             uid: 65534,
             gid: 65534,
             groups: vec![4242],
         };
-        isolate(&mut command, nobody, vec![writer.into()]);
+        let network = Arc::new(empty_network().expect("root"));
+        isolate(&mut command, nobody, network, vec![writer.into()]);
         let mut child = command.spawn().expect("spawned as root");
         drop(command);
         let mut told = String::new();
@@ -250,6 +287,11 @@ mod tests {
         assert!(child.wait().expect("reaped").success());
         assert!(told.contains(&format!(" {given} -> pipe:")), "{told}");
         assert!(!told.contains("/dev/zero"), "{told}");
-        assert!(told.ends_with("\n65534\n65534 4242\nleader\n"), "{told}");
+        let nothing = "0".repeat(16);
+        let capabilities: String = ["Inh", "Prm", "Eff", "Bnd", "Amb"]
+            .map(|set| format!("Cap{set}:\t{nothing}\n"))
+            .concat();
+        let wanted = format!("\n65534\n65534 4242\n{capabilities}NoNewPrivs:\t1\nalone\nleader\n");
+        assert!(told.ends_with(&wanted), "{told}");
     }
 }
