@@ -128,12 +128,17 @@ impl Guest {
         self.shared.hello.clear();
         // Bytes wait in QEMU until the agent opens its port: once is enough.
         self.say(ToGuest::Hello { version: VERSION }).await?;
-        match self
-            .await_slot(&self.shared.hello, "the guest's agent", within)
-            .await?
-        {
-            (VERSION, epoch) => Ok(Hello { epoch }),
-            (guest, _) => Err(LinkError::Version { guest }),
+        self.await_slot(&self.shared.hello, "the guest's agent", within)
+            .await
+            .and_then(understood)
+    }
+
+    /// Waits as long as it takes for the answer to a [`Guest::hello`] that was
+    /// given up. Cancel-safe.
+    pub async fn hello_again(&self) -> Result<Hello, LinkError> {
+        tokio::select! {
+            hello = self.shared.hello.take() => understood(hello),
+            why = self.closed() => Err(why),
         }
     }
 
@@ -292,6 +297,13 @@ impl Guest {
             why = self.closed() => Err(why),
             () = tokio::time::sleep(within) => Err(LinkError::Timeout { what, after: within }),
         }
+    }
+}
+
+fn understood((version, epoch): (u16, Option<Epoch>)) -> Result<Hello, LinkError> {
+    match version {
+        VERSION => Ok(Hello { epoch }),
+        guest => Err(LinkError::Version { guest }),
     }
 }
 

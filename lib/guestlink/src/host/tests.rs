@@ -422,3 +422,5 @@ async fn an_agent_that_died_while_its_guest_held_still_has_a_successor_that_wait
     guest.resume().await.expect("said");
     assert_eq!(agent.hear().await, ToGuest::Resume, "and nothing before");
 }
+
+mod hostile;
