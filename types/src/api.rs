@@ -122,6 +122,9 @@ pub struct VmView {
     pub accel: String,
     /// Seconds since 1970 at which it was created.
     pub created: u64,
+    /// It runs, but its agent or its QEMU does not answer, for this reason.
+    #[serde(default)]
+    pub silence: Option<String>,
 }
 
 /// `POST /v1/vms/{id}/fork`: fork a running VM.

@@ -137,7 +137,7 @@ impl Agent {
     /// A host that has just connected knows nothing of what went before.
     fn hello(&mut self) {
         self.sessions.detach_all();
-        self.calls.fail_all(None, calls::HOST_RESTARTED);
+        self.calls.hang_up();
         self.outbox.clear();
         // Past the queue: an earlier host may have died holding us still.
         self.outbox.say_now(&ToHost::Hello {

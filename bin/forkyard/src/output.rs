@@ -46,7 +46,10 @@ pub fn vms(vms: &[VmView]) {
         .map(|vm| {
             [
                 vm.name.to_string(),
-                word(&vm.state),
+                match vm.silence {
+                    Some(_) => "silent".to_owned(),
+                    None => word(&vm.state),
+                },
                 vm.address.ip.to_string(),
                 listed(&vm.published),
                 vm.image.clone(),

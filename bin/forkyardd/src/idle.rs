@@ -10,6 +10,9 @@ use std::{
 
 /// Long enough for the next command of a script to find the daemon running.
 const QUIET: Duration = Duration::from_secs(2);
+/// The same once the last VM has gone: long enough for a command that has found the
+/// daemon running to say what it wants.
+const BRIEF: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -42,14 +45,15 @@ impl Idle {
     }
 
     /// Returns once the host has had neither VM nor request for a while, or,
-    /// after its last VM was removed, at once. Cancel-safe.
+    /// after its last VM was removed, for a moment. Cancel-safe.
     pub async fn wait(&self, host: &Host) {
         let mut had_vms = false;
         loop {
             tokio::time::sleep(LOOK).await;
             had_vms |= !host.list().is_empty();
             let quiet = self.change(|seen| seen.last.elapsed());
-            if self.is_now(host) && (had_vms || quiet > QUIET) {
+            let enough = if had_vms { BRIEF } else { QUIET };
+            if self.is_now(host) && quiet > enough {
                 return;
             }
         }

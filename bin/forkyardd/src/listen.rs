@@ -2,6 +2,7 @@
 
 use crate::remote::Remote;
 use anyhow::Context;
+use forkyard_fork::{Folders, Host, HostError, Options};
 use forkyard_tls::Certificate;
 use forkyard_types::RemoteView;
 use std::{
@@ -9,8 +10,14 @@ use std::{
     net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
 };
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+
+/// How long a daemon that ends may take to let go of its host.
+const LETS_GO: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// The Unix socket's file, until dropped.
 #[derive(Debug)]
@@ -30,9 +37,30 @@ impl Drop for SocketFile {
     }
 }
 
+/// Takes over the host, once a daemon that is on its way out has let go of it: its
+/// socket has gone, and soon its lock.
+pub async fn host(folders: Folders, options: Options) -> Result<Arc<Host>, HostError> {
+    let begun = Instant::now();
+    loop {
+        let socket = socket_path(&folders.run);
+        match Host::open(folders.clone(), options).await {
+            Err(HostError::Locked { .. })
+                if begun.elapsed() < LETS_GO && UnixStream::connect(&socket).await.is_err() =>
+            {
+                tokio::time::sleep(LOOK).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+fn socket_path(run: &Path) -> PathBuf {
+    run.join("api.sock")
+}
+
 /// Listens on the Unix socket in `run`, which is root's alone.
 pub fn socket(run: &Path) -> anyhow::Result<(SocketFile, UnixListener)> {
-    let socket = run.join("api.sock");
+    let socket = socket_path(run);
     // The host holds the folder's lock: a socket found here is a dead daemon's.
     match fs::remove_file(&socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -13,7 +13,7 @@ mod reply;
 use anyhow::Context;
 use clap::Parser;
 use forkyard_access::Access;
-use forkyard_fork::{AccelChoice, Folders, Host, Options};
+use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options};
 use idle::Idle;
 use std::{
     net::SocketAddr,
@@ -64,6 +64,17 @@ struct Args {
     /// The certificate's key, in PEM.
     #[arg(long, env = "FORKYARD_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Most clones of a family, alive or promised, at which its guests get no more
+    /// by their own calls.
+    #[arg(long, env = "FORKYARD_GUEST_CLONES", value_name = "N", default_value_t = GuestBounds::default().clones)]
+    guest_clones: u16,
+    /// Most forks between a VM and the one its family began with, for its guest to
+    /// be allowed another.
+    #[arg(long, env = "FORKYARD_GUEST_GENERATIONS", value_name = "N", default_value_t = GuestBounds::default().generations)]
+    guest_generations: u16,
+    /// Most forks within a minute that the guests of a family get.
+    #[arg(long, env = "FORKYARD_GUEST_FORKS", value_name = "N", default_value_t = GuestBounds::default().forks_a_minute)]
+    guest_forks: u16,
     /// Write the description of the API (OpenAPI) and end.
     #[arg(long)]
     openapi: bool,
@@ -115,9 +126,17 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         run: args.run_dir.clone(),
         cache: args.cache_dir.clone(),
     };
+    let options = Options {
+        accel: args.accel,
+        guests: GuestBounds {
+            clones: args.guest_clones,
+            generations: args.guest_generations,
+            forks_a_minute: args.guest_forks,
+        },
+    };
     let database = folders.database();
     let metrics = metrics::Metrics::install()?;
-    let host = Host::open(folders, Options { accel: args.accel }).await?;
+    let host = listen::host(folders, options).await?;
     let (remote, view) = match args.listen {
         Some(address) => {
             let given = args.tls_cert.as_deref().zip(args.tls_key.as_deref());

@@ -96,10 +96,14 @@ impl Client {
         }
     }
 
-    /// Whether a daemon accepts connections.
+    /// Whether a daemon answers. On a socket that a daemon has just died on one may
+    /// still be able to connect: a process that it was about to start holds it.
     pub async fn answers(&self) -> bool {
         match &self.way {
-            Way::Socket(path) => UnixStream::connect(path).await.is_ok(),
+            Way::Socket(_) => matches!(
+                self.open(Method::OPTIONS, "/", Bytes::new()).await,
+                Ok(_) | Err(ClientError::Refused(_))
+            ),
             Way::Network { host, port, .. } => {
                 TcpStream::connect((host.as_str(), *port)).await.is_ok()
             }

@@ -3,33 +3,44 @@
 
 use crate::{
     Host, HostError,
-    vm::{Body, Vm, network_of},
+    vm::{Body, Vm, lock, network_of},
 };
-use forkyard_guestlink::Guest;
+use forkyard_guestlink::{Guest, LinkError};
 use forkyard_network::Ports;
 use forkyard_store::VmRecord;
 use forkyard_types::VmState;
-use forkyard_vmm::{Engine, Machine as _, RunState};
+use forkyard_vmm::{Engine, Machine as _, RunState, VmmErrorKind};
+use futures::future::join_all;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
-/// How long the agent of a VM that ran may take to answer.
-const HELLO: Duration = Duration::from_secs(30);
+/// How long the agent of a VM that ran is waited for. It may answer later: until
+/// then its VM counts as silent.
+const HELLO: Duration = Duration::from_secs(5);
+/// After this another attempt is made to take over a QEMU that did not answer.
+const AGAIN: Duration = Duration::from_secs(5);
 
 impl Host {
     /// Goes through the records; called once, before anyone else.
     pub(crate) async fn adopt_all(&self) -> Result<(), HostError> {
         self.retire_unused().await?;
+        self.load_tickets()?;
         let records = self.store.vms()?;
         records
             .iter()
             .for_each(|record| self.registry().occupy(record));
         self.restore_networks(&records).await?;
+        // Those are waited for together: one that is silent must not make all
+        // the others wait.
+        let runs = |record: &&VmRecord| [VmState::Running, VmState::Paused].contains(&record.state);
+        let adopted = records.iter().filter(runs);
+        let adopted = join_all(adopted.map(|record| self.adopt_or_note(record))).await;
+        adopted.into_iter().collect::<Result<(), _>>()?;
         for record in &records {
             match record.state {
                 // Nobody was ever told of it.
                 VmState::Starting | VmState::Warm => self.erase(record).await,
-                VmState::Running | VmState::Paused => self.adopt_or_note(record).await?,
+                VmState::Running | VmState::Paused => {}
                 VmState::Checkpoint => {
                     if let Err(error) = self.serve_checkpoint(record).await {
                         tracing::error!(name = %record.name, error = &error as &dyn std::error::Error, "this checkpoint cannot be forked");
@@ -46,6 +57,13 @@ impl Host {
         for family in self.store.remove_empty_families()? {
             self.network.remove_family(family).await?;
         }
+        self.settle_tickets().await?;
+        // What was made for a fork that was never done, and is in no record.
+        for left in self.clear_up().await? {
+            tracing::info!(kind = left.kind, name = left.name, "cleared up");
+        }
+        let vms = self.registry().all();
+        vms.iter().for_each(|vm| self.keep_warm(vm, 0));
         Ok(())
     }
 
@@ -74,11 +92,13 @@ impl Host {
         Ok(())
     }
 
+    /// Takes a VM over as far as it lets itself be: one that runs runs on,
+    /// whether it answers or not.
     async fn adopt_or_note(&self, record: &VmRecord) -> Result<(), HostError> {
         match self.adopt(record).await {
             Ok(vm) => tracing::info!(vm = %vm.name(), "taken over"),
-            Err(error) => {
-                tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "not taken over: it counts as stopped");
+            Err(HostError::Vmm(error)) if error.kind() == VmmErrorKind::Gone => {
+                tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "it has ended");
                 let vm = Vm::new(record.clone(), self.network_of(record)?, None);
                 self.discard_process(record).await;
                 self.end_body(&vm).await;
@@ -88,8 +108,32 @@ impl Host {
                 })?;
                 self.registry().insert(Arc::new(vm));
             }
+            Err(error) => {
+                tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "not taken over yet");
+                let vm = Arc::new(Vm::new(record.clone(), self.network_of(record)?, None));
+                vm.note_silence(Some(error.to_api().message));
+                self.registry().insert(vm.clone());
+                self.try_again(vm);
+            }
         }
         Ok(())
+    }
+
+    /// Takes a VM over later whose QEMU does not answer now.
+    fn try_again(&self, vm: Arc<Vm>) {
+        let host = self.handle();
+        tokio::spawn(async move {
+            tokio::time::sleep(AGAIN).await;
+            let Some(host) = host.upgrade() else { return };
+            let _turn = vm.turn.lock().await;
+            let current = host.registry().get(vm.id);
+            if !current.is_some_and(|current| Arc::ptr_eq(&current, &vm)) {
+                return;
+            }
+            if let Err(error) = host.adopt_or_note(&vm.record()).await {
+                tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not taken over");
+            }
+        });
     }
 
     async fn adopt(&self, record: &VmRecord) -> Result<Arc<Vm>, HostError> {
@@ -103,24 +147,47 @@ impl Host {
             .await?;
         // It may have been paused, or the daemon died in the middle of a fork,
         // with the guest holding still and its vCPUs stopped.
-        if machine.run_state().await? == RunState::Paused {
-            machine.cont().await?;
+        match machine.run_state().await? {
+            RunState::Paused => machine.cont().await?,
+            // Its disk was full; whether it is now is seen by this.
+            RunState::Failed => machine.cont().await.unwrap_or_else(|error| {
+                tracing::debug!(vm = %record.name, error = &error as &dyn std::error::Error, "it cannot go on");
+            }),
+            RunState::Running | RunState::Waiting | RunState::Ended => {}
         }
         let (sender, calls) = mpsc::channel(crate::calls::WAITING);
         let guest = Guest::connect(machine.agent_socket(), sender).await?;
-        guest.hello(HELLO).await?;
-        let body = Body::new(machine, guest);
+        let silence = guest.hello(HELLO).await.err();
+        let body = Body::new(machine, guest.clone());
         match record.state == VmState::Paused {
             // Its agent alone has run, to hear of its new host: it has held user
             // code still since the pause, and does until it is told otherwise.
             true => body.machine.stop().await?,
             false => body.guest.resume().await?,
         }
-        let vm = Arc::new(Vm::new(record.clone(), network, Some(body)));
+        let mut vm = Vm::new(record.clone(), network, Some(body));
+        vm.ephemeral = lock(&self.tickets).has(vm.id);
+        let vm = Arc::new(vm);
         self.settle_chain(&vm, &vm.body()?.machine).await?;
         self.take_in(vm.clone(), calls);
-        self.keep_warm(&vm, 0);
+        if let Some(error) = silence {
+            self.await_agent(vm.clone(), guest, error);
+        }
         Ok(vm)
+    }
+
+    /// Notes that a VM's agent is silent, until it says something.
+    fn await_agent(&self, vm: Arc<Vm>, guest: Guest, error: LinkError) {
+        tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent is silent");
+        vm.note_silence(Some(HostError::from(error).to_api().message));
+        tokio::spawn(async move {
+            // It was asked already; what it says later is heard here, or the end
+            // of its QEMU.
+            if guest.hello_again().await.is_ok() {
+                tracing::info!(vm = %vm.name(), "its agent answers");
+                vm.note_silence(None);
+            }
+        });
     }
 
     fn network_of(&self, record: &VmRecord) -> Result<forkyard_network::Subnet, HostError> {

@@ -85,6 +85,7 @@ impl Host {
             family: family.id,
             member: Member(0),
             birth: None,
+            generation: 0,
             epoch: Epoch::random(),
             image: request.image,
             vcpus: request.vcpus,
@@ -99,7 +100,9 @@ impl Host {
             machine: None,
             secrets: request.secrets,
         };
-        self.store.take_members(family.id, 1, Subnet::MEMBERS)?;
+        let nobody = std::collections::BTreeSet::new();
+        self.store
+            .take_members(family.id, 1, Subnet::MEMBERS, &nobody)?;
         let recorded = self.store.put_vm(&record);
         if let Err(error) = recorded {
             self.erase(&record).await;

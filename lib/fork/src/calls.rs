@@ -5,10 +5,12 @@
 
 use crate::{
     Host, HostError,
+    bounds::BoundReached,
     clone::Asked,
     fork::Wanted,
+    quota::Asker,
     requests::Outcome,
-    ticket::{Grant, Promise, lay_out},
+    ticket::{Begun, Grant, Promise, lay_out},
     vm::{Vm, lock},
 };
 use forkyard_guestlink::{Answer, Ask, CallId, CloneEnd, Request};
@@ -22,6 +24,8 @@ use tokio::sync::{Semaphore, mpsc};
 pub(crate) const WAITING: usize = 16;
 /// Calls of one VM under way; more are refused.
 const UNDER_WAY: usize = 64;
+/// Why a clone was not made, as far as the next daemon knows.
+const LOST: &str = "it was lost with the host's daemon, which died during the fork";
 
 impl Host {
     /// Answers a VM's calls until its link closes.
@@ -56,6 +60,8 @@ impl Host {
     /// The answer, or none if the VM is no more. One that was given before is
     /// given again.
     async fn answer(&self, vm: &Arc<Vm>, request: Request) -> Outcome {
+        // The sender is the host itself: it does not go meanwhile.
+        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
         let outcome = vm.requests.outcome(request.id);
         let carried_out = outcome.get_or_init(|| self.carry_out(vm, request));
         carried_out.await.clone()
@@ -64,7 +70,7 @@ impl Host {
     async fn carry_out(&self, vm: &Arc<Vm>, request: Request) -> Outcome {
         let answer = match request.ask {
             Ask::RequestTicket { count, kind } => self
-                .request_ticket(vm, count, kind)
+                .request_ticket(vm, count, kind, request.id)
                 .await
                 .map(Answer::Ticket),
             Ask::Clone { ticket } => self.clone_ticket(vm, ticket, request.id).await,
@@ -86,18 +92,25 @@ impl Host {
         vm: &Arc<Vm>,
         count: u16,
         kind: TicketKind,
+        request: RequestId,
     ) -> Result<Ticket, HostError> {
+        // Granted by a daemon that died before it could say so.
+        if let Some(ticket) = self.tickets(|tickets| tickets.granted(vm.id, request)) {
+            return Ok(ticket);
+        }
         let mut shares = lay_out(count, vm.record().vcpus, kind);
         shares.truncate(crate::fork::MOST_CLONES.into());
         let wanted = u16::try_from(shares.len()).unwrap_or(crate::fork::MOST_CLONES);
         if wanted == 0 {
             return Err(HostError::Invalid("a ticket for no clones".into()));
         }
-        let places = self.places(vm, wanted)?;
+        let bounds = self.options.guests;
+        bounds.check_depth(vm.record().generation)?;
+        let mut places = self.places(vm, wanted, Asker::Guest)?;
         let granted = places.count();
         let mut next = 1;
         let promises: Vec<_> = self
-            .take_members(vm, granted)?
+            .take_members(vm, &mut places)?
             .into_iter()
             .zip(shares)
             .filter_map(|(member, share)| {
@@ -119,7 +132,9 @@ impl Host {
             kind,
             clones: clones.collect(),
         };
-        lock(&self.tickets).grant(ticket.id, vm.id, Grant { promises, places });
+        let places = Some(places);
+        let grant = Grant { promises, places };
+        self.tickets(|tickets| tickets.grant(ticket.id, vm.id, (request, kind), grant));
         // The clones are made ready while the program prepares for them.
         self.keep_warm(vm, usize::from(granted));
         Ok(ticket)
@@ -140,8 +155,21 @@ impl Host {
                 failed: Vec::new(),
             });
         }
-        // Held until the clones count by themselves.
-        let Grant { promises, places } = lock(&self.tickets).begin(id, vm.id)?;
+        // First, so that a ticket refused now can be used later.
+        self.count_fork(vm)?;
+        let begun = self.tickets(|tickets| tickets.begin(id, vm.id, request))?;
+        // The places are held until the clones count by themselves.
+        let Grant { promises, places } = match begun {
+            Begun::Now(grant) => grant,
+            Begun::Before(unmade) => {
+                let lost = |number| (number, LOST.to_owned());
+                return Ok(Answer::Cloned {
+                    id: 0,
+                    processes: 1,
+                    failed: unmade.into_iter().map(lost).collect(),
+                });
+            }
+        };
         let wanted: Vec<_> = promises
             .iter()
             .map(|p| Wanted {
@@ -160,9 +188,11 @@ impl Host {
         let outcome = self.fork_vm(vm, &wanted, asked).await;
         drop(places);
         if outcome.is_err() {
-            wanted
-                .iter()
-                .for_each(|wanted| lock(&self.tickets).unborn(id, wanted.number));
+            self.tickets(|tickets| {
+                wanted
+                    .iter()
+                    .for_each(|wanted| tickets.unborn(id, wanted.number));
+            });
             self.ended.notify_waiters();
         }
         let failed = |(number, clone): (u16, Result<_, HostError>)| {
@@ -175,13 +205,19 @@ impl Host {
         })
     }
 
+    fn count_fork(&self, vm: &Vm) -> Result<(), BoundReached> {
+        let family = vm.record().family;
+        let now = std::time::Instant::now();
+        lock(&self.lately).count(family, self.options.guests, now)
+    }
+
     async fn join(&self, caller: VmId, ticket: TicketId) -> Result<Answer, HostError> {
         loop {
             // Registered before looking, so that no end is missed between.
             let ended = self.ended.notified();
             tokio::pin!(ended);
             ended.as_mut().enable();
-            if let Some(ends) = lock(&self.tickets).join(ticket, caller)? {
+            if let Some(ends) = self.tickets(|tickets| tickets.join(ticket, caller))? {
                 return Ok(Answer::Joined(ends));
             }
             ended.await;
@@ -189,9 +225,10 @@ impl Host {
     }
 
     async fn kill(&self, caller: VmId, ticket: TicketId) -> Result<Answer, HostError> {
-        let clones = lock(&self.tickets).kill(ticket, caller)?;
+        let clones = self.tickets(|tickets| tickets.kill(ticket, caller))?;
         self.ended.notify_waiters();
         self.end_all(clones).await;
+        self.tickets(|tickets| tickets.spend(ticket));
         Ok(Answer::Killed)
     }
 
@@ -202,12 +239,12 @@ impl Host {
                 "this VM was booted, not cloned: it has nowhere to exit to".into(),
             ));
         }
-        lock(&self.tickets).told(vm.id, others);
+        self.tickets(|tickets| tickets.told(vm.id, &others));
         self.end(vm, Some(status)).await;
         Ok(())
     }
 
-    async fn end_all(&self, vms: Vec<VmId>) {
+    pub(crate) async fn end_all(&self, vms: Vec<VmId>) {
         let ends = vms.into_iter().filter_map(|id| self.registry().get(id));
         let ends: Vec<_> = ends.collect();
         futures::future::join_all(ends.iter().map(|vm| self.end(vm, None))).await;

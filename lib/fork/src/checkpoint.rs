@@ -46,9 +46,11 @@ impl Host {
         let parent = self.vm(vm)?;
         let fork = ForkId::random();
         let mut report = ForkReport::default();
-        let mut turn = parent.turn.lock().await;
+        let mut turn = parent.turn_to_fork().await;
         let body = parent.body()?;
-        let member = self.take_members(&parent, 1)?.remove(0);
+        // Held until it is recorded. It is no clone that runs: no limit applies.
+        let mut place = self.quotas.take(parent.record().family, 1, None, || 0)?;
+        let member = self.take_members(&parent, &mut place)?.remove(0);
         let generation = self.generation(&parent, &body, turn.next.take()).await?;
         let image = generation.image;
         let (_, rest) = generation.split(0);

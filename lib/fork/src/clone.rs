@@ -5,7 +5,7 @@ use crate::{
     fork::Wanted,
     generation::WarmShell,
     ticket::Denied,
-    vm::{Body, Vm, lock},
+    vm::{Body, Vm},
 };
 use forkyard_guestlink::{Cloned, Identify};
 use forkyard_store::{Birth, StoreError, VmRecord};
@@ -88,7 +88,7 @@ impl Host {
                 request: origin.asked.request,
             };
             if let Some(ticket) = wanted.ticket
-                && !lock(&self.tickets).born(ticket, wanted.number, record.id)
+                && !self.tickets(|tickets| tickets.born(ticket, wanted.number, record.id))
             {
                 return Err(HostError::Ticket(Denied::Unknown(ticket)));
             }
@@ -135,11 +135,9 @@ impl Host {
             }
             Err(error) => {
                 self.erase(&record).await;
-                let mut tickets = lock(&self.tickets);
                 if let Some(ticket) = wanted.ticket {
-                    tickets.unborn(ticket, wanted.number);
+                    self.tickets(|tickets| tickets.unborn(ticket, wanted.number));
                 }
-                drop(tickets);
                 self.ended.notify_waiters();
                 Err(error)
             }

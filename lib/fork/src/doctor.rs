@@ -52,6 +52,15 @@ impl Host {
 
     /// Looks, and removes what was left behind.
     pub async fn repair(&self) -> Result<Diagnosis, HostError> {
+        Ok(Diagnosis {
+            problems: problems(),
+            leftovers: self.clear_up().await?,
+            notes: self.notes().await?,
+        })
+    }
+
+    /// Removes what was left behind.
+    pub(crate) async fn clear_up(&self) -> Result<Vec<Leftover>, HostError> {
         let mut leftovers = Vec::new();
         for left in self.leftovers().await? {
             let removed = self.remove_leftover(&left).await;
@@ -64,11 +73,7 @@ impl Host {
             }
             leftovers.push(left.tell(removed.is_ok()));
         }
-        Ok(Diagnosis {
-            problems: problems(),
-            leftovers,
-            notes: self.notes().await?,
-        })
+        Ok(leftovers)
     }
 
     async fn notes(&self) -> Result<Vec<String>, HostError> {

@@ -1,9 +1,6 @@
 //! The end of a VM: everything it had goes, also what a crash left of it.
 
-use crate::{
-    Host, HostError,
-    vm::{Vm, lock},
-};
+use crate::{Host, HostError, vm::Vm};
 use forkyard_guestlink::{CallId, Request};
 use forkyard_store::VmRecord;
 use forkyard_types::{VmState, VmView};
@@ -20,6 +17,7 @@ impl Host {
     pub(crate) fn take_in(&self, vm: Arc<Vm>, calls: mpsc::Receiver<(CallId, Request)>) {
         self.serve_calls(&vm, calls);
         if let Ok(body) = vm.body() {
+            self.watch_for_stops(&vm, &body);
             let (host, vm) = (self.handle(), vm.clone());
             let exited = body.machine.exited();
             tokio::spawn(async move {
@@ -78,7 +76,7 @@ impl Host {
         }) {
             tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "end not recorded");
         }
-        lock(&self.tickets).forget(vm.id);
+        self.tickets(|tickets| tickets.forget(vm.id));
         self.ended.notify_waiters();
     }
 
@@ -88,11 +86,20 @@ impl Host {
         if self.registry().get(vm.id).is_none() {
             return;
         }
+        let record = vm.record();
+        // As before it was made: a daemon that takes over in the middle of this
+        // removes the rest.
+        let doomed = VmRecord {
+            state: VmState::Starting,
+            ..record.clone()
+        };
+        if let Err(error) = self.store.put_vm(&doomed) {
+            note(&record, "record", Err(error.into()));
+        }
         if let Some(generation) = turn.next.take() {
             self.discard(vm, generation).await;
         }
         self.end_body(vm).await;
-        let record = vm.record();
         self.erase(&record).await;
         let parent = record
             .birth
@@ -100,10 +107,10 @@ impl Host {
         if let Some(parent) = parent {
             self.tidy(&parent);
         }
-        let mut tickets = lock(&self.tickets);
-        tickets.ended(vm.id, status);
-        tickets.forget(vm.id);
-        drop(tickets);
+        self.tickets(|tickets| {
+            tickets.ended(vm.id, status);
+            tickets.forget(vm.id);
+        });
         self.ended.notify_waiters();
     }
 

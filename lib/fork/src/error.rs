@@ -1,6 +1,6 @@
 //! Why a host could not do what it was asked, and how the asker is told.
 
-use crate::{quota::QuotaReached, ticket::Denied};
+use crate::{bounds::BoundReached, quota::QuotaReached, ticket::Denied};
 use forkyard_capture::CaptureError;
 use forkyard_disk::DiskError;
 use forkyard_guestlink::LinkError;
@@ -55,6 +55,14 @@ pub enum HostError {
         /// The VM.
         vm: VmName,
     },
+    /// It runs, as far as is known, and its QEMU does not answer.
+    #[error("{vm} does not answer: {why}")]
+    Silent {
+        /// The VM.
+        vm: VmName,
+        /// What was tried.
+        why: String,
+    },
     /// An image is in use.
     #[error("image {name:?} is in use by {vm}")]
     ImageInUse {
@@ -98,6 +106,9 @@ pub enum HostError {
     /// The family may have no more clones.
     #[error(transparent)]
     Quota(#[from] QuotaReached),
+    /// A guest asks for more than guests may have.
+    #[error(transparent)]
+    Bound(#[from] BoundReached),
     /// The ticket does not allow it.
     #[error(transparent)]
     Ticket(#[from] Denied),
@@ -184,8 +195,11 @@ impl HostError {
             Self::Store(StoreError::NameTaken { .. } | StoreError::TokenNameTaken { .. }) => {
                 ErrorKind::Conflict
             }
-            Self::Store(StoreError::Exhausted { .. }) | Self::Quota(_) => ErrorKind::Exhausted,
+            Self::Store(StoreError::Exhausted { .. }) | Self::Quota(_) | Self::Bound(_) => {
+                ErrorKind::Exhausted
+            }
             Self::Identity { .. } | Self::Boot { .. } => ErrorKind::Guest,
+            Self::Silent { .. } => ErrorKind::Timeout,
             Self::Link(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Link(_) => ErrorKind::Guest,
             Self::Vmm(error) if error.kind() == VmmErrorKind::Timeout => ErrorKind::Timeout,
@@ -226,12 +240,20 @@ impl HostError {
                 "`forkyard resume` lets it go on",
             ),
             (
+                matches!(self, Self::Silent { .. }),
+                "it is tried again every few seconds; `forkyard rm` ends it",
+            ),
+            (
                 matches!(self, Self::ImageInUse { .. }),
                 "remove the VM first",
             ),
             (
                 matches!(self, Self::Quota(_)),
                 "remove clones, or boot the family's first VM with a higher --max-clones",
+            ),
+            (
+                matches!(self, Self::Bound(_)),
+                "the host's operator sets this: `forkyardd --help`; forks from outside are not bound by it",
             ),
             (
                 matches!(self, Self::NotPassable { .. }),

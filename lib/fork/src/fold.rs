@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Slices that are worth the trouble together.
 const WORTH: usize = 4;
-/// More is not copied: a fork that is asked for meanwhile must wait.
+/// More is not copied: it would hardly be done before the next fork, which ends it.
 const MOST: ByteCount = ByteCount(64 << 20);
 
 impl Host {
@@ -59,7 +59,12 @@ impl Host {
         if slices.len() < WORTH || bytes > MOST.0 {
             return Ok(());
         }
-        body.machine.fold_disk(top, base).await?;
+        let folded = body.machine.fold_disk(top, base, vm.wanted()).await;
+        if folded.is_err() && vm.is_wanted() {
+            tracing::debug!(vm = %vm.name(), "not folded now: it is to be forked");
+            return Ok(());
+        }
+        folded?;
         vm.change(&self.store, |record| {
             record.chain.retain(|slice| !upper.contains(slice));
         })?;

@@ -13,6 +13,7 @@ use crate::{
     Host, HostError,
     clone::{Asked, Origin},
     generation::WarmShell,
+    quota::Asker,
     telemetry::Counted,
     vm::Vm,
 };
@@ -70,8 +71,8 @@ impl Host {
             parent.body()?;
         }
         // Held until the clones count by themselves.
-        let places = self.places(&parent, request.count)?;
-        let members = self.take_members(&parent, places.count())?;
+        let mut places = self.places(&parent, request.count, Asker::Outside)?;
+        let members = self.take_members(&parent, &mut places)?;
         let wanted: Vec<_> = (1..)
             .zip(members)
             .map(|(number, member)| Wanted {
@@ -121,7 +122,7 @@ impl Host {
         Span::current().record("fork", tracing::field::display(id));
         let counted = Counted::begin(wanted.len());
         let mut report = ForkReport::default();
-        let mut turn = parent.turn.lock().await;
+        let mut turn = parent.turn_to_fork().await;
         let body = parent.body()?;
         turn.forks += 1;
         let shells = async {
@@ -212,14 +213,6 @@ impl Host {
         }
         report.load_us = report.running_us.saturating_sub(published);
         clones
-    }
-
-    /// Takes the next places of a VM's family.
-    pub(crate) fn take_members(&self, parent: &Vm, count: u16) -> Result<Vec<Member>, HostError> {
-        let limit = forkyard_network::Subnet::MEMBERS;
-        Ok(self
-            .store
-            .take_members(parent.record().family, count, limit)?)
     }
 
     /// Ends an image once no VM's memory is a view of it.

@@ -148,6 +148,7 @@ impl Host {
                 parent: parent.id,
                 fork: None,
             }),
+            generation: parent_record.generation.saturating_add(1),
             epoch: Epoch::random(),
             uid: self.registry().take_uid()?,
             state: VmState::Warm,

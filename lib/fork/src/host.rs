@@ -4,6 +4,7 @@ use crate::{
     Folders, HostError,
     bases::Bases,
     blocking::blocking,
+    bounds::{GuestBounds, Lately},
     pager_process,
     quota::Quotas,
     registry::{Registry, gid},
@@ -22,13 +23,15 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, Weak},
 };
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::{Notify, OnceCell, watch};
 
 /// What an operator may choose.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Hardware virtualization, or not.
     pub accel: AccelChoice,
+    /// What guests may have by asking for it themselves.
+    pub guests: GuestBounds,
 }
 
 /// A host of VMs. One daemon at a time has it.
@@ -43,8 +46,11 @@ pub struct Host {
     pub(crate) images: QemuImg,
     pub(crate) tickets: Mutex<Tickets>,
     pub(crate) quotas: Quotas,
+    pub(crate) lately: Mutex<Lately>,
     /// Told whenever a clone has ended.
     pub(crate) ended: Notify,
+    /// What an earlier daemon left is known; no guest is answered before.
+    pub(crate) settled: watch::Sender<bool>,
     pub(crate) accel: OnceCell<forkyard_vmm::Accel>,
     registry: Mutex<Registry>,
     pager: PagerClient,
@@ -94,7 +100,9 @@ impl Host {
             images: QemuImg::default(),
             tickets: Mutex::default(),
             quotas: Quotas::default(),
+            lately: Mutex::default(),
             ended: Notify::new(),
+            settled: watch::Sender::new(false),
             accel: OnceCell::new(),
             registry: Mutex::default(),
             pager,
@@ -102,6 +110,7 @@ impl Host {
             _lock: lock,
         });
         host.adopt_all().await?;
+        host.settled.send_replace(true);
         Ok(host)
     }
 

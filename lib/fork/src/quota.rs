@@ -1,4 +1,4 @@
-//! How many clones a family may have.
+//! How many clones a family may have, and which of its places they take.
 //!
 //! A place is taken before a clone is made or promised, and given back when
 //! the clone counts by itself, because it runs, or is not to be made any more.
@@ -8,9 +8,9 @@ use crate::{
     Host, HostError,
     vm::{Vm, lock},
 };
-use forkyard_types::FamilyId;
+use forkyard_types::{FamilyId, Member};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
 };
 
@@ -22,7 +22,23 @@ pub struct QuotaReached {
     pub limit: u16,
 }
 
-type Taken = Arc<Mutex<BTreeMap<FamilyId, u16>>>;
+/// What is taken in a family for clones that do not run yet.
+#[derive(Debug, Default)]
+struct Ahead {
+    count: u16,
+    members: BTreeSet<Member>,
+}
+
+type Taken = Arc<Mutex<BTreeMap<FamilyId, Ahead>>>;
+
+/// Who asks for clones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// A user of the API.
+    Outside,
+    /// A program in a guest.
+    Guest,
+}
 
 /// The places taken for clones that do not run yet.
 #[derive(Debug, Default)]
@@ -36,6 +52,8 @@ pub(crate) struct Places {
     family: FamilyId,
     count: u16,
     limit: Option<u16>,
+    /// Those that were chosen already.
+    members: BTreeSet<Member>,
     taken: Taken,
 }
 
@@ -54,29 +72,55 @@ impl Quotas {
         let of_family = taken.entry(family).or_default();
         let count = match limit {
             None => want,
-            Some(limit) => match room(limit, alive(), *of_family).min(want) {
+            Some(limit) => match room(limit, alive(), of_family.count).min(want) {
                 0 => return Err(QuotaReached { limit }),
                 count => count,
             },
         };
-        *of_family = of_family.saturating_add(count);
+        of_family.count = of_family.count.saturating_add(count);
         Ok(Places {
             family,
             count,
             limit,
+            members: BTreeSet::new(),
             taken: self.taken.clone(),
         })
+    }
+
+    /// Takes places whose members are known, whatever the limit.
+    pub fn retake(&self, family: FamilyId, members: Vec<Member>) -> Places {
+        let members: BTreeSet<_> = members.into_iter().collect();
+        let count = u16::try_from(members.len()).unwrap_or(u16::MAX);
+        let mut taken = lock(&self.taken);
+        let of_family = taken.entry(family).or_default();
+        of_family.count = of_family.count.saturating_add(count);
+        of_family.members.extend(&members);
+        Places {
+            family,
+            count,
+            limit: None,
+            members,
+            taken: self.taken.clone(),
+        }
     }
 }
 
 impl Host {
-    /// Takes places for clones of a VM, as many of `want` as its family has.
-    pub(crate) fn places(&self, parent: &Vm, want: u16) -> Result<Places, HostError> {
+    /// Takes places for clones of a VM, as many of `want` as its family has for
+    /// whoever asks.
+    pub(crate) fn places(&self, parent: &Vm, want: u16, asker: Asker) -> Result<Places, HostError> {
         let family = parent.record().family;
-        let limit = self
+        let of_family = self
             .store
             .family(family)?
             .and_then(|family| family.max_clones);
+        let limit = match asker {
+            Asker::Outside => of_family,
+            Asker::Guest => {
+                let most = self.options.guests.clones;
+                Some(of_family.map_or(most, |limit| limit.min(most)))
+            }
+        };
         let alive = || {
             let all = self.registry().all();
             let clones = all.iter().filter(|vm| {
@@ -86,6 +130,25 @@ impl Host {
             u16::try_from(clones.count()).unwrap_or(u16::MAX)
         };
         Ok(self.quotas.take(family, want, limit, alive)?)
+    }
+
+    /// Takes a place in the family for each of them: the next that no VM has and
+    /// nobody has been promised.
+    pub(crate) fn take_members(
+        &self,
+        parent: &Vm,
+        places: &mut Places,
+    ) -> Result<Vec<Member>, HostError> {
+        let limit = forkyard_network::Subnet::MEMBERS;
+        let family = parent.record().family;
+        let members =
+            places.choose(|count, taken| self.store.take_members(family, count, limit, taken))?;
+        Ok(members)
+    }
+
+    /// Takes the places that an earlier daemon promised.
+    pub(crate) fn places_of(&self, parent: &Vm, members: Vec<Member>) -> Places {
+        self.quotas.retake(parent.record().family, members)
     }
 }
 
@@ -100,6 +163,20 @@ impl Places {
         self.count
     }
 
+    /// Chooses members for all of them, at a moment at which nobody else does;
+    /// `choose` is told which are taken.
+    pub fn choose<E>(
+        &mut self,
+        choose: impl FnOnce(u16, &BTreeSet<Member>) -> Result<Vec<Member>, E>,
+    ) -> Result<Vec<Member>, E> {
+        let mut taken = lock(&self.taken);
+        let of_family = taken.entry(self.family).or_default();
+        let chosen = choose(self.count, &of_family.members)?;
+        of_family.members.extend(&chosen);
+        self.members.extend(&chosen);
+        Ok(chosen)
+    }
+
     /// Why there are not more of them, if there is a limit.
     pub fn refusal(&self) -> Option<QuotaReached> {
         self.limit.map(|limit| QuotaReached { limit })
@@ -110,8 +187,11 @@ impl Drop for Places {
     fn drop(&mut self) {
         let mut taken = lock(&self.taken);
         if let Some(of_family) = taken.get_mut(&self.family) {
-            *of_family = of_family.saturating_sub(self.count);
-            if *of_family == 0 {
+            of_family.count = of_family.count.saturating_sub(self.count);
+            of_family
+                .members
+                .retain(|member| !self.members.contains(member));
+            if of_family.count == 0 && of_family.members.is_empty() {
                 taken.remove(&self.family);
             }
         }
@@ -144,5 +224,22 @@ mod tests {
         assert_eq!(other.expect("room").count(), 5);
         let unlimited = quotas.take(family, 500, None, || 5);
         assert_eq!(unlimited.expect("room").count(), 500);
+    }
+
+    #[test]
+    fn a_member_is_chosen_once_until_its_place_is_given_back() {
+        let (quotas, family) = (Quotas::default(), FamilyId::random());
+        let lowest = |count: u16, taken: &BTreeSet<Member>| {
+            let free = (1..).map(Member).filter(|member| !taken.contains(member));
+            Ok::<_, ()>(free.take(count.into()).collect::<Vec<_>>())
+        };
+        let take = |want| quotas.take(family, want, None, || 0).expect("room");
+        let (mut first, mut second) = (take(2), take(1));
+        assert_eq!(first.choose(lowest), Ok(vec![Member(1), Member(2)]));
+        assert_eq!(second.choose(lowest), Ok(vec![Member(3)]));
+        drop(first);
+        let mut third = quotas.retake(family, vec![Member(1)]);
+        assert_eq!(third.count(), 1);
+        assert_eq!(third.choose(lowest), Ok(vec![Member(2)]));
     }
 }

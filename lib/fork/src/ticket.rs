@@ -2,17 +2,21 @@
 //!
 //! ```text
 //! Granted --clone--> Cloned --every clone has ended, join--> (spent)
-//!    +--------------- kill ------------------------------------> (spent)
+//!    +------------------+---- kill --> Killed --they are gone--> (spent)
 //! ```
 //!
 //! A ticket belongs to the VM that asked for it: nobody else, not even another
 //! member of its family, can clone, join or kill with it. A spent ticket is
-//! unknown. Bookkeeping only: the caller makes and ends the VMs.
+//! unknown. Bookkeeping only: the caller makes and ends the VMs, and records
+//! what changed, so that the next daemon goes on with it.
+
+mod kept;
 
 use crate::quota::Places;
 use forkyard_guestlink::CloneEnd;
-use forkyard_types::{Member, TicketClone, TicketId, TicketKind, VmId};
-use std::collections::BTreeMap;
+use forkyard_types::{Member, RequestId, Ticket, TicketClone, TicketId, TicketKind, VmId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a ticket cannot be used so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +33,7 @@ pub enum Denied {
 }
 
 /// One clone promised, and the place in the family it will have.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
     /// What the asker was told.
     pub clone: TicketClone,
@@ -68,19 +72,31 @@ pub fn lay_out(count: u16, vcpus: u8, kind: TicketKind) -> Vec<Share> {
 }
 
 /// What a VM was granted.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Grant {
     /// The clones.
     pub promises: Vec<Promise>,
-    /// Their places among the family's clones.
-    pub places: Places,
+    /// Their places among the family's clones; not recorded, but taken again.
+    #[serde(skip)]
+    pub places: Option<Places>,
+}
+
+/// What to do about a VM that asks for the clones it was granted.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// Make them.
+    Now(Grant),
+    /// Nothing: it asks again. These could not be made.
+    Before(Vec<u16>),
 }
 
 /// What became of one clone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Fate {
     /// It is being made.
     Awaited,
+    /// It could not be made.
+    Unmade,
     /// It runs, or is about to.
     Alive(VmId),
     /// It has ended, with the status it gave to `exit` if it gave one.
@@ -88,7 +104,7 @@ enum Fate {
 }
 
 /// One clone, by the number of its first process.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Seat {
     processes: u8,
     fate: Fate,
@@ -96,15 +112,21 @@ struct Seat {
     told: BTreeMap<u16, Option<u8>>,
 }
 
-#[derive(Debug)]
+type Seats = BTreeMap<u16, Seat>;
+
+#[derive(Debug, Serialize, Deserialize)]
 enum Phase {
     Granted(Grant),
-    Cloned(BTreeMap<u16, Seat>),
+    Cloned { request: RequestId, seats: Seats },
+    Killed(Vec<VmId>),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     owner: VmId,
+    /// By which it was asked for.
+    request: RequestId,
+    kind: TicketKind,
     phase: Phase,
 }
 
@@ -112,20 +134,64 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Tickets {
     entries: BTreeMap<TicketId, Entry>,
+    changed: BTreeSet<TicketId>,
 }
 
 impl Tickets {
-    /// Records what `owner` was granted.
-    pub(crate) fn grant(&mut self, id: TicketId, owner: VmId, grant: Grant) {
-        let phase = Phase::Granted(grant);
-        self.entries.insert(id, Entry { owner, phase });
+    /// Records what `owner` was granted when it asked by this request.
+    pub(crate) fn grant(
+        &mut self,
+        id: TicketId,
+        owner: VmId,
+        (request, kind): (RequestId, TicketKind),
+        grant: Grant,
+    ) {
+        let entry = Entry {
+            owner,
+            request,
+            kind,
+            phase: Phase::Granted(grant),
+        };
+        self.entries.insert(id, entry);
+        self.changed.insert(id);
     }
 
-    /// The clones to make. From here on the ticket cannot be cloned with again.
-    pub(crate) fn begin(&mut self, id: TicketId, caller: VmId) -> Result<Grant, Denied> {
+    /// What a request was granted, if it is made again.
+    pub(crate) fn granted(&self, owner: VmId, request: RequestId) -> Option<Ticket> {
+        let mut entries = self.entries.iter();
+        let same = |entry: &Entry| (entry.owner, entry.request) == (owner, request);
+        let (id, entry) = entries.find(|(_, entry)| same(entry))?;
+        let Phase::Granted(grant) = &entry.phase else {
+            return None;
+        };
+        let clones = grant.promises.iter().map(|promise| promise.clone.clone());
+        Some(Ticket {
+            id: *id,
+            kind: entry.kind,
+            clones: clones.collect(),
+        })
+    }
+
+    /// The clones to make. From here on the ticket cannot be cloned with again;
+    /// the same request is told how it went.
+    pub(crate) fn begin(
+        &mut self,
+        id: TicketId,
+        caller: VmId,
+        request: RequestId,
+    ) -> Result<Begun, Denied> {
         let entry = self.owned(id, caller)?;
-        let Phase::Granted(Grant { promises, .. }) = &entry.phase else {
-            return Err(Denied::AlreadyCloned(id));
+        let promises = match &entry.phase {
+            Phase::Granted(grant) => &grant.promises,
+            Phase::Cloned {
+                request: first,
+                seats,
+            } if *first == request => {
+                let unmade = seats.iter().filter(|(_, seat)| seat.fate == Fate::Unmade);
+                return Ok(Begun::Before(unmade.map(|(number, _)| *number).collect()));
+            }
+            Phase::Cloned { .. } => return Err(Denied::AlreadyCloned(id)),
+            Phase::Killed(_) => return Err(Denied::Unknown(id)),
         };
         let seats = promises.iter().map(|promise| {
             let seat = Seat {
@@ -135,11 +201,16 @@ impl Tickets {
             };
             (promise.clone.id, seat)
         });
-        let cloned = Phase::Cloned(seats.collect());
-        match std::mem::replace(&mut entry.phase, cloned) {
-            Phase::Granted(grant) => Ok(grant),
-            Phase::Cloned(_) => Err(Denied::AlreadyCloned(id)),
-        }
+        let cloned = Phase::Cloned {
+            request,
+            seats: seats.collect(),
+        };
+        let begun = match std::mem::replace(&mut entry.phase, cloned) {
+            Phase::Granted(grant) => Ok(Begun::Now(grant)),
+            Phase::Cloned { .. } | Phase::Killed(_) => Err(Denied::AlreadyCloned(id)),
+        };
+        self.changed.insert(id);
+        begun
     }
 
     /// Records which VM a clone is, before that VM runs. False if the ticket
@@ -151,39 +222,39 @@ impl Tickets {
                 *fate = Fate::Alive(vm);
                 true
             }
-            Some(Fate::Alive(_) | Fate::Ended(_)) | None => false,
+            Some(Fate::Alive(_) | Fate::Unmade | Fate::Ended(_)) | None => false,
         }
     }
 
     /// Records that a clone could not be made.
     pub fn unborn(&mut self, id: TicketId, number: u16) {
         if let Some(fate) = self.fate(id, number) {
-            *fate = Fate::Ended(None);
+            *fate = Fate::Unmade;
         }
     }
 
     /// Records what a VM says of its processes. What it says of others' is
     /// nothing to it.
-    pub fn told(&mut self, vm: VmId, ends: Vec<CloneEnd>) {
-        for (first, seat) in self.seats_of(vm) {
-            let own = others(*first, seat.processes);
+    pub fn told(&mut self, vm: VmId, ends: &[CloneEnd]) {
+        self.seats_of(vm, |first, seat| {
+            let own = others(first, seat.processes);
             let ends = ends.iter().filter(|end| own.contains(&end.id));
             seat.told = ends.map(|end| (end.id, end.status)).collect();
-        }
+        });
     }
 
     /// Records that a VM has ended, if a ticket waits for it.
     pub fn ended(&mut self, vm: VmId, status: Option<u8>) {
-        for (_, seat) in self.seats_of(vm) {
-            seat.fate = Fate::Ended(status);
-        }
+        self.seats_of(vm, |_, seat| seat.fate = Fate::Ended(status));
     }
 
     /// How every clone ended, and the ticket is spent; `None` while one lives.
     pub fn join(&mut self, id: TicketId, caller: VmId) -> Result<Option<Vec<CloneEnd>>, Denied> {
         let entry = self.owned(id, caller)?;
-        let Phase::Cloned(seats) = &entry.phase else {
-            return Err(Denied::NotCloned(id));
+        let seats = match &entry.phase {
+            Phase::Granted(_) => return Err(Denied::NotCloned(id)),
+            Phase::Cloned { seats, .. } => seats,
+            Phase::Killed(_) => return Err(Denied::Unknown(id)),
         };
         let ends: Option<Vec<_>> = seats
             .iter()
@@ -191,21 +262,46 @@ impl Tickets {
             .collect();
         let ends = ends.map(|ends| ends.concat());
         if ends.is_some() {
-            self.entries.remove(&id);
+            self.spend(id);
         }
         Ok(ends)
     }
 
-    /// Spends the ticket and names the clones to end.
+    /// Names the clones to end. Once they have gone, the ticket is to be spent.
     pub fn kill(&mut self, id: TicketId, caller: VmId) -> Result<Vec<VmId>, Denied> {
-        self.owned(id, caller)?;
-        Ok(self.entries.remove(&id).map(alive).unwrap_or_default())
+        let entry = self.owned(id, caller)?;
+        let alive = match &entry.phase {
+            Phase::Granted(_) => Vec::new(),
+            Phase::Cloned { seats, .. } => seats.values().filter_map(Seat::living).collect(),
+            Phase::Killed(alive) => alive.clone(),
+        };
+        entry.phase = Phase::Killed(alive.clone());
+        self.changed.insert(id);
+        Ok(alive)
+    }
+
+    /// Spends a ticket.
+    pub fn spend(&mut self, id: TicketId) {
+        self.entries.remove(&id);
+        self.changed.insert(id);
     }
 
     /// Spends every ticket of a VM that is no more. Its clones live on: they
-    /// are VMs like any other.
+    /// are VMs like any other. Those it wanted killed are.
     pub fn forget(&mut self, owner: VmId) {
-        self.entries.retain(|_, entry| entry.owner != owner);
+        let of_owner =
+            |entry: &mut Entry| entry.owner == owner && !matches!(entry.phase, Phase::Killed(_));
+        let gone = self.entries.extract_if(.., |_, entry| of_owner(entry));
+        self.changed.extend(gone.map(|(id, _)| id));
+    }
+
+    /// Whether a ticket waits for the end of a VM.
+    pub fn has(&self, vm: VmId) -> bool {
+        let phases = self.entries.values().map(|entry| &entry.phase);
+        phases.into_iter().any(|phase| match phase {
+            Phase::Granted(_) | Phase::Killed(_) => false,
+            Phase::Cloned { seats, .. } => seats.values().any(|seat| seat.fate == Fate::Alive(vm)),
+        })
     }
 
     fn owned(&mut self, id: TicketId, caller: VmId) -> Result<&mut Entry, Denied> {
@@ -216,31 +312,38 @@ impl Tickets {
     }
 
     fn fate(&mut self, id: TicketId, number: u16) -> Option<&mut Fate> {
-        match &mut self.entries.get_mut(&id)?.phase {
-            Phase::Granted(_) => None,
-            Phase::Cloned(seats) => seats.get_mut(&number).map(|seat| &mut seat.fate),
-        }
+        let fate = match &mut self.entries.get_mut(&id)?.phase {
+            Phase::Granted(_) | Phase::Killed(_) => None,
+            Phase::Cloned { seats, .. } => seats.get_mut(&number).map(|seat| &mut seat.fate),
+        };
+        self.changed.insert(id);
+        fate
     }
 
-    fn seats_of(&mut self, vm: VmId) -> impl Iterator<Item = (&u16, &mut Seat)> {
-        let seats = self
-            .entries
-            .values_mut()
-            .filter_map(|entry| match &mut entry.phase {
-                Phase::Granted(_) => None,
-                Phase::Cloned(seats) => Some(seats),
-            });
-        seats
-            .flatten()
-            .filter(move |(_, seat)| seat.fate == Fate::Alive(vm))
+    fn seats_of(&mut self, vm: VmId, act: impl Fn(u16, &mut Seat)) {
+        for (id, entry) in &mut self.entries {
+            let seats = match &mut entry.phase {
+                Phase::Granted(_) | Phase::Killed(_) => continue,
+                Phase::Cloned { seats, .. } => seats,
+            };
+            let mut own = seats
+                .iter_mut()
+                .filter(|(_, seat)| seat.fate == Fate::Alive(vm));
+            if let Some((first, seat)) = own.next() {
+                act(*first, seat);
+                self.changed.insert(*id);
+            }
+        }
     }
 }
 
 impl Seat {
     /// How its processes ended, in order of their numbers; none while it lives.
     fn ends(&self, first: u16) -> Option<Vec<CloneEnd>> {
-        let Fate::Ended(status) = self.fate else {
-            return None;
+        let status = match self.fate {
+            Fate::Awaited | Fate::Alive(_) => return None,
+            Fate::Unmade => None,
+            Fate::Ended(status) => status,
         };
         let others = others(first, self.processes).map(|id| CloneEnd {
             id,
@@ -249,23 +352,19 @@ impl Seat {
         let own = CloneEnd { id: first, status };
         Some(std::iter::once(own).chain(others).collect())
     }
+
+    fn living(&self) -> Option<VmId> {
+        match self.fate {
+            Fate::Alive(vm) => Some(vm),
+            Fate::Awaited | Fate::Unmade | Fate::Ended(_) => None,
+        }
+    }
 }
 
 /// Numbers of a clone's processes after its first.
 fn others(first: u16, processes: u8) -> std::ops::Range<u16> {
     let next = first.saturating_add(1);
     next..first.saturating_add(processes.into()).max(next)
-}
-
-fn alive(entry: Entry) -> Vec<VmId> {
-    let Phase::Cloned(seats) = entry.phase else {
-        return Vec::new();
-    };
-    let living = |seat: &Seat| match seat.fate {
-        Fate::Alive(vm) => Some(vm),
-        Fate::Awaited | Fate::Ended(_) => None,
-    };
-    seats.values().filter_map(living).collect()
 }
 
 #[cfg(test)]

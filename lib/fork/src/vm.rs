@@ -8,6 +8,7 @@ use forkyard_store::{FamilyNo, Store, StoreError, VmRecord};
 use forkyard_types::{Address, ByteCount, PAGE_SIZE, VmId, VmName, VmState, VmView};
 use forkyard_vmm::{Engine, Machine as _, Qemu};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use tokio::sync::{MutexGuard as AsyncGuard, watch};
 
 pub(crate) type Machine = <Qemu as Engine>::Machine;
 
@@ -25,8 +26,21 @@ pub(crate) struct Vm {
     record: Mutex<VmRecord>,
     body: Mutex<Option<Arc<Body>>>,
     notes: Mutex<Notes>,
+    /// How many wait for the turn to fork it.
+    wanting: watch::Sender<u32>,
+    /// Why it does not answer, if it does not.
+    silence: Mutex<Option<String>>,
     /// Held through a fork and through the VM's end: one at a time.
     pub turn: tokio::sync::Mutex<Turn>,
+}
+
+/// One who waits for a turn, until dropped.
+struct Waiting<'a>(&'a watch::Sender<u32>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|waiting| *waiting -= 1);
+    }
 }
 
 /// What runs.
@@ -85,6 +99,8 @@ impl Vm {
             record: Mutex::new(record),
             body: Mutex::new(body.map(Arc::new)),
             notes: Mutex::default(),
+            wanting: watch::Sender::new(0),
+            silence: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
         }
     }
@@ -115,12 +131,37 @@ impl Vm {
     /// What runs of it, or the error that nothing does.
     pub fn body(&self) -> Result<Arc<Body>, HostError> {
         lock(&self.body).clone().ok_or_else(|| {
-            let record = lock(&self.record);
-            HostError::NotRunning {
-                vm: record.name.clone(),
-                state: record.state,
+            let (vm, state) = (self.name(), lock(&self.record).state);
+            match lock(&self.silence).clone() {
+                Some(why) => HostError::Silent { vm, why },
+                None => HostError::NotRunning { vm, state },
             }
         })
+    }
+
+    /// The turn, for a fork: whoever has it only to tidy up gives it up.
+    pub async fn turn_to_fork(&self) -> AsyncGuard<'_, Turn> {
+        self.wanting.send_modify(|waiting| *waiting += 1);
+        let _waiting = Waiting(&self.wanting);
+        self.turn.lock().await
+    }
+
+    /// Resolves once somebody waits for the turn to fork it.
+    pub fn wanted(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut wanting = self.wanting.subscribe();
+        async move {
+            // A VM that is gone is wanted by nobody, and by then not folded.
+            let _ = wanting.wait_for(|waiting| *waiting > 0).await;
+        }
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        *self.wanting.borrow() > 0
+    }
+
+    /// It does not answer, for this reason; or it does again.
+    pub fn note_silence(&self, why: Option<String>) {
+        *lock(&self.silence) = why;
     }
 
     /// What is known of the writes to its memory.
@@ -187,6 +228,7 @@ impl Vm {
             pid,
             accel: record.accel.clone(),
             created: record.created,
+            silence: lock(&self.silence).clone(),
         }
     }
 }

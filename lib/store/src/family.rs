@@ -6,6 +6,7 @@ use crate::{
 };
 use forkyard_types::{FamilyId, Member, NetworkPolicy};
 use rusqlite::{OptionalExtension, Row, TransactionBehavior, params};
+use std::collections::BTreeSet;
 
 /// Number of a family on its host: its network follows from it. Unique among
 /// the families that exist, and given again when one has gone.
@@ -63,15 +64,18 @@ impl Store {
         found.map_err(self.failed())?.ok_or(exhausted)
     }
 
-    /// Takes the next `count` places of a family. None is ever given twice.
+    /// Takes the next `count` places of a family, round and round: never one that
+    /// a recorded VM has, or that is `taken` in other ways, and one that was given
+    /// back as late as can be.
     pub fn take_members(
         &self,
         family: FamilyId,
         count: u16,
         limit: u16,
+        taken: &BTreeSet<Member>,
     ) -> Result<Vec<Member>, StoreError> {
         let mut connection = self.lock();
-        let taken = (|| {
+        let chosen = (|| {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let first: u16 = transaction.query_row(
@@ -79,21 +83,30 @@ impl Store {
                 [family.as_str()],
                 |row| row.get(0),
             )?;
-            let Some(end) = first.checked_add(count).filter(|end| *end <= limit) else {
+            let recorded: BTreeSet<Member> = transaction
+                .prepare_cached("SELECT member FROM vm WHERE family = ?1 AND state <> 'warm'")?
+                .query_map([family.as_str()], |row| Ok(Member(row.get(0)?)))?
+                .collect::<Result<_, _>>()?;
+            let free = (first..limit).chain(0..first.min(limit)).map(Member);
+            let free = free.filter(|it| !recorded.contains(it) && !taken.contains(it));
+            let chosen: Vec<_> = free.take(count.into()).collect();
+            if chosen.len() < usize::from(count) {
                 return Ok(None);
-            };
-            transaction.execute(
-                "UPDATE family SET next_member = ?2 WHERE id = ?1",
-                params![family.as_str(), end],
-            )?;
+            }
+            if let Some(last) = chosen.last() {
+                transaction.execute(
+                    "UPDATE family SET next_member = ?2 WHERE id = ?1",
+                    params![family.as_str(), last.0.saturating_add(1)],
+                )?;
+            }
             transaction.commit()?;
-            Ok(Some((first..end).map(Member).collect()))
+            Ok(Some(chosen))
         })();
         let exhausted = StoreError::Exhausted {
             what: "place in the family",
             limit: limit.into(),
         };
-        taken.map_err(self.failed())?.ok_or(exhausted)
+        chosen.map_err(self.failed())?.ok_or(exhausted)
     }
 
     /// Records what a family may do on the network.
@@ -176,7 +189,6 @@ impl Store {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     fn store() -> (tempfile::TempDir, Store) {
         let folder = tempfile::tempdir().expect("folder");
@@ -251,22 +263,38 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
         #[test]
-        fn no_place_is_given_twice_and_a_refusal_takes_none(asks in prop::collection::vec(0..9u16, 1..12)) {
+        fn no_place_that_is_taken_is_given_and_a_refusal_takes_none(
+            asks in prop::collection::vec((0..9u16, any::<bool>()), 1..40),
+        ) {
             let (_folder, store) = store();
             let family = FamilyId::random();
             store.found_family(family, 1, None).expect("room");
-            let mut given = BTreeSet::new();
-            for ask in asks {
-                match store.take_members(family, ask, 30) {
+            let mut held = BTreeSet::new();
+            for (ask, give_back) in asks {
+                match store.take_members(family, ask, 30, &held) {
                     Ok(members) => {
                         prop_assert_eq!(members.len(), usize::from(ask));
-                        prop_assert!(members.into_iter().all(|member| given.insert(member)));
+                        prop_assert!(members.into_iter().all(|member| held.insert(member)));
                     }
-                    Err(StoreError::Exhausted { .. }) => prop_assert!(given.len() + usize::from(ask) > 30),
+                    Err(StoreError::Exhausted { .. }) => prop_assert!(held.len() + usize::from(ask) > 30),
                     Err(other) => panic!("{other}"),
                 }
+                if give_back {
+                    held.pop_first();
+                }
             }
-            prop_assert!(given.into_iter().zip(0..).all(|(member, n)| member == Member(n)));
+            prop_assert!(held.last().is_none_or(|last| last.0 < 30));
         }
+    }
+
+    #[test]
+    fn a_place_given_back_is_given_again_after_all_others() {
+        let (_folder, store) = store();
+        let family = FamilyId::random();
+        store.found_family(family, 1, None).expect("room");
+        let held = BTreeSet::from([Member(2)]);
+        let take = || store.take_members(family, 1, 4, &held).expect("room");
+        let given: Vec<_> = (0..5).flat_map(|_| take()).map(|it| it.0).collect();
+        assert_eq!(given, [0, 1, 3, 0, 1]);
     }
 }

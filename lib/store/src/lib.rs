@@ -12,6 +12,7 @@ mod family;
 mod fork;
 mod row;
 mod schema;
+mod ticket;
 mod token;
 mod vm;
 

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 4] = [
+const STEPS: [&str; 5] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -55,6 +55,14 @@ const STEPS: [&str; 4] = [
         created INTEGER NOT NULL,
         expires INTEGER
     ) STRICT;
+",
+    // How many forks lie between a VM and the one its family began with.
+    "
+    CREATE TABLE ticket (
+        id TEXT PRIMARY KEY NOT NULL,
+        entry TEXT NOT NULL
+    ) STRICT;
+    ALTER TABLE vm ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;
 ",
 ];
 

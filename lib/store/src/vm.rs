@@ -31,6 +31,8 @@ pub struct VmRecord {
     pub member: Member,
     /// How it came to be; none if it booted.
     pub birth: Option<Birth>,
+    /// Forks between it and the VM its family began with.
+    pub generation: u16,
     /// This life of its memory.
     pub epoch: Epoch,
     /// Recipe of the image it, or its ancestor, booted from.
@@ -100,6 +102,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         family: parsed(row, "family")?,
         member: Member(row.get("member")?),
         birth,
+        generation: row.get("generation")?,
         epoch: serde_json::from_value(epoch.into()).map_err(|_| damaged())?,
         image: row.get("image")?,
         vcpus: row.get("vcpus")?,
@@ -122,7 +125,7 @@ impl Store {
         let chain = json(&vm.chain).map_err(self.failed())?;
         let secrets = json(&vm.secrets).map_err(self.failed())?;
         let written = self.lock().execute(
-            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19)
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13,
                  warm=?15, memory_image=?16, chain=?17, machine=?18",
             params![
@@ -145,6 +148,7 @@ impl Store {
                 chain,
                 vm.machine,
                 secrets,
+                vm.generation,
             ],
         );
         match written {
@@ -190,6 +194,7 @@ mod tests {
             family,
             member: Member(number),
             birth: None,
+            generation: 2,
             epoch: Epoch::random(),
             image: "tiny".into(),
             vcpus: 2,

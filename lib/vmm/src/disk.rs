@@ -8,8 +8,10 @@ use crate::{
     link::Link,
     qmp::{BlockCommit, BlockDevice, BlockdevAdd, QueryBlock, QueryJobs, QueryNamedBlockNodes},
 };
+use futures::FutureExt;
 use std::{
     path::{Path, PathBuf},
+    pin::pin,
     time::Duration,
 };
 
@@ -102,12 +104,13 @@ impl Disk {
         Ok(())
     }
 
-    /// Copies slices into the one below them. If cancelled, it goes on.
+    /// Copies slices into the one below them, until it is done or is to be given
+    /// up. If cancelled, it goes on.
     pub(crate) async fn fold(
         &mut self,
         link: &Link,
-        top: &Path,
-        base: &Path,
+        (top, base): (&Path, &Path),
+        give_up: impl Future<Output = ()>,
     ) -> Result<(), VmmError> {
         const JOB: &str = "fold";
         const LOOK: Duration = Duration::from_millis(5);
@@ -122,6 +125,7 @@ impl Disk {
             auto_dismiss: false,
         })
         .await?;
+        let mut give_up = pin!(give_up.fuse());
         loop {
             let jobs = link.ask(QueryJobs {}).await?;
             let job = jobs.into_iter().find(|job| job.id == JOB);
@@ -134,7 +138,17 @@ impl Disk {
                         Some(said) => Err(VmmError::Fold { said }),
                     };
                 }
-                Some(_) => tokio::time::sleep(LOOK).await,
+                Some(_) => tokio::select! {
+                    () = tokio::time::sleep(LOOK) => {}
+                    () = &mut give_up => {
+                        let id = JOB.to_owned();
+                        match link.ask(qapi::qmp::job_cancel { id }).await {
+                            // It may be done this very moment.
+                            Ok(_) | Err(VmmError::Qmp { .. }) => {}
+                            Err(error) => return Err(error),
+                        }
+                    }
+                },
                 None => {
                     let said = "it is not known any more".to_owned();
                     return Err(VmmError::Fold { said });

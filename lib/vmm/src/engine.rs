@@ -101,13 +101,15 @@ pub trait Machine: Send + Sync + 'static {
     /// Copies the slices from `top` down to the one over `base` into `base`, and
     /// takes them out of the disk; the guest runs on. All must be frozen,
     /// opened by this machine as its own, and used by no other. No slice may
-    /// be frozen meanwhile.
+    /// be frozen meanwhile. Once `give_up` resolves it is called off: then it fails,
+    /// and the disk is as it was.
     ///
     /// If cancelled, it is carried out all the same.
     fn fold_disk(
         &self,
         top: &Path,
         base: &Path,
+        give_up: impl Future<Output = ()> + Send,
     ) -> impl Future<Output = Result<(), VmmError>> + Send;
 
     /// Closes an overlay that was not used.
@@ -133,6 +135,10 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Ends it with its disks in good order, then does as [`Machine::kill`].
     fn quit(&self) -> impl Future<Output = Result<(), VmmError>> + Send;
+
+    /// Resolves once its vCPUs were last seen to stop, by whatever; never after its
+    /// end. Cancel-safe.
+    fn stopped(&self) -> impl Future<Output = ()> + Send + 'static;
 
     /// Resolves once its process has ended. Cancel-safe.
     fn exited(&self) -> impl Future<Output = Exit> + Send + 'static;

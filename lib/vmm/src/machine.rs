@@ -118,9 +118,15 @@ impl Machine for QemuMachine {
         self.disk.lock().await.freeze(&self.link, overlay).await
     }
 
-    async fn fold_disk(&self, top: &Path, base: &Path) -> Result<(), VmmError> {
+    async fn fold_disk(
+        &self,
+        top: &Path,
+        base: &Path,
+        give_up: impl Future<Output = ()> + Send,
+    ) -> Result<(), VmmError> {
         // Held throughout: nothing may be frozen meanwhile.
-        self.disk.lock().await.fold(&self.link, top, base).await
+        let mut disk = self.disk.lock().await;
+        disk.fold(&self.link, (top, base), give_up).await
     }
 
     async fn discard_overlay(&self, overlay: Overlay) -> Result<(), VmmError> {
@@ -182,6 +188,10 @@ impl Machine for QemuMachine {
             Err(error) => return Err(error),
         }
         self.remains.end_by_itself().await
+    }
+
+    fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.link.qmp.stopped()
     }
 
     fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {

@@ -126,6 +126,17 @@ impl Qmp {
         *self.seen.borrow() == Seen::Stopped
     }
 
+    /// Waits until the vCPUs were last stopped, not let go; for ever if the
+    /// connection ends. Cancel-safe.
+    pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut seen = self.seen.clone();
+        async move {
+            if seen.wait_for(|seen| *seen == Seen::Stopped).await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+
     /// Waits until the vCPUs were last let go, not stopped. Cancel-safe.
     pub(crate) async fn resumed(&self) -> Result<(), QmpError> {
         let after = self.patience;

@@ -8,6 +8,7 @@ use forkyard_types::{ApiError, Epoch, ErrorKind, RequestId};
 use std::{
     collections::BTreeMap,
     fs, io,
+    net::Shutdown,
     os::unix::{
         fs::PermissionsExt,
         net::{UnixListener, UnixStream},
@@ -19,8 +20,6 @@ use std::{
 
 /// Why a call fails that was under way when its VM was cloned.
 pub const IN_A_CLONE: &str = "this VM is a clone: the call stayed with its parent";
-/// Why a call fails whose host forgot it.
-pub const HOST_RESTARTED: &str = "the host's daemon was restarted during the call";
 /// Calls under way; more are refused.
 const MOST: usize = 64;
 
@@ -192,6 +191,15 @@ impl Calls {
             .collect();
         for (_, caller) in failed {
             tell(caller, &Err(refusal(ErrorKind::Conflict, why)));
+        }
+    }
+
+    /// Another daemon of the host's may not know of the calls under way: their
+    /// programs are hung up on, and make them again.
+    pub fn hang_up(&self) {
+        for (_, caller) in std::mem::take(&mut self.lock().waiting) {
+            // One that has gone makes no more calls.
+            let _ = caller.stream.shutdown(Shutdown::Both);
         }
     }
 

@@ -1,4 +1,4 @@
-use super::*;
+use super::{kept::Left, *};
 use crate::quota::Quotas;
 use forkyard_types::FamilyId;
 use proptest::prelude::*;
@@ -29,15 +29,18 @@ fn granted_shares(shares: &[Share]) -> (Tickets, TicketId, VmId) {
     let places = Quotas::default().take(FamilyId::random(), 1, None, || 0);
     let grant = Grant {
         promises,
-        places: places.expect("no limit"),
+        places: Some(places.expect("no limit")),
     };
     let mut tickets = Tickets::default();
-    tickets.grant(id, owner, grant);
+    tickets.grant(id, owner, (RequestId::random(), TicketKind::Flat), grant);
     (tickets, id, owner)
 }
 
 fn begin(tickets: &mut Tickets, id: TicketId, caller: VmId) -> Result<usize, Denied> {
-    tickets.begin(id, caller).map(|grant| grant.promises.len())
+    match tickets.begin(id, caller, RequestId::random())? {
+        Begun::Now(grant) => Ok(grant.promises.len()),
+        Begun::Before(_) => panic!("another request"),
+    }
 }
 
 #[test]
@@ -63,10 +66,7 @@ fn a_join_tells_of_every_process_and_believes_a_clone_of_its_own_alone() {
         vm
     });
     let end = |id, status| CloneEnd { id, status };
-    tickets.told(
-        vms[0],
-        vec![end(2, Some(7)), end(1, Some(9)), end(4, Some(9))],
-    );
+    tickets.told(vms[0], &[end(2, Some(7)), end(1, Some(9)), end(4, Some(9))]);
     for vm in vms {
         tickets.ended(vm, Some(0));
     }
@@ -93,7 +93,7 @@ fn only_its_owner_can_use_a_ticket() {
 #[test]
 fn a_ticket_clones_once() {
     let (mut tickets, id, owner) = granted(1);
-    assert!(tickets.begin(id, owner).is_ok());
+    assert!(begin(&mut tickets, id, owner).is_ok());
     assert_eq!(
         begin(&mut tickets, id, owner),
         Err(Denied::AlreadyCloned(id))
@@ -114,7 +114,7 @@ fn a_join_before_the_clone_is_refused() {
 #[test]
 fn a_clone_of_a_ticket_killed_meanwhile_must_not_run() {
     let (mut tickets, id, owner) = granted(1);
-    assert!(tickets.begin(id, owner).is_ok());
+    assert!(begin(&mut tickets, id, owner).is_ok());
     assert_eq!(tickets.kill(id, owner), Ok(vec![]));
     assert!(!tickets.born(id, 1, VmId::random()));
 }
@@ -123,7 +123,7 @@ fn a_clone_of_a_ticket_killed_meanwhile_must_not_run() {
 fn a_clone_never_promised_must_not_run() {
     let (mut tickets, id, owner) = granted(1);
     assert!(!tickets.born(id, 1, VmId::random()), "not cloned with yet");
-    assert!(tickets.begin(id, owner).is_ok());
+    assert!(begin(&mut tickets, id, owner).is_ok());
     assert!(!tickets.born(id, 2, VmId::random()), "of another number");
     assert!(tickets.born(id, 1, VmId::random()));
     assert!(!tickets.born(id, 1, VmId::random()), "twice");
@@ -133,12 +133,73 @@ fn a_clone_never_promised_must_not_run() {
 fn kill_names_the_living_only() {
     let (mut tickets, id, owner) = granted(3);
     let vms = [VmId::random(), VmId::random()];
-    assert!(tickets.begin(id, owner).is_ok());
+    assert!(begin(&mut tickets, id, owner).is_ok());
     assert!(tickets.born(id, 1, vms[0]) && tickets.born(id, 2, vms[1]));
     tickets.unborn(id, 3);
     tickets.ended(vms[0], Some(0));
     assert_eq!(tickets.kill(id, owner), Ok(vec![vms[1]]));
     assert_eq!(tickets.join(id, owner), Err(Denied::Unknown(id)));
+}
+
+#[test]
+fn a_request_made_again_of_the_next_daemon_has_the_outcome_of_the_first() {
+    let (mut tickets, id, owner) = granted(3);
+    let request = tickets.entries[&id].request;
+    let mut next = taken_over(&mut tickets, &[owner]);
+    let again = next.granted(owner, request).expect("the same ticket");
+    assert_eq!((again.id, again.clones.len()), (id, 3));
+    assert_eq!(next.granted(VmId::random(), request), None, "of another VM");
+
+    let clone = RequestId::random();
+    assert!(matches!(next.begin(id, owner, clone), Ok(Begun::Now(_))));
+    let [made, erased] = [VmId::random(), VmId::random()];
+    assert!(next.born(id, 1, made) && next.born(id, 2, erased));
+    // Here the daemon dies: one clone was whole, one half made, one not begun.
+    let mut last = taken_over(&mut next, &[owner, made]);
+    match last.begin(id, owner, clone) {
+        Ok(Begun::Before(unmade)) => assert_eq!(unmade, [2, 3]),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(
+        begin(&mut last, id, owner),
+        Err(Denied::AlreadyCloned(id)),
+        "another request"
+    );
+    assert!(last.has(made));
+    last.ended(made, Some(4));
+    let ends = last.join(id, owner).expect("its own").expect("all ended");
+    let statuses: Vec<_> = ends.iter().map(|end| end.status).collect();
+    assert_eq!(statuses, [Some(4), None, None]);
+    assert_eq!(last.changes(), [(id, None)], "spent");
+}
+
+#[test]
+fn what_was_to_be_killed_is_killed_by_the_next_daemon() {
+    let (mut tickets, id, owner) = granted(1);
+    assert!(begin(&mut tickets, id, owner).is_ok());
+    let vm = VmId::random();
+    assert!(tickets.born(id, 1, vm));
+    tickets.kill(id, owner).expect("its own");
+    let mut next = Tickets::load(recorded(&mut tickets));
+    assert_eq!(next.settle(|_| false), [Left::Kill(id, vec![vm])]);
+    next.spend(id);
+    assert_eq!(next.join(id, owner), Err(Denied::Unknown(id)));
+}
+
+/// What the records hold, which was all changed since the start.
+fn recorded(tickets: &mut Tickets) -> Vec<(TicketId, String)> {
+    tickets.changed.extend(tickets.entries.keys());
+    let changes = tickets.changes().into_iter();
+    changes
+        .filter_map(|(id, entry)| Some((id, entry?)))
+        .collect()
+}
+
+/// The tickets as the next daemon has them, which finds these VMs.
+fn taken_over(tickets: &mut Tickets, vms: &[VmId]) -> Tickets {
+    let mut next = Tickets::load(recorded(tickets));
+    next.settle(|vm| vms.contains(&vm));
+    next
 }
 
 #[test]

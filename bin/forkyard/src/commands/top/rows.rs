@@ -142,6 +142,7 @@ pub mod tests {
                 accel: "tcg".into(),
                 created: 7,
                 published: Vec::new(),
+                silence: None,
             },
             cpu_us: 0,
             resident: ByteCount(2 << 20),

@@ -1,0 +1,137 @@
+//! What guests may have of a host by asking for it themselves. Those outside who
+//! fork a VM have the host's word already; a program in a guest has not.
+
+use forkyard_types::FamilyId;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+/// Bounds on what the guests of one family get by their own calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestBounds {
+    /// Clones alive or promised at once, all of the family's counted.
+    pub clones: u16,
+    /// Forks between a VM that may fork and the one its family began with.
+    pub generations: u16,
+    /// Forks in any minute.
+    pub forks_a_minute: u16,
+}
+
+impl Default for GuestBounds {
+    fn default() -> Self {
+        Self {
+            clones: 256,
+            generations: 32,
+            forks_a_minute: 120,
+        }
+    }
+}
+
+/// A guest may not have what it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BoundReached {
+    /// Too many forks lie before it.
+    #[error("this VM is a clone of clones, {limit} deep: guests may fork no deeper")]
+    Generations {
+        /// As deep as may be.
+        limit: u16,
+    },
+    /// Its family forks too often.
+    #[error("the family has forked {limit} times within a minute, as often as guests may")]
+    Rate {
+        /// As often as may be.
+        limit: u16,
+    },
+}
+
+impl GuestBounds {
+    /// Whether a VM of this generation may have clones.
+    pub fn check_depth(self, generation: u16) -> Result<(), BoundReached> {
+        let limit = self.generations;
+        match generation < limit {
+            true => Ok(()),
+            false => Err(BoundReached::Generations { limit }),
+        }
+    }
+}
+
+/// When families forked lately.
+#[derive(Debug, Default)]
+pub(crate) struct Lately(BTreeMap<FamilyId, VecDeque<Instant>>);
+
+impl Lately {
+    /// Counts one more fork, unless that would be one too many.
+    pub fn count(
+        &mut self,
+        family: FamilyId,
+        bounds: GuestBounds,
+        now: Instant,
+    ) -> Result<(), BoundReached> {
+        const MINUTE: Duration = Duration::from_secs(60);
+        for forks in self.0.values_mut() {
+            while forks
+                .front()
+                .is_some_and(|at| now.duration_since(*at) >= MINUTE)
+            {
+                forks.pop_front();
+            }
+        }
+        self.0.retain(|_, forks| !forks.is_empty());
+        let forks = self.0.entry(family).or_default();
+        let limit = bounds.forks_a_minute;
+        if forks.len() >= limit.into() {
+            return Err(BoundReached::Rate { limit });
+        }
+        forks.push_back(now);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: GuestBounds = GuestBounds {
+        clones: 9,
+        generations: 2,
+        forks_a_minute: 3,
+    };
+
+    #[test]
+    fn a_family_that_forks_too_often_is_refused_until_a_minute_has_passed() {
+        let (mut lately, begun) = (Lately::default(), Instant::now());
+        let [family, other] = [(); 2].map(|()| FamilyId::random());
+        let at = |s| begun + Duration::from_secs(s);
+        for s in [0, 20, 40] {
+            assert_eq!(lately.count(family, BOUNDS, at(s)), Ok(()));
+        }
+        let refused = Err(BoundReached::Rate { limit: 3 });
+        assert_eq!(lately.count(family, BOUNDS, at(59)), refused);
+        assert_eq!(lately.count(other, BOUNDS, at(59)), Ok(()));
+        assert_eq!(lately.count(family, BOUNDS, at(60)), Ok(()));
+        assert_eq!(lately.count(family, BOUNDS, at(61)), refused);
+    }
+
+    #[test]
+    fn families_that_have_not_forked_lately_are_forgotten() {
+        let (mut lately, begun) = (Lately::default(), Instant::now());
+        for s in 0..500 {
+            let now = begun + Duration::from_secs(s);
+            lately
+                .count(FamilyId::random(), BOUNDS, now)
+                .expect("its first");
+        }
+        assert!(lately.0.len() <= 60);
+    }
+
+    #[test]
+    fn the_last_generation_has_no_clones() {
+        let limit = BOUNDS.generations;
+        assert_eq!(BOUNDS.check_depth(1), Ok(()));
+        assert_eq!(
+            BOUNDS.check_depth(2),
+            Err(BoundReached::Generations { limit })
+        );
+    }
+}

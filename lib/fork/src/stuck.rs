@@ -1,0 +1,57 @@
+//! A VM that QEMU stopped because the host's disk was full when it wrote: it goes
+//! on where it was once there is room.
+
+use crate::{
+    Host,
+    vm::{Body, Vm},
+};
+use forkyard_vmm::{Machine as _, RunState, VmmError};
+use std::{sync::Arc, time::Duration};
+
+/// Between attempts to have it go on.
+const AGAIN: Duration = Duration::from_secs(2);
+const FULL: &str = "it could not write to its disk and stands still until the host's has room";
+
+impl Host {
+    /// Has a VM that stops by itself go on, as long as it runs at all.
+    pub(crate) fn watch_for_stops(&self, vm: &Arc<Vm>, body: &Arc<Body>) {
+        let (vm, body) = (Arc::downgrade(vm), Arc::downgrade(body));
+        tokio::spawn(async move {
+            loop {
+                {
+                    // Kept for no longer: the link to the guest goes with it.
+                    let Some(body) = body.upgrade() else { return };
+                    tokio::select! {
+                        () = body.machine.stopped() => {}
+                        () = tokio::time::sleep(AGAIN) => continue,
+                    }
+                }
+                tokio::time::sleep(AGAIN).await;
+                let (Some(vm), Some(body)) = (vm.upgrade(), body.upgrade()) else {
+                    return;
+                };
+                // Whoever stops it on purpose has the turn meanwhile.
+                let _turn = vm.turn.lock().await;
+                if !vm.is_paused()
+                    && let Err(error) = go_on(&vm, &body).await
+                {
+                    tracing::debug!(vm = %vm.name(), error = &error as &dyn std::error::Error, "it cannot go on");
+                }
+            }
+        });
+    }
+}
+
+async fn go_on(vm: &Vm, body: &Body) -> Result<(), VmmError> {
+    if body.machine.run_state().await? != RunState::Failed {
+        return Ok(());
+    }
+    vm.note_silence(Some(FULL.to_owned()));
+    body.machine.cont().await?;
+    // If there is still no room it stops again at once.
+    tokio::time::sleep(AGAIN).await;
+    if body.machine.run_state().await? == RunState::Running {
+        vm.note_silence(None);
+    }
+    Ok(())
+}

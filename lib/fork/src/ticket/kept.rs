@@ -1,0 +1,153 @@
+//! Tickets in the records: what the next daemon needs to go on with them.
+//!
+//! What a dead daemon had not finished is settled here, once the VMs it left
+//! are known: clones that were not made never will be, those that ran are
+//! waited for again, and those to be killed are.
+
+use super::{Entry, Fate, Phase, Tickets};
+use crate::{
+    Host, HostError,
+    vm::{Vm, lock},
+};
+use forkyard_types::{TicketId, VmId};
+
+/// What an earlier daemon left to do for a ticket.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Take the places of what was promised to this VM again.
+    Promised(TicketId, VmId),
+    /// End these VMs, then spend the ticket.
+    Kill(TicketId, Vec<VmId>),
+}
+
+impl Tickets {
+    /// Those recorded. What cannot be read is left out.
+    pub(crate) fn load(recorded: Vec<(TicketId, String)>) -> Self {
+        let mut tickets = Self::default();
+        for (id, entry) in recorded {
+            match serde_json::from_str::<Entry>(&entry) {
+                Ok(entry) => {
+                    tickets.entries.insert(id, entry);
+                }
+                Err(error) => {
+                    tracing::error!(ticket = %id, %error, "forgotten");
+                    tickets.changed.insert(id);
+                }
+            }
+        }
+        tickets
+    }
+
+    /// The entries that changed since this was last asked, as they are to be
+    /// recorded; none for one that is spent.
+    pub(crate) fn changes(&mut self) -> Vec<(TicketId, Option<String>)> {
+        let changed = std::mem::take(&mut self.changed).into_iter();
+        let text = |id| {
+            let entry = self.entries.get(&id)?;
+            // Numbers and names alone: there is nothing in it that could not be.
+            serde_json::to_string(entry).ok()
+        };
+        changed.map(|id| (id, text(id))).collect()
+    }
+
+    /// Settles what a dead daemon had under way; `exists` says which VMs there
+    /// still are.
+    pub(crate) fn settle(&mut self, exists: impl Fn(VmId) -> bool) -> Vec<Left> {
+        let mut left = Vec::new();
+        let orphans = self.entries.extract_if(.., |_, entry| {
+            !exists(entry.owner) && !matches!(entry.phase, Phase::Killed(_))
+        });
+        self.changed.extend(orphans.map(|(id, _)| id));
+        for (id, entry) in &mut self.entries {
+            match &mut entry.phase {
+                Phase::Granted(_) => left.push(Left::Promised(*id, entry.owner)),
+                Phase::Killed(vms) => left.push(Left::Kill(*id, vms.clone())),
+                Phase::Cloned { seats, .. } => {
+                    for seat in seats.values_mut() {
+                        seat.fate = match seat.fate {
+                            Fate::Awaited => Fate::Unmade,
+                            Fate::Alive(vm) if !exists(vm) => Fate::Unmade,
+                            fate @ (Fate::Unmade | Fate::Alive(_) | Fate::Ended(_)) => fate,
+                        };
+                    }
+                }
+            }
+            self.changed.insert(*id);
+        }
+        left
+    }
+
+    /// The promises of a ticket that has not been cloned with.
+    fn promised(&mut self, id: TicketId) -> Option<&mut super::Grant> {
+        match &mut self.entries.get_mut(&id)?.phase {
+            Phase::Granted(grant) => Some(grant),
+            Phase::Cloned { .. } | Phase::Killed(_) => None,
+        }
+    }
+}
+
+impl Host {
+    /// Does something to the tickets. What changed is recorded before anybody
+    /// acts on it; if that fails, the ticket would not outlive this daemon.
+    pub(crate) fn tickets<T>(&self, act: impl FnOnce(&mut Tickets) -> T) -> T {
+        let mut tickets = lock(&self.tickets);
+        let done = act(&mut tickets);
+        for (id, entry) in tickets.changes() {
+            let recorded = match entry {
+                Some(entry) => self.store.put_ticket(id, &entry),
+                None => self.store.remove_ticket(id),
+            };
+            if let Err(error) = recorded {
+                tracing::error!(ticket = %id, error = &error as &dyn std::error::Error, "not recorded");
+            }
+        }
+        done
+    }
+
+    /// Reads the tickets an earlier daemon left.
+    pub(crate) fn load_tickets(&self) -> Result<(), HostError> {
+        *lock(&self.tickets) = Tickets::load(self.store.tickets()?);
+        Ok(())
+    }
+
+    /// Goes on with those tickets, now that the VMs are known.
+    pub(crate) async fn settle_tickets(&self) -> Result<(), HostError> {
+        let left = self.tickets(|tickets| tickets.settle(|vm| self.registry().get(vm).is_some()));
+        for left in left {
+            match left {
+                Left::Promised(id, owner) => {
+                    let owner = self.vm(owner.as_str())?;
+                    let members = |grant: &mut super::Grant| {
+                        grant
+                            .promises
+                            .iter()
+                            .map(|promise| promise.member)
+                            .collect::<Vec<_>>()
+                    };
+                    let members = self.tickets(|tickets| tickets.promised(id).map(members));
+                    let places = self.places_of(&owner, members.unwrap_or_default());
+                    self.tickets(|tickets| {
+                        if let Some(grant) = tickets.promised(id) {
+                            grant.places = Some(places);
+                        }
+                    });
+                }
+                Left::Kill(id, vms) => {
+                    self.end_all(vms).await;
+                    self.tickets(|tickets| tickets.spend(id));
+                }
+            }
+        }
+        // A ticket's clone is no more once it has stopped.
+        let stopped = |vm: &std::sync::Arc<Vm>| vm.ephemeral && !vm.is_running();
+        let all = self.registry().all();
+        self.end_all(
+            all.iter()
+                .filter(|vm| stopped(vm))
+                .map(|vm| vm.id)
+                .collect(),
+        )
+        .await;
+        Ok(())
+    }
+}
