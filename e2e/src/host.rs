@@ -6,6 +6,7 @@
 use crate::{
     Outcome, Outside, Place, Process, Running, guest, outside, remains,
     slot::{PREFIX, Slot},
+    steps::Steps,
 };
 use forkyard_recipe::{Cache, Recipe};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect, VmState, VmView};
@@ -39,6 +40,8 @@ pub struct Host {
     folder: TempDir,
     pub(crate) dist: PathBuf,
     cache: PathBuf,
+    /// Of its daemons, if they are counted.
+    steps: Option<Steps>,
     _slot: Slot,
 }
 
@@ -68,8 +71,22 @@ impl Host {
             folder,
             dist,
             cache,
+            steps: None,
             _slot: slot,
         }
+    }
+
+    /// The same, whose daemons can be killed at any step. None runs yet.
+    pub fn with_steps() -> Self {
+        let mut host = Self::new();
+        host.steps = Some(Steps::new());
+        host
+    }
+
+    /// The steps of its daemons.
+    #[track_caller]
+    pub fn steps(&self) -> &Steps {
+        self.steps.as_ref().expect("a host made for it")
     }
 
     /// The same with a VM `p` of the smallest image, and `options` of `run`.
@@ -179,14 +196,16 @@ impl Host {
     }
 
     /// What tells a command which host is meant.
-    pub(crate) fn variables(&self) -> [(&'static str, OsString); 4] {
+    pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
         let folder = self.folder.path();
-        [
+        let mut variables = vec![
             ("FORKYARD_STATE_DIR", folder.join("state").into()),
             ("FORKYARD_RUN_DIR", folder.join("run").into()),
             ("FORKYARD_CACHE_DIR", self.cache.clone().into()),
             ("FORKYARD_ACCEL", "tcg".into()),
-        ]
+        ];
+        variables.extend(self.steps.iter().flat_map(Steps::variables));
+        variables
     }
 
     pub(crate) fn spawn(&self, command: &mut Command, input: Vec<u8>) -> Running {

@@ -8,6 +8,7 @@
 //! outside the rest of the world, at the other end of a cable
 //! remains what is left in a place
 //! guest   C programs for guests, compiled here
+//! Steps   a daemon that dies before the Nth thing it does
 //! ```
 //!
 //! Nothing here knows how the system works inside: it knows its commands, the
@@ -21,8 +22,10 @@ mod place;
 mod programs;
 pub mod remains;
 mod slot;
+pub mod steps;
 
 pub use host::{Host, eventually};
 pub use outcome::{Outcome, Running};
 pub use outside::Outside;
 pub use place::{Place, Process};
+pub use steps::Steps;

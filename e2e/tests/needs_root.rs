@@ -11,6 +11,8 @@ mod examples;
 mod fork;
 #[path = "needs_root/guest_api.rs"]
 mod guest_api;
+#[path = "needs_root/hostile.rs"]
+mod hostile;
 #[path = "needs_root/identity.rs"]
 mod identity;
 #[path = "needs_root/inherited.rs"]
@@ -29,6 +31,8 @@ mod pause;
 mod python;
 #[path = "needs_root/server.rs"]
 mod server;
+#[path = "needs_root/steps.rs"]
+mod steps;
 #[path = "needs_root/tickets.rs"]
 mod tickets;
 #[path = "needs_root/warm.rs"]

@@ -1,9 +1,18 @@
 //! Whatever dies, nothing that lives is harmed, and nothing stays behind.
 
-use forkyard_e2e::Host;
+use forkyard_e2e::{Host, eventually};
 use forkyard_types::{Diagnosis, ForkResponse, VmState, VmView};
-use std::{thread::sleep, time::Duration};
+use nix::mount::{MsFlags, mount, umount};
+use std::{
+    fs,
+    io::{Read, Write},
+    thread::sleep,
+    time::Duration,
+};
 
+/// Writes more than fits, and reads it again.
+const WRITE: &str = "head -c 8m /dev/urandom >/d/big && md5sum /d/big >/m/sum && sync \
+    && echo 3 >/proc/sys/vm/drop_caches && md5sum -c /m/sum";
 const QEMU: &str = "qemu-system-x86_64";
 
 /// Repairs, and finds nothing more to repair.
@@ -200,5 +209,75 @@ fn a_pager_that_is_wholly_dead_is_told_of_and_its_remains_are_removed() {
     host.start(["rm", "--all"], "").wait();
     assert_eq!(host.vms().len(), 0);
     host.json::<Diagnosis>(["doctor", "--repair"]);
+    host.nothing_left();
+}
+
+#[test]
+fn a_vm_whose_agent_is_silent_runs_on_under_the_next_daemon() {
+    let host = Host::with_p([]);
+    let before = host.vm("p");
+    host.put_agent_worker("p");
+    // The supervisor first, or it would start another.
+    let script = "worker=$(agent-worker); kill -9 $(cut -d' ' -f4 /proc/$worker/stat)\n\
+        echo now; kill -9 $worker";
+    let mut killer = host.talk_to(["exec", "p", "--", "sh", "-c", script]);
+    let mut said = [0; 3];
+    let stdout = killer.stdout.as_mut().expect("a pipe");
+    stdout.read_exact(&mut said).expect("the last it says");
+    host.kill_9("forkyardd");
+    killer.wait().expect("its daemon has gone");
+    let after = host.vm("p");
+    assert_eq!(
+        (after.pid, after.state),
+        (before.pid, VmState::Running),
+        "it is left alone"
+    );
+    assert!(after.silence.is_some(), "and said to be silent");
+    assert!(host.ok(["ps"]).contains("silent"));
+    host.end();
+}
+
+#[test]
+fn a_full_disk_fails_the_fork_and_harms_nobody() {
+    let host = Host::new();
+    let state = host.folder().join("state");
+    fs::create_dir(&state).expect("a folder");
+    let (at, size) = (state.clone(), Some("size=48m,mode=711"));
+    host.within(move || mount(Some("state"), &at, Some("tmpfs"), MsFlags::empty(), size))
+        .expect("a small disk");
+    host.ok(["run", "tiny", "--name", "p"]);
+    host.sh("p", "mkdir -p /m /d && mount -t tmpfs m /m");
+    host.fork("p", 1);
+    let filler = state.join("filler");
+    let fill = filler.clone();
+    host.within(move || {
+        let mut file = fs::File::create(fill).expect("a file");
+        // To the last byte.
+        while file.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
+    });
+    for _ in 0..2 {
+        let told = host.fails(["fork", "p", "-n", "2"]);
+        assert!(told.contains("full") || told.contains("space"), "{told}");
+    }
+    // One that writes stands still, and goes on with the writing.
+    let words = ["exec", "p", "--", "sh", "-c", WRITE];
+    let writes = host.start(words, "");
+    eventually("a VM that stands still", || host.vm("p").silence.is_some());
+    assert!(!writes.is_over());
+    host.within(move || fs::remove_file(filler))
+        .expect("room again");
+    assert_eq!(writes.wait().exited(0).text(), "/d/big: OK");
+    // Its clone may have been stopped for what its file system wrote by itself.
+    eventually("the news of it", || {
+        host.vms().iter().all(|vm| vm.silence.is_none())
+    });
+    assert!(host.json::<Diagnosis>(["doctor"]).leftovers.is_empty());
+    host.fork("p", 2);
+    all_answer(&host, &host.vms());
+    host.ok(["rm", "--all"]);
+    eventually("the daemon's end", || {
+        host.processes("forkyardd").is_empty()
+    });
+    host.within(move || umount(&state)).expect("nobody uses it");
     host.nothing_left();
 }
