@@ -101,7 +101,7 @@ impl Client {
     pub async fn answers(&self) -> bool {
         match &self.way {
             Way::Socket(_) => matches!(
-                self.open(Method::OPTIONS, "/", Bytes::new()).await,
+                self.open(Method::GET, "/v1/ping", Bytes::new()).await,
                 Ok(_) | Err(ClientError::Refused(_))
             ),
             Way::Network { host, port, .. } => {
