@@ -13,8 +13,8 @@ use forkyard_types::{
     ByteCount, Epoch, FamilyId, Member, NetworkPolicy, RunRequest, VmId, VmName, VmState, VmView,
     WayOut,
 };
-use forkyard_vmm::{Accel, BootSpec, Engine, Kernel, Machine as _, Owner, Probe};
-use std::{path::Path, sync::Arc, time::Duration};
+use forkyard_vmm::{Accel, BootSpec, Engine, Kernel, Machine as _, Owner, Probe, console};
+use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 /// How long a guest may take until its agent answers; slow hosts are slow.
@@ -171,12 +171,9 @@ impl Host {
             _ = dead => Err(LinkError::Closed),
         };
         if let Err(source) = up {
-            let console = self
-                .folders
-                .sockets(record.id)
-                .join(forkyard_vmm::files::CONSOLE);
+            let said = console::kept(&self.folders.sockets(record.id)).unwrap_or_default();
             return Err(HostError::Boot {
-                console: last_words(&console),
+                console: last_words(&said),
                 source,
             });
         }
@@ -233,9 +230,8 @@ impl Host {
 }
 
 /// The end of what a guest said on its console: as a rule, why it gave up.
-fn last_words(console: &Path) -> String {
-    let text = std::fs::read(console).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
+fn last_words(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
     let lines: Vec<_> = text
         .lines()
         .map(str::trim)

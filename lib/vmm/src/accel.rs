@@ -7,7 +7,8 @@
 mod cache;
 
 use crate::{
-    BootSpec, Engine, Kernel, Limits, Machine, MachineSpec, Owner, Qemu, RunState, VmmError, files,
+    BootSpec, Engine, Kernel, Limits, Machine, MachineSpec, Owner, Qemu, RunState, VmmError,
+    console,
 };
 use forkyard_types::{ByteCount, VmId};
 use serde::{Deserialize, Serialize};
@@ -224,11 +225,14 @@ fn probe_machine(probe: &Probe) -> BootSpec {
 /// Waits until the guest has said its word, or cannot any more.
 async fn watch(machine: &impl Machine, probe: &Probe) -> Verdict {
     const PAUSE: Duration = Duration::from_millis(50);
-    let console = probe.dir.join(files::CONSOLE);
     loop {
         let state = machine.run_state().await;
+        if !matches!(state, Ok(RunState::Running)) {
+            // Its last words may be on their way.
+            tokio::time::sleep(PAUSE).await;
+        }
         // After the state: a guest that says it and switches off has said it.
-        let said = fs::read(&console).unwrap_or_default();
+        let said = console::kept(&probe.dir).unwrap_or_default();
         if String::from_utf8_lossy(&said).contains(&probe.marker) {
             return Verdict::new(Accel::Kvm, "a guest reached user space");
         }

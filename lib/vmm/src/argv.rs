@@ -111,8 +111,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
          -global apic-common.vapic=off \
          -accel {accel} -cpu {cpu} -smp {vcpus} -m {kib}k \
          -chardev socket,id=qmp,fd={qmp},server=on,wait=off -mon chardev=qmp,mode=control \
-         -add-fd fd={console},set=1 \
-         -chardev file,id=console,path=/dev/fdset/1,append=on -serial chardev:console \
+         -chardev socket,id=console,fd={console},server=on,wait=off -serial chardev:console \
          -device virtio-serial-pci,id=serial0,addr=4 \
          -chardev socket,id=agent,fd={agent},server=on,wait=off \
          -device virtserialport,bus=serial0.0,chardev=agent,name={AGENT_PORT} \

@@ -1,6 +1,6 @@
 //! What Forkyard needs of a virtual machine monitor.
 
-use crate::{BootSpec, Exit, MachineRecord, Region, ShellSpec, VmmError};
+use crate::{BootSpec, Console, Exit, MachineRecord, Region, ShellSpec, VmmError};
 use forkyard_sys_host::userfault::Userfault;
 use std::{
     future::Future,
@@ -70,6 +70,9 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Socket of the guest's agent. Listens from the start; one client at a time.
     fn agent_socket(&self) -> &Path;
+
+    /// The guest's serial console.
+    fn console(&self) -> &Console;
 
     /// Stops the vCPUs. No error if they stand still.
     fn stop(&self) -> impl Future<Output = Result<(), VmmError>> + Send;

@@ -4,7 +4,11 @@
 pub const QMP: &str = "qmp.sock";
 /// Where the guest's agent is reached.
 pub const AGENT: &str = "agent.sock";
-/// What the guest wrote on its serial console.
+/// Where the guest's serial console is reached.
+pub const CONSOLE_SOCKET: &str = "console.sock";
+/// The last the guest wrote on it.
 pub const CONSOLE: &str = "console.log";
+/// What it wrote before that.
+pub const CONSOLE_OLDER: &str = "console.log.1";
 /// What QEMU said on its standard output and error.
 pub const LOG: &str = "qemu.log";

@@ -18,6 +18,7 @@
 mod accel;
 mod argv;
 mod cgroup;
+pub mod console;
 mod disk;
 mod engine;
 mod error;
@@ -34,6 +35,7 @@ mod shell;
 mod spec;
 
 pub use accel::{Accel, AccelChoice, Probe, UnknownAccel, Verdict};
+pub use console::Console;
 pub use engine::{Engine, Machine, Overlay, RunState, Shell};
 pub use error::{QmpError, VmmError, VmmErrorKind};
 pub use forkyard_sys_host::userfault::Userfault;

@@ -1,7 +1,7 @@
 //! A QEMU that runs.
 
 use crate::{
-    Exit, Machine, MachineRecord, Overlay, Region, RunState, VmmError,
+    Console, Exit, Machine, MachineRecord, Overlay, Region, RunState, VmmError,
     disk::{self, Disk},
     files,
     link::Link,
@@ -24,6 +24,7 @@ pub struct QemuMachine {
     link: Link,
     remains: Remains,
     agent: PathBuf,
+    console: Console,
     ram: OnceLock<Region>,
     // Both are held for the length of one or two commands; QEMU carries out
     // one command at a time anyway.
@@ -41,6 +42,7 @@ impl QemuMachine {
     ) -> Self {
         Self {
             agent: record.dir.join(files::AGENT),
+            console: Console::attach(&record.dir),
             record,
             link,
             remains,
@@ -89,6 +91,10 @@ impl Machine for QemuMachine {
 
     fn agent_socket(&self) -> &Path {
         &self.agent
+    }
+
+    fn console(&self) -> &Console {
+        &self.console
     }
 
     async fn stop(&self) -> Result<(), VmmError> {

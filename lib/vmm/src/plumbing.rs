@@ -56,7 +56,7 @@ impl Plumbing {
     pub(crate) fn lay(dir: &Path, nic: Option<Nic>) -> Result<Self, VmmError> {
         let qmp = listen(&dir.join(files::QMP))?;
         let agent = listen(&dir.join(files::AGENT))?;
-        let console = append(&dir.join(files::CONSOLE))?;
+        let console = listen(&dir.join(files::CONSOLE_SOCKET))?;
         let log = dir.join(files::LOG);
         let log = [append(&log)?, append(&log)?];
         let (state_out, theirs) = StateFile::create()?;

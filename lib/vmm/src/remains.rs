@@ -38,7 +38,7 @@ impl Remains {
             gone(process.exited()).await?;
         }
         self.cgroup.remove(TO_DIE).await?;
-        for socket in [files::QMP, files::AGENT] {
+        for socket in [files::QMP, files::AGENT, files::CONSOLE_SOCKET] {
             let path = self.dir.join(socket);
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -8,7 +8,7 @@ mod support;
 
 use forkyard_vmm::{
     Accel, AccelChoice, BootSpec, Engine, Kernel, Machine, Probe, QemuMachine, RunState, Shell,
-    files,
+    console,
 };
 use std::{fs, path::PathBuf, time::Duration};
 use support::{Site, slice};
@@ -32,7 +32,7 @@ fn kernel() -> Kernel {
 }
 
 fn console(machine: &QemuMachine) -> String {
-    let log = fs::read(machine.record().dir.join(files::CONSOLE)).expect("log");
+    let log = console::kept(&machine.record().dir).expect("log");
     String::from_utf8_lossy(&log).into_owned()
 }
 
@@ -102,7 +102,7 @@ async fn kvm_is_chosen_only_if_a_guest_reaches_user_space_on_it_and_that_is_reme
         chosen.await.expect("chosen")
     };
     let first = choose(&probe).await;
-    let said = fs::read(probe.dir.join(files::CONSOLE)).unwrap_or_default();
+    let said = console::kept(&probe.dir).unwrap_or_default();
     let reached = String::from_utf8_lossy(&said).contains(MARKER);
     assert_eq!(first.accel == Accel::Kvm, reached, "{first:?}");
     // Were it tried again, this could only fail.
