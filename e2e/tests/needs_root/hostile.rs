@@ -1,6 +1,6 @@
 //! Guests that want too much, and what a QEMU that a guest has taken over could do.
 
-use forkyard_e2e::Host;
+use forkyard_e2e::{Host, eventually};
 use std::{collections::BTreeSet, fs};
 
 #[test]
@@ -63,5 +63,45 @@ fn a_qemu_has_no_rights_no_network_and_a_user_of_its_own() {
         let network = |pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("a network");
         assert_ne!(network(pid), network(daemon), "{}", vm.name);
     }
+    host.end();
+}
+
+#[test]
+fn a_guest_that_never_stops_talking_fills_no_disk_and_waits_for_no_daemon() {
+    let host = Host::with_p([]);
+    let folder = host
+        .folder()
+        .join("run/vms")
+        .join(host.vm("p").id.to_string());
+    let read = |name: &str| fs::read(folder.join(name)).unwrap_or_default();
+    let talk = |kib: u32, last: &str| {
+        let script =
+            format!("head -c {kib}k /dev/zero | tr '\\0' x >/dev/ttyS0; echo {last} >/dev/ttyS0");
+        host.sh("p", &script)
+    };
+    talk(1200, "enough");
+    eventually("its last words", || {
+        read("console.log").ends_with(b"enough\r\n")
+    });
+    let halves = ["console.log.1", "console.log"].map(|name| read(name).len());
+    assert!(
+        halves.iter().all(|half| (1..=512 << 10).contains(half)),
+        "{halves:?}"
+    );
+
+    host.kill_9("forkyardd");
+    talk(1, "and the next daemon hears");
+    eventually("words to the next daemon", || {
+        read("console.log").ends_with(b"and the next daemon hears\r\n")
+    });
+
+    // More than any socket holds, said to nobody: it gets to its end all the same.
+    let script = "sleep 3; head -c 400k /dev/zero >/dev/ttyS0; poweroff -f";
+    host.sh("p", &format!("({script}) </dev/null >/dev/null 2>&1 &"));
+    host.kill_9("forkyardd");
+    eventually("its end", || {
+        host.processes("qemu-system-x86_64").is_empty()
+    });
+    host.wait_stopped("p");
     host.end();
 }
