@@ -3,6 +3,8 @@
 
 #[path = "needs_root/checkpoint.rs"]
 mod checkpoint;
+#[path = "needs_root/copy.rs"]
+mod copy;
 #[path = "needs_root/crash.rs"]
 mod crash;
 #[path = "needs_root/examples.rs"]

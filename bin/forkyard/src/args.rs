@@ -1,5 +1,6 @@
 //! The command line's words.
 
+use crate::commands::copy::End;
 use crate::commands::{token::Token, top::Top};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use forkyard_client::{Place, Trust};
@@ -65,6 +66,12 @@ pub enum Command {
     /// Run a command in a VM, and exit as it does.
     #[command(after_help = "Example: forkyard exec p-3 -- hostname")]
     Exec(Exec),
+    /// Show what a guest says on its serial console: its kernel's words, first of all.
+    #[command(after_help = "Example: forkyard logs p --follow")]
+    Logs(Logs),
+    /// Copy files and folders between here and a VM.
+    #[command(after_help = "Example: forkyard cp input p:/root && forkyard cp p-3:/root/result .")]
+    Cp(Copy),
     /// List the VMs.
     #[command(after_help = "Example: forkyard ps -o json")]
     Ps,
@@ -289,6 +296,27 @@ pub struct Doctor {
     /// Remove what is found.
     #[arg(long)]
     pub repair: bool,
+}
+
+/// `cp`
+#[derive(Debug, ClapArgs)]
+pub struct Copy {
+    /// A path here, or VM:PATH. A folder is copied with all that is in it.
+    #[arg(value_name = "FROM")]
+    pub from: End,
+    /// Likewise. If it is a folder that exists the copy goes into it.
+    #[arg(value_name = "TO")]
+    pub to: End,
+}
+
+/// `logs`
+#[derive(Debug, ClapArgs)]
+pub struct Logs {
+    /// VM: name or id.
+    pub vm: String,
+    /// Go on with what it says from now on, until the VM ends.
+    #[arg(long, short)]
+    pub follow: bool,
 }
 
 /// What `bench` measures.

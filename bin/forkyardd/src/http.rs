@@ -127,6 +127,7 @@ fn common() -> OpenApiRouter<Shared> {
                 .routes(routes!(vms::exec))
                 .layer(DefaultBodyLimit::max(INPUT)),
         )
+        .routes(routes!(vms::logs))
         .routes(routes!(vms::inspect))
         .routes(routes!(vms::stop))
         .routes(routes!(vms::pause))

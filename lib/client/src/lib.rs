@@ -5,12 +5,14 @@
 
 mod error;
 mod exec;
+mod logs;
 mod place;
 
 pub use error::ClientError;
 pub use exec::Events;
 pub use forkyard_tls::Trust;
 pub use forkyard_types::TokenSecret;
+pub use logs::Logs;
 pub use place::{InvalidPlace, PORT, Place};
 
 use bytes::Bytes;

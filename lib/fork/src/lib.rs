@@ -13,6 +13,7 @@ mod bounds;
 mod calls;
 mod checkpoint;
 mod clone;
+mod console;
 mod doctor;
 mod end;
 mod error;
@@ -37,6 +38,7 @@ mod usage;
 mod vm;
 
 pub use bounds::{BoundReached, GuestBounds};
+pub use console::Said;
 pub use error::HostError;
 pub use folders::Folders;
 pub use host::{Host, Options};

@@ -1,8 +1,10 @@
 //! What each command does.
 
 mod bench;
+pub mod copy;
 mod exec;
 mod images;
+mod logs;
 mod mcp;
 pub mod token;
 pub mod top;
@@ -33,6 +35,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Fork(fork) => vms::fork(&client, format, fork).await,
         Command::Checkpoint(checkpoint) => vms::checkpoint(&client, format, checkpoint).await,
         Command::Exec(command) => exec::exec(&client, command).await,
+        Command::Logs(wanted) => logs::logs(&client, format, wanted).await,
+        Command::Cp(wanted) => copy::copy(&client, format, wanted).await,
         Command::Ps => vms::list(&client, format).await,
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,
         Command::Pause(some) => vms::pause(&client, format, some).await,

@@ -4,19 +4,21 @@ use super::{Answer, Input, spawned};
 use crate::reply::Refusal;
 use axum::{
     Json,
-    body::Body,
-    extract::{Path, State},
+    body::{Body, Bytes},
+    extract::{Path, Query, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use forkyard_fork::Host;
+use forkyard_fork::{Host, Said};
 use forkyard_types::{
     CheckpointRequest, ExecEvent, ExecRequest, ForkRequest, ForkResponse, RunRequest, Usage,
     VmInspect, VmView,
 };
-use futures::StreamExt;
-use std::sync::Arc;
+use futures::{StreamExt, stream};
+use serde::Deserialize;
+use std::{convert::Infallible, sync::Arc};
 use tokio_stream::wrappers::ReceiverStream;
+use utoipa::IntoParams;
 
 type Shared = State<Arc<Host>>;
 
@@ -103,6 +105,39 @@ pub async fn exec(
         Body::from_stream(lines),
     )
         .into_response())
+}
+
+/// What to tell of a console.
+#[derive(Debug, Deserialize, IntoParams)]
+pub struct Logs {
+    /// Go on with what the guest says from now on, until its VM ends.
+    #[serde(default)]
+    follow: bool,
+}
+
+/// What a guest has said on its serial console: its kernel, and who else
+/// writes there. The last mebibyte is kept, and nothing of the time when no daemon ran.
+#[utoipa::path(get, path = "/v1/vms/{vm}/logs", tag = "vms", params(("vm" = String, Path, description = "Name or id"), Logs),
+    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream", description = "The bytes as the guest wrote them"), Refusal))]
+pub async fn logs(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Query(wanted): Query<Logs>,
+) -> Result<Response, Refusal> {
+    let body = match host.said(&vm).await? {
+        Said::Running(mut said) if wanted.follow => {
+            let so_far = std::mem::take(&mut said.so_far);
+            let first = stream::once(async { Bytes::from(so_far) });
+            let rest = stream::unfold(said, |mut said| async {
+                let piece = said.next().await?;
+                Some((Bytes::copy_from_slice(&piece), said))
+            });
+            Body::from_stream(first.chain(rest).map(Ok::<_, Infallible>))
+        }
+        Said::Running(said) => Body::from(said.so_far),
+        Said::Ended(said) => Body::from(said),
+    };
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response())
 }
 
 /// Where a VM's bytes are, and what its forks took.

@@ -1,0 +1,79 @@
+//! Files in and out, and what a guest says on its console.
+
+use forkyard_e2e::Host;
+use std::{fs, os::unix::fs::PermissionsExt};
+
+#[test]
+fn files_and_folders_are_copied_in_and_out_whole_or_not_at_all() {
+    let host = Host::with_p([]);
+    let here = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| here.path().join(name).display().to_string();
+    fs::create_dir_all(here.path().join("in/deep")).expect("made");
+    // More than one piece, and not a round number of them.
+    let large: Vec<u8> = (0..9_999_999_u32).map(|n| n.to_le_bytes()[1]).collect();
+    fs::write(here.path().join("in/deep/large"), &large).expect("written");
+    fs::write(here.path().join("in/run"), "#!/bin/sh\necho ran\n").expect("written");
+    fs::set_permissions(
+        here.path().join("in/run"),
+        fs::Permissions::from_mode(0o755),
+    )
+    .expect("set");
+    std::os::unix::fs::symlink("deep/large", here.path().join("in/link")).expect("linked");
+
+    host.ok(["cp", &path("in"), "p:/m/there"]);
+    assert_eq!(
+        host.sh("p", "/m/there/run; readlink /m/there/link"),
+        "ran\ndeep/large"
+    );
+    host.fork("p", 1);
+    host.ok(["cp", "p-1:/m/there", &path("out")]);
+    assert_eq!(
+        fs::read(here.path().join("out/link")).expect("there"),
+        large
+    );
+    let mode = fs::metadata(here.path().join("out/run"))
+        .expect("there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o755);
+    // Into a folder that exists, and a file over a file.
+    host.ok(["cp", &path("in/run"), "p:/m"]);
+    host.ok(["cp", &path("in/run"), "p:/m/there/run"]);
+    host.ok(["cp", "p:/m/run", &path("out")]);
+    assert_eq!(host.sh("p", "/m/run"), "ran");
+
+    for (words, why) in [
+        (["cp", "p:/nowhere/x", &path("x")], "nowhere"),
+        (["cp", &path("in"), "p:/nowhere/x"], "nowhere"),
+        (["cp", &path("nothing"), "p:/m"], "cannot read"),
+        (["cp", &path("in"), &path("x")], "VM:PATH"),
+    ] {
+        let told = host.fails(words);
+        assert!(told.contains(why), "{told}");
+    }
+    let left = || fs::read_dir(here.path()).expect("there").count();
+    assert_eq!(left(), 2, "nothing half done is left here");
+    assert_eq!(host.sh("p", "ls -A /m | sort | xargs"), "run there");
+    host.end();
+}
+
+#[test]
+fn what_a_guest_says_on_its_console_is_kept_and_can_be_followed() {
+    let host = Host::with_p([]);
+    host.sh("p", "echo the first word >/dev/console");
+    let following = host.start(["logs", "p", "--follow"], "");
+    while !host.ok(["logs", "p"]).contains("the first word") {}
+    host.sh("p", "echo the last word >/dev/console");
+    host.ok(["stop", "p"]);
+    let heard = following.wait().exited(0).text();
+    assert!(
+        heard.contains("the first word") && heard.contains("the last word"),
+        "{heard}"
+    );
+    let kept = host.ok(["logs", "p"]);
+    assert!(
+        kept.contains("the last word"),
+        "a stopped VM's words are still there"
+    );
+    host.end();
+}

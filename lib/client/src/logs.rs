@@ -1,0 +1,31 @@
+//! What a guest says on its console, as it comes.
+
+use crate::{Client, ClientError};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::{Method, body::Incoming};
+
+/// A console that is listened to.
+#[derive(Debug)]
+pub struct Logs(Incoming);
+
+impl Client {
+    /// What a VM's guest has said, and with `follow` what it says until it ends.
+    pub async fn logs(&self, vm: &str, follow: bool) -> Result<Logs, ClientError> {
+        let path = format!("/v1/vms/{vm}/logs?follow={follow}");
+        let answer = self.open(Method::GET, &path, Bytes::new()).await?;
+        Ok(Logs(answer.into_body()))
+    }
+}
+
+impl Logs {
+    /// The next bytes; none at the end. Cancel-safe.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        while let Some(frame) = self.0.frame().await {
+            if let Ok(piece) = frame?.into_data() {
+                return Ok(Some(piece));
+            }
+        }
+        Ok(None)
+    }
+}

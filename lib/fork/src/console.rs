@@ -1,0 +1,33 @@
+//! What a VM's guest says on its serial console. It needs nothing of the guest,
+//! not even the agent.
+
+use crate::{Host, HostError, blocking::blocking};
+use forkyard_vmm::{
+    Machine as _,
+    console::{self, Following},
+};
+
+/// What a guest has said on its console, 1 MiB at most.
+#[derive(Debug)]
+pub enum Said {
+    /// And may go on to say.
+    Running(Following),
+    /// Before its VM ended.
+    Ended(Vec<u8>),
+}
+
+impl Host {
+    /// What a VM's guest has said, and says from now on if it runs.
+    /// Cancel-safe.
+    pub async fn said(&self, vm: &str) -> Result<Said, HostError> {
+        let vm = self.vm(vm)?;
+        match vm.body() {
+            Ok(body) => Ok(Said::Running(body.machine.console().follow().await?)),
+            Err(_) => {
+                let dir = self.folders.sockets(vm.id);
+                let kept = blocking(move || Ok::<_, HostError>(console::kept(&dir)?));
+                Ok(Said::Ended(kept.await?))
+            }
+        }
+    }
+}
