@@ -114,6 +114,8 @@ pub(crate) struct Bucket {
     /// Negative: what was sent on credit.
     bytes: f64,
     at: Instant,
+    /// Whether what might have been sent was not, since that was last asked.
+    unused: bool,
 }
 
 /// What may be sent at once after a pause.
@@ -126,6 +128,7 @@ impl Bucket {
         Self {
             bytes: LEAST_BURST,
             at: now,
+            unused: true,
         }
     }
 
@@ -135,7 +138,9 @@ impl Bucket {
         self.at = self.at.max(now);
         let rate = rate.0.max(1) as f64;
         let most = (rate * BURST.as_secs_f64()).max(LEAST_BURST);
-        self.bytes = (self.bytes + rate * passed.as_secs_f64()).min(most);
+        let filled = self.bytes + rate * passed.as_secs_f64();
+        self.unused |= filled > most;
+        self.bytes = filled.min(most);
         if self.bytes > 0.0 {
             return None;
         }
@@ -145,6 +150,13 @@ impl Bucket {
 
     pub fn spend(&mut self, bytes: usize) {
         self.bytes -= bytes as f64;
+    }
+
+    /// Whether more might have been sent since this was last asked: then it was
+    /// not the rate that held the sender back, but having nothing to send, or
+    /// no processor to send it with.
+    pub fn take_unused(&mut self) -> bool {
+        std::mem::take(&mut self.unused)
     }
 }
 

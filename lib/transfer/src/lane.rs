@@ -211,7 +211,11 @@ impl Lane {
 
     /// When it may send: now, or later.
     pub fn ready(&mut self, now: Instant) -> Option<Instant> {
-        self.bucket.ready(self.law.rate(now), now)
+        let ready = self.bucket.ready(self.law.rate(now), now);
+        if self.bucket.take_unused() {
+            self.dry = now;
+        }
+        ready
     }
 
     /// Its rate.

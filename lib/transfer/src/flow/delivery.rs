@@ -108,22 +108,25 @@ impl DeliveryLaw {
             // What still arrives is what the link carries.
             let left = (rate as f64 * RETREAT).max(round.best as f64 * RETREAT);
             self.ceiling = Some(left);
-            self.phase = Phase::Steady { at: 1 };
         } else if round.sent >= ENOUGH {
             let relaxed = self.ceiling.map(|ceiling| ceiling * RECOVERY);
             self.ceiling = relaxed.filter(|ceiling| *ceiling < self.best() as f64 * 1.5);
         }
         // A round that ran dry says nothing about the link, unless that it can
-        // carry more than we knew.
-        let known = round.backlog == Backlog::Enough || round.best > self.best();
-        if !known {
+        // carry more than we knew; and nothing about whether it is full.
+        let dry = round.backlog == Backlog::RanDry;
+        if dry && round.best <= self.best() {
             return;
         }
         self.best.push_back(round.best);
         if self.best.len() > MEMORY {
             self.best.pop_front();
         }
+        if dry {
+            return;
+        }
         self.phase = match self.phase {
+            Phase::Startup { .. } if congested => Phase::Steady { at: 1 },
             Phase::Startup { before, .. } if round.best as f64 > before as f64 * STILL_GROWING => {
                 Phase::Startup {
                     flat: 0,
@@ -237,6 +240,23 @@ mod tests {
         assert!(after < before * 8 / 10, "{after} of {before}");
         let again = arrives(&mut law, 100 * MIB, 0.0, then);
         assert!(again > 80 * MIB, "{again}");
+    }
+
+    #[test]
+    fn one_page_at_a_time_is_never_held_back() {
+        let now = Instant::now();
+        let mut law = DeliveryLaw::new(Bounds::default(), now);
+        for i in 0..100 {
+            let feedback = Feedback {
+                mean: Rate(10_000 + i * 1000),
+                sent: 3,
+                lost: 0,
+                backlog: Backlog::RanDry,
+                round_trip: Duration::ZERO,
+            };
+            law.report(feedback, now + Duration::from_millis(i * 30));
+        }
+        assert!(law.rate(now) >= Bounds::default().start);
     }
 
     #[test]

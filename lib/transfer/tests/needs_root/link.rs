@@ -193,7 +193,8 @@ impl Switch {
         let known = self.learned.get(&to).copied();
         for out in 0..self.taps.len() {
             let meant = known.is_none_or(|known| known == out) && out != port;
-            let reaches = !network.cut.contains(&out) && !(group && network.deaf.contains(&out));
+            let deaf = group && network.deaf.contains(&out);
+            let reaches = !(deaf || network.cut.contains(&out));
             if !meant || !reaches || self.chance(network.loss) {
                 continue;
             }

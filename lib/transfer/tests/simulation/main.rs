@@ -7,7 +7,7 @@ mod world;
 
 use forkyard_transfer::{Complete, Push, Run, flow};
 use forkyard_types::{PageCount, PageNo};
-use plot::{Ending, Job, Outcome, Plot, Rng};
+use plot::{Ending, Job, Outcome, Plot, Rng, is_zero};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use world::{PATIENCE, World};
@@ -70,7 +70,7 @@ fn draw(seed: u64, rng: &mut Rng) -> Plot {
     if rng.chance(20.0) {
         plot.gone = (0..3).map(|_| PageNo(rng.below(pages))).collect();
         // Zero pages are never gone.
-        plot.gone.retain(|page| page.0 / 4 % 5 != 0);
+        plot.gone.retain(|page| !is_zero(*page));
     }
     if rng.chance(30.0) {
         plot.law = flow::Law::Paper(flow::Bounds::default());

@@ -149,6 +149,11 @@ pub struct Outcome {
     pub wanting: Vec<BTreeSet<PageNo>>,
 }
 
+/// Whether a page of the image of any run is zero: a fifth is, four in a row.
+pub fn is_zero(page: PageNo) -> bool {
+    (page.0 / 4).is_multiple_of(5)
+}
+
 /// The page `page` of the image of a run: a fifth is zero, the rest packs well
 /// or not at all.
 pub fn content(seed: u64, page: PageNo) -> Page {
@@ -167,7 +172,7 @@ pub fn content(seed: u64, page: PageNo) -> Page {
             }
         }
     }
-    bytes[0] |= u8::from(page.0 / 4 % 5 != 0);
+    bytes[0] |= u8::from(!is_zero(page));
     bytes
 }
 
@@ -184,7 +189,7 @@ impl PageSource for Pages {
         if self.gone.contains(&page) {
             return Content::Gone;
         }
-        if page.0 / 4 % 5 == 0 {
+        if is_zero(page) {
             return Content::Zero(PageCount((4 - page.0 % 4).min(self.size.0 - page.0)));
         }
         *out = content(self.seed, page);

@@ -1,7 +1,7 @@
 //! A server, its clients and a network between them, in virtual time: each run
 //! follows from its seed alone.
 
-use crate::plot::{Check, Ending, Job, Network, Outcome, Pages, Plot, Rng};
+use crate::plot::{Check, Ending, Job, Network, Outcome, Pages, Plot, Rng, is_zero};
 use forkyard_transfer::{
     ClientId, Complete, CookieSecret, EndGame, Epoch, Event, FamilyKey, ImageKey, Receiver,
     Receiving, Sender, Sent, Serving, Step, To, Turn, Urgency,
@@ -210,7 +210,9 @@ impl World {
 
     fn start_server(&mut self) {
         let plot = &self.plot;
-        let zero = (0..plot.pages.0).filter(|page| page / 4 % 5 == 0).count() as u64;
+        let zero = (0..plot.pages.0)
+            .filter(|page| is_zero(PageNo(*page)))
+            .count() as u64;
         let serving = Serving {
             key: self.key.clone(),
             epoch: Epoch(self.rng.next()),
