@@ -1,8 +1,8 @@
 //! Which images there are, who uses them, and who waits for them.
 //!
 //! ```text
-//! Promised --publish--> Ready
-//!     |  '--fail------> Failed
+//! Promised --publish--> Ready <--arrived-- Arriving
+//!     |  '--fail------> Failed <--fail-------'
 //! (any) --retire--> nameless --last file closed--> forgotten
 //! ```
 //!
@@ -52,6 +52,8 @@ pub(crate) enum Verdict<W> {
     Serve(Image, W),
     /// It is kept until the image is published or fails.
     Kept,
+    /// It is on its way from another host: whoever fetches it answers.
+    Arriving(W),
     /// There is nothing to read: answer with an error.
     Refuse(W),
 }
@@ -100,6 +102,33 @@ impl<W> Catalog<W> {
         Ok(self.insert(Entry::new(image, pages, State::Promised { waiting })))
     }
 
+    /// An image of so many pages comes from another host, page by page.
+    pub fn arrive(&mut self, image: ImageId, pages: PageCount) -> Result<Node, Refusal> {
+        if self.names.contains_key(&image) {
+            return Err(Refusal::AlreadyExists { image });
+        }
+        Ok(self.insert(Entry::new(image, pages, State::Arriving)))
+    }
+
+    /// All of an image has come: `layer` is a whole one, with nothing below.
+    /// Answers whether it is still wanted.
+    pub fn arrived(&mut self, node: Node, layer: Layer, now: Instant) -> Result<bool, Refusal> {
+        let image = Image::new(Arc::new(layer), None).map_err(|error| bad_layer(&error))?;
+        match self.entries.get_mut(&node) {
+            Some(entry) if matches!(entry.state, State::Arriving) => {
+                entry.state = State::Ready(Box::new(Ready {
+                    parent: None,
+                    published: image.own_pages(),
+                    fingerprint: Fingerprint::of(&image),
+                    since: now,
+                    image,
+                }));
+                Ok(true)
+            }
+            Some(_) | None => Ok(false),
+        }
+    }
+
     fn insert(&mut self, entry: Entry<W>) -> Node {
         let node = Node(self.next);
         self.next += 1;
@@ -122,7 +151,9 @@ impl<W> Catalog<W> {
                     got: pages,
                 });
             }
-            Some((State::Ready(_), _)) => return Err(Refusal::AlreadyExists { image: id }),
+            Some((State::Ready(_) | State::Arriving, _)) => {
+                return Err(Refusal::AlreadyExists { image: id });
+            }
             Some((State::Failed, _)) => return Err(Refusal::HasFailed { image: id }),
         }
         let parent = lineage
@@ -184,6 +215,15 @@ impl<W> Catalog<W> {
         inside.filter_map(|run| run.within(size)).collect()
     }
 
+    /// An image that other hosts are to get, and what they will want first.
+    pub fn offered(&self, image: ImageId) -> Result<(Image, Vec<Run>), Refusal> {
+        let node = self.names.get(&image);
+        let entry = node.and_then(|node| self.entries.get(node));
+        let entry = entry.ok_or(Refusal::UnknownImage { image })?;
+        let ready = entry.ready().ok_or(Refusal::NotReady { image })?;
+        Ok((ready.image.clone(), entry.working_set()))
+    }
+
     fn ready(&self, parent: ImageId) -> Result<&Image, Refusal> {
         let entry = self
             .names
@@ -191,7 +231,9 @@ impl<W> Catalog<W> {
             .and_then(|node| self.entries.get(node));
         match entry.map(|entry| &entry.state) {
             Some(State::Ready(ready)) => Ok(&ready.image),
-            Some(State::Promised { .. } | State::Failed) => Err(Refusal::ParentNotReady { parent }),
+            Some(State::Promised { .. } | State::Arriving | State::Failed) => {
+                Err(Refusal::ParentNotReady { parent })
+            }
             None => Err(Refusal::ParentUnknown { parent }),
         }
     }
@@ -201,7 +243,7 @@ impl<W> Catalog<W> {
         let entry = self.named_mut(image)?;
         match std::mem::replace(&mut entry.state, State::Failed) {
             State::Promised { waiting } => Ok(waiting),
-            State::Failed => Ok(Vec::new()),
+            State::Arriving | State::Failed => Ok(Vec::new()),
             ready @ State::Ready(_) => {
                 entry.state = ready;
                 Err(Refusal::AlreadyExists { image })
@@ -222,7 +264,7 @@ impl<W> Catalog<W> {
         entry.named = Named::Retired;
         let waiting = match &mut entry.state {
             State::Promised { waiting } => std::mem::take(waiting),
-            State::Ready(_) | State::Failed => Vec::new(),
+            State::Ready(_) | State::Arriving | State::Failed => Vec::new(),
         };
         if matches!(entry.state, State::Promised { .. }) {
             entry.state = State::Failed;
@@ -288,6 +330,7 @@ impl<W> Catalog<W> {
                 waiting.push(read);
                 Verdict::Kept
             }
+            Some(State::Arriving) => Verdict::Arriving(read),
             Some(State::Failed) | None => Verdict::Refuse(read),
         }
     }
@@ -378,7 +421,8 @@ impl<W> Catalog<W> {
                 ready.image = new;
                 true
             }
-            Some(State::Ready(_) | State::Promised { .. } | State::Failed) | None => false,
+            Some(State::Ready(_) | State::Promised { .. } | State::Arriving | State::Failed)
+            | None => false,
         }
     }
 

@@ -1,10 +1,13 @@
 //! The pager as a daemon sees it.
 
-use crate::protocol::{Answer, Hello, Request, VERSION, receive, send};
-use crate::{PagerError, Refusal, Shutdown};
+use crate::protocol::{
+    Answer, Fetching, Hello, Offering, PeerKey, Request, VERSION, receive, send,
+};
+use crate::{Arrival, PagerError, Refusal, Shutdown};
 use forkyard_image::Lineage;
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -73,7 +76,9 @@ impl PagerClient {
     pub fn stats(&self, image: ImageId) -> Result<ImageUse, PagerError> {
         match self.call(&Request::Stats { image }, None)? {
             Answer::Stats(usage) => Ok(usage),
-            Answer::Done | Answer::List(_) => Err(PagerError::Answer),
+            Answer::Done | Answer::List(_) | Answer::Listening(_) | Answer::Arrival(_) => {
+                Err(PagerError::Answer)
+            }
         }
     }
 
@@ -81,7 +86,50 @@ impl PagerClient {
     pub fn list(&self) -> Result<Vec<ImageView>, PagerError> {
         match self.call(&Request::List, None)? {
             Answer::List(images) => Ok(images),
-            Answer::Done | Answer::Stats(_) => Err(PagerError::Answer),
+            Answer::Done | Answer::Stats(_) | Answer::Listening(_) | Answer::Arrival(_) => {
+                Err(PagerError::Answer)
+            }
+        }
+    }
+
+    /// Listens to other hosts at `at`; answers where. Once in the life of a pager.
+    pub fn listen(&self, at: SocketAddr) -> Result<SocketAddr, PagerError> {
+        match self.call(&Request::Listen { at }, None)? {
+            Answer::Listening(at) => Ok(at),
+            Answer::Done | Answer::Stats(_) | Answer::List(_) | Answer::Arrival(_) => {
+                Err(PagerError::Answer)
+            }
+        }
+    }
+
+    /// Serves an image, which must be all here, to other hosts until it is withdrawn.
+    pub fn offer(&self, image: ImageId, offering: Offering) -> Result<(), PagerError> {
+        self.done(&Request::Offer { image, offering }, None)
+    }
+
+    /// Serves it to them no more: what they lack then is lost to them.
+    pub fn withdraw(&self, image: ImageId, key: PeerKey) -> Result<(), PagerError> {
+        self.done(&Request::Withdraw { image, key }, None)
+    }
+
+    /// An image comes from another host: its file exists from now on. Reads wait for
+    /// the pages they need, and fail if these cannot come any more.
+    pub fn fetch(&self, image: ImageId, fetching: Fetching) -> Result<(), PagerError> {
+        self.done(&Request::Fetch { image, fetching }, None)
+    }
+
+    /// Has all of an image come, so that it does not depend on the other host.
+    pub fn settle(&self, image: ImageId) -> Result<(), PagerError> {
+        self.done(&Request::Settle { image }, None)
+    }
+
+    /// How much of an image has come.
+    pub fn arrival(&self, image: ImageId) -> Result<Arrival, PagerError> {
+        match self.call(&Request::Arrival { image }, None)? {
+            Answer::Arrival(arrival) => Ok(arrival),
+            Answer::Done | Answer::Stats(_) | Answer::List(_) | Answer::Listening(_) => {
+                Err(PagerError::Answer)
+            }
         }
     }
 
@@ -120,7 +168,9 @@ impl PagerClient {
     fn done(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<(), PagerError> {
         match self.call(request, file)? {
             Answer::Done => Ok(()),
-            Answer::Stats(_) | Answer::List(_) => Err(PagerError::Answer),
+            Answer::Stats(_) | Answer::List(_) | Answer::Listening(_) | Answer::Arrival(_) => {
+                Err(PagerError::Answer)
+            }
         }
     }
 

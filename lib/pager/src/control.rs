@@ -8,6 +8,7 @@ use crate::pager::Ender;
 use crate::protocol::{Answer, Hello, Request, VERSION, receive, send};
 use crate::{Refusal, StartError};
 use forkyard_image::{Layer, Lineage};
+use forkyard_transfer::Complete;
 use nix::sys::socket::{Shutdown, getsockopt, shutdown, sockopt::PeerCredentials};
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
@@ -210,6 +211,19 @@ fn perform(pager: &Ender, request: Request, file: Option<OwnedFd>) -> Result<Ans
         Request::Retire { image } => service.retire(image).map(|()| Answer::Done),
         Request::Stats { image } => service.catalog().usage(image).map(Answer::Stats),
         Request::List => Ok(Answer::List(service.catalog().views())),
+        Request::Listen { at } => service.listen(at).map(Answer::Listening),
+        Request::Offer { image, offering } => {
+            service.offer(image, &offering).map(|()| Answer::Done)
+        }
+        Request::Withdraw { image, key } => {
+            service.withdraw(image, key);
+            Ok(Answer::Done)
+        }
+        Request::Fetch { image, fetching } => {
+            service.fetch(image, &fetching).map(|()| Answer::Done)
+        }
+        Request::Settle { image } => service.settle(image, Complete::Yes).map(|()| Answer::Done),
+        Request::Arrival { image } => service.arrival(image).map(Answer::Arrival),
         Request::Replace { program } => pager.replace(program).map(|()| Answer::Done),
         Request::Shutdown(how) => pager.shutdown(how).map(|()| Answer::Done),
     }

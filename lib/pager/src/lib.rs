@@ -17,6 +17,8 @@
 //!   over it, and not longer.
 //! - **The pager outlives its clients**: which images exist does not depend on
 //!   any connection.
+//! - **An image on its way from another host is read like any other**: reads wait
+//!   for the pages they need, and fail when these cannot come any more.
 //! - **VMs outlive the pager**: when it dies, or makes way for another version,
 //!   its [keeper](keep) starts another that goes on with all it served.
 //!
@@ -39,6 +41,7 @@ mod kin;
 mod ledger;
 mod mount;
 mod pager;
+mod peers;
 mod protocol;
 mod pusher;
 mod service;
@@ -54,7 +57,8 @@ pub use filesystem::READ_AHEAD;
 pub use keeper::{Programs, Role, keep, other_half};
 pub use ledger::InheritError;
 pub use pager::{Ender, Pager, Setup};
-pub use protocol::{Refusal, Shutdown};
+pub use peers::Arrival;
+pub use protocol::{Fetching, Offering, PeerKey, Refusal, Shutdown};
 pub use service::{Care, Prefetch};
 
 use forkyard_types::ImageId;

@@ -5,12 +5,15 @@
 //! needs it. Both sides first say [`Hello`], then the client asks and the
 //! pager answers, one at a time.
 
+use crate::peers::Arrival;
 use forkyard_image::Lineage;
 use forkyard_sys_host::fdpass;
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::io::{self, ErrorKind, Read};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -65,6 +68,33 @@ pub(crate) enum Request {
         image: ImageId,
     },
     List,
+    /// Other hosts are listened to from now on.
+    Listen {
+        at: SocketAddr,
+    },
+    /// Other hosts get an image from now on.
+    Offer {
+        image: ImageId,
+        offering: Offering,
+    },
+    /// They do not any more.
+    Withdraw {
+        image: ImageId,
+        key: PeerKey,
+    },
+    /// An image comes from another host.
+    Fetch {
+        image: ImageId,
+        fetching: Fetching,
+    },
+    /// All of it is to come.
+    Settle {
+        image: ImageId,
+    },
+    /// How much of it has come.
+    Arrival {
+        image: ImageId,
+    },
     /// The pager is to end, and one of this program to take over.
     Replace {
         program: PathBuf,
@@ -85,9 +115,12 @@ impl Request {
     /// Whether this refusal is what a request gets that was carried out before.
     pub fn has_had_effect(&self, refusal: &Refusal) -> bool {
         match (self, refusal) {
-            (Self::Promise { image, .. } | Self::Publish { image, .. }, refusal) => {
-                *refusal == Refusal::AlreadyExists { image: *image }
-            }
+            (
+                Self::Promise { image, .. }
+                | Self::Publish { image, .. }
+                | Self::Fetch { image, .. },
+                refusal,
+            ) => *refusal == Refusal::AlreadyExists { image: *image },
             (Self::Retire { image }, refusal) => {
                 *refusal == Refusal::UnknownImage { image: *image }
             }
@@ -96,6 +129,11 @@ impl Request {
                 | Self::Fail { .. }
                 | Self::Stats { .. }
                 | Self::List
+                | Self::Listen { .. }
+                | Self::Offer { .. }
+                | Self::Withdraw { .. }
+                | Self::Settle { .. }
+                | Self::Arrival { .. }
                 | Self::Replace { .. }
                 | Self::Shutdown(_),
                 _,
@@ -111,6 +149,45 @@ pub(crate) enum Answer {
     Done,
     Stats(ImageUse),
     List(Vec<ImageView>),
+    Listening(SocketAddr),
+    Arrival(Arrival),
+}
+
+/// The secret of a family, with which its hosts give each other pages.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PeerKey(pub [u8; 32]);
+
+impl fmt::Debug for PeerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PeerKey(…)")
+    }
+}
+
+/// How an image is served to other hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offering {
+    /// Its family's.
+    pub key: PeerKey,
+    /// Port of the group that all hosts listen to; `None`: each is served alone.
+    pub group: Option<u16>,
+    /// Hosts that will want it: they are pushed the working set when all are there.
+    pub hosts: usize,
+}
+
+/// From where an image comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetching {
+    /// Its size.
+    pub pages: PageCount,
+    /// Its family's.
+    pub key: PeerKey,
+    /// Where the pager that has it listens.
+    pub server: SocketAddr,
+    /// Our address on the way there.
+    pub local: IpAddr,
+    /// Whether all of it is to come, in the background.
+    pub settle: bool,
 }
 
 /// When a pager should end.
@@ -180,6 +257,18 @@ pub enum Refusal {
         /// What is wrong, causes joined by a colon.
         why: String,
     },
+    /// The image is only promised, still on its way, or failed.
+    #[error("image {image} is not all here")]
+    NotReady {
+        /// That image.
+        image: ImageId,
+    },
+    /// Other hosts are listened to at another address.
+    #[error("pager listens to other hosts already")]
+    ListensAlready,
+    /// Other hosts cannot reach this pager.
+    #[error("pager does not listen to other hosts")]
+    ListensNot,
     /// A layer was to come with the request and did not.
     #[error("no file came with the request")]
     MissingFile,

@@ -10,6 +10,7 @@ use crate::Refusal;
 use crate::catalog::{Catalog, Node, Published, Push, Readable, Verdict};
 use crate::journal::Answered;
 use crate::ledger::Ledger;
+use crate::peers::{self, Peers};
 use crate::touched::Run;
 use crate::{pusher, tidier};
 use forkyard_image::{Image, Layer};
@@ -81,6 +82,8 @@ pub(crate) struct Service {
     ledger: Option<Ledger>,
     /// What whoever was here before us had carried out.
     answered: Answered,
+    /// Other hosts.
+    peers: Peers,
     /// Set once the file system is mounted.
     kernel: OnceLock<Notifier>,
 }
@@ -96,6 +99,7 @@ impl Service {
         let (due, arrived) = channel::<Due>();
         let (pushes, pushed) = channel();
         let (nudges, nudged) = channel();
+        let (peers, heard) = Peers::new();
         let (catalog, kernel) = (Mutex::new(past.catalog), OnceLock::new());
         let service = Arc::new(Self {
             catalog,
@@ -105,6 +109,7 @@ impl Service {
             prefetch: care.prefetch,
             ledger: past.ledger,
             answered: past.answered,
+            peers,
             kernel,
         });
         // Not an `Arc`: the threads must not keep alive what they end with.
@@ -121,6 +126,7 @@ impl Service {
             })?;
         pusher::start(Arc::downgrade(&service), pushed)?;
         tidier::start(Arc::downgrade(&service), nudged, care.cold_after)?;
+        peers::start(Arc::downgrade(&service), heard)?;
         Ok(service)
     }
 
@@ -161,7 +167,7 @@ impl Service {
     }
 
     /// Notes how an image is now, under the lock under which it became so.
-    fn note(&self, catalog: &Catalog<PendingRead>, node: Node, request: Option<RequestId>) {
+    pub fn note(&self, catalog: &Catalog<PendingRead>, node: Node, request: Option<RequestId>) {
         if let Some(ledger) = &self.ledger {
             ledger.note(catalog, node, request.map(|request| request.0 & !RESENT));
         }
@@ -219,7 +225,31 @@ impl Service {
         match verdict {
             Verdict::Serve(image, read) => self.serve(node, &image, read),
             Verdict::Kept => {}
+            Verdict::Arriving(read) => self.read_arriving(node, read),
             Verdict::Refuse(read) => read.reply.error(Errno::EIO),
+        }
+    }
+
+    /// As [`read`](Self::read), of an image that was on its way and is not now.
+    pub fn read_again(&self, node: Node, read: PendingRead) {
+        let verdict = self.catalog().read(node, read);
+        match verdict {
+            Verdict::Serve(image, read) => self.serve(node, &image, read),
+            Verdict::Kept => {}
+            Verdict::Arriving(read) | Verdict::Refuse(read) => read.reply.error(Errno::EIO),
+        }
+    }
+
+    /// Other hosts, and what they and we have of each other.
+    pub fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    /// What comes of an image that nobody has any more is not needed.
+    fn stop_fetching(&self, node: Node) {
+        let gone = self.catalog().size(node).is_none();
+        if gone {
+            self.peers.forget(node);
         }
     }
 
@@ -228,7 +258,7 @@ impl Service {
             return read.reply.data(&[]);
         };
         BUFFER.with_borrow_mut(|buffer| {
-            let whole = span.pages * PAGE_SIZE;
+            let whole = span.length();
             if buffer.len() < whole {
                 buffer.resize(whole, 0);
             }
@@ -237,7 +267,7 @@ impl Service {
                     // Before the answer, so that whoever has it finds it counted.
                     let push = self.catalog().served(node, span.run(), Instant::now());
                     self.push(push);
-                    read.reply.data(&buffer[span.skip..span.skip + span.bytes]);
+                    read.reply.data(span.wanted(buffer));
                 }
                 Err(error) => {
                     let (image, page) = (image.lineage().image, span.first);
@@ -275,10 +305,12 @@ impl Service {
     pub fn fail(&self, image: ImageId, reason: &str) -> Result<(), Refusal> {
         let mut catalog = self.catalog();
         let waiting = catalog.fail(image)?;
-        if let Some((node, _)) = catalog.find(image) {
+        let node = catalog.find(image).map(|(node, _)| node);
+        if let Some(node) = node {
             self.note(&catalog, node, None);
         }
         drop(catalog);
+        node.into_iter().for_each(|node| self.peers.forget(node));
         tracing::warn!(%image, reason, waiting = waiting.len(), "image failed");
         waiting
             .into_iter()
@@ -293,6 +325,7 @@ impl Service {
             catalog.close(node);
             self.note(&catalog, node, Some(request));
         }
+        self.stop_fetching(node);
         self.nudge();
     }
 
@@ -305,6 +338,7 @@ impl Service {
         waiting
             .into_iter()
             .for_each(|read| read.reply.error(Errno::EIO));
+        self.stop_fetching(node);
         self.nudge();
         let name = image.to_string();
         if let Some(kernel) = self.kernel.get()
@@ -319,15 +353,25 @@ impl Service {
 
 /// The whole pages a read touches, and the part of them it wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
-    first: PageNo,
+pub(crate) struct Span {
+    pub first: PageNo,
     pages: usize,
     skip: usize,
     bytes: usize,
 }
 
 impl Span {
-    fn run(self) -> Run {
+    /// Bytes of the whole pages.
+    pub fn length(self) -> usize {
+        self.pages * PAGE_SIZE
+    }
+
+    /// Of these, the part that is wanted.
+    pub fn wanted(self, whole: &[u8]) -> &[u8] {
+        &whole[self.skip..self.skip + self.bytes]
+    }
+
+    pub fn run(self) -> Run {
         Run {
             first: self.first,
             pages: PageCount(self.pages as u64),
@@ -335,7 +379,7 @@ impl Span {
     }
 
     /// Cut off at the end of an image of `size`; `None` if nothing is left.
-    fn of(offset: ByteOff, bytes: u32, size: PageCount) -> Option<Self> {
+    pub fn of(offset: ByteOff, bytes: u32, size: PageCount) -> Option<Self> {
         let end = size.bytes()?.0.min(offset.0.checked_add(u64::from(bytes))?);
         let bytes = usize::try_from(end.checked_sub(offset.0)?)
             .ok()

@@ -6,6 +6,8 @@ mod harness;
 #[path = "../../capture/tests/puppet/mod.rs"]
 mod puppet;
 
+#[path = "needs_root/arriving.rs"]
+mod arriving;
 #[path = "needs_root/lifecycle.rs"]
 mod lifecycle;
 #[path = "needs_root/prefetch.rs"]

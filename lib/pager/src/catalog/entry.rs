@@ -26,7 +26,11 @@ pub(super) enum Named {
 
 #[derive(Debug)]
 pub(super) enum State<W> {
-    Promised { waiting: Vec<W> },
+    Promised {
+        waiting: Vec<W>,
+    },
+    /// Its pages come from another host; whoever reads it waits there.
+    Arriving,
     Ready(Box<Ready>),
     Failed,
 }
@@ -71,7 +75,7 @@ impl<W> Entry<W> {
     pub fn ready(&self) -> Option<&Ready> {
         match &self.state {
             State::Ready(ready) => Some(ready),
-            State::Promised { .. } | State::Failed => None,
+            State::Promised { .. } | State::Arriving | State::Failed => None,
         }
     }
 

@@ -52,7 +52,8 @@ impl<W> Catalog<W> {
         let entry = self.entries.get(&node)?;
         let state = match &entry.state {
             State::Promised { .. } => KeptState::Promised,
-            State::Failed => KeptState::Failed,
+            // What has come of it is lost with us: who reads it later must not wait.
+            State::Arriving | State::Failed => KeptState::Failed,
             State::Ready(ready) => KeptState::Ready {
                 parent: ready.parent,
                 published: ready.published,

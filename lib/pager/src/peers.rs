@@ -1,0 +1,365 @@
+//! Images that go to other hosts, and those that come from them.
+//!
+//! ```text
+//! offer: Image --> Server ==network==> Client --> Arrivals --all there--> Layer
+//!                                        ^            |
+//!                                        '-- asks <-- reads of the kernel
+//! ```
+//!
+//! An image on its way can be read at once: a read that needs pages which are not
+//! here asks for them and is answered when they are; all clones on this host
+//! share what has come. When everything has come it is an image like any other.
+//! If the other host is lost before, reads of what is missing fail, reads of
+//! what is here do not, and nobody waits.
+
+mod arrivals;
+mod offered;
+
+pub(crate) use arrivals::{Arrivals, Reader};
+
+use crate::Refusal;
+use crate::catalog::Node;
+use crate::protocol::{Fetching, Offering, PeerKey};
+use crate::service::{PendingRead, Service, Span};
+use crate::touched::Run;
+use forkyard_transfer::driver::{Client, Fetch, Offer, Server};
+use forkyard_transfer::{Complete, FamilyKey, Push, Urgency, flow};
+use forkyard_types::{ImageId, PageCount, PageNo};
+use fuser::Errno;
+use offered::Offered;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest packet: fits into Ethernet's 1500 bytes, and into a tunnel there.
+const DATAGRAM: usize = 1400;
+/// How long another host may be silent.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pages asked for in advance at a time: 2 MiB.
+const AHEAD: usize = 512;
+/// How long the first host waits for the others before it is pushed to.
+const GATHER: Duration = Duration::from_millis(500);
+
+/// A read of the kernel, and where it is in the image.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub node: Node,
+    pub span: Span,
+    pub read: PendingRead,
+}
+
+/// What other hosts get from us, and we from them.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    server: OnceLock<Server>,
+    arriving: Mutex<HashMap<Node, Arc<Arriving>>>,
+    news: Sender<News>,
+}
+
+/// What has become of an image that is fetched.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// Reads can be answered.
+    Answer(Vec<Waiting>),
+    /// Reads cannot be answered: these pages will not come.
+    Refuse(Vec<Waiting>, String),
+    /// All of it is here.
+    Whole(Node),
+}
+
+/// An image on its way.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    image: ImageId,
+    arrivals: Arc<Arrivals<Waiting>>,
+    /// Set once it is started.
+    client: OnceLock<Client>,
+}
+
+/// How far an image is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Arrival {
+    /// Pages of the image.
+    pub pages: PageCount,
+    /// Of them, those that are still away.
+    pub away: PageCount,
+    /// Whether those can still come.
+    pub alive: bool,
+}
+
+impl Peers {
+    /// With the thread that answers what has come, which ends with the service.
+    pub fn new() -> (Self, Receiver<News>) {
+        let (news, heard) = channel();
+        let peers = Self {
+            server: OnceLock::new(),
+            arriving: Mutex::default(),
+            news,
+        };
+        (peers, heard)
+    }
+
+    fn arriving(&self) -> MutexGuard<'_, HashMap<Node, Arc<Arriving>>> {
+        self.arriving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, node: Node) -> Option<Arc<Arriving>> {
+        self.arriving().get(&node).cloned()
+    }
+
+    /// Nobody needs it from another host any more.
+    pub fn forget(&self, node: Node) {
+        let arriving = self.arriving().remove(&node);
+        // Not under the lock: it ends a thread.
+        drop(arriving);
+    }
+}
+
+/// Starts the thread that deals with what has come.
+pub(crate) fn start(service: Weak<Service>, heard: Receiver<News>) -> io::Result<()> {
+    let run = move || {
+        for news in heard {
+            let Some(service) = service.upgrade() else {
+                return;
+            };
+            service.hear(news);
+        }
+    };
+    thread::Builder::new().name("arrivals".into()).spawn(run)?;
+    Ok(())
+}
+
+impl Service {
+    /// Listens to other hosts at `at`; once in the life of a pager.
+    pub fn listen(&self, at: SocketAddr) -> Result<SocketAddr, Refusal> {
+        let server = Server::start(at).map_err(|error| host(&error))?;
+        let address = server.address();
+        match self.peers().server.set(server) {
+            Ok(()) => Ok(address),
+            Err(_) => Err(Refusal::ListensAlready),
+        }
+    }
+
+    /// Serves an image to those other hosts that have its family's key. It is
+    /// kept until that is [withdrawn](Self::withdraw), retired or not.
+    pub fn offer(&self, image: ImageId, offering: &Offering) -> Result<(), Refusal> {
+        let server = self.peers().server.get().ok_or(Refusal::ListensNot)?;
+        let (pages, working_set) = self.catalog().offered(image)?;
+        let offer = Offer {
+            key: FamilyKey::new(offering.key.0).image(image),
+            pages: pages.pages(),
+            data: pages.data_pages(),
+            group: offering.group,
+            datagram: DATAGRAM,
+            law: flow::Law::Delivery(flow::Bounds::default()),
+            push: Push::WorkingSet,
+            working_set: working_set.into_iter().map(run).collect(),
+            gather: (offering.hosts, GATHER),
+        };
+        let offered = server.offer(offer, Box::new(Offered(pages)));
+        offered.map_err(|error| host(&error))
+    }
+
+    /// Serves an image to other hosts no more.
+    pub fn withdraw(&self, image: ImageId, key: PeerKey) {
+        if let Some(server) = self.peers().server.get() {
+            server.withdraw(FamilyKey::new(key.0).image(image).channel());
+        }
+    }
+
+    /// An image of so many pages comes from another host: its file exists from
+    /// now on, and can be read.
+    pub fn fetch(&self, image: ImageId, fetching: &Fetching) -> Result<(), Refusal> {
+        let pages = fetching.pages;
+        let arrivals = Arrivals::new(image, pages).map_err(|error| host(&error))?;
+        let arriving = Arc::new(Arriving {
+            image,
+            arrivals: Arc::new(arrivals),
+            client: OnceLock::new(),
+        });
+        let node = {
+            let mut catalog = self.catalog();
+            let node = catalog.arrive(image, pages)?;
+            // Before anybody can read it.
+            self.peers().arriving().insert(node, Arc::clone(&arriving));
+            self.note(&catalog, node, None);
+            node
+        };
+        let fetch = Fetch {
+            server: fetching.server,
+            local: fetching.local,
+            key: FamilyKey::new(fetching.key.0).image(image),
+            pages,
+            patience: PATIENCE,
+            ahead: AHEAD,
+        };
+        let sink = Reader {
+            arrivals: Arc::clone(&arriving.arrivals),
+            tell: {
+                let news = self.peers().news.clone();
+                // Fails only if the thread is gone; the reads then answer themselves.
+                move |told: arrivals::Told<Waiting>| drop(news.send(told.into_news(node)))
+            },
+        };
+        match Client::start(fetch, Box::new(sink)) {
+            Ok(client) => {
+                if fetching.settle {
+                    client.complete(Complete::Yes);
+                }
+                // Reads that were there before it.
+                client.want(&arriving.arrivals.wanted(), Urgency::Waited);
+                let _ = arriving.client.set(client);
+                // And those that came meanwhile.
+                arriving.want(&arriving.arrivals.wanted());
+                Ok(())
+            }
+            Err(error) => {
+                let _ = self.fail(image, "cannot fetch from another host");
+                Err(host(&error))
+            }
+        }
+    }
+
+    /// Whether to fetch all of an image in the background.
+    pub fn settle(&self, image: ImageId, complete: Complete) -> Result<(), Refusal> {
+        let node = self.catalog().find(image).map(|(node, _)| node);
+        let node = node.ok_or(Refusal::UnknownImage { image })?;
+        if let Some(arriving) = self.peers().get(node)
+            && let Some(client) = arriving.client.get()
+        {
+            client.complete(complete);
+        }
+        Ok(())
+    }
+
+    /// How far an image is on its way; one that is not on its way is all here.
+    pub fn arrival(&self, image: ImageId) -> Result<Arrival, Refusal> {
+        let found = self.catalog().find(image);
+        let (node, pages) = found.ok_or(Refusal::UnknownImage { image })?;
+        let here = Arrival {
+            pages,
+            away: PageCount(0),
+            alive: true,
+        };
+        let arriving = self.peers().get(node);
+        Ok(arriving.map_or(here, |arriving| {
+            let (have, alive) = arriving.arrivals.progress();
+            Arrival {
+                away: PageCount(pages.0.saturating_sub(have.0)),
+                alive,
+                ..here
+            }
+        }))
+    }
+
+    /// A read of an image that is on its way.
+    pub fn read_arriving(&self, node: Node, read: PendingRead) {
+        // If it has just come, then it is in the catalog, as everything else.
+        let Some(arriving) = self.peers().get(node) else {
+            return self.read_again(node, read);
+        };
+        let size = arriving.arrivals.pages();
+        let Some(span) = Span::of(read.offset, read.bytes, size) else {
+            return read.reply.data(&[]);
+        };
+        let waiting = Waiting { node, span, read };
+        match arriving.arrivals.read(span.run(), waiting) {
+            arrivals::Verdict::Here(waiting) => self.answer(&arriving, waiting),
+            arrivals::Verdict::Kept(missing) => arriving.want(&missing),
+            arrivals::Verdict::Never(waiting) => {
+                waiting.read.reply.error(Errno::EIO);
+            }
+        }
+    }
+
+    fn hear(&self, news: News) {
+        match news {
+            News::Answer(reads) => {
+                for waiting in reads {
+                    match self.peers().get(waiting.node) {
+                        Some(arriving) => self.answer(&arriving, waiting),
+                        None => self.read_again(waiting.node, waiting.read),
+                    }
+                }
+            }
+            News::Refuse(reads, why) => {
+                for waiting in reads {
+                    let (first, pages) = (waiting.span.first, waiting.span.run().pages);
+                    tracing::error!(%first, %pages, %why, "pages of another host do not come");
+                    waiting.read.reply.error(Errno::EIO);
+                }
+            }
+            News::Whole(node) => self.complete(node),
+        }
+    }
+
+    /// Everything is here: from now on it is an image like any other.
+    fn complete(&self, node: Node) {
+        let Some(arriving) = self.peers().get(node) else {
+            return;
+        };
+        let image = arriving.image;
+        let layer = match arriving.arrivals.layer() {
+            Ok(layer) => layer,
+            Err(error) => {
+                // It goes on being served from what came.
+                let error: &dyn std::error::Error = &error;
+                return tracing::error!(%image, error, "an image that has come makes no layer");
+            }
+        };
+        let mut catalog = self.catalog();
+        let arrived = catalog.arrived(node, layer, Instant::now());
+        self.note(&catalog, node, None);
+        drop(catalog);
+        match arrived {
+            Ok(_) => {
+                tracing::info!(%image, "image has come from another host");
+                self.peers().forget(node);
+            }
+            Err(refusal) => tracing::error!(%image, %refusal, "image has come and is no image"),
+        }
+    }
+
+    fn answer(&self, arriving: &Arriving, waiting: Waiting) {
+        let Waiting { node, span, read } = waiting;
+        let mut buffer = vec![0; span.length()];
+        match arriving.arrivals.copy(span.first, &mut buffer) {
+            Ok(()) => {
+                // Recorded as of any image, for those who get it from us.
+                self.catalog().served(node, span.run(), Instant::now());
+                read.reply.data(span.wanted(&buffer));
+            }
+            Err(error) => {
+                tracing::error!(image = %arriving.image, %error, "cannot read what has come");
+                read.reply.error(Errno::EIO);
+            }
+        }
+    }
+}
+
+impl Arriving {
+    fn want(&self, pages: &[PageNo]) {
+        if let Some(client) = self.client.get()
+            && !pages.is_empty()
+        {
+            client.want(pages, Urgency::Waited);
+        }
+    }
+}
+
+fn run(run: Run) -> forkyard_transfer::Run {
+    forkyard_transfer::Run {
+        first: run.first,
+        pages: run.pages,
+    }
+}
+
+fn host(error: &io::Error) -> Refusal {
+    Refusal::Host {
+        why: error.to_string(),
+    }
+}

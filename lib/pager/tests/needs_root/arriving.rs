@@ -1,0 +1,204 @@
+//! Images that come from another pager.
+
+use crate::harness::{Fixture, byte, eventually, filling};
+use forkyard_pager::{Fetching, Offering, PeerKey, Refusal};
+use forkyard_types::{ImageId, PAGE_SIZE, PageCount};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::FileExt;
+
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const KEY: PeerKey = PeerKey([42; 32]);
+/// More than the kernel reads ahead.
+const PAGES: u64 = 3000;
+
+/// A page in five is zero.
+fn filled(page: u64) -> u8 {
+    if page.is_multiple_of(5) {
+        0
+    } else {
+        filling(page)
+    }
+}
+
+fn fetching(server: SocketAddr, settle: bool) -> Fetching {
+    Fetching {
+        pages: PageCount(PAGES),
+        key: KEY,
+        server,
+        local: HERE,
+        settle,
+    }
+}
+
+/// A pager that has an image and offers it, and where.
+fn offering() -> (Fixture, ImageId, SocketAddr) {
+    let parent = Fixture::start();
+    let image = parent.publish(PAGES, filled);
+    let at = parent
+        .client
+        .listen(SocketAddr::new(HERE, 0))
+        .expect("listens");
+    let offering = Offering {
+        key: KEY,
+        group: None,
+        hosts: 1,
+    };
+    parent.client.offer(image, offering).expect("offers");
+    (parent, image, at)
+}
+
+/// The filling of a page, read as a file is.
+fn read(fixture: &Fixture, image: ImageId, page: u64) -> std::io::Result<u8> {
+    let mut bytes = [0; PAGE_SIZE];
+    let file = fixture.open(image).expect("opens");
+    file.read_exact_at(&mut bytes, page * PAGE_SIZE as u64)?;
+    assert!(
+        bytes.iter().all(|byte| *byte == bytes[0]),
+        "page {page} is torn"
+    );
+    Ok(bytes[0])
+}
+
+#[test]
+fn pages_come_as_they_are_read_and_are_right() {
+    let (parent, image, at) = offering();
+    let host = Fixture::start();
+    host.client
+        .fetch(image, fetching(at, false))
+        .expect("fetches");
+    for page in [0, 1, 7, 2999, 1500] {
+        assert_eq!(read(&host, image, page).expect("comes"), filled(page));
+    }
+    let arrival = host.client.arrival(image).expect("known");
+    assert!(arrival.alive && arrival.away.0 > PAGES - 100, "{arrival:?}");
+    // Clones of one host share what has come, and a mapping sees the same.
+    let view = host.view(image, PAGES);
+    assert!((0..PAGES).all(|page| byte(&view, page) == filled(page)));
+    let arrival = host.client.arrival(image).expect("known");
+    assert_eq!(arrival.away, PageCount(0));
+    drop(parent);
+    assert_eq!(read(&host, image, 1234).expect("is here"), filled(1234));
+}
+
+#[test]
+fn settled_image_needs_its_host_no_more_and_can_be_offered_on() {
+    let (mut parent, image, at) = offering();
+    let host = Fixture::start();
+    host.client
+        .fetch(image, fetching(at, true))
+        .expect("fetches");
+    // It is an image like any other when everything has come.
+    eventually("settled", || host.stats(image).layers == 1);
+    assert_eq!(
+        host.client.arrival(image).expect("known").away,
+        PageCount(0)
+    );
+    parent.kill();
+    let view = host.view(image, PAGES);
+    assert!((0..PAGES).all(|page| byte(&view, page) == filled(page)));
+    let at = host
+        .client
+        .listen(SocketAddr::new(HERE, 0))
+        .expect("listens");
+    let offering = Offering {
+        key: KEY,
+        group: None,
+        hosts: 1,
+    };
+    host.client.offer(image, offering).expect("offers on");
+    let third = Fixture::start();
+    third
+        .client
+        .fetch(image, fetching(at, false))
+        .expect("fetches");
+    assert_eq!(read(&third, image, 2001).expect("comes"), filled(2001));
+}
+
+#[test]
+fn death_of_the_other_host_fails_what_is_missing_and_nothing_else() {
+    let (mut parent, image, at) = offering();
+    let host = Fixture::start();
+    host.client
+        .fetch(image, fetching(at, false))
+        .expect("fetches");
+    assert_eq!(read(&host, image, 11).expect("comes"), filled(11));
+    parent.kill();
+    // It waits for as long as the host may only be slow, and no longer.
+    read(&host, image, 2222).expect_err("nobody has it");
+    read(&host, image, 2223).expect_err("nobody has it");
+    assert_eq!(read(&host, image, 11).expect("is here"), filled(11));
+    assert!(!host.client.arrival(image).expect("known").alive);
+}
+
+#[test]
+fn host_without_the_familys_key_gets_nothing() {
+    let (_parent, image, at) = offering();
+    let host = Fixture::start();
+    let wrong = Fetching {
+        key: PeerKey([43; 32]),
+        ..fetching(at, true)
+    };
+    host.client.fetch(image, wrong).expect("tries");
+    read(&host, image, 11).expect_err("is not served");
+    assert_eq!(
+        host.client.arrival(image).expect("known").away,
+        PageCount(PAGES)
+    );
+}
+
+#[test]
+fn nobody_waits_for_an_image_that_is_retired_and_closed() {
+    let (_parent, image, at) = offering();
+    let host = Fixture::start();
+    host.client
+        .fetch(image, fetching(at, false))
+        .expect("fetches");
+    let file = host.open(image).expect("opens");
+    host.client.retire(image).expect("retires");
+    let mut bytes = [0; PAGE_SIZE];
+    // Who has it open keeps it.
+    file.read_exact_at(&mut bytes, 21 * PAGE_SIZE as u64)
+        .expect("comes");
+    assert_eq!(bytes[0], filled(21));
+    let before = host.layers_open();
+    drop(file);
+    eventually("let go of", || host.layers_open() < before);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let pager = Fixture::start();
+    let refusal = |result: Result<(), forkyard_pager::PagerError>| {
+        let error = result.expect_err("refused");
+        error.refusal().expect("by the pager").clone()
+    };
+    let image = pager.publish(1, filling);
+    let offering = Offering {
+        key: KEY,
+        group: None,
+        hosts: 1,
+    };
+    assert_eq!(
+        refusal(pager.client.offer(image, offering)),
+        Refusal::ListensNot
+    );
+    let at = pager
+        .client
+        .listen(SocketAddr::new(HERE, 0))
+        .expect("listens");
+    let again = pager.client.listen(SocketAddr::new(HERE, 0)).map(drop);
+    assert_eq!(refusal(again), Refusal::ListensAlready);
+    let image = ImageId::random();
+    pager.client.promise(image, PageCount(1)).expect("promises");
+    assert_eq!(
+        refusal(pager.client.offer(image, offering)),
+        Refusal::NotReady { image }
+    );
+    let twice = pager.client.fetch(image, fetching(at, false));
+    assert_eq!(refusal(twice), Refusal::AlreadyExists { image });
+    let image = ImageId::random();
+    assert_eq!(
+        refusal(pager.client.settle(image)),
+        Refusal::UnknownImage { image }
+    );
+}
