@@ -11,6 +11,7 @@ use crate::{
     ticket::Tickets,
     vm::{Machine, Vm, lock},
 };
+use forkyard_capture::{HostAddr, Pages, Region, count};
 use forkyard_disk::QemuImg;
 use forkyard_network::Networks;
 use forkyard_pager::{PagerClient, PagerError, Shutdown};
@@ -195,11 +196,11 @@ impl Host {
     async fn private_pages(&self, machine: &crate::vm::Machine) -> Result<PageCount, HostError> {
         let ram = machine.ram().await?;
         let pid = machine.record().process.pid;
-        let region = forkyard_capture::Region {
-            start: forkyard_capture::HostAddr(ram.hva),
+        let region = Region {
+            start: HostAddr(ram.hva),
             pages: ram.len.pages(),
         };
-        blocking(move || forkyard_capture::private_pages(pid, region)).await
+        blocking(move || count(pid, region, Pages::Private)).await
     }
 
     /// The recipes of guest images, and which are built.

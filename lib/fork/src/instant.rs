@@ -5,7 +5,7 @@ use crate::{
     Host, HostError,
     fork::{Wanted, micros},
     generation::{Rest, WarmShell},
-    noted::{Copied, Take, all},
+    noted::{Ahead, Copied, Take, all},
     vm::{Body, Machine, Vm},
 };
 use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport};
@@ -48,8 +48,8 @@ impl Host {
         } = rest;
         let ready = async {
             self.admit(parent, assigned).await?;
-            if mode == ForkMode::Live && !parent.is_paused() {
-                self.copy_ahead(parent, body, report)
+            if !parent.is_paused() {
+                self.copy_ahead(parent, body, Ahead::of(mode), report)
                     .instrument(debug_span!("ahead"))
                     .await?;
             }
