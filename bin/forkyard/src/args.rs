@@ -1,7 +1,6 @@
 //! The command line's words.
 
-use crate::commands::copy::End;
-use crate::commands::{token::Token, top::Top};
+use crate::commands::{console::Console, copy::End, token::Token, top::Top, vms::Patience};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use forkyard_client::{Place, Trust};
 use forkyard_types::{Allow, BitRate, NetworkPolicy, Publish, VmName, WayOut};
@@ -69,6 +68,9 @@ pub enum Command {
     /// Show what a guest says on its serial console: its kernel's words, first of all.
     #[command(after_help = "Example: forkyard logs p --follow")]
     Logs(Logs),
+    /// Sit at a guest's serial console; Ctrl-] leaves.
+    #[command(after_help = "Example: forkyard console p")]
+    Console(Console),
     /// Copy files and folders between here and a VM.
     #[command(after_help = "Example: forkyard cp input p:/root && forkyard cp p-3:/root/result .")]
     Cp(Copy),
@@ -139,6 +141,9 @@ pub struct Run {
     /// A file or folder in the guest that no clone inherits; may be repeated.
     #[arg(long = "secret", value_name = "PATH")]
     pub secrets: Vec<String>,
+    /// How long to wait for it.
+    #[command(flatten)]
+    pub patience: Patience,
     /// What it may do on the network.
     #[command(flatten)]
     pub network: Network,
@@ -211,6 +216,9 @@ pub struct Fork {
     /// Let them inherit what `run` was told to keep secret.
     #[arg(long)]
     pub inherit_secrets: bool,
+    /// How long to wait for them.
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// `checkpoint`

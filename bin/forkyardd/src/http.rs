@@ -128,6 +128,7 @@ fn common() -> OpenApiRouter<Shared> {
                 .layer(DefaultBodyLimit::max(INPUT)),
         )
         .routes(routes!(vms::logs))
+        .routes(routes!(vms::console))
         .routes(routes!(vms::inspect))
         .routes(routes!(vms::stop))
         .routes(routes!(vms::pause))

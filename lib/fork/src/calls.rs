@@ -15,7 +15,8 @@ use crate::{
 };
 use forkyard_guestlink::{Answer, Ask, CallId, CloneEnd, Request};
 use forkyard_types::{
-    ApiError, ErrorKind, ForkMode, RequestId, Ticket, TicketClone, TicketId, TicketKind, VmId,
+    ApiError, ErrorKind, ForkId, ForkMode, RequestId, Ticket, TicketClone, TicketId, TicketKind,
+    VmId,
 };
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
@@ -181,6 +182,7 @@ impl Host {
             })
             .collect();
         let asked = Asked {
+            fork: ForkId::random(),
             request: Some(request),
             mode: ForkMode::Fast,
             scrub: vm.record().secrets,

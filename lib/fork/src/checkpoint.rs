@@ -188,7 +188,7 @@ impl Host {
         asked: Asked,
     ) -> Result<Forked, HostError> {
         let begun = Instant::now();
-        let id = ForkId::random();
+        let id = asked.fork;
         Span::current().record("fork", tracing::field::display(id));
         let counted = Counted::begin(wanted.len());
         let mut report = ForkReport::default();

@@ -24,8 +24,10 @@ use tracing::{Instrument as _, debug_span, instrument};
 const IDENTIFY: Duration = Duration::from_secs(60);
 
 /// Who asked for a fork, and what its clones do not inherit.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Asked {
+    /// What it is called.
+    pub fork: ForkId,
     /// The request of the guest's program that returns in each clone; none if
     /// the fork was asked for from outside.
     pub request: Option<RequestId>,

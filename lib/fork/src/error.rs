@@ -63,6 +63,12 @@ pub enum HostError {
         /// What was tried.
         why: String,
     },
+    /// Nobody can type on its console: it was lost when the VM was taken over.
+    #[error("the console of {vm} cannot be reached")]
+    NoConsole {
+        /// The VM.
+        vm: VmName,
+    },
     /// An image is in use.
     #[error("image {name:?} is in use by {vm}")]
     ImageInUse {
@@ -204,7 +210,8 @@ impl HostError {
             Self::Link(_) => ErrorKind::Guest,
             Self::Vmm(error) if error.kind() == VmmErrorKind::Timeout => ErrorKind::Timeout,
             Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
-            Self::Vmm(_)
+            Self::NoConsole { .. }
+            | Self::Vmm(_)
             | Self::Store(_)
             | Self::PagerDidNotStart { .. }
             | Self::Pager(_)

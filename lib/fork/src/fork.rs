@@ -19,14 +19,15 @@ use crate::{
 };
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    CloneResult, ForkId, ForkReport, ForkRequest, ForkResponse, ImageId, Member, TicketId, VmState,
-    VmView,
+    CloneResult, ForkId, ForkReport, ForkRequest, ForkResponse, ForkStarted, ImageId, Member,
+    TicketId, VmState, VmView,
 };
 use futures::future::join_all;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span, debug_span, instrument};
 
 /// Clones of one fork.
@@ -59,6 +60,51 @@ pub(crate) struct Forked {
 impl Host {
     /// Forks a running VM from outside (transitive fork, paper section 2.3).
     pub async fn fork(&self, vm: &str, request: ForkRequest) -> Result<ForkResponse, HostError> {
+        self.fork_as(ForkId::random(), vm, request, || {}).await
+    }
+
+    /// The same, and does not wait once it is clear that there is something to
+    /// do: clones are listed as they come, and what fails is in the log.
+    pub async fn launch_fork(
+        &self,
+        vm: String,
+        request: ForkRequest,
+    ) -> Result<ForkStarted, HostError> {
+        let fork = ForkId::random();
+        let (begun, accepted) = oneshot::channel();
+        let host = self.handle();
+        let work = tokio::spawn(async move {
+            let Some(host) = host.upgrade() else {
+                return Err(HostError::Invalid("the daemon ends".into()));
+            };
+            // Whoever asked may have gone away.
+            let tell = || {
+                let _ = begun.send(());
+            };
+            let made = host.fork_as(fork, &vm, request, tell).await;
+            if let Err(error) = &made {
+                tracing::error!(vm, %fork, error = error as &dyn std::error::Error, "not forked");
+            }
+            made.map(drop)
+        });
+        match accepted.await {
+            Ok(()) => Ok(ForkStarted { fork }),
+            // It was never begun: the work has ended, and says why.
+            Err(_) => match work.await {
+                Ok(refused) => refused.map(|()| ForkStarted { fork }),
+                Err(_) => Err(HostError::Invalid("the fork was given up".into())),
+            },
+        }
+    }
+
+    /// `begun` is called once nothing speaks against it.
+    async fn fork_as(
+        &self,
+        fork: ForkId,
+        vm: &str,
+        request: ForkRequest,
+        begun: impl FnOnce(),
+    ) -> Result<ForkResponse, HostError> {
         if !(1..=MOST_CLONES).contains(&request.count) {
             return Err(HostError::Invalid(format!(
                 "count is {}: wanted 1 to {MOST_CLONES}",
@@ -84,10 +130,12 @@ impl Host {
             })
             .collect();
         let asked = Asked {
+            fork,
             request: None,
             mode: request.mode,
             scrub: self.to_scrub(&parent, &request)?,
         };
+        begun();
         let forked = match asleep {
             true => self.wake(&parent, &wanted, asked).await?,
             false => self.fork_vm(&parent, &wanted, asked).await?,
@@ -118,7 +166,7 @@ impl Host {
         asked: Asked,
     ) -> Result<Forked, HostError> {
         let begun = Instant::now();
-        let id = ForkId::random();
+        let id = asked.fork;
         Span::current().record("fork", tracing::field::display(id));
         let counted = Counted::begin(wanted.len());
         let mut report = ForkReport::default();

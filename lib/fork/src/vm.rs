@@ -169,6 +169,11 @@ impl Vm {
         lock(&self.notes)
     }
 
+    /// It runs from here on.
+    pub fn embody(&self, body: Body) {
+        *lock(&self.body) = Some(Arc::new(body));
+    }
+
     /// Its QEMU has ended, or is about to be ended by the caller.
     pub fn take_body(&self) -> Option<Arc<Body>> {
         lock(&self.body).take()
