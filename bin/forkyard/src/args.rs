@@ -336,6 +336,10 @@ pub enum Experiment {
     Pauses,
     /// Forks in a row, and of clones of clones.
     Rows,
+    /// Pages copied and read, with and without what spares them.
+    Pages,
+    /// As many clones as the machine holds.
+    Crowd,
 }
 
 /// `bench`
@@ -346,7 +350,7 @@ pub struct Bench {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "race,pauses,rows"
+        default_value = "race,pauses,rows,pages,crowd"
     )]
     pub only: Vec<Experiment>,
     /// Numbers of clones to measure; beyond 16, forks alone.
@@ -367,6 +371,9 @@ pub struct Bench {
     /// The same for parents whose pauses are measured.
     #[arg(long, value_delimiter = ',', default_value = "64,128,256,512,1024")]
     pub sizes: Vec<u64>,
+    /// Clones of the crowd: of 1 vCPU and 128 MiB.
+    #[arg(long, value_delimiter = ',', default_value = "64,200")]
+    pub crowd: Vec<u16>,
     /// Folder for the results.
     #[arg(long, default_value = "bench/out")]
     pub out: PathBuf,

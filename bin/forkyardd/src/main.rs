@@ -11,7 +11,7 @@ mod remote;
 mod reply;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{ArgAction, Parser};
 use forkyard_access::Access;
 use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options};
 use idle::Idle;
@@ -75,6 +75,14 @@ struct Args {
     /// Most forks within a minute that the guests of a family get.
     #[arg(long, env = "FORKYARD_GUEST_FORKS", value_name = "N", default_value_t = GuestBounds::default().forks_a_minute)]
     guest_forks: u16,
+    /// Have guests say which of their pages are free: those take no memory and are in
+    /// no image.
+    #[arg(long, env = "FORKYARD_PAGE_REPORTING", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    page_reporting: bool,
+    /// Give clones what others of their image have wanted, before they ask. Heeded
+    /// when the pager starts.
+    #[arg(long, env = "FORKYARD_PREFETCH", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    prefetch: bool,
     /// Write the description of the API (OpenAPI) and end.
     #[arg(long)]
     openapi: bool,
@@ -133,6 +141,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             generations: args.guest_generations,
             forks_a_minute: args.guest_forks,
         },
+        page_reporting: args.page_reporting,
+        prefetch: args.prefetch,
     };
     let database = folders.database();
     let metrics = metrics::Metrics::install()?;

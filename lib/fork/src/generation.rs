@@ -12,9 +12,9 @@ use crate::{
 use forkyard_disk::{Access, Backing, Format, copy_template, set_access};
 use forkyard_guestlink::{CallId, Guest, Request};
 use forkyard_store::{Birth, VmRecord};
-use forkyard_types::{Epoch, ImageId, Member, VmId, VmName, VmState};
+use forkyard_types::{ByteCount, Epoch, ImageId, Member, VmId, VmName, VmState};
 use forkyard_vmm::{
-    Engine, Machine as _, MachineSpec, Nic, Overlay, Owner, Qemu, Shell as _, ShellSpec,
+    Engine, Limits, Machine as _, MachineSpec, Nic, Overlay, Owner, Qemu, Shell as _, ShellSpec,
 };
 use futures::{StreamExt, future::join_all, stream};
 use std::{path::PathBuf, sync::Arc};
@@ -312,8 +312,20 @@ impl Host {
             accel: crate::accel_of(&record.accel),
             disk: Some(record.chain[0].clone()),
             nic: Some(Nic { tap, mac }),
-            limits: Default::default(),
+            limits: limits(record),
+            page_reporting: self.options.page_reporting,
         })
+    }
+}
+
+/// What a QEMU may take: its guest's memory, and what QEMU needs itself, of which
+/// the cache of translated code is most; a thread a vCPU, and those that do I/O.
+fn limits(record: &VmRecord) -> Limits {
+    const BESIDE: u64 = 1536 << 20;
+    const THREADS: u32 = 128;
+    Limits {
+        memory: Some(ByteCount(record.memory.0 + record.memory.0 / 8 + BESIDE)),
+        pids: Some(u32::from(record.vcpus) + THREADS),
     }
 }
 

@@ -33,6 +33,10 @@ pub struct Options {
     pub accel: AccelChoice,
     /// What guests may have by asking for it themselves.
     pub guests: GuestBounds,
+    /// Whether guests say which of their pages are free: those are in no image.
+    pub page_reporting: bool,
+    /// Whether clones are given pages that others of their image have wanted.
+    pub prefetch: bool,
 }
 
 /// A host of VMs. One daemon at a time has it.
@@ -89,7 +93,7 @@ impl Host {
         })?;
         let pager = {
             let folders = folders.clone();
-            blocking(move || pager_process::ensure(&folders)).await?
+            blocking(move || pager_process::ensure(&folders, options)).await?
         };
         let host = Arc::new_cyclic(|me| Self {
             bases: Bases::new(folders.clone(), pager.clone()),
