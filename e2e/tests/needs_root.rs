@@ -27,6 +27,8 @@ mod mcp;
 mod network;
 #[path = "needs_root/outside.rs"]
 mod outside;
+#[path = "needs_root/patience.rs"]
+mod patience;
 #[path = "needs_root/pause.rs"]
 mod pause;
 #[path = "needs_root/python.rs"]

@@ -279,6 +279,8 @@ pub struct ImageUse {
     pub layers: u32,
     /// Pages served to the kernel so far, for all clones together.
     pub pages_served: PageCount,
+    /// Pages of these that hold data: the others are zero and come from nowhere.
+    pub data_served: PageCount,
     /// Requests these were served in.
     pub requests: u64,
     /// Open files on it.

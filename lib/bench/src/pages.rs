@@ -45,8 +45,10 @@ pub struct PageSample {
     pub clones: u16,
     /// Pages copied by the fork.
     pub copied: u32,
-    /// Pages of the image that clones had read when their job was done.
+    /// Pages of the image, zero or not, that clones had read when their job was done.
     pub read: u32,
+    /// Pages of these that hold data: what a clone elsewhere would have had sent.
+    pub data: u32,
     /// Requests that took: each stopped a clone for a while.
     pub requests: u32,
     /// From the fork's request until the last job was done, in ms.
@@ -95,8 +97,8 @@ pub async fn pages(
     forked::end_all(client, label).await?;
     if let Ok(sample) = &measured {
         tell(&format!(
-            "pages, {spared}: {} copied, {} read in {} requests",
-            sample.copied, sample.read, sample.requests
+            "pages, {spared}: {} copied, {} read, {} of them data, in {} requests",
+            sample.copied, sample.read, sample.data, sample.requests
         ));
     }
     measured
@@ -138,6 +140,7 @@ async fn one(
         clones: CLONES,
         copied: count(report.pages_captured.0 + report.pages_ahead.0),
         read: count(used.pages_served.0),
+        data: count(used.data_served.0),
         requests: count(used.requests),
         done_ms: ms(done),
     })

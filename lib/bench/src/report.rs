@@ -42,7 +42,7 @@ pub fn table(results: &Results) -> String {
 fn pages(results: &Results, text: &mut String) {
     text.push_str(
         "\nPages of 4 KiB, of a parent that has freed most of what it had, and of its 8 clones, which write over that:\n\n\
-         | spared by | copied | read by the clones | requests | jobs done, ms |\n|---|---|---|---|---|\n",
+         | spared by | copied | read by the clones | of them data | requests | jobs done, ms |\n|---|---|---|---|---|---|\n",
     );
     for spared in Spared::ALL {
         let of = |what: fn(&PageSample) -> f64| {
@@ -53,6 +53,7 @@ fn pages(results: &Results, text: &mut String) {
             spared.to_string(),
             of(|s| s.copied.into()),
             of(|s| s.read.into()),
+            of(|s| s.data.into()),
             of(|s| s.requests.into()),
             of(|s| s.done_ms),
         ];

@@ -28,6 +28,14 @@ impl Host {
         }
     }
 
+    /// What a VM's guest says from now on. Cancel-safe.
+    pub async fn listen(&self, vm: &str) -> Result<Following, HostError> {
+        let body = self.vm(vm)?.body()?;
+        let mut said = body.machine.console().follow().await?;
+        said.so_far.clear();
+        Ok(said)
+    }
+
     /// What a VM's guest has said, and says from now on if it runs.
     /// Cancel-safe.
     pub async fn said(&self, vm: &str) -> Result<Said, HostError> {

@@ -216,8 +216,13 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
     println!("network  {}", output::network(&seen.network));
     if let Some(image) = seen.memory_image {
         println!(
-            "memory   a view of an image of {} in {} layers; {} of it served in {} requests, to {} users",
-            image.pages, image.layers, image.pages_served, image.requests, image.users
+            "memory   a view of an image of {} in {} layers; {} of it, {} with data, served in {} requests, to {} users",
+            image.pages,
+            image.layers,
+            image.pages_served,
+            image.data_served,
+            image.requests,
+            image.users
         );
         println!(
             "image    {} of data: {} from below; its own: {} plain, {} packed into {}, {} found elsewhere",

@@ -142,7 +142,8 @@ pub struct Logs {
     /// Go on with what the guest says from now on, until its VM ends.
     #[serde(default)]
     follow: bool,
-    /// False: nothing of what it has said so far.
+    /// False: nothing of what it has said so far, and so nothing of a VM that does not
+    /// run.
     #[serde(default = "yes")]
     history: bool,
 }
@@ -156,12 +157,13 @@ pub async fn logs(
     Path(vm): Path<String>,
     Query(wanted): Query<Logs>,
 ) -> Result<Response, Refusal> {
-    let body = match host.said(&vm).await? {
+    let said = match wanted.history {
+        true => host.said(&vm).await?,
+        false => Said::Running(host.listen(&vm).await?),
+    };
+    let body = match said {
         Said::Running(mut said) if wanted.follow => {
-            let mut so_far = std::mem::take(&mut said.so_far);
-            if !wanted.history {
-                so_far.clear();
-            }
+            let so_far = std::mem::take(&mut said.so_far);
             let first = stream::once(async { Bytes::from(so_far) });
             let rest = stream::unfold(said, |mut said| async {
                 let piece = said.next().await?;
