@@ -4,9 +4,7 @@
 //! failing, its logs are shown first.
 
 use crate::{
-    Outcome, Outside, Place, Process, Running, guest, outside, remains,
-    slot::{PREFIX, Slot},
-    steps::Steps,
+    Outcome, Outside, Place, Process, Running, guest, outside, remains, slot::Slot, steps::Steps,
 };
 use forkyard_recipe::{Cache, Recipe};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect, VmState, VmView};
@@ -56,7 +54,7 @@ impl Host {
         let (dist, cache) = (variable("FORKYARD_DIST"), variable("FORKYARD_CACHE"));
         let slot = Slot::wait();
         let folder = tempfile::Builder::new()
-            .prefix(PREFIX)
+            .prefix(&slot.prefix())
             .tempdir()
             .expect("a folder");
         // QEMUs are nobody in particular and must find their files.
