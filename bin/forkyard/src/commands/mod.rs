@@ -8,6 +8,7 @@ mod logs;
 mod mcp;
 pub mod token;
 pub mod top;
+pub mod transfer;
 mod vms;
 
 use crate::{
