@@ -37,7 +37,9 @@ pub struct Host {
     place: Place,
     folder: TempDir,
     pub(crate) dist: PathBuf,
-    cache: PathBuf,
+    pub(crate) cache: PathBuf,
+    /// The cache, if it is the host's own.
+    pub(crate) own_cache: Option<TempDir>,
     /// Of its daemons, if they are counted.
     steps: Option<Steps>,
     _slot: Slot,
@@ -69,6 +71,7 @@ impl Host {
             folder,
             dist,
             cache,
+            own_cache: None,
             steps: None,
             _slot: slot,
         }

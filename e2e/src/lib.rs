@@ -14,6 +14,7 @@
 //! Nothing here knows how the system works inside: it knows its commands, the
 //! types of its answers, and what it promises to leave behind (nothing).
 
+mod cache;
 pub mod guest;
 mod host;
 mod outcome;

@@ -17,6 +17,8 @@ mod guest_api;
 mod hostile;
 #[path = "needs_root/identity.rs"]
 mod identity;
+#[path = "needs_root/import.rs"]
+mod import;
 #[path = "needs_root/inherited.rs"]
 mod inherited;
 #[path = "needs_root/live.rs"]

@@ -448,18 +448,6 @@ pub struct ApiError {
     pub hint: Option<String>,
 }
 
-/// A guest image.
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GuestImage {
-    /// Its recipe's name.
-    pub name: String,
-    /// What it is for.
-    pub summary: String,
-    /// Bytes it takes on disk; none if it has not been built yet.
-    pub built: Option<ByteCount>,
-}
-
 /// Something found on the host that no record accounts for.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -204,6 +204,7 @@ impl Agent {
         }
         self.userland.take_in_hooks();
         self.userland.thaw();
+        crate::init::entry::is_up();
         if let Some(cloned) = cloned {
             self.calls.cloned(cloned);
         }

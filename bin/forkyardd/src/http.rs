@@ -2,6 +2,7 @@
 //! between HTTP and the host. A route that is not described does not exist.
 
 mod host;
+mod images;
 mod input;
 mod tokens;
 mod vms;
@@ -134,8 +135,10 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::pause))
         .routes(routes!(vms::resume))
         .routes(routes!(vms::usage))
-        .routes(routes!(host::images))
-        .routes(routes!(host::build_image, host::remove_image))
+        .routes(routes!(images::list))
+        .routes(routes!(images::build, images::remove, images::import))
+        .routes(routes!(images::export))
+        .routes(routes!(images::export_disk))
         .routes(routes!(host::pages))
         .routes(routes!(host::examine, host::repair))
         .routes(routes!(metrics::render))

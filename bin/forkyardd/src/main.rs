@@ -40,7 +40,7 @@ struct Args {
     /// What lives only while the host runs: sockets and the pager's mount.
     #[arg(long, env = "FORKYARD_RUN_DIR", default_value = "/run/forkyard")]
     run_dir: PathBuf,
-    /// Guest images and kernels, which can always be made again.
+    /// Kernels and guest images, which can be made again unless they were imported.
     #[arg(
         long,
         env = "FORKYARD_CACHE_DIR",

@@ -24,6 +24,12 @@ impl Host {
     /// Goes through the records; called once, before anyone else.
     pub(crate) async fn adopt_all(&self) -> Result<(), HostError> {
         self.retire_unused().await?;
+        if let Err(error) = self.bases.sweep().await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "what an import left stays"
+            );
+        }
         self.load_tickets()?;
         let records = self.store.vms()?;
         records

@@ -7,7 +7,7 @@ use forkyard_guestlink::LinkError;
 use forkyard_image::ImageError;
 use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
-use forkyard_recipe::{BuildError, RecipeError};
+use forkyard_recipe::{BuildError, ImportError, RecipeError};
 use forkyard_store::StoreError;
 use forkyard_types::{ApiError, ErrorKind, VmName, VmState};
 use forkyard_vmm::{VmmError, VmmErrorKind};
@@ -36,6 +36,27 @@ pub enum HostError {
         /// What was asked for.
         name: String,
     },
+    /// An image cannot be imported under this name.
+    #[error("there is a recipe {name:?}: an image of that name would hide it")]
+    RecipeOfThatName {
+        /// The name.
+        name: String,
+    },
+    /// There is nothing yet to export.
+    #[error("image {name:?} is not built")]
+    NotBuilt {
+        /// The image.
+        name: String,
+    },
+    /// A disk that is written to cannot be exported.
+    #[error("{vm} runs: its disk changes while it is read")]
+    Running {
+        /// The VM.
+        vm: VmName,
+    },
+    /// An image could not be imported.
+    #[error("the image could not be imported")]
+    Import(#[from] ImportError),
     /// The VM is not in a state for it.
     #[error("{vm} is {state:?}, not running")]
     NotRunning {
@@ -194,6 +215,10 @@ impl HostError {
             | Self::NotRunning { .. }
             | Self::Paused { .. }
             | Self::NotNoted
+            | Self::RecipeOfThatName { .. }
+            | Self::NotBuilt { .. }
+            | Self::Running { .. }
+            | Self::Import(ImportError::Taken { .. })
             | Self::ImageInUse { .. }
             | Self::Locked { .. } => ErrorKind::Conflict,
             Self::Ticket(Denied::Unknown(_)) => ErrorKind::NotFound,
@@ -210,7 +235,14 @@ impl HostError {
             Self::Link(_) => ErrorKind::Guest,
             Self::Vmm(error) if error.kind() == VmmErrorKind::Timeout => ErrorKind::Timeout,
             Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
-            Self::NoConsole { .. }
+            Self::Import(
+                ImportError::Disk(_)
+                | ImportError::Archive(_)
+                | ImportError::Incoming { .. }
+                | ImportError::Cancelled,
+            ) => ErrorKind::Invalid,
+            Self::Import(_)
+            | Self::NoConsole { .. }
             | Self::Vmm(_)
             | Self::Store(_)
             | Self::PagerDidNotStart { .. }
@@ -249,6 +281,22 @@ impl HostError {
             (
                 matches!(self, Self::Silent { .. }),
                 "it is tried again every few seconds; `forkyard rm` ends it",
+            ),
+            (
+                matches!(self, Self::RecipeOfThatName { .. }),
+                "choose another name",
+            ),
+            (
+                matches!(self, Self::Import(ImportError::Taken { .. })),
+                "choose another name, or `forkyard image rm` it first",
+            ),
+            (
+                matches!(self, Self::NotBuilt { .. }),
+                "`forkyard image build` builds it",
+            ),
+            (
+                matches!(self, Self::Running { .. }),
+                "export a checkpoint of it: `forkyard checkpoint` makes one; or stop it first",
             ),
             (
                 matches!(self, Self::ImageInUse { .. }),

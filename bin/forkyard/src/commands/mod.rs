@@ -9,6 +9,7 @@ mod logs;
 mod mcp;
 pub mod token;
 pub mod top;
+pub mod transfer;
 pub mod vms;
 
 use crate::{
