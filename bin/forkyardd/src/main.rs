@@ -72,7 +72,7 @@ struct Args {
     /// be allowed another.
     #[arg(long, env = "FORKYARD_GUEST_GENERATIONS", value_name = "N", default_value_t = GuestBounds::default().generations)]
     guest_generations: u16,
-    /// Most forks within a minute that the guests of a family get.
+    /// Most forks within a minute that the guests of a family get, and most tickets.
     #[arg(long, env = "FORKYARD_GUEST_FORKS", value_name = "N", default_value_t = GuestBounds::default().forks_a_minute)]
     guest_forks: u16,
     /// Write the description of the API (OpenAPI) and end.

@@ -63,7 +63,7 @@ impl Host {
             tracing::info!(kind = left.kind, name = left.name, "cleared up");
         }
         let vms = self.registry().all();
-        vms.iter().for_each(|vm| self.keep_warm(vm, 0));
+        vms.iter().for_each(|vm| self.keep_warm(vm));
         Ok(())
     }
 

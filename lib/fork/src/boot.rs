@@ -156,7 +156,7 @@ impl Host {
         }
         drop(turn);
         booted?;
-        self.keep_warm(&vm, 0);
+        self.keep_warm(&vm);
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 use forkyard_types::FamilyId;
 use std::{
     collections::{BTreeMap, VecDeque},
+    fmt,
     time::{Duration, Instant},
 };
 
@@ -14,7 +15,7 @@ pub struct GuestBounds {
     pub clones: u16,
     /// Forks between a VM that may fork and the one its family began with.
     pub generations: u16,
-    /// Forks in any minute.
+    /// Forks in any minute; so many tickets may be asked for as well.
     pub forks_a_minute: u16,
 }
 
@@ -28,6 +29,24 @@ impl Default for GuestBounds {
     }
 }
 
+/// What guests may do only so often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rated {
+    /// Forking.
+    Fork,
+    /// Asking for tickets: clones are made ready for each.
+    Ticket,
+}
+
+impl fmt::Display for Rated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fork => "forked",
+            Self::Ticket => "asked for tickets",
+        })
+    }
+}
+
 /// A guest may not have what it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BoundReached {
@@ -37,9 +56,11 @@ pub enum BoundReached {
         /// As deep as may be.
         limit: u16,
     },
-    /// Its family forks too often.
-    #[error("the family has forked {limit} times within a minute, as often as guests may")]
+    /// Its family does this too often.
+    #[error("the family has {what} {limit} times within a minute, as often as guests may")]
     Rate {
+        /// What.
+        what: Rated,
         /// As often as may be.
         limit: u16,
     },
@@ -56,34 +77,35 @@ impl GuestBounds {
     }
 }
 
-/// When families forked lately.
+/// When families forked lately, and asked for tickets.
 #[derive(Debug, Default)]
-pub(crate) struct Lately(BTreeMap<FamilyId, VecDeque<Instant>>);
+pub(crate) struct Lately(BTreeMap<(FamilyId, Rated), VecDeque<Instant>>);
 
 impl Lately {
-    /// Counts one more fork, unless that would be one too many.
+    /// Counts one more time, unless that would be one too many.
     pub fn count(
         &mut self,
         family: FamilyId,
+        what: Rated,
         bounds: GuestBounds,
         now: Instant,
     ) -> Result<(), BoundReached> {
         const MINUTE: Duration = Duration::from_secs(60);
-        for forks in self.0.values_mut() {
-            while forks
+        for times in self.0.values_mut() {
+            while times
                 .front()
                 .is_some_and(|at| now.duration_since(*at) >= MINUTE)
             {
-                forks.pop_front();
+                times.pop_front();
             }
         }
-        self.0.retain(|_, forks| !forks.is_empty());
-        let forks = self.0.entry(family).or_default();
+        self.0.retain(|_, times| !times.is_empty());
+        let times = self.0.entry((family, what)).or_default();
         let limit = bounds.forks_a_minute;
-        if forks.len() >= limit.into() {
-            return Err(BoundReached::Rate { limit });
+        if times.len() >= limit.into() {
+            return Err(BoundReached::Rate { what, limit });
         }
-        forks.push_back(now);
+        times.push_back(now);
         Ok(())
     }
 }
@@ -103,14 +125,21 @@ mod tests {
         let (mut lately, begun) = (Lately::default(), Instant::now());
         let [family, other] = [(); 2].map(|()| FamilyId::random());
         let at = |s| begun + Duration::from_secs(s);
+        let fork =
+            |lately: &mut Lately, family, s| lately.count(family, Rated::Fork, BOUNDS, at(s));
         for s in [0, 20, 40] {
-            assert_eq!(lately.count(family, BOUNDS, at(s)), Ok(()));
+            assert_eq!(fork(&mut lately, family, s), Ok(()));
         }
-        let refused = Err(BoundReached::Rate { limit: 3 });
-        assert_eq!(lately.count(family, BOUNDS, at(59)), refused);
-        assert_eq!(lately.count(other, BOUNDS, at(59)), Ok(()));
-        assert_eq!(lately.count(family, BOUNDS, at(60)), Ok(()));
-        assert_eq!(lately.count(family, BOUNDS, at(61)), refused);
+        let refused = Err(BoundReached::Rate {
+            what: Rated::Fork,
+            limit: 3,
+        });
+        assert_eq!(fork(&mut lately, family, 59), refused);
+        assert_eq!(fork(&mut lately, other, 59), Ok(()));
+        let ticket = lately.count(family, Rated::Ticket, BOUNDS, at(59));
+        assert_eq!(ticket, Ok(()), "counted by themselves");
+        assert_eq!(fork(&mut lately, family, 60), Ok(()));
+        assert_eq!(fork(&mut lately, family, 61), refused);
     }
 
     #[test]
@@ -119,7 +148,7 @@ mod tests {
         for s in 0..500 {
             let now = begun + Duration::from_secs(s);
             lately
-                .count(FamilyId::random(), BOUNDS, now)
+                .count(FamilyId::random(), Rated::Fork, BOUNDS, now)
                 .expect("its first");
         }
         assert!(lately.0.len() <= 60);

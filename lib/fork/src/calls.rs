@@ -5,12 +5,12 @@
 
 use crate::{
     Host, HostError,
-    bounds::BoundReached,
+    bounds::{BoundReached, Rated},
     clone::Asked,
     fork::Wanted,
     quota::Asker,
     requests::Outcome,
-    ticket::{Begun, Grant, Promise, lay_out},
+    ticket::{Begun, Grant, Killed, Promise, lay_out},
     vm::{Vm, lock},
 };
 use forkyard_guestlink::{Answer, Ask, CallId, CloneEnd, Request};
@@ -76,7 +76,7 @@ impl Host {
                 .map(Answer::Ticket),
             Ask::Clone { ticket } => self.clone_ticket(vm, ticket, request.id).await,
             Ask::Join { ticket } => self.join(vm.id, ticket).await,
-            Ask::Kill { ticket } => self.kill(vm.id, ticket).await,
+            Ask::Kill { ticket } => self.kill(vm, ticket).await,
             Ask::Exit { status, others } => match self.exit(vm, status, others).await {
                 Ok(()) => return Ok(None),
                 Err(error) => Err(error),
@@ -107,8 +107,8 @@ impl Host {
         }
         let bounds = self.options.guests;
         bounds.check_depth(vm.record().generation)?;
+        self.count(vm, Rated::Ticket)?;
         let mut places = self.places(vm, wanted, Asker::Guest)?;
-        let granted = places.count();
         let mut next = 1;
         let promises: Vec<_> = self
             .take_members(vm, &mut places)?
@@ -137,7 +137,7 @@ impl Host {
         let grant = Grant { promises, places };
         self.tickets(|tickets| tickets.grant(ticket.id, vm.id, (request, kind), grant));
         // The clones are made ready while the program prepares for them.
-        self.keep_warm(vm, usize::from(granted));
+        self.keep_warm(vm);
         Ok(ticket)
     }
 
@@ -157,7 +157,7 @@ impl Host {
             });
         }
         // First, so that a ticket refused now can be used later.
-        self.count_fork(vm)?;
+        self.count(vm, Rated::Fork)?;
         let begun = self.tickets(|tickets| tickets.begin(id, vm.id, request))?;
         // The places are held until the clones count by themselves.
         let Grant { promises, places } = match begun {
@@ -207,10 +207,11 @@ impl Host {
         })
     }
 
-    fn count_fork(&self, vm: &Vm) -> Result<(), BoundReached> {
+    /// Counts what a VM's guest does for its family, unless it does it too often.
+    fn count(&self, vm: &Vm, what: Rated) -> Result<(), BoundReached> {
         let family = vm.record().family;
         let now = std::time::Instant::now();
-        lock(&self.lately).count(family, self.options.guests, now)
+        lock(&self.lately).count(family, what, self.options.guests, now)
     }
 
     async fn join(&self, caller: VmId, ticket: TicketId) -> Result<Answer, HostError> {
@@ -226,10 +227,15 @@ impl Host {
         }
     }
 
-    async fn kill(&self, caller: VmId, ticket: TicketId) -> Result<Answer, HostError> {
-        let clones = self.tickets(|tickets| tickets.kill(ticket, caller))?;
+    async fn kill(&self, caller: &Vm, ticket: TicketId) -> Result<Answer, HostError> {
+        let Killed { alive, unused } = self.tickets(|tickets| tickets.kill(ticket, caller.id))?;
         self.ended.notify_waiters();
-        self.end_all(clones).await;
+        if let Some(grant) = unused {
+            // Its places are taken until the shells kept for them have gone.
+            self.trim_shells(caller).await;
+            drop(grant);
+        }
+        self.end_all(alive).await;
         self.tickets(|tickets| tickets.spend(ticket));
         Ok(Answer::Killed)
     }

@@ -59,7 +59,7 @@ impl Host {
             .await;
         let of_parent = parent.record();
         drop(turn);
-        self.keep_warm(&parent, 0);
+        self.keep_warm(&parent);
         let descriptor = taken?;
         let id = VmId::random();
         let record = VmRecord {

@@ -172,7 +172,6 @@ impl Host {
         let mut report = ForkReport::default();
         let mut turn = parent.turn_to_fork().await;
         let body = parent.body()?;
-        turn.forks += 1;
         let shells = async {
             let mut generation = self.generation(parent, &body, turn.next.take()).await?;
             let failed = self.fill(parent, &mut generation, wanted.len()).await;
@@ -200,7 +199,7 @@ impl Host {
             )
             .await;
         drop(turn);
-        self.keep_warm(parent, 0);
+        self.keep_warm(parent);
         let descriptor = match outcome {
             Ok(descriptor) => descriptor,
             Err(error) => {

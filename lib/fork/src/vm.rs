@@ -84,8 +84,6 @@ impl Body {
 pub(crate) struct Turn {
     /// What the next fork will use, as far as it has been made.
     pub next: Option<Generation>,
-    /// Forks so far.
-    pub forks: u64,
 }
 
 impl Vm {

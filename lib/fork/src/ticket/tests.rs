@@ -43,6 +43,27 @@ fn begin(tickets: &mut Tickets, id: TicketId, caller: VmId) -> Result<usize, Den
     }
 }
 
+fn kill(tickets: &mut Tickets, id: TicketId, caller: VmId) -> Result<Vec<VmId>, Denied> {
+    tickets.kill(id, caller).map(|killed| killed.alive)
+}
+
+#[test]
+fn a_ticket_is_prepared_for_until_it_is_cloned_with_or_killed_and_holds_its_places_so_long() {
+    let (mut tickets, id, owner) = granted(3);
+    assert_eq!(tickets.promised_to(owner), 3);
+    assert_eq!(tickets.promised_to(VmId::random()), 0);
+    let killed = tickets.kill(id, owner).expect("its own");
+    assert_eq!(tickets.promised_to(owner), 0);
+    let held = killed.unused.and_then(|grant| grant.places);
+    assert!(held.is_some(), "until what was prepared is gone");
+    let again = tickets.kill(id, owner).expect("not spent yet");
+    assert!(again.unused.is_none(), "given back once");
+
+    let (mut tickets, id, owner) = granted(3);
+    assert!(begin(&mut tickets, id, owner).is_ok());
+    assert_eq!(tickets.promised_to(owner), 0);
+}
+
 #[test]
 fn processes_fill_the_vcpus_of_as_few_clones_as_will_do() {
     let share = |processes, vcpus| Share { processes, vcpus };
@@ -85,7 +106,7 @@ fn only_its_owner_can_use_a_ticket() {
     let (mut tickets, id, owner) = granted(2);
     let thief = VmId::random();
     assert_eq!(begin(&mut tickets, id, thief), Err(Denied::Unknown(id)));
-    assert_eq!(tickets.kill(id, thief), Err(Denied::Unknown(id)));
+    assert_eq!(kill(&mut tickets, id, thief), Err(Denied::Unknown(id)));
     assert_eq!(begin(&mut tickets, id, owner), Ok(2));
     assert_eq!(tickets.join(id, thief), Err(Denied::Unknown(id)));
 }
@@ -115,7 +136,7 @@ fn a_join_before_the_clone_is_refused() {
 fn a_clone_of_a_ticket_killed_meanwhile_must_not_run() {
     let (mut tickets, id, owner) = granted(1);
     assert!(begin(&mut tickets, id, owner).is_ok());
-    assert_eq!(tickets.kill(id, owner), Ok(vec![]));
+    assert_eq!(kill(&mut tickets, id, owner), Ok(vec![]));
     assert!(!tickets.born(id, 1, VmId::random()));
 }
 
@@ -137,7 +158,7 @@ fn kill_names_the_living_only() {
     assert!(tickets.born(id, 1, vms[0]) && tickets.born(id, 2, vms[1]));
     tickets.unborn(id, 3);
     tickets.ended(vms[0], Some(0));
-    assert_eq!(tickets.kill(id, owner), Ok(vec![vms[1]]));
+    assert_eq!(kill(&mut tickets, id, owner), Ok(vec![vms[1]]));
     assert_eq!(tickets.join(id, owner), Err(Denied::Unknown(id)));
 }
 
