@@ -72,9 +72,14 @@ struct Args {
     /// be allowed another.
     #[arg(long, env = "FORKYARD_GUEST_GENERATIONS", value_name = "N", default_value_t = GuestBounds::default().generations)]
     guest_generations: u16,
-    /// Most forks within a minute that the guests of a family get, and most tickets.
+    /// Most forks within a minute that the guests of a family get, most tickets
+    /// and most checkpoints.
     #[arg(long, env = "FORKYARD_GUEST_FORKS", value_name = "N", default_value_t = GuestBounds::default().forks_a_minute)]
     guest_forks: u16,
+    /// Most checkpoints that the guests of a family keep; each takes disk as their
+    /// memory does.
+    #[arg(long, env = "FORKYARD_GUEST_CHECKPOINTS", value_name = "N", default_value_t = GuestBounds::default().checkpoints)]
+    guest_checkpoints: u16,
     /// Write the description of the API (OpenAPI) and end.
     #[arg(long)]
     openapi: bool,
@@ -132,6 +137,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             clones: args.guest_clones,
             generations: args.guest_generations,
             forks_a_minute: args.guest_forks,
+            checkpoints: args.guest_checkpoints,
         },
     };
     let database = folders.database();

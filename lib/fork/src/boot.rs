@@ -125,6 +125,7 @@ impl Host {
             chain: vec![self.folders.disks(id).join("0.qcow2")],
             machine: None,
             secrets: request.secrets,
+            request: None,
         };
         let nobody = std::collections::BTreeSet::new();
         self.store

@@ -15,8 +15,12 @@ pub struct GuestBounds {
     pub clones: u16,
     /// Forks between a VM that may fork and the one its family began with.
     pub generations: u16,
-    /// Forks in any minute; so many tickets may be asked for as well.
+    /// Forks in any minute; so many tickets may be asked for, and checkpoints
+    /// taken, as well.
     pub forks_a_minute: u16,
+    /// Checkpoints that guests have taken and not dropped; each takes disk as
+    /// the VM's memory does.
+    pub checkpoints: u16,
 }
 
 impl Default for GuestBounds {
@@ -25,6 +29,7 @@ impl Default for GuestBounds {
             clones: 256,
             generations: 32,
             forks_a_minute: 120,
+            checkpoints: 8,
         }
     }
 }
@@ -36,6 +41,8 @@ pub enum Rated {
     Fork,
     /// Asking for tickets: clones are made ready for each.
     Ticket,
+    /// Taking checkpoints.
+    Checkpoint,
 }
 
 impl fmt::Display for Rated {
@@ -43,6 +50,7 @@ impl fmt::Display for Rated {
         f.write_str(match self {
             Self::Fork => "forked",
             Self::Ticket => "asked for tickets",
+            Self::Checkpoint => "taken checkpoints",
         })
     }
 }
@@ -54,6 +62,12 @@ pub enum BoundReached {
     #[error("this VM is a clone of clones, {limit} deep: guests may fork no deeper")]
     Generations {
         /// As deep as may be.
+        limit: u16,
+    },
+    /// Too many instants are kept for its family's guests.
+    #[error("the family's guests keep {limit} checkpoints, as many as they may: drop one")]
+    Checkpoints {
+        /// As many as may be.
         limit: u16,
     },
     /// Its family does this too often.
@@ -77,7 +91,7 @@ impl GuestBounds {
     }
 }
 
-/// When families forked lately, and asked for tickets.
+/// When families forked lately, asked for tickets and took checkpoints.
 #[derive(Debug, Default)]
 pub(crate) struct Lately(BTreeMap<(FamilyId, Rated), VecDeque<Instant>>);
 
@@ -118,6 +132,7 @@ mod tests {
         clones: 9,
         generations: 2,
         forks_a_minute: 3,
+        checkpoints: 1,
     };
 
     #[test]

@@ -3,6 +3,8 @@
 //! A guest has authority over its own clones alone: a ticket works only for
 //! the VM it was granted to, and a VM can end only itself.
 
+mod checkpoint;
+
 use crate::{
     Host, HostError,
     bounds::{BoundReached, Rated},
@@ -74,13 +76,18 @@ impl Host {
                 .request_ticket(vm, count, kind, request.id)
                 .await
                 .map(Answer::Ticket),
-            Ask::Clone { ticket } => self.clone_ticket(vm, ticket, request.id).await,
+            Ask::Clone { ticket } => self.clone_ticket(vm, None, ticket, request.id).await,
             Ask::Join { ticket } => self.join(vm.id, ticket).await,
             Ask::Kill { ticket } => self.kill(vm, ticket).await,
             Ask::Exit { status, others } => match self.exit(vm, status, others).await {
                 Ok(()) => return Ok(None),
                 Err(error) => Err(error),
             },
+            Ask::Checkpoint => self.keep_instant(vm, request.id).await,
+            Ask::CreateClones { checkpoint, ticket } => {
+                self.create_clones(vm, checkpoint, ticket, request.id).await
+            }
+            Ask::DropCheckpoint { checkpoint } => self.drop_checkpoint(vm, checkpoint).await,
             Ask::WaitFork { .. } => Err(HostError::Invalid(
                 "the guest's agent itself knows of forks".into(),
             )),
@@ -141,20 +148,17 @@ impl Host {
         Ok(ticket)
     }
 
+    /// The clones that a ticket of this VM's promises, made of it or of a
+    /// checkpoint.
     async fn clone_ticket(
         &self,
         vm: &Arc<Vm>,
+        asleep: Option<&Vm>,
         id: TicketId,
         request: RequestId,
     ) -> Result<Answer, HostError> {
-        // Its parent's program asked for this clone, and asks again from here:
-        // the agent that should have told it has died.
-        if let Some(cloned) = vm.cloned.filter(|cloned| cloned.request == Some(request)) {
-            return Ok(Answer::Cloned {
-                id: cloned.id,
-                processes: cloned.processes,
-                failed: Vec::new(),
-            });
+        if let Some(answer) = came_of(vm, request) {
+            return Ok(answer);
         }
         // First, so that a ticket refused now can be used later.
         self.count(vm, Rated::Fork)?;
@@ -186,8 +190,13 @@ impl Host {
             request: Some(request),
             mode: ForkMode::Fast,
             scrub: vm.record().secrets,
+            home: Some(crate::vm::address(vm.network, &vm.record()).ip),
         };
-        let outcome = self.fork_vm(vm, &wanted, asked).await;
+        let outcome = match asleep {
+            None => self.fork_vm(vm, &wanted, asked).await,
+            // What was made ready for the ticket was for a clone of this VM.
+            Some(asleep) => tokio::join!(self.wake(asleep, &wanted, asked), self.trim_shells(vm)).0,
+        };
         drop(places);
         if outcome.is_err() {
             self.tickets(|tickets| {
@@ -257,6 +266,18 @@ impl Host {
         let ends: Vec<_> = ends.collect();
         futures::future::join_all(ends.iter().map(|vm| self.end(vm, None))).await;
     }
+}
+
+/// What a request comes to that is made in a clone: if it is the one that made
+/// the clone, its parent's program asks again from here, because the agent that
+/// should have told it has died.
+fn came_of(vm: &Vm, request: RequestId) -> Option<Answer> {
+    let cloned = vm.cloned?;
+    (cloned.request == Some(request)).then(|| Answer::Cloned {
+        id: cloned.id,
+        processes: cloned.processes,
+        failed: Vec::new(),
+    })
 }
 
 fn too_many() -> ApiError {

@@ -157,6 +157,7 @@ impl Host {
             memory_image: Some(image),
             chain,
             machine: None,
+            request: None,
             ..parent_record
         };
         self.store.put_vm(&record)?;

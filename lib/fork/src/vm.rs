@@ -182,6 +182,12 @@ impl Vm {
         lock(&self.record).birth.is_none()
     }
 
+    /// Whether it is an instant that a guest had kept.
+    pub fn is_guests_checkpoint(&self) -> bool {
+        let record = lock(&self.record);
+        record.state == VmState::Checkpoint && record.request.is_some()
+    }
+
     /// What runs of it, or the error that it stands still or does not run.
     pub fn awake(&self) -> Result<Arc<Body>, HostError> {
         match self.is_paused() {
