@@ -184,6 +184,21 @@ fn a_guests_checkpoint_is_its_familys_outlives_a_daemon_and_goes_with_the_family
 }
 
 #[test]
+fn a_clone_that_lies_about_who_it_is_speaks_for_itself_alone() {
+    let host = Host::with_p([]);
+    // It takes its sibling's number and another epoch, and its parent's ticket.
+    let script = "t=$(vmfork ticket 2); n=$(vmfork clone $t); \
+        [ $n != 1 ] || { sed -i -e s/^FORKYARD_ID=.*/FORKYARD_ID=2/ \
+        -e s/^FORKYARD_EPOCH=./FORKYARD_EPOCH=f/ /opt/forkyard/identity; \
+        [ $(vmfork id) = 2 ] || vmfork exit 1; \
+        vmfork kill $t || vmfork join $t || vmfork exit 9; vmfork exit 2; }; \
+        [ $n = 0 ] || vmfork exit 6; vmfork join $t";
+    assert_eq!(host.sh("p", script), "1 9\n2 6");
+    only_p_is_left(&host);
+    host.end();
+}
+
+#[test]
 fn a_python_program_forks_its_vm() {
     const PROGRAM: &str = "
 import forkyard, random

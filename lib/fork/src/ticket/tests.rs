@@ -1,5 +1,5 @@
 use super::{kept::Left, *};
-use crate::quota::Quotas;
+use crate::{quota::Quotas, to_text};
 use forkyard_types::FamilyId;
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
@@ -99,6 +99,39 @@ fn a_join_tells_of_every_process_and_believes_a_clone_of_its_own_alone() {
         end(5, Some(0)),
     ];
     assert_eq!(tickets.join(id, owner), Ok(Some(want.to_vec())));
+}
+
+#[test]
+fn what_a_vm_says_of_clones_that_are_not_its_own_changes_nothing() {
+    let shares = lay_out(4, 2, TicketKind::Hierarchical);
+    let (mut tickets, id, owner) = granted_shares(&shares);
+    assert_eq!(begin(&mut tickets, id, owner), Ok(2));
+    let [first, second, stranger] = [(); 3].map(|()| VmId::random());
+    assert!(tickets.born(id, 1, first) && tickets.born(id, 3, second));
+    let entry = |tickets: &Tickets| to_text(&tickets.entries[&id]).expect("text");
+    let before = entry(&tickets);
+    let lies: Vec<_> = (0..=9)
+        .map(|id| CloneEnd {
+            id,
+            status: Some(9),
+        })
+        .collect();
+    // The owner is no clone of its own, and the stranger nobody's.
+    for liar in [owner, stranger] {
+        tickets.told(liar, &lies);
+        tickets.ended(liar, Some(9));
+        assert_eq!(entry(&tickets), before);
+    }
+    // One that is may speak of its own second process, and of no other.
+    tickets.told(first, &lies);
+    tickets.ended(first, Some(1));
+    assert_eq!(tickets.join(id, owner), Ok(None), "the second lives");
+    tickets.told(first, &lies);
+    tickets.ended(second, Some(2));
+    let ends = tickets.join(id, owner).expect("its own").expect("ended");
+    let statuses: Vec<_> = ends.iter().map(|end| (end.id, end.status)).collect();
+    let want = [(1, Some(1)), (2, Some(9)), (3, Some(2)), (4, None)];
+    assert_eq!(statuses, want);
 }
 
 #[test]
