@@ -59,11 +59,22 @@ impl Process {
         self.end().expect("root may kill, and what is killed dies");
     }
 
-    /// Stops it where it is; only its end gets it out of that.
+    /// Stops it where it is, until it is told to go on or ends.
     #[track_caller]
     pub fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Lets it go on after a stop.
+    #[track_caller]
+    pub fn go_on(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    #[track_caller]
+    fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.pid).expect("a pid"));
-        kill(pid, Signal::SIGSTOP).expect("root may, and it is there");
+        kill(pid, signal).expect("root may, and it is there");
     }
 
     /// Kills it, and waits until it is gone with all it had open. One that has

@@ -72,9 +72,14 @@ struct Args {
     /// be allowed another.
     #[arg(long, env = "FORKYARD_GUEST_GENERATIONS", value_name = "N", default_value_t = GuestBounds::default().generations)]
     guest_generations: u16,
-    /// Most forks within a minute that the guests of a family get.
+    /// Most forks within a minute that the guests of a family get, most tickets
+    /// and most checkpoints.
     #[arg(long, env = "FORKYARD_GUEST_FORKS", value_name = "N", default_value_t = GuestBounds::default().forks_a_minute)]
     guest_forks: u16,
+    /// Most checkpoints that the guests of a family keep; each takes disk as their
+    /// memory does.
+    #[arg(long, env = "FORKYARD_GUEST_CHECKPOINTS", value_name = "N", default_value_t = GuestBounds::default().checkpoints)]
+    guest_checkpoints: u16,
     /// Have guests say which of their pages are free: those take no memory and are in
     /// no image.
     #[arg(long, env = "FORKYARD_PAGE_REPORTING", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
@@ -140,6 +145,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             clones: args.guest_clones,
             generations: args.guest_generations,
             forks_a_minute: args.guest_forks,
+            checkpoints: args.guest_checkpoints,
         },
         page_reporting: args.page_reporting,
         prefetch: args.prefetch,

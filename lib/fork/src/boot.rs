@@ -125,6 +125,7 @@ impl Host {
             chain: vec![self.folders.disks(id).join("0.qcow2")],
             machine: None,
             secrets: request.secrets,
+            request: None,
         };
         let nobody = std::collections::BTreeSet::new();
         self.store
@@ -156,7 +157,7 @@ impl Host {
         }
         drop(turn);
         booted?;
-        self.keep_warm(&vm, 0);
+        self.keep_warm(&vm);
         Ok(())
     }
 

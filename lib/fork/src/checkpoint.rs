@@ -19,7 +19,7 @@ use forkyard_network::Link;
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    CheckpointRequest, ForkId, ForkReport, ImageId, VmId, VmName, VmState, VmView,
+    CheckpointRequest, ForkId, ForkReport, ImageId, RequestId, VmId, VmName, VmState, VmView,
 };
 use std::{
     fs::{self, File},
@@ -43,23 +43,34 @@ impl Host {
         vm: &str,
         request: CheckpointRequest,
     ) -> Result<VmView, HostError> {
-        let parent = self.vm(vm)?;
+        let kept = self.checkpoint_of(&self.vm(vm)?, request, None).await?;
+        Ok(kept.view())
+    }
+
+    /// The same, for whoever asked; `asked` is the request of a guest's program,
+    /// which returns in the clones.
+    pub(crate) async fn checkpoint_of(
+        &self,
+        parent: &Arc<Vm>,
+        request: CheckpointRequest,
+        asked: Option<RequestId>,
+    ) -> Result<Arc<Vm>, HostError> {
         let fork = ForkId::random();
         let mut report = ForkReport::default();
         let mut turn = parent.turn_to_fork().await;
         let body = parent.body()?;
         // Held until it is recorded. It is no clone that runs: no limit applies.
         let mut place = self.quotas.take(parent.record().family, 1, None, || 0)?;
-        let member = self.take_members(&parent, &mut place)?.remove(0);
-        let generation = self.generation(&parent, &body, turn.next.take()).await?;
+        let member = self.take_members(parent, &mut place)?.remove(0);
+        let generation = self.generation(parent, &body, turn.next.take()).await?;
         let image = generation.image;
         let (_, rest) = generation.split(0);
         let taken = self
-            .take_instant(&parent, &body, (fork, request.mode), rest, &[], &mut report)
+            .take_instant(parent, &body, (fork, request.mode), rest, &[], &mut report)
             .await;
         let of_parent = parent.record();
         drop(turn);
-        self.keep_warm(&parent, 0);
+        self.keep_warm(parent);
         let descriptor = taken?;
         let id = VmId::random();
         let record = VmRecord {
@@ -80,6 +91,7 @@ impl Host {
             // All but the slice the parent has written since.
             chain: of_parent.chain[1..].to_vec(),
             machine: None,
+            request: asked,
             ..of_parent
         };
         let network = parent.network;
@@ -91,13 +103,13 @@ impl Host {
         };
         match kept.await {
             Ok(record) => {
-                self.store.put_fork(fork, parent.id, &report)?;
+                self.note_fork(fork, parent, &report);
                 let vm = Arc::new(Vm::new(record, network, None));
                 self.registry().insert(vm.clone());
                 // Nobody maps it any more: the file has taken its place.
                 self.retire(image).await;
                 tracing::info!(parent = %parent.name(), name = %vm.name(), ?report, "checkpoint");
-                Ok(vm.view())
+                Ok(vm)
             }
             Err(error) => {
                 self.erase(&record).await;
@@ -179,13 +191,14 @@ impl Host {
         }
     }
 
-    /// Makes clones of a checkpoint.
+    /// Makes clones of a checkpoint. If a guest took it, it is that call of the
+    /// guest's that returns in them.
     #[instrument(name = "fork", skip_all, fields(fork, parent = %asleep.name(), clones = wanted.len()))]
     pub(crate) async fn wake(
         &self,
         asleep: &Vm,
         wanted: &[Wanted],
-        asked: Asked,
+        mut asked: Asked,
     ) -> Result<Forked, HostError> {
         let begun = Instant::now();
         let id = asked.fork;
@@ -194,6 +207,9 @@ impl Host {
         let mut report = ForkReport::default();
         let turn = asleep.turn.lock().await;
         let record = asleep.record();
+        // It may have been dropped while this waited for its turn.
+        self.vm(asleep.id.as_str())?;
+        asked.request = record.request;
         let (Some(image), Some(disk)) = (record.memory_image, record.chain.first().cloned()) else {
             return Err(HostError::Invalid(format!("{} is incomplete", record.name)));
         };
@@ -238,7 +254,7 @@ impl Host {
             .bring_up_all(asleep, (assigned, failed), origin, &descriptor, &mut report)
             .await;
         counted.done(&report, &clones);
-        self.store.put_fork(id, asleep.id, &report)?;
+        self.note_fork(id, asleep, &report);
         tracing::info!(checkpoint = %asleep.name(), fork = %id, clones = clones.len(), ?report, "woken");
         Ok(Forked { id, clones, report })
     }

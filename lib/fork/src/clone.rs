@@ -14,6 +14,7 @@ use forkyard_types::{
 };
 use forkyard_vmm::Shell as _;
 use std::{
+    net::Ipv4Addr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -35,6 +36,8 @@ pub(crate) struct Asked {
     pub mode: ForkMode,
     /// Paths in the guest.
     pub scrub: Vec<String>,
+    /// Whom the clones are told is their parent; none: the VM they are made of.
+    pub home: Option<Ipv4Addr>,
 }
 
 /// The fork that clones come from.
@@ -82,7 +85,8 @@ impl Host {
         let outcome = async {
             self.name_clone(&mut record, &parent.record())?;
             let address = crate::vm::address(network, &record);
-            let parent_ip = crate::vm::address(network, &parent.record()).ip;
+            let own = crate::vm::address(network, &parent.record()).ip;
+            let parent_ip = origin.asked.home.unwrap_or(own);
             let cloned = Cloned {
                 id: wanted.number,
                 processes: wanted.processes,

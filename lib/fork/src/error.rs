@@ -9,7 +9,7 @@ use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
 use forkyard_recipe::{BuildError, ImportError, RecipeError};
 use forkyard_store::StoreError;
-use forkyard_types::{ApiError, ErrorKind, VmName, VmState};
+use forkyard_types::{ApiError, ErrorKind, VmId, VmName, VmState};
 use forkyard_vmm::{VmmError, VmmErrorKind};
 use std::{
     error::Error,
@@ -29,6 +29,12 @@ pub enum HostError {
     NoSuchVm {
         /// What was asked for.
         name: String,
+    },
+    /// No guest of the family took such a checkpoint, or it was dropped.
+    #[error("this family's guests have no checkpoint {id}")]
+    NoSuchCheckpoint {
+        /// What was asked for.
+        id: VmId,
     },
     /// No recipe of that name.
     #[error("there is no image {name:?}")]
@@ -210,7 +216,9 @@ impl HostError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid(_) | Self::Recipe(_) => ErrorKind::Invalid,
-            Self::NoSuchVm { .. } | Self::NoSuchImage { .. } => ErrorKind::NotFound,
+            Self::NoSuchVm { .. } | Self::NoSuchImage { .. } | Self::NoSuchCheckpoint { .. } => {
+                ErrorKind::NotFound
+            }
             Self::NotPassable { .. }
             | Self::NotRunning { .. }
             | Self::Paused { .. }

@@ -134,6 +134,7 @@ impl Host {
             request: None,
             mode: request.mode,
             scrub: self.to_scrub(&parent, &request)?,
+            home: None,
         };
         begun();
         let forked = match asleep {
@@ -172,7 +173,6 @@ impl Host {
         let mut report = ForkReport::default();
         let mut turn = parent.turn_to_fork().await;
         let body = parent.body()?;
-        turn.forks += 1;
         let shells = async {
             let mut generation = self.generation(parent, &body, turn.next.take()).await?;
             let failed = self.fill(parent, &mut generation, wanted.len()).await;
@@ -200,7 +200,7 @@ impl Host {
             )
             .await;
         drop(turn);
-        self.keep_warm(parent, 0);
+        self.keep_warm(parent);
         let descriptor = match outcome {
             Ok(descriptor) => descriptor,
             Err(error) => {
@@ -220,7 +220,7 @@ impl Host {
         let served = self.pager_call(move |pager| pager.stats(image)).await;
         report.pages_fetched = served.map(|usage| usage.pages_served).unwrap_or_default();
         counted.done(&report, &clones);
-        self.store.put_fork(id, parent.id, &report)?;
+        self.note_fork(id, parent, &report);
         tracing::info!(parent = %parent.name(), fork = %id, clones = clones.len(), ?report, "forked");
         Ok(Forked { id, clones, report })
     }
@@ -261,6 +261,14 @@ impl Host {
         }
         report.load_us = report.running_us.saturating_sub(published);
         clones
+    }
+
+    /// Records how a fork went. Its clones are there whether that succeeds or
+    /// not, as it cannot if the parent has gone meanwhile.
+    pub(crate) fn note_fork(&self, fork: ForkId, parent: &Vm, report: &ForkReport) {
+        if let Err(error) = self.store.put_fork(fork, parent.id, report) {
+            tracing::warn!(parent = %parent.name(), %fork, error = &error as &dyn std::error::Error, "report not recorded");
+        }
     }
 
     /// Ends an image once no VM's memory is a view of it.

@@ -157,6 +157,7 @@ impl Host {
             memory_image: Some(image),
             chain,
             machine: None,
+            request: None,
             ..parent_record
         };
         self.store.put_vm(&record)?;
@@ -207,23 +208,15 @@ impl Host {
         })
     }
 
-    /// Keeps as many shells warm as the VM's owner wants, or as a ticket has
-    /// promised, a few at a time: a fork asked for meanwhile need not wait for
-    /// all of them.
-    pub(crate) fn keep_warm(&self, parent: &Arc<Vm>, promised: usize) {
+    /// Keeps as many shells warm as are wanted, a few at a time: a fork asked for
+    /// meanwhile need not wait for all of them.
+    pub(crate) fn keep_warm(&self, parent: &Arc<Vm>) {
         let (host, parent) = (self.handle(), parent.clone());
         tokio::spawn(async move {
             let Some(host) = host.upgrade() else { return };
-            let mut begun = None;
             loop {
                 let mut turn = parent.turn.lock().await;
-                // What was promised was for the next fork, not for those after.
-                let promised = if *begun.get_or_insert(turn.forks) == turn.forks {
-                    promised
-                } else {
-                    0
-                };
-                let want = usize::from(parent.record().warm).max(promised);
+                let want = host.shells_wanted(&parent);
                 let Ok(body) = parent.body() else { return };
                 let have = turn
                     .next
@@ -250,6 +243,30 @@ impl Host {
                 }
             }
         });
+    }
+
+    /// As many as the VM's owner wants, or as a ticket promises. Those for tickets
+    /// are bounded as clones are: a ticket holds their places in the family.
+    fn shells_wanted(&self, parent: &Vm) -> usize {
+        let promised = self.tickets(|tickets| tickets.promised_to(parent.id));
+        promised.max(parent.record().warm.into())
+    }
+
+    /// Ends the shells that nobody wants any more, now that a ticket is gone.
+    /// Once this returns, they are.
+    pub(crate) async fn trim_shells(&self, parent: &Vm) {
+        let mut turn = parent.turn.lock().await;
+        let want = self.shells_wanted(parent);
+        match turn.next.take() {
+            Some(generation) if want == 0 => self.discard(parent, generation).await,
+            Some(mut generation) => {
+                let kept = want.min(generation.shells.len());
+                let spare = generation.shells.split_off(kept);
+                turn.next = Some(generation);
+                self.end_shells(spare).await;
+            }
+            None => {}
+        }
     }
 
     /// Ends a generation that will not be used.

@@ -51,6 +51,8 @@ pub struct Host {
     pub(crate) images: QemuImg,
     pub(crate) tickets: Mutex<Tickets>,
     pub(crate) quotas: Quotas,
+    /// Of the checkpoints that guests take.
+    pub(crate) kept: Quotas,
     pub(crate) lately: Mutex<Lately>,
     /// Told whenever a clone has ended.
     pub(crate) ended: Notify,
@@ -105,6 +107,7 @@ impl Host {
             images: QemuImg::default(),
             tickets: Mutex::default(),
             quotas: Quotas::default(),
+            kept: Quotas::default(),
             lately: Mutex::default(),
             ended: Notify::new(),
             settled: watch::Sender::new(false),

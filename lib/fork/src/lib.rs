@@ -38,7 +38,7 @@ mod ticket;
 mod usage;
 mod vm;
 
-pub use bounds::{BoundReached, GuestBounds};
+pub use bounds::{BoundReached, GuestBounds, Rated};
 pub use console::Said;
 pub use error::HostError;
 pub use folders::Folders;

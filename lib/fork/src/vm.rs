@@ -84,8 +84,6 @@ impl Body {
 pub(crate) struct Turn {
     /// What the next fork will use, as far as it has been made.
     pub next: Option<Generation>,
-    /// Forks so far.
-    pub forks: u64,
 }
 
 impl Vm {
@@ -182,6 +180,12 @@ impl Vm {
     /// Whether it booted: its family began with it.
     pub fn is_founder(&self) -> bool {
         lock(&self.record).birth.is_none()
+    }
+
+    /// Whether it is an instant that a guest had kept.
+    pub fn is_guests_checkpoint(&self) -> bool {
+        let record = lock(&self.record);
+        record.state == VmState::Checkpoint && record.request.is_some()
     }
 
     /// What runs of it, or the error that it stands still or does not run.

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 5] = [
+const STEPS: [&str; 6] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -64,6 +64,8 @@ const STEPS: [&str; 5] = [
     ) STRICT;
     ALTER TABLE vm ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;
 ",
+    // In a checkpoint that a guest took, the request it was taken by.
+    "ALTER TABLE vm ADD COLUMN request TEXT;",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
