@@ -93,7 +93,7 @@ fn boot() -> Outcome<Infallible> {
         }
         (None, Some(entry)) if entry.is_init() => Err(entry::become_init(&entry)),
         // An image without an init, a container's say: orphans are still reaped.
-        (None, entry) => match entry::see_through(entry) {},
+        (None, entry) => entry::see_through(entry),
     }
 }
 

@@ -135,9 +135,13 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::pause))
         .routes(routes!(vms::resume))
         .routes(routes!(vms::usage))
-        .routes(routes!(images::list))
-        .routes(routes!(images::build, images::remove, images::import))
-        .routes(routes!(images::export))
+        .routes(routes!(images::images))
+        .routes(routes!(
+            images::build_image,
+            images::remove_image,
+            images::import_image
+        ))
+        .routes(routes!(images::export_image))
         .routes(routes!(images::export_disk))
         .routes(routes!(host::pages))
         .routes(routes!(host::examine, host::repair))

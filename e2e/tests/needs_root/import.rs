@@ -216,11 +216,9 @@ fn what_is_exported_can_be_imported_and_boots() {
     host.ok(["rm", "--all"]);
 
     host.ok(["image", "import", "again", &path("kept.qcow2")]);
-    let again: GuestImage = host
-        .json::<Vec<GuestImage>>(["image", "ls"])
-        .into_iter()
-        .find(|image| image.name == "again")
-        .expect("listed");
+    let images: Vec<GuestImage> = host.json(["image", "ls"]);
+    let again = images.iter().find(|image| image.name == "again");
+    let again = again.expect("listed");
     assert_eq!(again.origin, ImageOrigin::Qcow2);
     host.ok(["run", "again", "--name", "q"]);
     assert_eq!(host.sh("q", "cat /root/note"), "kept");

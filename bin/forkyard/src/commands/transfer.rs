@@ -4,7 +4,7 @@
 use crate::{args::Format, commands::vms::spinner, output};
 use anyhow::{Context, bail, ensure};
 use clap::{Args as ClapArgs, ValueEnum};
-use forkyard_client::Client;
+use forkyard_client::{Client, UploadError};
 use forkyard_types::{ExportFormat, GuestImage, ImageName, ImportFormat};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -143,7 +143,14 @@ pub async fn import(client: &Client, format: Format, wanted: Import) -> anyhow::
     if let Some(making) = making {
         making.finish_and_clear();
     }
-    let image = image.with_context(|| format!("{} is not imported", wanted.file.display()))?;
+    let image = image.map_err(|error| {
+        // What the daemon said is looked for by whoever shows it.
+        let error = match error {
+            UploadError::Client(refused) => anyhow::Error::from(refused),
+            other => anyhow::Error::from(other),
+        };
+        error.context(format!("{} is not imported", wanted.file.display()))
+    })?;
     match format {
         Format::Json => output::json(&image)?,
         Format::Text => println!("{}: {}; forkyard run {0}", image.name, image.summary),

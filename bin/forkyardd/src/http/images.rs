@@ -26,14 +26,14 @@ const PIECE: usize = 256 << 10;
 /// List the recipes of guest images, which are built, and those imported.
 #[utoipa::path(get, path = "/v1/images", tag = "images",
     responses((status = 200, body = Vec<GuestImage>, description = "The images"), Refusal))]
-pub async fn list(State(host): Shared) -> Answer<Vec<GuestImage>> {
+pub async fn images(State(host): Shared) -> Answer<Vec<GuestImage>> {
     Ok(Json(host.images().await?))
 }
 
 /// Build a guest image now rather than at the first boot from it.
 #[utoipa::path(post, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path, description = "The recipe's name")),
     responses((status = 200, body = GuestImage, description = "It is built"), Refusal))]
-pub async fn build(State(host): Shared, Path(name): Path<String>) -> Answer<GuestImage> {
+pub async fn build_image(State(host): Shared, Path(name): Path<String>) -> Answer<GuestImage> {
     Ok(Json(
         spawned(async move { host.build_image(&name).await }).await?,
     ))
@@ -43,7 +43,7 @@ pub async fn build(State(host): Shared, Path(name): Path<String>) -> Answer<Gues
 /// again; one that was imported is gone.
 #[utoipa::path(delete, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path, description = "The image's name")),
     responses((status = 200, body = GuestImage, description = "The image, no longer there"), Refusal))]
-pub async fn remove(State(host): Shared, Path(name): Path<String>) -> Answer<GuestImage> {
+pub async fn remove_image(State(host): Shared, Path(name): Path<String>) -> Answer<GuestImage> {
     Ok(Json(host.remove_image(&name).await?))
 }
 
@@ -52,7 +52,7 @@ pub async fn remove(State(host): Shared, Path(name): Path<String>) -> Answer<Gue
 #[utoipa::path(put, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path, description = "The image's name from here on"), ImportRequest),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 201, body = GuestImage, description = "VMs can be booted from it"), Refusal))]
-pub async fn import(
+pub async fn import_image(
     State(host): Shared,
     Path(name): Path<String>,
     Query(request): Query<ImportRequest>,
@@ -80,7 +80,7 @@ pub async fn import(
 /// The disk of an image that is built or imported.
 #[utoipa::path(get, path = "/v1/images/{name}/disk", tag = "images", params(("name" = String, Path, description = "The image's name"), ExportRequest),
     responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream", description = "The disk"), Refusal))]
-pub async fn export(
+pub async fn export_image(
     State(host): Shared,
     Path(name): Path<String>,
     Query(request): Query<ExportRequest>,

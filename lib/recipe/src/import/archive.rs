@@ -65,6 +65,8 @@ impl Parts {
                     }
                     None => return Ok(()),
                 },
+                // It would unpack to any size at all.
+                EntryType::GNUSparse => return Err(io::Error::other("it has a sparse file")),
                 _ => return Ok(()),
             };
             if parts.len() == PARTS {

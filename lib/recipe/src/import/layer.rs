@@ -145,6 +145,10 @@ impl<'a> Tree<'a> {
         if self.cancel.is_set() {
             return Err(LayerError::Cancelled);
         }
+        // Says something of the archive, not of what is in it.
+        if entry.header().entry_type() == EntryType::XGlobalHeader {
+            return Ok(());
+        }
         let path = checked(
             &entry
                 .path()
@@ -158,16 +162,18 @@ impl<'a> Tree<'a> {
         let Some(name) = path.file_name() else {
             return self.describe_root(entry.header());
         };
-        match name.to_str() {
-            Some(OPAQUE) => return self.hide_all(&path, fresh),
-            // Leavings of the file system that whiteouts come from.
-            Some(name) if name.starts_with(".wh..wh.") => return Ok(()),
-            Some(name) if let Some(hidden) = name.strip_prefix(WHITEOUT) => {
-                return self.hide(&path, hidden, fresh);
-            }
-            Some(_) | None => {}
+        let name = name.to_str().unwrap_or_default();
+        if name == OPAQUE {
+            return self.hide_all(&path, fresh);
         }
-        let made = self.make(&path, entry, fresh)?;
+        // Leavings of the file system that whiteouts come from.
+        if name.starts_with(".wh..wh.") {
+            return Ok(());
+        }
+        if let Some(hidden) = name.strip_prefix(WHITEOUT) {
+            return self.hide(&path, hidden, fresh);
+        }
+        let made = self.make(&path, entry)?;
         if let Some(place) = made {
             let above = place.ancestors().take_while(|above| *above != self.root);
             fresh.extend(above.map(Path::to_owned));
@@ -193,11 +199,10 @@ impl<'a> Tree<'a> {
         &mut self,
         path: &Path,
         entry: &mut Entry<'_, Metered<R>>,
-        _fresh: &Fresh,
     ) -> Result<Option<PathBuf>, LayerError> {
         let kind = entry.header().entry_type();
         let owner = owner(path, entry.header())?;
-        let mode = mode(path, entry.header())?;
+        let mode = mode(entry.header())?;
         let time = entry.header().mtime().unwrap_or(0);
         let target = entry
             .link_name()
@@ -280,7 +285,7 @@ impl<'a> Tree<'a> {
 
     fn describe_root(&self, header: &Header) -> Result<(), LayerError> {
         let root = Path::new("/");
-        let (owner, mode) = (owner(root, header)?, mode(root, header)?);
+        let (owner, mode) = (owner(root, header)?, mode(header)?);
         chown(self.root, Some(owner.0), Some(owner.1))
             .and_then(|()| fs::set_permissions(self.root, Permissions::from_mode(mode)))
             .map_err(making(root))
@@ -365,7 +370,7 @@ fn owner(path: &Path, header: &Header) -> Result<(u32, u32), LayerError> {
     Ok((user, number(header.gid().map_err(corrupt)?)?))
 }
 
-fn mode(_path: &Path, header: &Header) -> Result<u32, LayerError> {
+fn mode(header: &Header) -> Result<u32, LayerError> {
     let mode = header
         .mode()
         .map_err(|source| LayerError::Corrupt { source })?;

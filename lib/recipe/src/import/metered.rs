@@ -125,11 +125,7 @@ mod tests {
 
     #[test]
     fn a_header_without_end_is_not_read_to_its_end() {
-        for kind in [
-            EntryType::XHeader,
-            EntryType::GNULongName,
-            EntryType::XGlobalHeader,
-        ] {
+        for kind in [EntryType::XHeader, EntryType::GNULongName] {
             let endless = header(kind, u64::MAX >> 8);
             let stream = endless.as_bytes().chain(io::repeat(b'x'));
             look(stream).expect_err("it has no end");
