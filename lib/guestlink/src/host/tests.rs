@@ -462,3 +462,23 @@ async fn an_agent_that_died_while_its_guest_held_still_has_a_successor_that_wait
 }
 
 mod hostile;
+
+#[tokio::test]
+async fn a_guest_that_floods_its_channel_waits_for_the_host_and_loses_nothing() {
+    let (guest, mut agent, mut calls) = pair().await;
+    let begun = std::time::Instant::now();
+    let flood = async {
+        let forget = encode(&ToHost::Forget { call: CallId(7) }).expect("small");
+        // What comes at once is free; as many more take a second, of which the
+        // last that is read at once may be a third.
+        let burst = forget.repeat(2 * usize::try_from(pace::MESSAGES).expect("64-bit"));
+        agent.stream.write_all(&burst).await.expect("never refused");
+        let (call, request) = (CallId(8), request());
+        agent.say(&ToHost::Call { call, request }).await;
+    };
+    let (heard, ()) = tokio::join!(calls.recv(), flood);
+    assert_eq!(heard.map(|(call, _)| call), Some(CallId(8)));
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(500), "read within {took:?}");
+    drop(guest);
+}
