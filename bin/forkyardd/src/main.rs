@@ -20,7 +20,7 @@ use std::{
     path::PathBuf,
     process::ExitCode,
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -75,6 +75,11 @@ struct Args {
     /// Most forks within a minute that the guests of a family get.
     #[arg(long, env = "FORKYARD_GUEST_FORKS", value_name = "N", default_value_t = GuestBounds::default().forks_a_minute)]
     guest_forks: u16,
+    /// Seconds after which a QEMU, the pager or an agent that does not answer has
+    /// failed; an agent has twice as long to make a clone somebody else, and no
+    /// more than ten seconds to hold a guest still.
+    #[arg(long, env = "FORKYARD_PATIENCE", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    patience: u64,
     /// Write the description of the API (OpenAPI) and end.
     #[arg(long)]
     openapi: bool,
@@ -133,6 +138,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             generations: args.guest_generations,
             forks_a_minute: args.guest_forks,
         },
+        patience: Duration::from_secs(args.patience),
     };
     let database = folders.database();
     let metrics = metrics::Metrics::install()?;

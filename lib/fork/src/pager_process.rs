@@ -13,13 +13,14 @@ use std::{
     os::unix::{fs::MetadataExt, process::CommandExt},
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
 
 /// A client of this host's pager, started if there is none. Blocks.
-pub(crate) fn ensure(folders: &Folders) -> Result<PagerClient, HostError> {
+pub(crate) fn ensure(folders: &Folders, patience: Duration) -> Result<PagerClient, HostError> {
     let socket = folders.pager_socket();
     let program = folders.bin.join("forkyard-pager");
-    if let Ok(pager) = PagerClient::connect(&socket)
+    if let Ok(pager) = PagerClient::connect_with(&socket, patience)
         && pager.ping().is_ok()
     {
         if is_another(&pager, &program) {
@@ -57,7 +58,7 @@ pub(crate) fn ensure(folders: &Folders) -> Result<PagerClient, HostError> {
     }
     // Reaped when it ends, which is rarely before this process does.
     std::thread::spawn(move || child.wait());
-    Ok(PagerClient::connect(&socket)?)
+    Ok(PagerClient::connect_with(&socket, patience)?)
 }
 
 /// Whether the pager that runs is of another program than ours: one that was
