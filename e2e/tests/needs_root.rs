@@ -1,6 +1,8 @@
 //! The whole system as its users meet it: real guests, emulated, through the
 //! command line. Needs to be root, and what `cargo xtask test` prepares.
 
+#[path = "needs_root/balloon.rs"]
+mod balloon;
 #[path = "needs_root/checkpoint.rs"]
 mod checkpoint;
 #[path = "needs_root/copy.rs"]
@@ -11,8 +13,12 @@ mod crash;
 mod examples;
 #[path = "needs_root/fork.rs"]
 mod fork;
+#[path = "needs_root/generations.rs"]
+mod generations;
 #[path = "needs_root/guest_api.rs"]
 mod guest_api;
+#[path = "needs_root/hang.rs"]
+mod hang;
 #[path = "needs_root/hostile.rs"]
 mod hostile;
 #[path = "needs_root/identity.rs"]

@@ -20,7 +20,7 @@ use std::{
     path::PathBuf,
     process::ExitCode,
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -88,6 +88,11 @@ struct Args {
     /// when the pager starts.
     #[arg(long, env = "FORKYARD_PREFETCH", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     prefetch: bool,
+    /// Seconds after which a QEMU, the pager or an agent that does not answer has
+    /// failed; an agent has twice as long to make a clone somebody else, and no
+    /// more than ten seconds to hold a guest still.
+    #[arg(long, env = "FORKYARD_PATIENCE", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    patience: u64,
     /// Write the description of the API (OpenAPI) and end.
     #[arg(long)]
     openapi: bool,
@@ -149,6 +154,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         },
         page_reporting: args.page_reporting,
         prefetch: args.prefetch,
+        patience: Duration::from_secs(args.patience),
     };
     let database = folders.database();
     let metrics = metrics::Metrics::install()?;

@@ -223,3 +223,39 @@ shutil.rmtree(here)
     // With the last VM its daemon goes by itself.
     host.nothing_left();
 }
+
+#[test]
+fn a_python_program_is_told_of_each_clone_that_was_not_made() {
+    let host = Host::with_p(["--warm", "3"]);
+    host.wait_warm("p", 3);
+    let parent = host.vm("p").pid;
+    let shells = host.processes("qemu-system-x86_64");
+    let shell = shells.iter().find(|qemu| Some(qemu.pid) != parent);
+    shell.expect("warm").kill();
+    host.python(
+        r#"
+from forkyard_host import Forkyard, ForkyardError, PartialFork
+
+with Forkyard().vm("p") as p:
+    made = p.fork(3)
+    assert (len(made.vms), len(made.errors)) == (2, 1), made
+    why = made.errors[0]
+    assert isinstance(why, ForkyardError) and why.kind and str(why), why
+    for use in (list, len, lambda made: made[0]):
+        try:
+            use(made)
+            raise AssertionError("not told")
+        except PartialFork as error:
+            assert error.forked is made
+            assert "1 of 3" in str(error) and str(why) in str(error), error
+    for vm in made.vms:
+        with vm:
+            assert vm.exec("hostname", check=True).text == vm.name
+    whole = p.fork(2)
+    assert not whole.errors and len(whole) == 2
+    for vm in whole:
+        vm.remove()
+"#,
+    );
+    host.nothing_left();
+}

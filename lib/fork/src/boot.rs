@@ -16,6 +16,7 @@ use forkyard_types::{
 use forkyard_vmm::{Accel, BootSpec, Engine, Kernel, Machine as _, Owner, Probe, console};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
+use tracing::{Instrument as _, debug_span, instrument};
 
 /// How long a guest may take until its agent answers; slow hosts are slow.
 const BOOT: Duration = Duration::from_secs(120);
@@ -147,6 +148,7 @@ impl Host {
     }
 
     /// Boots it, or removes it. Whoever wants its end waits for its turn.
+    #[instrument(skip_all, fields(vm = %founded.vm.name()))]
     async fn boot(&self, founded: Founded) -> Result<(), HostError> {
         let vm = founded.vm.clone();
         let turn = vm.turn.lock().await;
@@ -192,17 +194,23 @@ impl Host {
             machine: self.machine_spec(&record, address.mac).await?,
             kernel: Some(kernel),
         };
-        let machine = self.engine.boot(spec).await?;
+        let machine = self
+            .engine
+            .boot(spec)
+            .instrument(debug_span!("start"))
+            .await?;
         let process = crate::to_text(machine.record())?;
         vm.change(&self.store, |record| record.machine = Some(process))?;
         let (sender, calls) = mpsc::channel(crate::calls::WAITING);
         let guest = Guest::connect(machine.agent_socket(), sender).await?;
         let dead = machine.exited();
-        let up = tokio::select! {
-            said = guest.hello(BOOT) => said.map(drop),
-            _ = dead => Err(LinkError::Closed),
+        let up = async {
+            tokio::select! {
+                said = guest.hello(BOOT) => said.map(drop),
+                _ = dead => Err(LinkError::Closed),
+            }
         };
-        if let Err(source) = up {
+        if let Err(source) = up.instrument(debug_span!("guest")).await {
             let said = console::kept(&self.folders.sockets(record.id)).unwrap_or_default();
             return Err(HostError::Boot {
                 console: last_words(&said),

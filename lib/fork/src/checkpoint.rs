@@ -28,7 +28,7 @@ use std::{
     sync::Arc,
     time::Instant,
 };
-use tracing::{Span, instrument};
+use tracing::{Instrument as _, Span, debug_span, instrument};
 
 /// Its memory, as a layer.
 const MEMORY: &str = "memory.pages";
@@ -38,6 +38,7 @@ const DEVICES: &str = "devices";
 impl Host {
     /// Keeps the present instant of a running VM. Once this returns, it is on
     /// disk. Not cancel-safe: run it on a task of its own.
+    #[instrument(skip_all, fields(parent = vm, fork))]
     pub async fn checkpoint(
         &self,
         vm: &str,
@@ -56,6 +57,7 @@ impl Host {
         asked: Option<RequestId>,
     ) -> Result<Arc<Vm>, HostError> {
         let fork = ForkId::random();
+        Span::current().record("fork", tracing::field::display(fork));
         let mut report = ForkReport::default();
         let mut turn = parent.turn_to_fork().await;
         let body = parent.body()?;
@@ -99,7 +101,9 @@ impl Host {
         self.registry().occupy(&record);
         let kept = async {
             recorded?;
-            self.keep(record.clone(), image, descriptor).await
+            self.keep(record.clone(), image, descriptor)
+                .instrument(debug_span!("keep"))
+                .await
         };
         match kept.await {
             Ok(record) => {
@@ -187,6 +191,7 @@ impl Host {
         let served = self.pager_call(move |pager| Ok(pager.publish(lineage, layer)));
         match served.await? {
             Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => Ok(()),
+            Err(source @ PagerError::Refused(_)) => Err(HostError::Damaged { path, source }),
             Err(error) => Err(error.into()),
         }
     }
@@ -216,6 +221,12 @@ impl Host {
         let folder = self.folders.disks(record.id);
         let devices = folder.join(DEVICES);
         let descriptor = fs::read(&devices).map_err(HostError::io("read", &devices))?;
+        // It could not be when this daemon took over; or it is now, and the cause
+        // is told of here rather than by a QEMU that finds no memory.
+        let memory = self.folders.page_image(image);
+        if !blocking(move || Ok::<_, HostError>(memory.exists())).await? {
+            self.serve_checkpoint(&record).await?;
+        }
         // After a restart of the host there is none.
         let bridge = Link::Bridge(record.family);
         if !self.network.links().await?.contains(&bridge) {

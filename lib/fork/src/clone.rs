@@ -20,10 +20,6 @@ use std::{
 };
 use tracing::{Instrument as _, debug_span, instrument};
 
-/// How long a clone's agent may take to apply its identity; under TCG many
-/// clones share few cores.
-const IDENTIFY: Duration = Duration::from_secs(60);
-
 /// Who asked for a fork, and what its clones do not inherit.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
@@ -137,6 +133,7 @@ impl Host {
         match outcome.await {
             Ok(made) => {
                 self.take_in(made.vm.clone(), calls);
+                self.tidy(&made.vm);
                 Ok(made)
             }
             Err(error) => {
@@ -157,8 +154,9 @@ impl Host {
         vm: &Vm,
         guest: &forkyard_guestlink::Guest,
     ) -> Result<(), HostError> {
+        let patience = self.options.to_identify();
         let problems = guest
-            .identified(IDENTIFY)
+            .identified(patience)
             .instrument(debug_span!("identity"))
             .await?;
         if !problems.is_empty() {
@@ -167,7 +165,7 @@ impl Host {
         self.network.open_port(vm.record().family, vm.id).await?;
         // A hook that fails is the user's to see, not a reason to take the
         // clone away from them.
-        let hooks = guest.release(IDENTIFY).instrument(debug_span!("hooks"));
+        let hooks = guest.release(patience).instrument(debug_span!("hooks"));
         for problem in hooks.await? {
             tracing::warn!(vm = %vm.name(), problem, "the guest goes on all the same");
         }

@@ -157,6 +157,14 @@ pub enum HostError {
     /// The pager failed.
     #[error("the pager failed")]
     Pager(#[from] PagerError),
+    /// A file of a checkpoint is not what was written to it.
+    #[error("{} is damaged", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What the pager found.
+        source: PagerError,
+    },
     /// Memory could not be captured.
     #[error("the VM's memory could not be captured")]
     Capture(#[from] CaptureError),
@@ -242,6 +250,7 @@ impl HostError {
             Self::Link(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Link(_) => ErrorKind::Guest,
             Self::Vmm(error) if error.kind() == VmmErrorKind::Timeout => ErrorKind::Timeout,
+            Self::Pager(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
             Self::Import(
                 ImportError::Disk(_)
@@ -255,6 +264,7 @@ impl HostError {
             | Self::Store(_)
             | Self::PagerDidNotStart { .. }
             | Self::Pager(_)
+            | Self::Damaged { .. }
             | Self::Capture(_)
             | Self::Image(_)
             | Self::Disk(_)
@@ -262,6 +272,11 @@ impl HostError {
             | Self::Build(_)
             | Self::Io { .. } => ErrorKind::Host,
         }
+    }
+
+    /// Whether somebody did not answer in time, and may yet do what was asked.
+    pub(crate) fn is_timeout(&self) -> bool {
+        self.kind() == ErrorKind::Timeout
     }
 
     fn hint(&self) -> Option<&'static str> {
@@ -325,6 +340,10 @@ impl HostError {
             (
                 matches!(self, Self::Store(StoreError::NameTaken { .. })),
                 "choose another name, or remove that VM",
+            ),
+            (
+                matches!(self, Self::Damaged { .. }),
+                "put the file back, or remove the checkpoint by `forkyard rm`",
             ),
             (
                 self.is_io(io::ErrorKind::PermissionDenied),

@@ -33,6 +33,9 @@ use tracing::{Instrument as _, Span, debug_span, instrument};
 /// Clones of one fork.
 pub(crate) const MOST_CLONES: u16 = 256;
 
+/// After this a pager that did not answer is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// One clone to make.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
@@ -200,6 +203,7 @@ impl Host {
             )
             .await;
         drop(turn);
+        self.tidy(parent);
         self.keep_warm(parent);
         let descriptor = match outcome {
             Ok(descriptor) => descriptor,
@@ -285,7 +289,26 @@ impl Host {
             && let Err(error) = self.pager_call(move |pager| pager.retire(image)).await
         {
             tracing::warn!(%image, error = &error as &dyn std::error::Error, "page image not retired");
+            if error.is_timeout() {
+                self.retire_later(image);
+            }
         }
+    }
+
+    /// A pager that did not answer may do so later, and then do all that it was
+    /// asked: make an image that nobody waits for any more.
+    pub(crate) fn retire_later(&self, image: ImageId) {
+        let host = self.handle();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(AGAIN).await;
+                let Some(host) = host.upgrade() else { return };
+                match host.pager_call(move |pager| pager.retire(image)).await {
+                    Err(error) if error.is_timeout() => {}
+                    Ok(()) | Err(_) => return,
+                }
+            }
+        });
     }
 }
 

@@ -56,6 +56,7 @@ impl Host {
         if let Some(generation) = next {
             return Ok(generation);
         }
+        self.fold_deepest(parent, body).await;
         let record = parent.record();
         let image = ImageId::random();
         let folder = self.folders.disks(parent.id);
@@ -71,9 +72,17 @@ impl Host {
             self.images.create_slice(&template, &backing, None).await?;
             copy_template(&template, &overlay_path, access)?;
             let overlay = body.machine.prepare_overlay(&overlay_path).await?;
-            self.pager_call(move |pager| pager.promise(image, record.memory.pages()))
-                .await?;
-            Ok(overlay)
+            let promised =
+                self.pager_call(move |pager| pager.promise(image, record.memory.pages()));
+            match promised.await {
+                Ok(()) => Ok(overlay),
+                Err(error) => {
+                    if let Err(error) = body.machine.discard_overlay(overlay).await {
+                        tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
+                    }
+                    Err(error)
+                }
+            }
         };
         match made.await {
             Ok(overlay) => Ok(Generation {
@@ -85,6 +94,9 @@ impl Host {
             }),
             Err(error) => {
                 self.remove_files(&[template, overlay_path]);
+                if error.is_timeout() {
+                    self.retire_later(image);
+                }
                 Err(error)
             }
         }

@@ -23,6 +23,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, Weak},
+    time::Duration,
 };
 use tokio::sync::{Notify, OnceCell, watch};
 
@@ -37,6 +38,22 @@ pub struct Options {
     pub page_reporting: bool,
     /// Whether clones are given pages that others of their image have wanted.
     pub prefetch: bool,
+    /// How long a QEMU, the pager or a guest's agent may leave something
+    /// unanswered before that is a failure. Not nothing.
+    pub patience: Duration,
+}
+
+impl Options {
+    /// How long a clone's agent may take to apply its identity, and for its
+    /// hooks: many clones may share few cores.
+    pub(crate) fn to_identify(self) -> Duration {
+        self.patience * 2
+    }
+
+    /// How long a guest may take to hold still: its programs wait meanwhile.
+    pub(crate) fn to_hold_still(self) -> Duration {
+        self.patience.min(Duration::from_secs(10))
+    }
 }
 
 /// A host of VMs. One daemon at a time has it.
@@ -91,6 +108,7 @@ impl Host {
         let engine = Qemu::new(QemuConfig {
             cgroup_parent: folders.instance(),
             tracker: folders.tracker(),
+            patience: options.patience,
             ..QemuConfig::default()
         })?;
         let pager = {

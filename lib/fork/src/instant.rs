@@ -10,14 +10,8 @@ use crate::{
 };
 use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport};
 use forkyard_vmm::{Machine as _, Overlay, VmmError};
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, time::Instant};
 use tracing::{Instrument as _, debug_span, instrument};
-
-/// How long a guest may take to hold still.
-const QUIESCE: Duration = Duration::from_secs(10);
 
 /// What was taken of the parent at the instant of the fork.
 struct Taken {
@@ -58,7 +52,7 @@ impl Host {
             if !parent.is_paused() {
                 let still = body
                     .guest
-                    .quiesce(fork, QUIESCE)
+                    .quiesce(fork, self.options.to_hold_still())
                     .instrument(debug_span!("quiesce"))
                     .await;
                 report.quiesce_us = micros(asked.elapsed());

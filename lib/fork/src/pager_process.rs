@@ -19,7 +19,7 @@ use std::{
 pub(crate) fn ensure(folders: &Folders, options: Options) -> Result<PagerClient, HostError> {
     let socket = folders.pager_socket();
     let program = folders.bin.join("forkyard-pager");
-    if let Ok(pager) = PagerClient::connect(&socket)
+    if let Ok(pager) = PagerClient::connect_with(&socket, options.patience)
         && pager.ping().is_ok()
     {
         if is_another(&pager, &program) {
@@ -58,7 +58,7 @@ pub(crate) fn ensure(folders: &Folders, options: Options) -> Result<PagerClient,
     }
     // Reaped when it ends, which is rarely before this process does.
     std::thread::spawn(move || child.wait());
-    Ok(PagerClient::connect(&socket)?)
+    Ok(PagerClient::connect_with(&socket, options.patience)?)
 }
 
 /// Whether the pager that runs is of another program than ours: one that was

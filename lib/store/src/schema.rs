@@ -80,6 +80,16 @@ pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreErro
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;",
         )
         .map_err(failed)?;
+    // A daemon that believed half of its records would undo what runs.
+    let said: String = connection
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(failed)?;
+    if said != "ok" {
+        return Err(StoreError::Damaged {
+            path: path.into(),
+            said,
+        });
+    }
     let found: i64 = connection
         .query_row("PRAGMA user_version", [], |row| row.get(0))
         .map_err(failed)?;
@@ -122,6 +132,33 @@ mod tests {
             Store::open(&path),
             Err(StoreError::Newer { found: 999, .. })
         ));
+    }
+
+    #[test]
+    fn a_file_of_which_a_part_is_overwritten_or_missing_is_refused() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("db");
+        drop(Store::open(&path).expect("new"));
+        let whole = std::fs::read(&path).expect("there");
+        let page = 4096;
+        for nth in 1..whole.len() / page {
+            let mut damaged = whole.clone();
+            damaged[nth * page..(nth + 1) * page].fill(b'x');
+            std::fs::write(&path, &damaged).expect("written");
+            let refused = Store::open(&path).map(drop);
+            assert!(
+                matches!(
+                    refused,
+                    Err(StoreError::Damaged { .. } | StoreError::Access { .. })
+                ),
+                "page {nth}: {refused:?}"
+            );
+        }
+        std::fs::write(&path, &whole[..whole.len() - page]).expect("written");
+        let refused = Store::open(&path).map(drop);
+        assert!(refused.is_err(), "{refused:?}");
+        std::fs::write(&path, &whole).expect("restored");
+        Store::open(&path).expect("whole");
     }
 
     #[test]
