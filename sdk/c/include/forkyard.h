@@ -69,45 +69,6 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Keeps this instant of this VM. Returns 0 now, and writes the checkpoint's
- name to `name`. Returns again, with 1, 2, …, in each clone that
- forkyard_create_clones makes of it later, the name left empty there; with a
- hierarchical ticket in each of its processes, as forkyard_clone does.
-
- # Safety
- FORKYARD_CHECKPOINT_NAME bytes may be written to `name`.
- */
-int forkyard_checkpoint(char *name);
-
-/*
- forkyard_checkpoint for languages that have a fork of their own, as
- forkyard_clone_only is.
-
- # Safety
- As forkyard_checkpoint; `processes` is NULL or may be written to.
- */
-int forkyard_checkpoint_only(char *name, uint8_t *processes);
-
-/*
- Makes the ticket's clones of a checkpoint that a VM of this family took, as
- often as there are tickets. Returns 0, in the caller alone: in the clones it
- is forkyard_checkpoint that returns. Clones that could not be made are told
- by the join; negative if there is none at all.
-
- # Safety
- `checkpoint` is NULL or a string; `ticket` as in forkyard_clone.
- */
-int forkyard_create_clones(const char *checkpoint, const struct forkyard_ticket *ticket);
-
-/*
- Forgets a checkpoint. Clones it has live on.
-
- # Safety
- `checkpoint` is NULL or a string.
- */
-int forkyard_drop_checkpoint(const char *checkpoint);
-
-/*
  Reserves clones of this VM; fewer may be granted than are asked for. NULL
  if none were. To be freed with forkyard_ticket_free.
  */
@@ -255,6 +216,45 @@ void forkyard_ticket_free(struct forkyard_ticket *ticket);
  Why this thread's last call failed; valid until its next one fails.
  */
 const char *forkyard_error(void);
+
+/*
+ Keeps this instant of this VM. Returns 0 now, and writes the checkpoint's
+ name to `name`. Returns again, with 1, 2, …, in each clone that
+ forkyard_create_clones makes of it later, the name left empty there; with a
+ hierarchical ticket in each of its processes, as forkyard_clone does.
+
+ # Safety
+ FORKYARD_CHECKPOINT_NAME bytes may be written to `name`.
+ */
+int forkyard_checkpoint(char *name);
+
+/*
+ forkyard_checkpoint for languages that have a fork of their own, as
+ forkyard_clone_only is.
+
+ # Safety
+ As forkyard_checkpoint; `processes` is NULL or may be written to.
+ */
+int forkyard_checkpoint_only(char *name, uint8_t *processes);
+
+/*
+ Makes the ticket's clones of a checkpoint that a VM of this family took, as
+ often as there are tickets. Returns 0, in the caller alone: in the clones it
+ is forkyard_checkpoint that returns. Clones that could not be made are told
+ by the join; negative if there is none at all.
+
+ # Safety
+ `checkpoint` is NULL or a string; `ticket` as in forkyard_clone.
+ */
+int forkyard_create_clones(const char *checkpoint, const struct forkyard_ticket *ticket);
+
+/*
+ Forgets a checkpoint. Clones it has live on.
+
+ # Safety
+ `checkpoint` is NULL or a string.
+ */
+int forkyard_drop_checkpoint(const char *checkpoint);
 
 #ifdef __cplusplus
 }  // extern "C"
