@@ -86,6 +86,7 @@ pub fn is_up() {
 
 /// Process 1's work from here on in an image without an init: reaps, and starts
 /// the entry point, if there is one, when the time has come.
+#[allow(clippy::wildcard_enum_match_arm, reason = "all else is nobody's end")]
 pub fn see_through(entry: Option<EntryPoint>) -> ! {
     // An image may have a read-only or a full disk; this is ours, in memory.
     if let Err(error) = symlink(PROGRAM, POWEROFF) {

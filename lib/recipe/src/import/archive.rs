@@ -34,6 +34,10 @@ pub(super) struct Parts {
 
 impl Parts {
     /// Finds the parts.
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "tar may learn of other kinds"
+    )]
     pub fn of(mut file: File) -> Result<Self, ArchiveError> {
         let tar = |source| ArchiveError::Tar { source };
         let mut magic = [0; 4];

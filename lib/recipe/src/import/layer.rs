@@ -137,6 +137,10 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "tar may learn of other kinds"
+    )]
     fn entry<R: Read>(
         &mut self,
         entry: &mut Entry<'_, Metered<R>>,
@@ -195,6 +199,10 @@ impl<'a> Tree<'a> {
         Ok(place)
     }
 
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "tar may learn of other kinds"
+    )]
     fn make<R: Read>(
         &mut self,
         path: &Path,
