@@ -1,0 +1,145 @@
+//! A page as it travels: as it is, or compressed if that is shorter.
+
+use forkyard_types::PAGE_SIZE;
+use std::io;
+
+/// One page.
+pub type Page = [u8; PAGE_SIZE];
+
+/// The level that packs fastest.
+const LEVEL: i32 = 1;
+/// Compression that saves less is not worth undoing.
+const WORTH: usize = PAGE_SIZE - PAGE_SIZE / 8;
+
+/// How the bytes of a page are to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// As they are.
+    Plain,
+    /// Compressed by zstd.
+    Zstd,
+}
+
+impl Encoding {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Plain => 0,
+            Self::Zstd => 1,
+        }
+    }
+
+    pub(crate) fn of(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Plain),
+            1 => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// Packs pages; keeps what packing needs from one to the next.
+pub(crate) struct Packer {
+    zstd: Option<zstd::bulk::Compressor<'static>>,
+}
+
+/// Unpacks pages.
+pub(crate) struct Unpacker {
+    zstd: Option<zstd::bulk::Decompressor<'static>>,
+}
+
+impl Packer {
+    /// Sends pages as they are if the host has no memory for zstd.
+    pub fn new() -> Self {
+        let zstd = zstd::bulk::Compressor::new(LEVEL).ok();
+        Self { zstd }
+    }
+
+    /// Appends `page` to `out`, in the shorter form.
+    pub fn pack(&mut self, page: &Page, out: &mut Vec<u8>) -> Encoding {
+        let start = out.len();
+        out.resize(start + WORTH, 0);
+        let packed = self
+            .zstd
+            .as_mut()
+            .and_then(|zstd| zstd.compress_to_buffer(page, &mut out[start..]).ok());
+        match packed {
+            Some(bytes) => {
+                out.truncate(start + bytes);
+                Encoding::Zstd
+            }
+            // It does not fit, so it is not worth it.
+            None => {
+                out.truncate(start);
+                out.extend_from_slice(page);
+                Encoding::Plain
+            }
+        }
+    }
+}
+
+impl Unpacker {
+    pub fn new() -> io::Result<Self> {
+        let zstd = Some(zstd::bulk::Decompressor::new()?);
+        Ok(Self { zstd })
+    }
+
+    /// The page that `bytes` are; `None` if they are none.
+    pub fn unpack(&mut self, encoding: Encoding, bytes: &[u8], page: &mut Page) -> Option<()> {
+        match encoding {
+            Encoding::Plain => {
+                page.copy_from_slice(
+                    bytes
+                        .get(..PAGE_SIZE)
+                        .filter(|all| all.len() == bytes.len())?,
+                );
+                Some(())
+            }
+            Encoding::Zstd => {
+                let got = self
+                    .zstd
+                    .as_mut()?
+                    .decompress_to_buffer(bytes, &mut page[..]);
+                got.ok().filter(|got| *got == PAGE_SIZE).map(|_| ())
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Packer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Packer").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Unpacker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unpacker").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn page_comes_back_and_is_never_longer(seed in any::<[u8; 32]>(), random in 0..=PAGE_SIZE) {
+            let mut page = [7; PAGE_SIZE];
+            blake3::Hasher::new_keyed(&seed).finalize_xof().fill(&mut page[..random]);
+            let mut packed = Vec::new();
+            let encoding = Packer::new().pack(&page, &mut packed);
+            prop_assert!(packed.len() <= PAGE_SIZE);
+            let mut back = [0; PAGE_SIZE];
+            Unpacker::new().expect("memory").unpack(encoding, &packed, &mut back).expect("unpacks");
+            prop_assert_eq!(back, page);
+        }
+
+        #[test]
+        fn bytes_of_anything_are_refused_or_a_page(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            let mut page = [0; PAGE_SIZE];
+            let _ = Unpacker::new().expect("memory").unpack(Encoding::Zstd, &bytes, &mut page);
+            prop_assert_eq!(Unpacker::new().expect("memory").unpack(Encoding::Plain, &bytes, &mut page), None);
+        }
+    }
+}

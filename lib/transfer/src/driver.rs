@@ -1,0 +1,23 @@
+//! The state machines on real sockets: a thread for each server, and one
+//! for each image that is fetched.
+
+mod client;
+mod server;
+mod socket;
+
+pub use client::{Client, Fetch, FetchError};
+pub use server::{Offer, Server};
+
+use std::io;
+
+/// A number that nobody can guess.
+fn random() -> io::Result<u64> {
+    getrandom::u64().map_err(io::Error::other)
+}
+
+/// A secret.
+fn secret() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
+}

@@ -1,0 +1,372 @@
+//! A client on a socket: one image, from one server.
+
+use super::random;
+use super::socket::{self, LONGEST, Waker};
+use crate::key::ImageKey;
+use crate::receiver::{Complete, Event, Loss, Receiver, Receiving, Turn};
+use crate::source::PageSink;
+use crate::stats::Received;
+use crate::wire::{ClientId, Urgency};
+use forkyard_types::{PageCount, PageNo};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Datagrams taken before anything else is looked at.
+const TURN: usize = 64;
+
+/// What to fetch, and from where.
+#[derive(Clone, Debug)]
+pub struct Fetch {
+    /// Where the server listens.
+    pub server: SocketAddr,
+    /// Our address on the way there.
+    pub local: IpAddr,
+    /// The image's key.
+    pub key: ImageKey,
+    /// Its size.
+    pub pages: PageCount,
+    /// How long the server may be silent.
+    pub patience: Duration,
+    /// Most pages asked for in advance at a time.
+    pub ahead: usize,
+}
+
+/// Why a page did not come.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// Its server is lost, and will not be asked again.
+    #[error("{page} cannot be fetched from {server}; fork again from a host that is alive")]
+    Lost {
+        /// The page.
+        page: PageNo,
+        /// Where it was to come from.
+        server: SocketAddr,
+        /// Why.
+        source: Loss,
+    },
+    /// Its server cannot read it.
+    #[error("{server} cannot read {page}: what it has is damaged")]
+    Gone {
+        /// The page.
+        page: PageNo,
+        /// Where it was to come from.
+        server: SocketAddr,
+    },
+    /// The client has been ended.
+    #[error("{page} is not fetched any more")]
+    Ended {
+        /// The page.
+        page: PageNo,
+    },
+}
+
+/// Fetches the pages of an image until it is dropped; who waits then is told.
+#[derive(Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: SocketAddr,
+    socket: UdpSocket,
+    state: Mutex<State>,
+    changed: Condvar,
+    waker: Waker,
+}
+
+struct State {
+    receiver: Receiver,
+    sink: Box<dyn PageSink + Send>,
+    gone: BTreeSet<PageNo>,
+    complete: bool,
+    ended: bool,
+    /// Until when the thread sleeps, if it does.
+    sleeps: Option<Instant>,
+    listen: Option<SocketAddrV4>,
+    out: Vec<u8>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("receiver", &self.receiver)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Starts to fetch; pages go to `sink`, on a thread of the client's own.
+    pub fn start(fetch: Fetch, sink: Box<dyn PageSink + Send>) -> io::Result<Self> {
+        let socket = socket::unicast(SocketAddr::new(fetch.local, 0))?;
+        // Only the server's packets come in, and its refusals are heard of.
+        socket.connect(fetch.server)?;
+        let receiving = Receiving {
+            key: fetch.key,
+            client: ClientId(random()?),
+            nonce: random()?,
+            pages: fetch.pages,
+            patience: fetch.patience,
+            ahead: fetch.ahead,
+        };
+        let state = State {
+            receiver: Receiver::new(receiving, Instant::now())?,
+            sink,
+            gone: BTreeSet::new(),
+            complete: false,
+            ended: false,
+            sleeps: None,
+            listen: None,
+            out: Vec::new(),
+        };
+        let shared = Arc::new(Shared {
+            server: fetch.server,
+            socket,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            waker: Waker::new()?,
+        });
+        let its = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("fetch".into())
+            .spawn(move || its.run())?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Blocks until `page` is with the sink. A server that is silent for longer
+    /// than the patience is an error, and so is every page from then on.
+    pub fn fetch(&self, page: PageNo) -> Result<(), FetchError> {
+        self.fetch_all(&[page])
+    }
+
+    /// As [`fetch`](Self::fetch), for several at once; the error is about the first
+    /// that does not come.
+    pub fn fetch_all(&self, pages: &[PageNo]) -> Result<(), FetchError> {
+        let shared = &*self.shared;
+        let mut state = shared.state();
+        self.ask(&mut state, pages, Urgency::Waited);
+        for page in pages {
+            let page = *page;
+            while !state.receiver.has(page) {
+                shared.stands(&state, page)?;
+                let woken = shared.changed.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for pages without blocking until they come.
+    pub fn want(&self, pages: &[PageNo], urgency: Urgency) {
+        let mut state = self.shared.state();
+        self.ask(&mut state, pages, urgency);
+    }
+
+    /// Nobody waits for these any more.
+    pub fn withdraw(&self, pages: &[PageNo]) {
+        let mut state = self.shared.state();
+        pages.iter().for_each(|page| state.receiver.withdraw(*page));
+    }
+
+    /// Whether to fetch everything, in the background.
+    pub fn complete(&self, complete: Complete) {
+        let mut state = self.shared.state();
+        state.receiver.complete(complete);
+        self.shared.poll(&mut state);
+    }
+
+    /// Whether everything is there that ever will be.
+    pub fn is_complete(&self) -> bool {
+        self.shared.state().complete
+    }
+
+    /// Pages that are there.
+    pub fn pages(&self) -> PageCount {
+        self.shared.state().receiver.pages()
+    }
+
+    /// Whether a page is there.
+    pub fn has(&self, page: PageNo) -> bool {
+        self.shared.state().receiver.has(page)
+    }
+
+    /// What was received.
+    pub fn stats(&self) -> Received {
+        self.shared.state().receiver.stats()
+    }
+
+    /// From a question to its answer, on average.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.shared.state().receiver.round_trip()
+    }
+
+    /// Why the server is lost, if it is.
+    pub fn lost(&self) -> Option<Loss> {
+        self.shared.state().receiver.lost()
+    }
+
+    /// The caller's own thread sends the request: the other need not wake up.
+    fn ask(&self, state: &mut State, pages: &[PageNo], urgency: Urgency) {
+        for page in pages {
+            state.receiver.want(*page, urgency);
+        }
+        self.shared.poll(state);
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        {
+            let mut state = self.shared.state();
+            state.ended = true;
+            let State { receiver, out, .. } = &mut *state;
+            if receiver.leave(out).is_some() {
+                // If it does not arrive, the server will notice in time.
+                let _ = self.shared.socket.send(out);
+            }
+        }
+        self.shared.changed.notify_all();
+        self.shared.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // It has said why, if it panicked.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a page may still come.
+    fn stands(&self, state: &State, page: PageNo) -> Result<(), FetchError> {
+        let server = self.server;
+        if let Some(source) = state.receiver.lost() {
+            return Err(FetchError::Lost {
+                page,
+                server,
+                source,
+            });
+        }
+        if state.gone.contains(&page) {
+            return Err(FetchError::Gone { page, server });
+        }
+        match state.ended {
+            true => Err(FetchError::Ended { page }),
+            false => Ok(()),
+        }
+    }
+
+    /// Sends what is due, and has the thread wake up in time; answers for when.
+    fn poll(&self, state: &mut State) -> Option<Instant> {
+        let until = loop {
+            let State { receiver, out, .. } = &mut *state;
+            match receiver.poll(Instant::now(), out) {
+                // As if it had been lost on the way, if it fails.
+                Turn::Send => drop(self.socket.send(out)),
+                Turn::Wait(until) => break until,
+            }
+        };
+        let late = match (until, state.sleeps) {
+            (Some(until), Some(sleeps)) => until < sleeps,
+            (Some(_), None) | (None, _) => false,
+        };
+        if self.note(state) || late {
+            state.sleeps = until;
+            self.waker.wake();
+        }
+        until
+    }
+
+    /// Takes note of what the receiver says; whether there was anything.
+    fn note(&self, state: &mut State) -> bool {
+        let mut any = false;
+        while let Some(event) = state.receiver.event() {
+            any = true;
+            match event {
+                Event::Listen(group) => state.listen = group,
+                Event::Gone(page) => {
+                    state.gone.insert(page);
+                    state.sink.gone(page);
+                }
+                Event::Lost { why, .. } => state.sink.lost(why),
+                Event::Complete => state.complete = true,
+            }
+        }
+        if any {
+            self.changed.notify_all();
+        }
+        any
+    }
+
+    fn run(&self) {
+        let mut buffer = vec![0; LONGEST];
+        let mut group: Option<(SocketAddrV4, Option<UdpSocket>)> = None;
+        loop {
+            let sockets: Vec<_> = group
+                .iter()
+                .filter_map(|(_, socket)| socket.as_ref())
+                .collect();
+            let sockets: Vec<_> = std::iter::once(&self.socket).chain(sockets).collect();
+            let received = sockets
+                .iter()
+                .try_for_each(|socket| self.take(socket, &mut buffer));
+            let mut state = self.state();
+            let until = self.poll(&mut state);
+            if state.ended {
+                return;
+            }
+            let listen = state.listen;
+            if listen != group.as_ref().map(|(group, _)| *group) {
+                drop(state);
+                group = listen.map(|address| (address, self.listen(address)));
+                continue;
+            }
+            // Not `None`, which says that it does not sleep.
+            let until = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            state.sleeps = Some(until);
+            drop(state);
+            let waited = received.and_then(|()| socket::wait(&self.waker, &sockets, Some(until)));
+            self.state().sleeps = None;
+            if waited.is_err() {
+                // The host is short of something.
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+
+    /// A socket for the group. Without one, all comes by unicast.
+    fn listen(&self, address: SocketAddrV4) -> Option<UdpSocket> {
+        let by = self.socket.local_addr().ok().and_then(socket::interface)?;
+        socket::group(address, by).ok()
+    }
+
+    fn take(&self, socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<()> {
+        for _ in 0..TURN {
+            let Some((datagram, _)) = socket::receive(socket, buffer)? else {
+                break;
+            };
+            let mut state = self.state();
+            let State { receiver, sink, .. } = &mut *state;
+            let before = receiver.pages();
+            receiver.receive(datagram, &mut **sink, Instant::now());
+            let new = receiver.pages() != before;
+            self.note(&mut state);
+            drop(state);
+            if new {
+                self.changed.notify_all();
+            }
+        }
+        Ok(())
+    }
+}

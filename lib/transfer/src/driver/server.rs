@@ -1,0 +1,235 @@
+//! A server on a socket: serves many images, each by its own [`Sender`].
+
+use super::random;
+use super::socket::{self, LONGEST, Waker};
+use crate::flow::Law;
+use crate::key::{Channel, CookieSecret, ImageKey};
+use crate::lockstep::Window;
+use crate::pages::Run;
+use crate::push::Push;
+use crate::sender::{EndGame, Sender, Serving, Step, To};
+use crate::source::PageSource;
+use crate::stats::Sent;
+use crate::wire::{self, Epoch};
+use forkyard_types::PageCount;
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Packets taken, or sent, before anything else is looked at.
+const TURN: usize = 64;
+
+/// What is offered of an image.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// The image's key.
+    pub key: ImageKey,
+    /// Its size.
+    pub pages: PageCount,
+    /// Pages of it that are not known to be zero.
+    pub data: PageCount,
+    /// Port of the group, if multicast is wanted.
+    pub group: Option<u16>,
+    /// Longest packet that passes, without IP and UDP.
+    pub datagram: usize,
+    /// How fast.
+    pub law: Law,
+    /// What to send unasked.
+    pub push: Push,
+    /// What its clones are expected to want first.
+    pub working_set: Vec<Run>,
+    /// Nothing is pushed before so many are here, or so much time has passed.
+    pub gather: (usize, Duration),
+}
+
+/// Serves images to other hosts until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    socket: UdpSocket,
+    images: Mutex<HashMap<Channel, Served>>,
+    waker: Waker,
+    ended: AtomicBool,
+}
+
+struct Served {
+    sender: Sender,
+    source: Box<dyn PageSource>,
+}
+
+impl std::fmt::Debug for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Served").field(&self.sender).finish()
+    }
+}
+
+impl Server {
+    /// Listens at `at`. Multicast needs an address of one interface.
+    pub fn start(at: SocketAddr) -> io::Result<Self> {
+        let socket = socket::unicast(at)?;
+        let address = socket.local_addr()?;
+        let shared = Arc::new(Shared {
+            socket,
+            images: Mutex::new(HashMap::new()),
+            waker: Waker::new()?,
+            ended: AtomicBool::new(false),
+        });
+        let its = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("serve".into())
+            .spawn(move || its.run())?;
+        Ok(Self {
+            address,
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves an image, in place of one of the same key. Fails if no random
+    /// numbers are to be had.
+    pub fn offer(&self, offer: Offer, source: Box<dyn PageSource>) -> io::Result<()> {
+        let channel = offer.key.channel();
+        let Offer {
+            key,
+            pages,
+            data,
+            group,
+            datagram,
+            law,
+            push,
+            working_set,
+            gather,
+        } = offer;
+        let serving = Serving {
+            key,
+            epoch: Epoch(random()?),
+            secret: CookieSecret::new(super::secret()?),
+            pages,
+            data,
+            datagram,
+            group: group.filter(|_| socket::interface(self.address).is_some()),
+            law,
+            push,
+            working_set,
+            gather,
+            disjoint: Vec::new(),
+            window: Window::default(),
+            end_game: EndGame::default(),
+            patience: Duration::from_secs(20),
+        };
+        let sender = Sender::new(serving, Instant::now());
+        self.shared
+            .images()
+            .insert(channel, Served { sender, source });
+        Ok(())
+    }
+
+    /// Serves an image no more; its clients will find that it is silent.
+    pub fn withdraw(&self, channel: Channel) {
+        self.shared.images().remove(&channel);
+    }
+
+    /// Answers about these pages go to who asks alone.
+    pub fn mark_disjoint(&self, channel: Channel, run: Run) {
+        if let Some(served) = self.shared.images().get_mut(&channel) {
+            served.sender.mark_disjoint(run);
+        }
+    }
+
+    /// What was sent of an image; `None` if it is not served.
+    pub fn stats(&self, channel: Channel) -> Option<Sent> {
+        let images = self.shared.images();
+        images.get(&channel).map(|served| served.sender.stats())
+    }
+
+    /// How many clients an image has.
+    pub fn clients(&self, channel: Channel) -> usize {
+        let images = self.shared.images();
+        images
+            .get(&channel)
+            .map_or(0, |served| served.sender.members())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Release);
+        self.shared.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // It has said why, if it panicked.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn images(&self) -> MutexGuard<'_, HashMap<Channel, Served>> {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let (mut buffer, mut out) = (vec![0; LONGEST], Vec::new());
+        while !self.ended.load(Ordering::Acquire) {
+            let step = self.turn(&mut buffer, &mut out);
+            let waited = step.and_then(|until| socket::wait(&self.waker, &[&self.socket], until));
+            if waited.is_err() {
+                // The host is short of something; clients will ask again.
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+
+    /// Takes what has come and sends what is due; answers until when to wait.
+    fn turn(&self, buffer: &mut [u8], out: &mut Vec<u8>) -> io::Result<Option<Instant>> {
+        let mut images = self.images();
+        for _ in 0..TURN {
+            let Some((datagram, from)) = socket::receive(&self.socket, buffer)? else {
+                break;
+            };
+            let channel = wire::channel(datagram).ok();
+            if let Some(served) = channel.and_then(|channel| images.get_mut(&channel)) {
+                served.sender.receive(from, datagram, Instant::now());
+            }
+        }
+        let mut wait: Option<Instant> = None;
+        for served in images.values_mut() {
+            let until = self.send(served, out)?;
+            wait = [wait, until].into_iter().flatten().min();
+        }
+        Ok(wait)
+    }
+
+    fn send(&self, served: &mut Served, out: &mut Vec<u8>) -> io::Result<Option<Instant>> {
+        for _ in 0..TURN {
+            let now = Instant::now();
+            let to = match served.sender.poll(&mut served.source, now, out) {
+                Step::Wait(until) => return Ok(until),
+                Step::Send(To::One(to)) => to,
+                Step::Send(To::Group(group)) => SocketAddr::V4(group),
+            };
+            match self.socket.send_to(out, to) {
+                Ok(_) => {}
+                // As if it had been lost on the way.
+                Err(error) if socket::is_passing(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // There is more.
+        Ok(Some(Instant::now()))
+    }
+}

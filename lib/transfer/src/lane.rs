@@ -1,0 +1,349 @@
+//! One way out of a server: to the group, or to one member. Each has its own
+//! queue, law, sequence, memory of what it sent, and push.
+
+use crate::codec::{Encoding, Packer, Page};
+use crate::flow::{Backlog, Bucket, FlowControl, Law, Rate};
+use crate::lockstep::{Recent, Repeat, Window};
+use crate::pages::Run;
+use crate::push::Pusher;
+use crate::source::{Content, PageSource};
+use crate::stats::Sent;
+use crate::wire::{
+    Ask, DATA_HEAD, Item, PART_HEAD, Part, Seq, TAIL, Urgency, WHOLE_HEAD, ZERO_BYTES, part_bytes,
+    put_item,
+};
+use forkyard_types::{PAGE_SIZE, PageNo};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Most pages that wait in a lane; who asks for more asks again.
+const MOST_QUEUED: usize = 8192;
+/// Bytes of IP and UDP around each packet, which the link carries too.
+const AROUND: usize = 28;
+/// A lane that had nothing to send so lately was not held back by its law.
+const DRY: Duration = Duration::from_millis(20);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    seq: Seq,
+    law: Box<dyn FlowControl>,
+    bucket: Bucket,
+    queue: Queue,
+    recent: Recent,
+    pub pusher: Pusher,
+    /// A page that did not fit into the last packet, or not all of it.
+    pending: Option<Pending>,
+    dry: Instant,
+}
+
+/// Pages asked for and not yet sent, each once.
+#[derive(Debug, Default)]
+struct Queue {
+    waited: VecDeque<PageNo>,
+    ahead: VecDeque<PageNo>,
+    /// What of the two still holds: places may be stale.
+    urgency: HashMap<PageNo, Urgency>,
+}
+
+/// A page ready to go.
+#[derive(Debug)]
+struct Pending {
+    page: PageNo,
+    encoding: Encoding,
+    bytes: Vec<u8>,
+    /// The next part to send, of so many; 1 is the page in one piece.
+    part: u8,
+    parts: u8,
+}
+
+/// What came of an ask for one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It will be sent.
+    Queued,
+    /// It will be sent, once more: it got lost.
+    Lost,
+    /// It is in the queue, or on its way.
+    Lockstep,
+    /// The queue is full.
+    Full,
+}
+
+/// What filling a packet needs of the server.
+pub(crate) struct Filling<'a> {
+    pub source: &'a mut dyn PageSource,
+    pub packer: &'a mut Packer,
+    pub stats: &'a mut Sent,
+    /// Longest packet.
+    pub datagram: usize,
+    /// Whether this lane may push.
+    pub push: bool,
+    pub now: Instant,
+}
+
+impl Queue {
+    /// Whether it was not in there as urgently.
+    fn add(&mut self, page: PageNo, urgency: Urgency) -> bool {
+        let before = self.urgency.get(&page).copied();
+        if before == Some(urgency) || before == Some(Urgency::Waited) {
+            return false;
+        }
+        self.urgency.insert(page, urgency);
+        match urgency {
+            Urgency::Waited => self.waited.push_back(page),
+            Urgency::Ahead | Urgency::Withdrawn => self.ahead.push_back(page),
+        }
+        before.is_none()
+    }
+
+    fn take(&mut self) -> Option<PageNo> {
+        while let Some(page) = self.waited.pop_front() {
+            if self.urgency.get(&page) == Some(&Urgency::Waited) {
+                self.urgency.remove(&page);
+                return Some(page);
+            }
+        }
+        while let Some(page) = self.ahead.pop_front() {
+            if self.urgency.get(&page) == Some(&Urgency::Ahead) {
+                self.urgency.remove(&page);
+                return Some(page);
+            }
+        }
+        None
+    }
+}
+
+impl Lane {
+    pub fn new(law: Law, window: Window, pusher: Pusher, now: Instant) -> Self {
+        Self {
+            seq: Seq(0),
+            law: law.start(now),
+            bucket: Bucket::new(now),
+            queue: Queue::default(),
+            recent: Recent::new(window),
+            pusher,
+            pending: None,
+            dry: now,
+        }
+    }
+
+    /// The number of the next packet.
+    pub fn next_seq(&mut self) -> Seq {
+        self.seq.0 += 1;
+        self.seq
+    }
+
+    /// That packet was not sent after all.
+    pub fn give_back(&mut self, seq: Seq) {
+        if self.seq == seq {
+            self.seq.0 -= 1;
+        }
+    }
+
+    /// A page is asked for by a client that has seen packets up to `seen`.
+    pub fn ask(&mut self, page: PageNo, ask: &Ask, seen: Seq, now: Instant) -> Taken {
+        let again = ask.before > 0;
+        let pending = self.pending.as_ref().is_some_and(|p| p.page == page);
+        if pending || self.queue.urgency.contains_key(&page) {
+            self.queue.add(page, ask.urgency);
+            return Taken::Lockstep;
+        }
+        if self.queue.urgency.len() >= MOST_QUEUED {
+            return Taken::Full;
+        }
+        let taken = match self.recent.judge(page, seen, again, now) {
+            Repeat::Lockstep => return Taken::Lockstep,
+            Repeat::Lost if again && self.pusher.was_sent(page) => Taken::Lost,
+            Repeat::Lost | Repeat::No => Taken::Queued,
+        };
+        self.queue.add(page, ask.urgency);
+        taken
+    }
+
+    /// Nobody needs these any more.
+    pub fn withdraw(&mut self, run: Run) {
+        // The shorter of the two decides.
+        if run.pages.0 < self.queue.urgency.len() as u64 {
+            run.iter().for_each(|page| {
+                self.queue.urgency.remove(&page);
+            });
+        } else {
+            let end = run.first.0.saturating_add(run.pages.0);
+            let within = run.first.0..end;
+            self.queue
+                .urgency
+                .retain(|page, _| !within.contains(&page.0));
+        }
+    }
+
+    /// A client reports on this lane.
+    pub fn report(&mut self, mean: Rate, sent: u64, lost: u64, round_trip: Duration, now: Instant) {
+        let dry = now.saturating_duration_since(self.dry) < DRY;
+        let feedback = crate::flow::Feedback {
+            mean,
+            sent,
+            lost,
+            backlog: if dry {
+                Backlog::RanDry
+            } else {
+                Backlog::Enough
+            },
+            round_trip,
+        };
+        self.law.report(feedback, now);
+    }
+
+    /// Something sent on this lane was lost.
+    pub fn lost(&mut self, mean: Rate, now: Instant) {
+        self.law.lost(mean, now);
+    }
+
+    /// Whether somebody has asked for what it has not sent.
+    pub fn is_asked(&self) -> bool {
+        self.pending.is_some() || !self.queue.urgency.is_empty()
+    }
+
+    /// It is found to have nothing to send.
+    pub fn ran_dry(&mut self, now: Instant) {
+        self.dry = now;
+    }
+
+    /// When it may send: now, or later.
+    pub fn ready(&mut self, now: Instant) -> Option<Instant> {
+        self.bucket.ready(self.law.rate(now), now)
+    }
+
+    /// Its rate.
+    pub fn rate(&mut self, now: Instant) -> Rate {
+        self.law.rate(now)
+    }
+
+    /// A packet of so many bytes went out.
+    pub fn spend(&mut self, bytes: usize) {
+        self.bucket.spend(bytes + AROUND);
+    }
+
+    /// Adds to `out`, a packet that is begun and has the number `seq`, what fits.
+    /// Whether anything was added.
+    pub fn fill(&mut self, filling: &mut Filling<'_>, seq: Seq, out: &mut Vec<u8>) -> bool {
+        let start = out.len();
+        loop {
+            if self.pending.is_some() {
+                if !self.put_pending(filling, seq, out) {
+                    break;
+                }
+                continue;
+            }
+            let room = filling.datagram.saturating_sub(out.len() + TAIL);
+            if room < ZERO_BYTES {
+                break;
+            }
+            let Some((page, pushed)) = self.take(filling.push) else {
+                break;
+            };
+            filling.stats.pushed += u64::from(pushed);
+            self.load(page, filling, seq, out);
+        }
+        out.len() > start
+    }
+
+    fn take(&mut self, push: bool) -> Option<(PageNo, bool)> {
+        match self.queue.take() {
+            Some(page) => Some((page, false)),
+            None if push => self.pusher.next().map(|page| (page, true)),
+            None => None,
+        }
+    }
+
+    /// Reads a page: zero and lost ones are said at once, others are pending.
+    fn load(&mut self, page: PageNo, filling: &mut Filling<'_>, seq: Seq, out: &mut Vec<u8>) {
+        let mut bytes: Page = [0; PAGE_SIZE];
+        match filling.source.read(page, &mut bytes) {
+            Content::Zero(pages) => {
+                let run = Run { first: page, pages };
+                put_item(&Item::Zero(run), out);
+                filling.stats.zero += pages.0;
+                // What more it says is not counted: clients need not ask for it.
+                self.note(page, filling, seq);
+                run.iter().for_each(|page| {
+                    self.pusher.sent(page);
+                });
+                self.withdraw(run);
+            }
+            Content::Gone => {
+                put_item(&Item::Gone(page), out);
+                filling.stats.gone += 1;
+            }
+            Content::Data => {
+                let mut packed = Vec::new();
+                let encoding = filling.packer.pack(&bytes, &mut packed);
+                let whole = filling.datagram.saturating_sub(DATA_HEAD + WHOLE_HEAD);
+                let each = filling
+                    .datagram
+                    .saturating_sub(DATA_HEAD + PART_HEAD)
+                    .max(1);
+                let parts = if packed.len() <= whole {
+                    1
+                } else {
+                    packed.len().div_ceil(each)
+                };
+                self.pending = Some(Pending {
+                    page,
+                    encoding,
+                    bytes: packed,
+                    part: 0,
+                    // Bounded by the least datagram there may be.
+                    parts: u8::try_from(parts).unwrap_or(u8::MAX),
+                });
+            }
+        }
+    }
+
+    /// Whether the pending page went, all of it.
+    fn put_pending(&mut self, filling: &mut Filling<'_>, seq: Seq, out: &mut Vec<u8>) -> bool {
+        let Some(pending) = &mut self.pending else {
+            return true;
+        };
+        let room = filling.datagram.saturating_sub(out.len() + TAIL);
+        let (page, encoding) = (pending.page, pending.encoding);
+        if pending.parts == 1 {
+            if pending.bytes.len() + WHOLE_HEAD > room {
+                return false;
+            }
+            put_item(&Item::Page(page, encoding, &pending.bytes), out);
+        } else {
+            let total = u16::try_from(pending.bytes.len()).unwrap_or(u16::MAX);
+            let (index, parts) = (pending.part, pending.parts);
+            let bytes = &pending.bytes[part_bytes(total, index, parts)];
+            if bytes.len() + PART_HEAD > room {
+                return false;
+            }
+            let part = Part {
+                page,
+                encoding,
+                total,
+                index,
+                parts,
+                bytes,
+            };
+            put_item(&Item::Part(part), out);
+            pending.part += 1;
+            if pending.part < parts {
+                return false;
+            }
+        }
+        self.pending = None;
+        self.note(page, filling, seq);
+        true
+    }
+
+    /// A page is in the packet of that number, or the last part of it is.
+    fn note(&mut self, page: PageNo, filling: &mut Filling<'_>, seq: Seq) {
+        self.recent.sent(page, seq, filling.now);
+        filling.stats.pages += 1;
+        if !self.pusher.sent(page) {
+            filling.stats.again += 1;
+        }
+    }
+}

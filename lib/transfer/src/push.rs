@@ -1,0 +1,189 @@
+//! What to send when nobody asks.
+//!
+//! First what is known to be wanted: the working set that earlier clones left.
+//! Then, if all is to go, a pool of counters (SnowFlock, 3.5): each request
+//! adds one that starts at the page after, and they take turns. No page is pushed
+//! that was sent before, by whatever reason.
+
+use crate::pages::{PageSet, Run};
+use forkyard_types::{PageCount, PageNo};
+use std::collections::VecDeque;
+
+/// Most counters: more than there are clients is enough (SnowFlock, 3.5).
+const MOST_COUNTERS: usize = 256;
+
+/// What is pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Push {
+    /// The working set alone: for clones that need little of their memory.
+    WorkingSet,
+    /// The working set, then all that lies behind what is asked for: for
+    /// clones that will need most of it.
+    Everything,
+    /// Nothing.
+    Nothing,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Pusher {
+    what: Push,
+    first: VecDeque<Run>,
+    counters: VecDeque<PageNo>,
+    sent: PageSet,
+}
+
+impl Pusher {
+    pub fn new(what: Push, working_set: &[Run], size: PageCount) -> Self {
+        let first = match what {
+            Push::Nothing => VecDeque::new(),
+            Push::WorkingSet | Push::Everything => working_set.iter().copied().collect(),
+        };
+        Self {
+            what,
+            first,
+            counters: VecDeque::new(),
+            sent: PageSet::new(size),
+        }
+    }
+
+    /// A page was sent; whether for the first time.
+    pub fn sent(&mut self, page: PageNo) -> bool {
+        self.sent.insert(page)
+    }
+
+    /// Whether a page was sent before.
+    pub fn was_sent(&self, page: PageNo) -> bool {
+        self.sent.contains(page)
+    }
+
+    /// Pages sent, each once.
+    pub fn distinct(&self) -> PageCount {
+        self.sent.count()
+    }
+
+    /// Pages were asked for.
+    pub fn asked(&mut self, run: Run) {
+        let after = run.first.checked_add(run.pages);
+        if let Some(after) = after.filter(|_| self.what == Push::Everything) {
+            if self.counters.len() >= MOST_COUNTERS {
+                self.counters.pop_front();
+            }
+            self.counters.push_back(after);
+        }
+    }
+
+    /// The next page to push; a page skipped is not offered again if it was
+    /// [`sent`](Self::sent) meanwhile.
+    pub fn next(&mut self) -> Option<PageNo> {
+        while let Some(run) = self.first.pop_front() {
+            let rest = PageCount(run.pages.0.saturating_sub(1));
+            if let Some(first) = run.first.checked_add(PageCount(1)).filter(|_| rest.0 > 0) {
+                self.first.push_front(Run { first, pages: rest });
+            }
+            if run.pages.0 > 0 && self.is_new(run.first) {
+                return Some(run.first);
+            }
+        }
+        while let Some(counter) = self.counters.pop_front() {
+            let Some(page) = self.sent.first_missing(counter) else {
+                // This one has come to the end.
+                continue;
+            };
+            self.counters.push_back(PageNo(page.0 + 1));
+            return Some(page);
+        }
+        None
+    }
+
+    /// Whether there may be something to push.
+    pub fn is_idle(&self) -> bool {
+        self.first.is_empty() && self.counters.is_empty()
+    }
+
+    fn is_new(&self, page: PageNo) -> bool {
+        self.sent.first_missing(page) == Some(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn run(first: u64, pages: u64) -> Run {
+        Run {
+            first: PageNo(first),
+            pages: PageCount(pages),
+        }
+    }
+
+    fn drain(pusher: &mut Pusher) -> Vec<u64> {
+        let mut pushed = Vec::new();
+        while let Some(page) = pusher.next() {
+            pusher.sent(page);
+            pushed.push(page.0);
+        }
+        pushed
+    }
+
+    #[test]
+    fn working_set_goes_first_and_in_its_order() {
+        let mut pusher = Pusher::new(Push::Everything, &[run(8, 2), run(3, 1)], PageCount(12));
+        pusher.sent(PageNo(9));
+        pusher.asked(run(0, 2));
+        assert_eq!(drain(&mut pusher), [8, 3, 2, 4, 5, 6, 7, 10, 11]);
+        assert!(pusher.is_idle());
+    }
+
+    #[test]
+    fn counters_take_turns() {
+        let mut pusher = Pusher::new(Push::Everything, &[], PageCount(100));
+        pusher.asked(run(9, 1));
+        pusher.asked(run(49, 1));
+        let pushed = [(); 6].map(|()| {
+            let page = pusher.next().expect("much is left");
+            pusher.sent(page);
+            page.0
+        });
+        assert_eq!(pushed, [10, 50, 11, 51, 12, 52]);
+    }
+
+    #[test]
+    fn nothing_and_the_working_set_alone_are_just_that() {
+        let mut none = Pusher::new(Push::Nothing, &[run(1, 5)], PageCount(9));
+        none.asked(run(0, 1));
+        assert_eq!(none.next(), None);
+        let mut some = Pusher::new(Push::WorkingSet, &[run(1, 2)], PageCount(9));
+        some.asked(run(5, 1));
+        assert_eq!(drain(&mut some), [1, 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_page_is_pushed_twice_and_none_behind_a_request_is_forgotten(
+            size in 1..200u64,
+            asks in prop::collection::vec((0..220u64, any::<bool>()), 1..60),
+        ) {
+            let mut pusher = Pusher::new(Push::Everything, &[], PageCount(size));
+            let (mut sent, mut least) = (HashSet::new(), u64::MAX);
+            for (page, push) in asks {
+                if page < size {
+                    sent.insert(page);
+                    pusher.sent(PageNo(page));
+                    pusher.asked(run(page, 1));
+                    least = least.min(page);
+                }
+                if push && let Some(page) = pusher.next() {
+                    prop_assert!(sent.insert(page.0), "{} went twice", page.0);
+                    pusher.sent(page);
+                }
+            }
+            for page in drain(&mut pusher) {
+                prop_assert!(sent.insert(page), "{page} went twice");
+            }
+            prop_assert!((least..size).all(|page| sent.contains(&page)));
+        }
+    }
+}

@@ -1,0 +1,649 @@
+//! The client of one image: what to ask for, again if need be, until it is there.
+//!
+//! ```text
+//! Knocking --Welcome--> Member --silent too long--> Lost
+//!     ^                   |
+//!     '------ Stale ------'
+//! ```
+//!
+//! A server that was started again, or has forgotten us, says that what we
+//! say is stale; we knock again, and ask again for all that is wanted. One that
+//! is silent for longer than our patience is lost for good, and so is every
+//! page that somebody waits for.
+//!
+//! No socket, no clock: the caller passes `now`, sends what comes out, listens
+//! to the groups it is told of, and puts pages where they belong.
+
+use crate::asks::Asks;
+use crate::assembly::Assembly;
+use crate::codec::{Encoding, Page, Unpacker};
+use crate::key::ImageKey;
+use crate::meter::{Replays, Way};
+use crate::pages::{PageSet, Run};
+use crate::source::PageSink;
+use crate::stats::Received;
+use crate::wire::{
+    self, Body, ClientId, Epoch, Item, Items, Knock, MemberId, Packet, Report, Request, Seq,
+    ToClient, ToServer, Urgency, WireError,
+};
+use forkyard_types::{PAGE_SIZE, PageCount, PageNo};
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+/// Between two reports while pages come.
+const REPORT: Duration = Duration::from_millis(10);
+/// Between the first two knocks; doubles.
+const KNOCK: Duration = Duration::from_millis(25);
+/// Not longer.
+const SLOW_KNOCK: Duration = Duration::from_millis(500);
+/// Signs of life in the time that the patience lasts.
+const SIGNS: u32 = 10;
+
+/// What a client is to do.
+#[derive(Clone, Debug)]
+pub struct Receiving {
+    /// The image's key.
+    pub key: ImageKey,
+    /// This client: drawn at random.
+    pub client: ClientId,
+    /// Drawn at random.
+    pub nonce: u64,
+    /// Size of the image.
+    pub pages: PageCount,
+    /// How long the server may be silent.
+    pub patience: Duration,
+    /// Most pages asked for in advance at a time.
+    pub ahead: usize,
+}
+
+/// Something the caller has to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Listen to this group and to no other. Packets of it are
+    /// [received](Receiver::receive) like others.
+    Listen(Option<SocketAddrV4>),
+    /// The server cannot read this page, and will not.
+    Gone(PageNo),
+    /// No page will come any more. `waited` are those that somebody waits for.
+    Lost {
+        /// Why.
+        why: Loss,
+        /// In order.
+        waited: Vec<PageNo>,
+    },
+    /// Every page is there, or gone.
+    Complete,
+}
+
+/// Why a server is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Loss {
+    /// It has not been heard for so long.
+    #[error("server has been silent for {0:?}")]
+    Silent(Duration),
+    /// It serves an image of another size.
+    #[error("server has an image of {0}")]
+    WrongSize(PageCount),
+}
+
+/// What to do next.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Send what was written to the server, then ask again.
+    Send,
+    /// Nothing before then, unless a packet comes or a page is wanted; `None`:
+    /// nothing at all.
+    Wait(Option<Instant>),
+}
+
+/// Whether to fetch what nobody asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Complete {
+    /// Everything, in the background.
+    Yes,
+    /// Only what is asked for.
+    No,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Receiver {
+    receiving: Receiving,
+    state: State,
+    asks: Asks,
+    held: Held,
+    assembly: Assembly,
+    unpacker: Unpacker,
+    /// Number of our next packet; never starts again.
+    seq: Seq,
+    heard: Instant,
+    events: VecDeque<Event>,
+    stats: Received,
+}
+
+/// What there is of the image.
+#[derive(Debug)]
+struct Held {
+    have: PageSet,
+    /// What the server cannot read, or is there.
+    settled: PageSet,
+    complete: Complete,
+    /// Where to look for the next page that is missing.
+    cursor: PageNo,
+    told: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Knocking {
+        knock: Knock,
+        cookie: u64,
+        due: Instant,
+        pause: Duration,
+    },
+    Member(Box<Membership>),
+    Lost(Loss),
+}
+
+#[derive(Debug)]
+struct Membership {
+    id: MemberId,
+    /// Number of our last packet before it knew us.
+    entered: Seq,
+    epoch: Epoch,
+    knock: Knock,
+    group: Option<SocketAddrV4>,
+    alone: Way,
+    all: Way,
+    seen: (Replays, Replays),
+    /// When the group was last heard; `None`: not, or not any more.
+    hears: Option<Instant>,
+    foreign: u32,
+    news: News,
+    reported: Instant,
+}
+
+/// Whether there is something to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum News {
+    None,
+    /// Pages came.
+    Pages,
+    /// The group is heard, or not any more: that cannot wait.
+    Hearing,
+}
+
+impl Receiver {
+    /// A client that has nothing yet. Fails if there is no memory to unpack in.
+    pub fn new(receiving: Receiving, now: Instant) -> io::Result<Self> {
+        let knock = Knock {
+            client: receiving.client,
+            nonce: receiving.nonce,
+        };
+        Ok(Self {
+            state: knocking(knock, now),
+            asks: Asks::default(),
+            held: Held {
+                have: PageSet::new(receiving.pages),
+                settled: PageSet::new(receiving.pages),
+                complete: Complete::No,
+                cursor: PageNo(0),
+                told: false,
+            },
+            assembly: Assembly::default(),
+            unpacker: Unpacker::new()?,
+            seq: Seq(0),
+            heard: now,
+            events: VecDeque::new(),
+            stats: Received::default(),
+            receiving,
+        })
+    }
+
+    /// A page is there already, from elsewhere.
+    pub fn have(&mut self, page: PageNo) {
+        self.held.have.insert(page);
+        self.held.settled.insert(page);
+        self.asks.withdraw(page);
+    }
+
+    /// A page is wanted. If it is there, or the server is lost, nothing happens.
+    pub fn want(&mut self, page: PageNo, urgency: Urgency) {
+        let lost = matches!(self.state, State::Lost(_));
+        if page.0 >= self.receiving.pages.0 || self.held.have.contains(page) || lost {
+            return;
+        }
+        if self.held.settled.contains(page) {
+            self.events.push_back(Event::Gone(page));
+            return;
+        }
+        self.asks.want(page, urgency);
+    }
+
+    /// A page is not wanted any more. It may come all the same.
+    pub fn withdraw(&mut self, page: PageNo) {
+        self.asks.withdraw(page);
+    }
+
+    /// Whether to fetch everything in the background.
+    pub fn complete(&mut self, complete: Complete) {
+        self.held.complete = complete;
+    }
+
+    /// Whether a page is there.
+    pub fn has(&self, page: PageNo) -> bool {
+        self.held.have.contains(page)
+    }
+
+    /// Pages that are there.
+    pub fn pages(&self) -> PageCount {
+        self.held.have.count()
+    }
+
+    /// Why the server is lost, if it is.
+    pub fn lost(&self) -> Option<Loss> {
+        match self.state {
+            State::Lost(loss) => Some(loss),
+            State::Knocking { .. } | State::Member(_) => None,
+        }
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> Received {
+        self.stats
+    }
+
+    /// From a question to its answer, on average.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.asks.round_trip()
+    }
+
+    /// The next thing the caller has to know.
+    pub fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Takes a datagram, from the server or from the group; pages in it go to
+    /// `sink`. Anything that is not in order is counted and forgotten.
+    pub fn receive(&mut self, datagram: &[u8], sink: &mut dyn PageSink, now: Instant) {
+        match wire::open(&self.receiving.key, datagram) {
+            Ok(Packet {
+                epoch,
+                seq,
+                body: Body::ToClient(message),
+            }) => {
+                if !self.take(epoch, seq, message, datagram.len(), sink, now) {
+                    self.stats.refused += 1;
+                }
+            }
+            Ok(_) => self.stats.refused += 1,
+            Err(error) => {
+                self.stats.refused += 1;
+                let others = matches!(error, WireError::Channel | WireError::Forged);
+                if let State::Member(member) = &mut self.state
+                    && others
+                {
+                    member.foreign = member.foreign.saturating_add(1);
+                }
+            }
+        }
+    }
+
+    /// Whether a message counts.
+    fn take(
+        &mut self,
+        epoch: Epoch,
+        seq: Seq,
+        message: ToClient<'_>,
+        bytes: usize,
+        sink: &mut dyn PageSink,
+        now: Instant,
+    ) -> bool {
+        match (message, &mut self.state) {
+            (
+                ToClient::Challenge {
+                    knock: theirs,
+                    cookie: new,
+                },
+                State::Knocking {
+                    knock, cookie, due, ..
+                },
+            ) => {
+                if *knock != theirs || *cookie == new {
+                    return *knock == theirs;
+                }
+                *cookie = new;
+                *due = now;
+                self.heard = now;
+                true
+            }
+            (ToClient::Welcome(welcome), State::Knocking { knock, .. })
+                if welcome.knock == *knock =>
+            {
+                self.enter(welcome, epoch, now);
+                true
+            }
+            (ToClient::Welcome(welcome), State::Member(member)) => {
+                let again = welcome.knock == member.knock && member.epoch == epoch;
+                if again && welcome.member == member.id {
+                    self.heard = now;
+                    let group = self.group_of(&welcome);
+                    self.listen(group);
+                }
+                again
+            }
+            (ToClient::Stale(id, about), State::Member(member)) => {
+                // One that tells us of another life of ours is an old one.
+                let ours = id == member.id && about > member.entered && about <= self.seq;
+                if ours {
+                    let nonce = member.knock.nonce.wrapping_add(1);
+                    let knock = Knock {
+                        nonce,
+                        ..member.knock
+                    };
+                    self.state = knocking(knock, now);
+                }
+                ours
+            }
+            (ToClient::Pulse(id), State::Member(member)) => {
+                let ours = member.epoch == epoch && member.id == id && member.seen.0.admit(seq);
+                if ours {
+                    member.alone.add(seq, bytes, now);
+                    self.heard = now;
+                }
+                ours
+            }
+            (ToClient::Beacon, State::Member(member)) => {
+                let ours = member.epoch == epoch && member.seen.1.admit(seq);
+                if ours {
+                    member.hear_group(seq, bytes, now);
+                    self.heard = now;
+                }
+                ours
+            }
+            (ToClient::Data(to, items), State::Member(member)) => {
+                let ours = member.epoch == epoch && to.is_none_or(|id| id == member.id);
+                if !ours {
+                    return false;
+                }
+                match to {
+                    Some(_) if member.seen.0.admit(seq) => member.alone.add(seq, bytes, now),
+                    None if member.seen.1.admit(seq) => member.hear_group(seq, bytes, now),
+                    Some(_) | None => return false,
+                }
+                member.news = member.news.max(News::Pages);
+                self.heard = now;
+                self.install(items, sink, now);
+                true
+            }
+            (_, State::Knocking { .. } | State::Lost(_))
+            | (ToClient::Challenge { .. }, State::Member(_)) => false,
+        }
+    }
+
+    fn enter(&mut self, welcome: wire::Welcome, epoch: Epoch, now: Instant) {
+        self.heard = now;
+        if welcome.pages != self.receiving.pages {
+            return self.lose(Loss::WrongSize(welcome.pages));
+        }
+        let group = self.group_of(&welcome);
+        self.state = State::Member(Box::new(Membership {
+            id: welcome.member,
+            entered: self.seq,
+            epoch,
+            knock: welcome.knock,
+            group: None,
+            alone: Way::new(now),
+            all: Way::new(now),
+            seen: Default::default(),
+            hears: None,
+            foreign: 0,
+            news: News::None,
+            reported: now,
+        }));
+        self.asks.start_over();
+        self.listen(group);
+    }
+
+    fn group_of(&self, welcome: &wire::Welcome) -> Option<SocketAddrV4> {
+        let group = welcome.group?;
+        let address = self.receiving.key.group(group.attempt);
+        Some(SocketAddrV4::new(address, group.port))
+    }
+
+    fn listen(&mut self, group: Option<SocketAddrV4>) {
+        if let State::Member(member) = &mut self.state
+            && member.group != group
+        {
+            member.group = group;
+            member.foreign = 0;
+            member.hears = None;
+            self.events.push_back(Event::Listen(group));
+        }
+    }
+
+    fn install(&mut self, items: Items<'_>, sink: &mut dyn PageSink, now: Instant) {
+        for item in items.iter() {
+            match item {
+                Item::Zero(run) => self.zeros(run, sink, now),
+                Item::Page(page, encoding, bytes) => self.page(page, encoding, bytes, sink, now),
+                Item::Part(part) => {
+                    if self.held.have.contains(part.page) {
+                        self.stats.twice += u64::from(part.index == 0);
+                    } else if part.page.0 < self.receiving.pages.0
+                        && let Some((encoding, bytes)) = self.assembly.add(&part)
+                    {
+                        self.page(part.page, encoding, &bytes, sink, now);
+                    }
+                }
+                Item::Gone(page) => {
+                    if self.asks.came(page, now).is_some() && self.held.settled.insert(page) {
+                        self.events.push_back(Event::Gone(page));
+                    }
+                }
+            }
+        }
+    }
+
+    fn page(
+        &mut self,
+        page: PageNo,
+        encoding: Encoding,
+        bytes: &[u8],
+        sink: &mut dyn PageSink,
+        now: Instant,
+    ) {
+        if self.held.have.contains(page) {
+            self.stats.twice += 1;
+            return;
+        }
+        let mut unpacked: Page = [0; PAGE_SIZE];
+        let unpacks = self.unpacker.unpack(encoding, bytes, &mut unpacked);
+        if unpacks.is_none() || !self.held.have.insert(page) {
+            self.stats.refused += 1;
+            return;
+        }
+        self.held.settled.insert(page);
+        self.assembly.forget(page);
+        match self.asks.came(page, now) {
+            Some(Urgency::Waited) => self.stats.waited += 1,
+            Some(Urgency::Ahead | Urgency::Withdrawn) | None => self.stats.ahead += 1,
+        }
+        sink.page(page, &unpacked);
+    }
+
+    fn zeros(&mut self, run: Run, sink: &mut dyn PageSink, now: Instant) {
+        let Some(run) = run.within(self.receiving.pages) else {
+            return;
+        };
+        let mut new = false;
+        for page in run.iter() {
+            if self.held.have.insert(page) {
+                self.held.settled.insert(page);
+                self.asks.came(page, now);
+                self.stats.zero += 1;
+                new = true;
+            }
+        }
+        if new {
+            sink.zeros(run);
+        }
+    }
+
+    /// The next packet for the server, written into `out`; to be called until
+    /// it says wait, and then when that is over, a packet came, or a page
+    /// is wanted.
+    pub fn poll(&mut self, now: Instant, out: &mut Vec<u8>) -> Turn {
+        let patience = self.receiving.patience;
+        let lost_at = self.heard + patience;
+        if !matches!(self.state, State::Lost(_)) && now >= lost_at {
+            self.lose(Loss::Silent(patience));
+        }
+        match &mut self.state {
+            State::Lost(_) => Turn::Wait(None),
+            State::Knocking {
+                knock,
+                cookie,
+                due,
+                pause,
+            } => {
+                if now < *due {
+                    return Turn::Wait(Some((*due).min(lost_at)));
+                }
+                *due = now + *pause;
+                *pause = (*pause * 2).min(SLOW_KNOCK);
+                let join = ToServer::Join {
+                    knock: *knock,
+                    cookie: *cookie,
+                };
+                self.write(Epoch(0), join, out);
+                Turn::Send
+            }
+            State::Member(_) => self.poll_member(lost_at, now, out),
+        }
+    }
+
+    fn poll_member(&mut self, lost_at: Instant, now: Instant, out: &mut Vec<u8>) -> Turn {
+        self.look_ahead();
+        let (asks, collected) = self.asks.collect(now);
+        let State::Member(member) = &mut self.state else {
+            return Turn::Wait(None);
+        };
+        if let Some(asked) = collected.stuck
+            && member.hears.is_some_and(|heard| heard < asked)
+        {
+            // Others may hear the group; we do not, or not any more.
+            member.hears = None;
+            member.news = News::Hearing;
+        }
+        let sign = member.reported + self.receiving.patience / SIGNS;
+        let report = match member.news {
+            News::Hearing => now,
+            News::Pages => sign.min(member.reported + REPORT),
+            News::None => sign,
+        };
+        if asks.is_empty() && now < report {
+            let due = self.asks.next_due(now);
+            let next = [Some(report), due].into_iter().flatten().min();
+            return Turn::Wait(Some(next.map_or(lost_at, |next| next.min(lost_at))));
+        }
+        member.news = News::None;
+        member.reported = now;
+        let round_trip = self.asks.round_trip().unwrap_or_default().as_micros();
+        let report = Report {
+            hears: member.hears.is_some(),
+            foreign: member.foreign,
+            round_trip: u32::try_from(round_trip).unwrap_or(u32::MAX),
+            alone: member.alone.report(now),
+            group: member.all.report(now),
+        };
+        let request = Request {
+            member: member.id,
+            report,
+            asks,
+        };
+        let epoch = member.epoch;
+        self.stats.asked += collected.pages;
+        self.stats.again += collected.again;
+        self.write(epoch, ToServer::Request(request), out);
+        Turn::Send
+    }
+
+    /// Wants more in advance, if everything is wanted in the end.
+    fn look_ahead(&mut self) {
+        let held = &mut self.held;
+        if held.complete == Complete::No || held.told {
+            return;
+        }
+        while self.asks.ahead() < self.receiving.ahead {
+            let Some(page) = held.settled.first_missing(held.cursor) else {
+                if held.cursor.0 == 0 {
+                    break;
+                }
+                held.cursor = PageNo(0);
+                // Everything from here on is there or asked for.
+                break;
+            };
+            held.cursor = PageNo(page.0 + 1);
+            if !self.asks.contains(page) {
+                self.asks.want(page, Urgency::Ahead);
+            }
+        }
+        if held.settled.is_full() {
+            held.told = true;
+            self.events.push_back(Event::Complete);
+        }
+    }
+
+    /// A packet that says that we are gone; `None` if we were never there.
+    pub fn leave(&mut self, out: &mut Vec<u8>) -> Option<()> {
+        let State::Member(member) = &self.state else {
+            return None;
+        };
+        let (epoch, leave) = (member.epoch, ToServer::Leave(member.id));
+        self.write(epoch, leave, out);
+        Some(())
+    }
+
+    fn write(&mut self, epoch: Epoch, message: ToServer, out: &mut Vec<u8>) {
+        self.seq.0 += 1;
+        let packet = Packet {
+            epoch,
+            seq: self.seq,
+            body: Body::ToServer(message),
+        };
+        wire::seal(&self.receiving.key, &packet, out);
+        self.stats.packets += 1;
+        self.stats.bytes += out.len() as u64;
+    }
+
+    fn lose(&mut self, why: Loss) {
+        self.state = State::Lost(why);
+        let waited = self.asks.waited();
+        self.asks.clear();
+        self.events.push_back(Event::Listen(None));
+        self.events.push_back(Event::Lost { why, waited });
+    }
+}
+
+impl Membership {
+    fn hear_group(&mut self, seq: Seq, bytes: usize, now: Instant) {
+        self.all.add(seq, bytes, now);
+        if self.hears.replace(now).is_none() {
+            self.news = News::Hearing;
+        }
+    }
+}
+
+fn knocking(knock: Knock, now: Instant) -> State {
+    State::Knocking {
+        knock,
+        cookie: 0,
+        due: now,
+        pause: KNOCK,
+    }
+}

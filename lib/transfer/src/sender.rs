@@ -1,0 +1,659 @@
+//! The server of one image: who gets which page when, and by which way.
+//!
+//! ```text
+//! packet --receive--> members, lanes --poll--> packet, or until when to wait
+//! ```
+//!
+//! What is asked for goes to the group if several members hear it, else to who
+//! asked; so do answers about pages marked as disjoint (SnowFlock, 6.1),
+//! and all once the end game has begun. Whoever does not hear the group gets
+//! everything alone. The server keeps membership and flow control and nothing
+//! more: that pages arrive is seen to by those who want them.
+//!
+//! No socket, no clock: the caller passes `now` and sends what comes out.
+
+use crate::codec::Packer;
+use crate::flow::{Law, Rate};
+use crate::key::{CookieSecret, ImageKey};
+use crate::lane::{Filling, Lane, Taken};
+use crate::lockstep::Window;
+use crate::members::{Admission, Member, Members, Unheard};
+use crate::pages::{PageSet, Run};
+use crate::push::{Push, Pusher};
+use crate::source::PageSource;
+use crate::stats::Sent;
+use crate::wire::{
+    self, Ask, Body, Epoch, Group, MemberId, Packet, Report, Request, Seq, ToClient, ToServer,
+    Urgency, Welcome,
+};
+use forkyard_types::PageCount;
+use std::collections::VecDeque;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::time::{Duration, Instant};
+
+/// Most answers that are no pages and wait to be sent.
+const MOST_CONTROL: usize = 1024;
+/// Most pages of one request that are looked at.
+const MOST_ASKED: u64 = 4096;
+/// Until the first sign to the group after somebody came; doubles.
+const FIRST_BEACON: Duration = Duration::from_millis(1);
+/// Between two signs to the group while not all hear it, at most.
+const BEACON: Duration = Duration::from_millis(100);
+/// And while all do.
+const SLOW_BEACON: Duration = Duration::from_secs(1);
+/// So many packets of others on our group, and we take another.
+const FOREIGN: u32 = 32;
+/// Between two changes of the group.
+const REGROUP: Duration = Duration::from_secs(5);
+/// Least length of a packet: a page has at most eight parts.
+pub const LEAST_DATAGRAM: usize = 640;
+
+/// What a server is to do.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    /// The image's key.
+    pub key: ImageKey,
+    /// This run of the server: drawn at random.
+    pub epoch: Epoch,
+    /// Drawn at random.
+    pub secret: CookieSecret,
+    /// Size of the image.
+    pub pages: PageCount,
+    /// Pages of it that are not known to be zero.
+    pub data: PageCount,
+    /// Longest packet, without IP and UDP; at least [`LEAST_DATAGRAM`].
+    pub datagram: usize,
+    /// Whether to multicast, and where to.
+    pub group: Option<u16>,
+    /// How fast.
+    pub law: Law,
+    /// What to send unasked.
+    pub push: Push,
+    /// What clones of this image are expected to want first, in that order.
+    pub working_set: Vec<Run>,
+    /// Nothing is pushed before so many are here, or so much time has passed
+    /// since the first: who comes later would have to ask for it again.
+    pub gather: (usize, Duration),
+    /// Pages that each client reads for itself.
+    pub disjoint: Vec<Run>,
+    /// Which repeats are ignored.
+    pub window: Window,
+    /// When the group is left alone.
+    pub end_game: EndGame,
+    /// A member silent for so long is forgotten.
+    pub patience: Duration,
+}
+
+/// When answers go to who asked only, because the others have the page.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EndGame {
+    /// So many of a hundred pages of data have gone to the group.
+    pub percent: u8,
+    /// Nobody has asked for so long.
+    pub idle: Duration,
+}
+
+impl Default for EndGame {
+    fn default() -> Self {
+        Self {
+            percent: 95,
+            idle: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// To one.
+    One(SocketAddr),
+    /// To all, with a TTL of 1.
+    Group(SocketAddrV4),
+}
+
+/// What to do next.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Send what was written, then ask again.
+    Send(To),
+    /// Nothing before then, unless a packet comes; `None`: nothing at all.
+    Wait(Option<Instant>),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Sender {
+    serving: Serving,
+    members: Members,
+    group: Lane,
+    room: Room,
+    control: VecDeque<(SocketAddr, ToClient<'static>)>,
+    packer: Packer,
+    disjoint: PageSet,
+    turn: Turn,
+    stats: Sent,
+}
+
+/// What all members share but the lane.
+#[derive(Debug)]
+struct Room {
+    /// Which of the image's groups.
+    attempt: u8,
+    regrouped: Instant,
+    /// Packets of others that came to it.
+    foreign: u32,
+    /// When the next sign is due.
+    beacon: Instant,
+    /// Time from that one to the next.
+    pause: Duration,
+    /// When the first member came.
+    opened: Option<Instant>,
+    /// When a page was last asked for.
+    asked: Instant,
+}
+
+/// A lane, and where it leads.
+struct Way<'a> {
+    lane: &'a mut Lane,
+    to: To,
+    /// Whom its packets name.
+    member: Option<MemberId>,
+    /// Whether what nobody asked for goes this way: to the group if there is
+    /// one, and to whom it does not reach.
+    pushed_to: bool,
+}
+
+/// Which lane's turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    Group,
+    Member(MemberId),
+}
+
+impl Sender {
+    /// A server without members.
+    pub fn new(mut serving: Serving, now: Instant) -> Self {
+        serving.datagram = serving.datagram.max(LEAST_DATAGRAM);
+        let mut disjoint = PageSet::new(serving.pages);
+        let marked = serving
+            .disjoint
+            .iter()
+            .filter_map(|run| run.within(serving.pages));
+        let marked: Vec<_> = marked.collect();
+        let mut group = lane(&serving, now);
+        for page in marked.iter().flat_map(|run| run.iter()) {
+            disjoint.insert(page);
+            // Never pushed to all.
+            group.pusher.sent(page);
+        }
+        Self {
+            members: Members::new(serving.secret.clone(), serving.patience),
+            group,
+            room: Room {
+                attempt: 0,
+                regrouped: now,
+                beacon: now,
+                pause: FIRST_BEACON,
+                opened: None,
+                asked: now,
+                foreign: 0,
+            },
+            control: VecDeque::new(),
+            packer: Packer::new(),
+            disjoint,
+            turn: Turn::Group,
+            stats: Sent::default(),
+            serving,
+        }
+    }
+
+    /// From now on answers about these pages go to who asked alone.
+    pub fn mark_disjoint(&mut self, run: Run) {
+        let inside = run.within(self.serving.pages);
+        for page in inside.into_iter().flat_map(Run::iter) {
+            self.disjoint.insert(page);
+            self.group.pusher.sent(page);
+        }
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> Sent {
+        self.stats
+    }
+
+    /// How many members there are.
+    pub fn members(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The rate to the group now.
+    pub fn group_rate(&mut self, now: Instant) -> Rate {
+        self.group.rate(now)
+    }
+
+    /// Takes a datagram. Anything that is not in order is counted and forgotten.
+    pub fn receive(&mut self, from: SocketAddr, datagram: &[u8], now: Instant) {
+        let packet = match wire::open(&self.serving.key, datagram) {
+            Ok(packet) => packet,
+            Err(_) => {
+                self.stats.refused += 1;
+                return;
+            }
+        };
+        let Body::ToServer(message) = packet.body else {
+            self.stats.refused += 1;
+            return;
+        };
+        match message {
+            ToServer::Join { knock, cookie } => {
+                let serving = &self.serving;
+                let lane = || lane(serving, now);
+                match self.members.knocks(from, knock, cookie, now, lane) {
+                    Admission::Challenge(cookie) => {
+                        self.say(from, ToClient::Challenge { knock, cookie });
+                    }
+                    Admission::New(id) => {
+                        self.room.opened.get_or_insert(now);
+                        self.room.asked = now;
+                        self.room.beacon = now;
+                        self.room.pause = FIRST_BEACON;
+                        self.welcome(id);
+                    }
+                    Admission::Known(id) => self.welcome(id),
+                    Admission::Full => self.stats.refused += 1,
+                }
+            }
+            ToServer::Request(request) => {
+                let id = request.member;
+                let heard = match packet.epoch == self.serving.epoch {
+                    true => self.members.hear(id, from, packet.seq, now).map(|_| ()),
+                    false => Err(Unheard::Stranger),
+                };
+                match heard {
+                    Ok(()) => self.request(&request, packet.seq, now),
+                    Err(Unheard::Stranger) => self.say(from, ToClient::Stale(id, packet.seq)),
+                    Err(Unheard::Replay) => self.stats.refused += 1,
+                }
+            }
+            ToServer::Leave(member) => {
+                let ours = packet.epoch == self.serving.epoch;
+                if ours && self.members.hear(member, from, packet.seq, now).is_ok() {
+                    self.members.leave(member);
+                }
+            }
+        }
+    }
+
+    /// The next packet, written into `out`; to be called until it says wait, and
+    /// then when that is over or a packet came.
+    pub fn poll(&mut self, source: &mut dyn PageSource, now: Instant, out: &mut Vec<u8>) -> Step {
+        self.members.expire(now);
+        if let Some((to, message)) = self.control.pop_front() {
+            let seq = match message {
+                // What only a member hears counts among what it hears.
+                ToClient::Pulse(id) => self.members.get_mut(id).map(|m| m.lane.next_seq()),
+                ToClient::Challenge { .. }
+                | ToClient::Welcome(_)
+                | ToClient::Stale(..)
+                | ToClient::Beacon
+                | ToClient::Data(..) => None,
+            };
+            self.write(message, seq.unwrap_or_default(), out);
+            return self.sent(To::One(to), out);
+        }
+        if let Some(group) = self.beacon_due(now) {
+            let seq = self.group.next_seq();
+            self.write(ToClient::Beacon, seq, out);
+            return self.sent(To::Group(group), out);
+        }
+        self.poll_lanes(source, now, out)
+    }
+
+    fn poll_lanes(&mut self, source: &mut dyn PageSource, now: Instant, out: &mut Vec<u8>) -> Step {
+        let together = self.is_together();
+        let pushing = self.is_pushing(now);
+        let mut wait = self.timers(pushing);
+        let all = self.lanes();
+        for push in [false, true] {
+            if push && !pushing {
+                break;
+            }
+            for turn in &all {
+                let Some(Way {
+                    lane,
+                    to,
+                    member,
+                    pushed_to,
+                }) = self.way(*turn, together)
+                else {
+                    continue;
+                };
+                let may_push = pushing && pushed_to && !lane.pusher.is_idle();
+                if !lane.is_asked() && !may_push {
+                    lane.ran_dry(now);
+                }
+                let has_work = if push { may_push } else { lane.is_asked() };
+                if !has_work {
+                    continue;
+                }
+                if let Some(later) = lane.ready(now) {
+                    wait = Some(wait.map_or(later, |wait| wait.min(later)));
+                    continue;
+                }
+                self.turn = *turn;
+                if self.fill(*turn, member, may_push && push, source, now, out) {
+                    return self.sent(to, out);
+                }
+            }
+        }
+        Step::Wait(wait)
+    }
+
+    /// Whether it wrote a packet of pages.
+    fn fill(
+        &mut self,
+        turn: Turn,
+        member: Option<MemberId>,
+        push: bool,
+        source: &mut dyn PageSource,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let lane = match turn {
+            Turn::Group => &mut self.group,
+            Turn::Member(id) => match self.members.get_mut(id) {
+                Some(member) => &mut member.lane,
+                None => return false,
+            },
+        };
+        let seq = lane.next_seq();
+        wire::begin_data(&self.serving.key, self.serving.epoch, seq, member, out);
+        let mut filling = Filling {
+            source,
+            packer: &mut self.packer,
+            stats: &mut self.stats,
+            datagram: self.serving.datagram,
+            push,
+            now,
+        };
+        if !lane.fill(&mut filling, seq, out) {
+            lane.give_back(seq);
+            return false;
+        }
+        wire::finish(&self.serving.key, out);
+        lane.spend(out.len());
+        true
+    }
+
+    fn write(&self, message: ToClient<'_>, seq: Seq, out: &mut Vec<u8>) {
+        let packet = Packet {
+            epoch: self.serving.epoch,
+            seq,
+            body: Body::ToClient(message),
+        };
+        wire::seal(&self.serving.key, &packet, out);
+    }
+
+    fn sent(&mut self, to: To, out: &[u8]) -> Step {
+        self.stats.packets += 1;
+        self.stats.bytes += out.len() as u64;
+        if matches!(to, To::Group(_)) {
+            self.stats.group_bytes += out.len() as u64;
+        }
+        Step::Send(to)
+    }
+
+    /// Lanes in turn: first the one after the last that sent.
+    fn lanes(&self) -> Vec<Turn> {
+        let members = self.members.iter().map(|(id, _)| Turn::Member(id));
+        let mut all: Vec<_> = std::iter::once(Turn::Group).chain(members).collect();
+        let next = all.iter().position(|turn| *turn > self.turn).unwrap_or(0);
+        all.rotate_left(next);
+        all
+    }
+
+    fn way(&mut self, turn: Turn, together: bool) -> Option<Way<'_>> {
+        match turn {
+            Turn::Group => Some(Way {
+                to: To::Group(self.group_address()?),
+                lane: &mut self.group,
+                member: None,
+                pushed_to: together,
+            }),
+            Turn::Member(id) => {
+                let member = self.members.get_mut(id)?;
+                Some(Way {
+                    to: To::One(member.address),
+                    pushed_to: !(member.report.hears && together),
+                    lane: &mut member.lane,
+                    member: Some(id),
+                })
+            }
+        }
+    }
+
+    fn request(&mut self, request: &Request, seq: Seq, now: Instant) {
+        self.report(request.member, request.report, seq, now);
+        if request.asks.is_empty() {
+            if let Some(member) = self.members.get_mut(request.member) {
+                let (to, id) = (member.address, request.member);
+                self.say(to, ToClient::Pulse(id));
+            }
+            return;
+        }
+        let mut left = MOST_ASKED;
+        for ask in &request.asks {
+            let Some(run) = ask.run.within(self.serving.pages) else {
+                self.stats.refused += 1;
+                continue;
+            };
+            match ask.urgency {
+                Urgency::Withdrawn => {
+                    if let Some(member) = self.members.get_mut(request.member) {
+                        member.lane.withdraw(run);
+                    }
+                }
+                Urgency::Waited | Urgency::Ahead => {
+                    let pages = PageCount(run.pages.0.min(left));
+                    left -= pages.0;
+                    self.room.asked = now;
+                    self.ask(
+                        request.member,
+                        Ask {
+                            run: Run { pages, ..run },
+                            ..*ask
+                        },
+                        now,
+                    );
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, id: MemberId, ask: Ask, now: Instant) {
+        let together = self.is_together();
+        let answer_all = together && !self.is_end_game(now);
+        let group_mean = self.group_mean();
+        let Some(member) = self.members.get_mut(id) else {
+            return;
+        };
+        let Member {
+            report,
+            lane: alone,
+            ..
+        } = member;
+        if report.hears && together {
+            self.group.pusher.asked(ask.run);
+        } else {
+            alone.pusher.asked(ask.run);
+        }
+        for page in ask.run.iter() {
+            self.stats.asked += 1;
+            let to_all = answer_all && report.hears && !self.disjoint.contains(page);
+            let (lane, seen, mean) = match to_all {
+                true => (&mut self.group, report.group.highest, group_mean),
+                false => (&mut *alone, report.alone.highest, Rate(report.alone.rate)),
+            };
+            match lane.ask(page, &ask, seen, now) {
+                Taken::Queued | Taken::Full => {}
+                Taken::Lockstep => self.stats.lockstep += 1,
+                Taken::Lost => lane.lost(mean, now),
+            }
+        }
+    }
+
+    fn report(&mut self, id: MemberId, report: Report, seq: Seq, now: Instant) {
+        let Some(member) = self.members.get_mut(id) else {
+            return;
+        };
+        if seq < member.reported {
+            return;
+        }
+        let before = std::mem::replace(&mut member.report, report);
+        member.reported = seq;
+        let round_trip = Duration::from_micros(u64::from(report.round_trip));
+        let (sent, lost) = since(before.alone, report.alone);
+        let rate = Rate(report.alone.rate);
+        member.lane.report(rate, sent, lost, round_trip, now);
+        if report.hears {
+            let (sent, lost) = since(before.group, report.group);
+            let mean = self.group_mean();
+            self.group.report(mean, sent, lost, round_trip, now);
+        }
+        let foreign = report.foreign.saturating_sub(before.foreign);
+        self.room.foreign = self.room.foreign.saturating_add(foreign);
+        let may = now.saturating_duration_since(self.room.regrouped) >= REGROUP;
+        if self.room.foreign >= FOREIGN && may && self.room.attempt < 254 {
+            self.regroup(now);
+        }
+    }
+
+    /// Others use the same group: takes the next one.
+    fn regroup(&mut self, now: Instant) {
+        self.room.attempt += 1;
+        self.room.foreign = 0;
+        self.room.regrouped = now;
+        self.room.beacon = now;
+        self.room.pause = FIRST_BEACON;
+        let ids: Vec<_> = self.members.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            if let Some(member) = self.members.get_mut(id) {
+                member.report.hears = false;
+            }
+            self.welcome(id);
+        }
+    }
+
+    fn welcome(&mut self, id: MemberId) {
+        let group = self.serving.group.map(|port| Group {
+            attempt: self.room.attempt,
+            port,
+        });
+        if let Some(member) = self.members.get_mut(id) {
+            let (to, knock) = (member.address, member.knock);
+            let welcome = Welcome {
+                knock,
+                member: id,
+                pages: self.serving.pages,
+                group,
+            };
+            self.say(to, ToClient::Welcome(welcome));
+        }
+    }
+
+    fn say(&mut self, to: SocketAddr, message: ToClient<'static>) {
+        // Who is not answered asks again.
+        if self.control.len() < MOST_CONTROL {
+            self.control.push_back((to, message));
+        }
+    }
+
+    fn beacon_due(&mut self, now: Instant) -> Option<SocketAddrV4> {
+        let group = self.group_address()?;
+        if self.members.len() == 0 || now < self.room.beacon {
+            return None;
+        }
+        let deaf: Vec<_> = self
+            .members
+            .iter()
+            .filter(|(_, m)| !m.report.hears)
+            .collect();
+        let deaf: Vec<_> = deaf.into_iter().map(|(id, _)| id).collect();
+        let pause = if deaf.is_empty() {
+            SLOW_BEACON
+        } else {
+            self.room.pause
+        };
+        self.room.beacon = now + pause;
+        self.room.pause = (self.room.pause * 2).min(BEACON);
+        // Perhaps they listen to the group there was before.
+        if self.room.attempt > 0 {
+            deaf.into_iter().for_each(|id| self.welcome(id));
+        }
+        Some(group)
+    }
+
+    fn group_address(&self) -> Option<SocketAddrV4> {
+        let address = self.serving.key.group(self.room.attempt);
+        Some(SocketAddrV4::new(address, self.serving.group?))
+    }
+
+    /// Whether a group is worth it.
+    fn is_together(&self) -> bool {
+        self.serving.group.is_some() && self.members.hearing() >= 2
+    }
+
+    fn is_end_game(&self, now: Instant) -> bool {
+        let EndGame { percent, idle } = self.serving.end_game;
+        let gone = self.group.pusher.distinct().0.saturating_mul(100);
+        gone >= self.serving.data.0.saturating_mul(u64::from(percent))
+            || now.saturating_duration_since(self.room.asked) >= idle
+    }
+
+    fn is_pushing(&self, now: Instant) -> bool {
+        let (members, patience) = self.serving.gather;
+        self.serving.push != Push::Nothing
+            && self
+                .room
+                .opened
+                .is_some_and(|at| self.members.len() >= members || now >= at + patience)
+    }
+
+    /// When something has to be done though nothing is asked.
+    fn timers(&self, pushing: bool) -> Option<Instant> {
+        let expiry = self.members.next_expiry();
+        let beacon = self
+            .serving
+            .group
+            .map(|_| self.room.beacon)
+            .filter(|_| expiry.is_some());
+        let opens = self.room.opened.map(|at| at + self.serving.gather.1);
+        let opens =
+            opens.filter(|_| !pushing && self.serving.push != Push::Nothing && expiry.is_some());
+        [expiry, beacon, opens].into_iter().flatten().min()
+    }
+
+    fn group_mean(&self) -> Rate {
+        let hearing = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.report.hears);
+        let (sum, count) = hearing.fold((0u64, 0), |(sum, count), (_, member)| {
+            (sum.saturating_add(member.report.group.rate), count + 1)
+        });
+        Rate(sum.checked_div(count).unwrap_or(0))
+    }
+}
+
+/// Packets sent and lost between two reports of one way.
+fn since(before: wire::Reception, after: wire::Reception) -> (u64, u64) {
+    let sent = after.highest.0.saturating_sub(before.highest.0);
+    let came = after.packets.saturating_sub(before.packets);
+    (sent, sent.saturating_sub(came))
+}
+
+fn lane(serving: &Serving, now: Instant) -> Lane {
+    let pusher = Pusher::new(serving.push, &serving.working_set, serving.pages);
+    Lane::new(serving.law, serving.window, pusher, now)
+}

@@ -1,0 +1,52 @@
+//! Where a server's pages come from, and where a client's go.
+
+use crate::codec::Page;
+use crate::pages::Run;
+use crate::receiver::Loss;
+use forkyard_types::{PageCount, PageNo};
+
+/// What is at a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Data.
+    Data,
+    /// Zero, from this page on for so many pages: at least one. To say more
+    /// than one saves clients from asking.
+    Zero(PageCount),
+    /// It cannot be read, and will not be.
+    Gone,
+}
+
+/// The pages of an image, for a server. They never change.
+pub trait PageSource: Send {
+    /// Reads `page`, inside the image, into `out`. May block, for as long as a
+    /// local read does: nothing else is sent meanwhile.
+    fn read(&mut self, page: PageNo, out: &mut Page) -> Content;
+}
+
+/// Where a client puts the pages that come. It is called on the client's own
+/// threads, which wait for it, and must not call the client.
+pub trait PageSink {
+    /// A page that was not there before: asked for, or in advance.
+    fn page(&mut self, page: PageNo, bytes: &Page);
+
+    /// Pages that are zero. Some of them may have been said before.
+    fn zeros(&mut self, run: Run);
+
+    /// The server cannot read this page, and will not. Who waits for it is told
+    /// in any case.
+    fn gone(&mut self, page: PageNo) {
+        let _ = page;
+    }
+
+    /// No page will come any more. Who waits is told in any case.
+    fn lost(&mut self, why: Loss) {
+        let _ = why;
+    }
+}
+
+impl<T: PageSource + ?Sized> PageSource for Box<T> {
+    fn read(&mut self, page: PageNo, out: &mut Page) -> Content {
+        (**self).read(page, out)
+    }
+}

@@ -1,0 +1,496 @@
+//! Packets, byte by byte.
+//!
+//! All numbers are little-endian. A packet is one datagram:
+//!
+//! | byte | size | |
+//! |---|---|---|
+//! | 0 | 2 | `FP` |
+//! | 2 | 1 | version: 1 |
+//! | 3 | 1 | kind |
+//! | 4 | 8 | channel: which image |
+//! | 12 | 8 | epoch: which run of its server; 0 in `Join` |
+//! | 20 | 8 | sequence: of the sender, on this way, rising |
+//! | 28 | n | body |
+//! | 28 + n | 16 | BLAKE3 of all before, keyed with the image's key |
+//!
+//! | kind | | body |
+//! |---|---|---|
+//! | 1 | `Join` | client 8, nonce 8, cookie 8 (0: none yet) |
+//! | 2 | `Request` | member 4, flags 1 (1: hears the group), foreign packets on the group 4, round trip in µs 4, alone and group each: highest sequence 8, packets 8, bytes/s 8; then asks |
+//! | 3 | `Leave` | member 4 |
+//! | 16 | `Challenge` | client 8, nonce 8, cookie 8 |
+//! | 17 | `Welcome` | client 8, nonce 8, member 4, pages 8, group 1 (255: none), port 2 |
+//! | 18 | `Stale` | member 4, its sequence 8 |
+//! | 19 | `Pulse` | member 4 |
+//! | 20 | `Beacon` | – |
+//! | 21 | `Data` | member 4 (0: the group); then items |
+//!
+//! | ask | first page 8, pages 4, what 1 (0: waited for, 1: in advance, 2: no more), times asked before 1 |
+//! |---|---|
+//! | item 0: zero | first page 8, pages 4 |
+//! | item 1: page | page 8, encoding 1, length 2, bytes |
+//! | item 2: part of a page | page 8, encoding 1, length of all 2, part 1, parts 1, bytes: ⌈length ÷ parts⌉, the last what is left |
+//! | item 3: gone | page 8 |
+//!
+//! [`open`] is total: any bytes are a packet or a [`WireError`], and nothing in a
+//! packet is looked at before its MAC is right. Encryption is not done: who
+//! can listen on the hosts' network can read what passes.
+
+mod data;
+mod fields;
+
+pub(crate) use data::{DATA_HEAD, PART_HEAD, WHOLE_HEAD, ZERO_BYTES, part_bytes, put_item};
+pub use data::{Item, Items, Part};
+
+use crate::key::{Channel, ImageKey, Mac};
+use crate::pages::Run;
+use fields::Fields;
+use forkyard_types::{PageCount, PageNo};
+
+/// The version spoken here.
+pub const VERSION: u8 = 1;
+/// Bytes before the body.
+pub const HEAD: usize = 28;
+/// Bytes behind it.
+pub const TAIL: usize = 16;
+/// Most asks a packet of requests may hold.
+pub const MAX_ASKS: usize = 80;
+
+const MAGIC: [u8; 2] = *b"FP";
+/// Bytes of one ask.
+const ASK: usize = 14;
+/// Says that there is no group.
+const NO_GROUP: u8 = u8::MAX;
+
+/// One run of a server: drawn at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Epoch(pub u64);
+
+/// Number of a packet among those that its sender sent the same way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seq(pub u64);
+
+/// A client, drawn at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// A client that a server has admitted; never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(pub u32);
+
+/// Who knocks, and for which of its tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Knock {
+    /// The client.
+    pub client: ClientId,
+    /// Its try: an answer to another is not for it.
+    pub nonce: u64,
+}
+
+/// A packet that is authentic.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Packet<'a> {
+    /// Which run of the server.
+    pub epoch: Epoch,
+    /// Its number.
+    pub seq: Seq,
+    /// What it says.
+    pub body: Body<'a>,
+}
+
+/// What a packet says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body<'a> {
+    /// To the server.
+    ToServer(ToServer),
+    /// To a client, or to all.
+    ToClient(ToClient<'a>),
+}
+
+/// What clients say.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToServer {
+    /// Let me in.
+    Join {
+        /// Who.
+        knock: Knock,
+        /// What the challenge said; 0 at first.
+        cookie: u64,
+    },
+    /// How I fare, and what I want.
+    Request(Request),
+    /// I need nothing more.
+    Leave(MemberId),
+}
+
+/// A client's report, and what it asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Who.
+    pub member: MemberId,
+    /// How it fares.
+    pub report: Report,
+    /// What it asks for; may be empty.
+    pub asks: Vec<Ask>,
+}
+
+/// How a client fares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Whether packets to the group reach it.
+    pub hears: bool,
+    /// Packets of others that came to its group.
+    pub foreign: u32,
+    /// Time from a question to its answer, in µs; 0 if not known.
+    pub round_trip: u32,
+    /// What came to it alone.
+    pub alone: Reception,
+    /// What came by the group.
+    pub group: Reception,
+}
+
+/// What came one way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reception {
+    /// Highest number among its packets.
+    pub highest: Seq,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes a second, on average over the last tens of milliseconds.
+    pub rate: u64,
+}
+
+/// Why a page is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Urgency {
+    /// Somebody waits for it.
+    Waited,
+    /// Somebody will.
+    Ahead,
+    /// It is not needed any more.
+    Withdrawn,
+}
+
+/// Pages asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Which.
+    pub run: Run,
+    /// Why.
+    pub urgency: Urgency,
+    /// How often the same was asked before.
+    pub before: u8,
+}
+
+/// What a server says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToClient<'a> {
+    /// Show that you hear me.
+    Challenge {
+        /// Whom it answers.
+        knock: Knock,
+        /// What to say next time.
+        cookie: u64,
+    },
+    /// You are in.
+    Welcome(Welcome),
+    /// I do not know you: your packet of that number came to nothing.
+    Stale(MemberId, Seq),
+    /// I live, and have heard you.
+    Pulse(MemberId),
+    /// Whoever hears this hears the group.
+    Beacon,
+    /// Pages, for one member, or for all.
+    Data(Option<MemberId>, Items<'a>),
+}
+
+/// What a client needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Whom it answers.
+    pub knock: Knock,
+    /// Its name from now on.
+    pub member: MemberId,
+    /// Size of the image.
+    pub pages: PageCount,
+    /// Where what is for all is sent.
+    pub group: Option<Group>,
+}
+
+/// A group: its address follows from the image's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Which of the image's groups; at most 254.
+    pub attempt: u8,
+    /// Its port.
+    pub port: u16,
+}
+
+/// Why bytes are no packet for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Not a packet of this protocol.
+    #[error("not a packet of this protocol")]
+    Alien,
+    /// Another version.
+    #[error("version {0} is not spoken here")]
+    Version(u8),
+    /// About another image.
+    #[error("packet is about another image")]
+    Channel,
+    /// Its MAC is wrong.
+    #[error("packet is not authentic")]
+    Forged,
+    /// Authentic, and makes no sense.
+    #[error("packet makes no sense")]
+    Malformed,
+}
+
+/// Which image a packet claims to be about: tells which key to open it with.
+pub fn channel(bytes: &[u8]) -> Result<Channel, WireError> {
+    let mut fields = Fields(bytes);
+    let [a, b, version, _] = fields.array().ok_or(WireError::Alien)?;
+    if [a, b] != MAGIC || bytes.len() < HEAD + TAIL {
+        return Err(WireError::Alien);
+    }
+    if version != VERSION {
+        return Err(WireError::Version(version));
+    }
+    fields.u64().map(Channel).ok_or(WireError::Alien)
+}
+
+/// The packet that `bytes` are.
+pub fn open<'a>(key: &ImageKey, bytes: &'a [u8]) -> Result<Packet<'a>, WireError> {
+    if channel(bytes)? != key.channel() {
+        return Err(WireError::Channel);
+    }
+    let (signed, mac) = bytes.split_at(bytes.len() - TAIL);
+    let mac = Mac::try_from(mac).map_err(|_| WireError::Alien)?;
+    if !key.proves(signed, mac) {
+        return Err(WireError::Forged);
+    }
+    parse(signed).ok_or(WireError::Malformed)
+}
+
+fn parse(signed: &[u8]) -> Option<Packet<'_>> {
+    let mut fields = Fields(signed);
+    let [_, _, _, kind] = fields.array()?;
+    let _channel = fields.u64()?;
+    let epoch = Epoch(fields.u64()?);
+    let seq = Seq(fields.u64()?);
+    let body = match kind {
+        1 => Body::ToServer(ToServer::Join {
+            knock: fields.knock()?,
+            cookie: fields.u64()?,
+        }),
+        2 => Body::ToServer(ToServer::Request(request(&mut fields)?)),
+        3 => Body::ToServer(ToServer::Leave(fields.member()?)),
+        16 => Body::ToClient(ToClient::Challenge {
+            knock: fields.knock()?,
+            cookie: fields.u64()?,
+        }),
+        17 => Body::ToClient(ToClient::Welcome(welcome(&mut fields)?)),
+        18 => Body::ToClient(ToClient::Stale(fields.member()?, Seq(fields.u64()?))),
+        19 => Body::ToClient(ToClient::Pulse(fields.member()?)),
+        20 => Body::ToClient(ToClient::Beacon),
+        21 => {
+            let member = Some(fields.u32()?)
+                .filter(|member| *member != 0)
+                .map(MemberId);
+            let items = Items::check(std::mem::take(&mut fields.0))?;
+            Body::ToClient(ToClient::Data(member, items))
+        }
+        _ => return None,
+    };
+    fields.0.is_empty().then_some(Packet { epoch, seq, body })
+}
+
+fn request(fields: &mut Fields<'_>) -> Option<Request> {
+    let member = fields.member()?;
+    let hears = match fields.u8()? {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
+    let report = Report {
+        hears,
+        foreign: fields.u32()?,
+        round_trip: fields.u32()?,
+        alone: reception(fields)?,
+        group: reception(fields)?,
+    };
+    if fields.0.len() > MAX_ASKS * ASK {
+        return None;
+    }
+    let mut asks = Vec::with_capacity(fields.0.len() / ASK);
+    while !fields.0.is_empty() {
+        asks.push(ask(fields)?);
+    }
+    Some(Request {
+        member,
+        report,
+        asks,
+    })
+}
+
+fn reception(fields: &mut Fields<'_>) -> Option<Reception> {
+    Some(Reception {
+        highest: Seq(fields.u64()?),
+        packets: fields.u64()?,
+        rate: fields.u64()?,
+    })
+}
+
+fn ask(fields: &mut Fields<'_>) -> Option<Ask> {
+    let run = fields.run()?;
+    let urgency = match fields.u8()? {
+        0 => Urgency::Waited,
+        1 => Urgency::Ahead,
+        2 => Urgency::Withdrawn,
+        _ => return None,
+    };
+    let before = fields.u8()?;
+    Some(Ask {
+        run,
+        urgency,
+        before,
+    })
+}
+
+fn welcome(fields: &mut Fields<'_>) -> Option<Welcome> {
+    Some(Welcome {
+        knock: fields.knock()?,
+        member: fields.member()?,
+        pages: PageCount(fields.u64()?),
+        group: {
+            let (attempt, port) = (fields.u8()?, fields.u16()?);
+            match attempt {
+                NO_GROUP if port != 0 => return None,
+                NO_GROUP => None,
+                attempt => Some(Group { attempt, port }),
+            }
+        },
+    })
+}
+
+/// Writes a packet into `out`, in place of what was there.
+pub fn seal(key: &ImageKey, packet: &Packet<'_>, out: &mut Vec<u8>) {
+    let Packet { epoch, seq, body } = packet;
+    let kind = match body {
+        Body::ToServer(ToServer::Join { .. }) => 1,
+        Body::ToServer(ToServer::Request(_)) => 2,
+        Body::ToServer(ToServer::Leave(_)) => 3,
+        Body::ToClient(ToClient::Challenge { .. }) => 16,
+        Body::ToClient(ToClient::Welcome(_)) => 17,
+        Body::ToClient(ToClient::Stale(..)) => 18,
+        Body::ToClient(ToClient::Pulse(_)) => 19,
+        Body::ToClient(ToClient::Beacon) => 20,
+        Body::ToClient(ToClient::Data(..)) => 21,
+    };
+    begin(key, kind, *epoch, *seq, out);
+    match body {
+        Body::ToServer(ToServer::Join { knock, cookie })
+        | Body::ToClient(ToClient::Challenge { knock, cookie }) => {
+            put_knock(*knock, out);
+            out.extend(cookie.to_le_bytes());
+        }
+        Body::ToServer(ToServer::Request(request)) => put_request(request, out),
+        Body::ToServer(ToServer::Leave(member)) | Body::ToClient(ToClient::Pulse(member)) => {
+            out.extend(member.0.to_le_bytes());
+        }
+        Body::ToClient(ToClient::Welcome(welcome)) => {
+            put_knock(welcome.knock, out);
+            out.extend(welcome.member.0.to_le_bytes());
+            out.extend(welcome.pages.0.to_le_bytes());
+            let group = welcome.group;
+            out.push(group.map_or(NO_GROUP, |group| group.attempt));
+            out.extend(group.map_or(0, |group| group.port).to_le_bytes());
+        }
+        Body::ToClient(ToClient::Stale(member, seq)) => {
+            out.extend(member.0.to_le_bytes());
+            out.extend(seq.0.to_le_bytes());
+        }
+        Body::ToClient(ToClient::Beacon) => {}
+        Body::ToClient(ToClient::Data(member, items)) => {
+            out.extend(member.map_or(0, |member| member.0).to_le_bytes());
+            out.extend_from_slice(items.bytes());
+        }
+    }
+    finish(key, out);
+}
+
+/// Starts a packet of pages; items follow, and then [`finish`].
+pub(crate) fn begin_data(
+    key: &ImageKey,
+    epoch: Epoch,
+    seq: Seq,
+    member: Option<MemberId>,
+    out: &mut Vec<u8>,
+) {
+    begin(key, 21, epoch, seq, out);
+    out.extend(member.map_or(0, |member| member.0).to_le_bytes());
+}
+
+fn begin(key: &ImageKey, kind: u8, epoch: Epoch, seq: Seq, out: &mut Vec<u8>) {
+    out.clear();
+    out.extend(MAGIC);
+    out.extend([VERSION, kind]);
+    out.extend(key.channel().0.to_le_bytes());
+    out.extend(epoch.0.to_le_bytes());
+    out.extend(seq.0.to_le_bytes());
+}
+
+/// Ends a packet.
+pub(crate) fn finish(key: &ImageKey, out: &mut Vec<u8>) {
+    let mac = key.mac(out);
+    out.extend(mac);
+}
+
+fn put_knock(knock: Knock, out: &mut Vec<u8>) {
+    out.extend(knock.client.0.to_le_bytes());
+    out.extend(knock.nonce.to_le_bytes());
+}
+
+fn put_request(request: &Request, out: &mut Vec<u8>) {
+    let Report {
+        hears,
+        foreign,
+        round_trip,
+        alone,
+        group,
+    } = request.report;
+    out.extend(request.member.0.to_le_bytes());
+    out.push(u8::from(hears));
+    out.extend(foreign.to_le_bytes());
+    out.extend(round_trip.to_le_bytes());
+    for way in [alone, group] {
+        out.extend(way.highest.0.to_le_bytes());
+        out.extend(way.packets.to_le_bytes());
+        out.extend(way.rate.to_le_bytes());
+    }
+    for ask in request.asks.iter().take(MAX_ASKS) {
+        put_run(ask.run, out);
+        out.push(match ask.urgency {
+            Urgency::Waited => 0,
+            Urgency::Ahead => 1,
+            Urgency::Withdrawn => 2,
+        });
+        out.push(ask.before);
+    }
+}
+
+/// A run longer than a packet can say is cut.
+pub(crate) fn put_run(run: Run, out: &mut Vec<u8>) {
+    out.extend(run.first.0.to_le_bytes());
+    let pages = u32::try_from(run.pages.0).unwrap_or(u32::MAX);
+    out.extend(pages.to_le_bytes());
+}
+
+/// The number of a page, as it is written.
+pub(crate) fn put_page(page: PageNo, out: &mut Vec<u8>) {
+    out.extend(page.0.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests;

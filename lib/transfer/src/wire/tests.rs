@@ -1,0 +1,231 @@
+use super::*;
+use crate::codec::Encoding;
+use crate::key::FamilyKey;
+use forkyard_types::ImageId;
+use proptest::prelude::*;
+
+fn key() -> ImageKey {
+    FamilyKey::new([3; 32]).image(ImageId(Default::default()))
+}
+
+fn knock() -> impl Strategy<Value = Knock> {
+    (any::<u64>(), any::<u64>()).prop_map(|(client, nonce)| Knock {
+        client: ClientId(client),
+        nonce,
+    })
+}
+
+fn member() -> impl Strategy<Value = MemberId> {
+    (1..=u32::MAX).prop_map(MemberId)
+}
+
+fn run() -> impl Strategy<Value = Run> {
+    (0..1u64 << 40, 1..1000u64).prop_map(|(first, pages)| Run {
+        first: PageNo(first),
+        pages: PageCount(pages),
+    })
+}
+
+fn reception() -> impl Strategy<Value = Reception> {
+    any::<(u64, u64, u64)>().prop_map(|(highest, packets, rate)| Reception {
+        highest: Seq(highest),
+        packets,
+        rate,
+    })
+}
+
+fn report() -> impl Strategy<Value = Report> {
+    (
+        any::<bool>(),
+        any::<u32>(),
+        any::<u32>(),
+        reception(),
+        reception(),
+    )
+        .prop_map(|(hears, foreign, round_trip, alone, group)| Report {
+            hears,
+            foreign,
+            round_trip,
+            alone,
+            group,
+        })
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    let urgency = prop_oneof![
+        Just(Urgency::Waited),
+        Just(Urgency::Ahead),
+        Just(Urgency::Withdrawn)
+    ];
+    (run(), urgency, any::<u8>()).prop_map(|(run, urgency, before)| Ask {
+        run,
+        urgency,
+        before,
+    })
+}
+
+fn body() -> impl Strategy<Value = Body<'static>> {
+    let group = prop::option::of(
+        (0..255u8, any::<u16>()).prop_map(|(attempt, port)| Group { attempt, port }),
+    );
+    prop_oneof![
+        (knock(), any::<u64>())
+            .prop_map(|(knock, cookie)| Body::ToServer(ToServer::Join { knock, cookie })),
+        (
+            member(),
+            report(),
+            prop::collection::vec(ask(), 0..MAX_ASKS)
+        )
+            .prop_map(|(member, report, asks)| {
+                Body::ToServer(ToServer::Request(Request {
+                    member,
+                    report,
+                    asks,
+                }))
+            }),
+        member().prop_map(|member| Body::ToServer(ToServer::Leave(member))),
+        (knock(), any::<u64>())
+            .prop_map(|(knock, cookie)| Body::ToClient(ToClient::Challenge { knock, cookie })),
+        (knock(), member(), any::<u64>(), group).prop_map(|(knock, member, pages, group)| {
+            Body::ToClient(ToClient::Welcome(Welcome {
+                knock,
+                member,
+                pages: PageCount(pages),
+                group,
+            }))
+        }),
+        (member(), any::<u64>())
+            .prop_map(|(member, seq)| Body::ToClient(ToClient::Stale(member, Seq(seq)))),
+        member().prop_map(|member| Body::ToClient(ToClient::Pulse(member))),
+        Just(Body::ToClient(ToClient::Beacon)),
+    ]
+}
+
+/// A packet of pages with an item of each kind.
+fn data() -> Vec<u8> {
+    let mut out = Vec::new();
+    begin_data(&key(), Epoch(5), Seq(6), Some(MemberId(7)), &mut out);
+    let items = items();
+    items.iter().for_each(|item| put_item(item, &mut out));
+    finish(&key(), &mut out);
+    out
+}
+
+fn items() -> [Item<'static>; 4] {
+    [
+        Item::Zero(Run {
+            first: PageNo(9),
+            pages: PageCount(300),
+        }),
+        Item::Page(PageNo(1), Encoding::Zstd, b"packed"),
+        Item::Part(Part {
+            page: PageNo(2),
+            encoding: Encoding::Plain,
+            total: 7,
+            index: 1,
+            parts: 2,
+            bytes: b"def",
+        }),
+        Item::Gone(PageNo(4)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn packet_comes_back_as_it_was(epoch in any::<u64>(), seq in any::<u64>(), body in body()) {
+        let packet = Packet { epoch: Epoch(epoch), seq: Seq(seq), body };
+        let mut bytes = Vec::new();
+        seal(&key(), &packet, &mut bytes);
+        prop_assert_eq!(open(&key(), &bytes), Ok(packet));
+    }
+
+    #[test]
+    fn packet_with_any_bit_turned_is_refused(body in body(), at in any::<prop::sample::Index>(), bit in 0..8u8) {
+        let packet = Packet { epoch: Epoch(1), seq: Seq(2), body };
+        let mut bytes = Vec::new();
+        seal(&key(), &packet, &mut bytes);
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        prop_assert!(open(&key(), &bytes).is_err());
+    }
+
+    /// Authentic nonsense, which only a broken peer can send, does no harm.
+    #[test]
+    fn authentic_bytes_of_any_kind_are_parsed_or_refused(kind in any::<u8>(), body in prop::collection::vec(any::<u8>(), 0..300)) {
+        let mut bytes = Vec::new();
+        begin(&key(), kind, Epoch(1), Seq(2), &mut bytes);
+        bytes.extend(body);
+        finish(&key(), &mut bytes);
+        if let Ok(packet) = open(&key(), &bytes) {
+            let mut again = Vec::new();
+            seal(&key(), &packet, &mut again);
+            prop_assert_eq!(again, bytes);
+        }
+    }
+
+    #[test]
+    fn items_changed_anywhere_and_signed_anew_are_parsed_or_refused(at in any::<prop::sample::Index>(), to in any::<u8>(), cut in 0..20usize) {
+        let mut bytes = data();
+        bytes.truncate(bytes.len() - TAIL);
+        let at = at.index(bytes.len() - HEAD) + HEAD;
+        bytes[at] = to;
+        bytes.truncate((bytes.len() - cut).max(HEAD));
+        finish(&key(), &mut bytes);
+        if let Ok(Packet { body: Body::ToClient(ToClient::Data(_, items)), .. }) = open(&key(), &bytes) {
+            for item in items.iter() {
+                if let Item::Part(part) = item {
+                    prop_assert!(part.index < part.parts && usize::from(part.total) <= forkyard_types::PAGE_SIZE);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_of_anything_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(open(&key(), &bytes).is_err());
+    }
+}
+
+#[test]
+fn items_come_back_as_they_were() {
+    let bytes = data();
+    let packet = open(&key(), &bytes).expect("authentic");
+    let Body::ToClient(ToClient::Data(Some(MemberId(7)), found)) = packet.body else {
+        panic!("{packet:?}");
+    };
+    assert_eq!(found.iter().collect::<Vec<_>>(), items());
+}
+
+#[test]
+fn bytes_of_a_packet_are_as_documented() {
+    let mut bytes = Vec::new();
+    let body = Body::ToClient(ToClient::Pulse(MemberId(0x0403_0201)));
+    seal(
+        &key(),
+        &Packet {
+            epoch: Epoch(0x11),
+            seq: Seq(0x22),
+            body,
+        },
+        &mut bytes,
+    );
+    let mut want = b"FP\x01\x13".to_vec();
+    want.extend(key().channel().0.to_le_bytes());
+    want.extend([
+        0x11, 0, 0, 0, 0, 0, 0, 0, 0x22, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4,
+    ]);
+    assert_eq!(bytes[..bytes.len() - TAIL], want);
+    assert_eq!(bytes[want.len()..], key().mac(&want));
+}
+
+#[test]
+fn packet_of_another_fork_or_version_is_refused_before_it_is_read() {
+    let other = FamilyKey::new([3; 32]).image(ImageId::random());
+    let mut bytes = data();
+    assert_eq!(open(&other, &bytes), Err(WireError::Channel));
+    // Whoever gives it our channel still has not our key.
+    bytes[4..12].copy_from_slice(&other.channel().0.to_le_bytes());
+    assert_eq!(open(&other, &bytes), Err(WireError::Forged));
+    bytes[2] = 2;
+    assert_eq!(open(&key(), &bytes), Err(WireError::Version(2)));
+}

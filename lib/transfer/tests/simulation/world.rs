@@ -1,0 +1,692 @@
+//! A server, its clients and a network between them, in virtual time: each run
+//! follows from its seed alone.
+
+use forkyard_transfer::{ClientId, Complete, Content, Loss, Received};
+use forkyard_transfer::{
+    CookieSecret, EndGame, Epoch, Event, FamilyKey, ImageKey, Page, PageSink, PageSource, Push,
+    Receiver, Receiving, Run, Sender, Sent, Serving, Step, To, Turn, Urgency, Window, flow,
+};
+use forkyard_types::{ImageId, PAGE_SIZE, PageCount, PageNo};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::{Duration, Instant};
+
+/// No run takes longer, in virtual time.
+const END: Duration = Duration::from_secs(120);
+/// Nor more events: something goes round in circles then.
+const MOST_EVENTS: u64 = 3_000_000;
+/// How long peers may be silent.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Random numbers (splitmix64).
+#[derive(Clone, Copy, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    pub fn chance(&mut self, percent: f64) -> bool {
+        (self.next() >> 11) as f64 / ((1u64 << 53) as f64) * 100.0 < percent
+    }
+
+    pub fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_micros(from * 1000 + self.below((to - from) * 1000))
+    }
+}
+
+/// What happens to packets. Chances are in percent.
+#[derive(Clone, Copy, Debug)]
+pub struct Network {
+    /// Bytes a second that leave the server, to all together.
+    pub rate: u64,
+    /// Bytes that may wait for that; more are lost.
+    pub queue: u64,
+    pub delay: Duration,
+    pub loss: f64,
+    pub twice: f64,
+    /// Chance of being late by up to as much.
+    pub late: f64,
+    pub late_by: Duration,
+    /// Chance that a packet is recorded, changed, and sent to anybody.
+    pub tampered: f64,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            rate: 125_000_000,
+            queue: 256 << 10,
+            delay: Duration::from_micros(100),
+            loss: 0.0,
+            twice: 0.0,
+            late: 0.0,
+            late_by: Duration::ZERO,
+            tampered: 0.0,
+        }
+    }
+}
+
+/// What one client does.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// When it starts.
+    pub starts: Duration,
+    /// Pages it waits for, in order.
+    pub wants: Vec<PageNo>,
+    /// So many at a time.
+    pub at_once: usize,
+    /// From one page to the next.
+    pub thinks: Duration,
+    pub complete: Complete,
+    /// Whether the group's packets reach it.
+    pub multicast: bool,
+    /// When nothing reaches it, nor anything from it.
+    pub cut: Option<(Duration, Duration)>,
+    /// When it is no more.
+    pub dies: Option<Duration>,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub struct Plot {
+    pub seed: u64,
+    pub pages: PageCount,
+    pub network: Network,
+    pub jobs: Vec<Job>,
+    pub push: Push,
+    pub working_set: Vec<Run>,
+    pub disjoint: Vec<Run>,
+    pub gone: BTreeSet<PageNo>,
+    pub multicast: bool,
+    pub law: flow::Law,
+    /// When the server dies, and when another is started in its place.
+    pub server_dies: Option<(Duration, Option<Duration>)>,
+    pub datagram: usize,
+    pub window: Window,
+}
+
+impl Plot {
+    pub fn new(seed: u64, pages: u64) -> Self {
+        Self {
+            seed,
+            pages: PageCount(pages),
+            network: Network::default(),
+            jobs: Vec::new(),
+            push: Push::Nothing,
+            working_set: Vec::new(),
+            disjoint: Vec::new(),
+            gone: BTreeSet::new(),
+            multicast: true,
+            law: flow::Law::Delivery(flow::Bounds::default()),
+            server_dies: None,
+            datagram: 1400,
+            window: Window::default(),
+        }
+    }
+}
+
+/// How a client ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It got what it wanted.
+    Served,
+    /// It was told that it would not.
+    Lost(Loss, Vec<PageNo>),
+    /// It died.
+    Died,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Outcome {
+    pub endings: Vec<Ending>,
+    pub sent: Sent,
+    pub received: Vec<Received>,
+    /// When the last client had what it wanted.
+    pub took: Duration,
+    /// Each page that somebody waited for: how long.
+    pub waits: Vec<Duration>,
+    /// What each client had not got when it ended.
+    pub wanting: Vec<BTreeSet<PageNo>>,
+}
+
+/// The page `page` of the image of a run: a fifth is zero, the rest packs well
+/// or not at all.
+pub fn content(seed: u64, page: PageNo) -> Page {
+    let mut bytes = [0; PAGE_SIZE];
+    let mut rng = Rng(seed ^ page.0.wrapping_mul(0xABCD_EF12_3456_789B));
+    match page.0 / 4 % 5 {
+        0 => {}
+        1 => {
+            for chunk in bytes.chunks_mut(8) {
+                chunk.copy_from_slice(&rng.next().to_le_bytes());
+            }
+        }
+        _ => {
+            for chunk in bytes.chunks_mut(64) {
+                chunk.fill(rng.next().to_le_bytes()[0]);
+            }
+        }
+    }
+    bytes[0] |= u8::from(page.0 / 4 % 5 != 0);
+    bytes
+}
+
+#[derive(Debug)]
+struct Pages {
+    seed: u64,
+    size: PageCount,
+    gone: BTreeSet<PageNo>,
+}
+
+impl PageSource for Pages {
+    fn read(&mut self, page: PageNo, out: &mut Page) -> Content {
+        assert!(page.0 < self.size.0, "asked for what is not in the image");
+        if self.gone.contains(&page) {
+            return Content::Gone;
+        }
+        if page.0 / 4 % 5 == 0 {
+            return Content::Zero(PageCount((4 - page.0 % 4).min(self.size.0 - page.0)));
+        }
+        *out = content(self.seed, page);
+        Content::Data
+    }
+}
+
+/// Checks what is installed.
+struct Check<'a> {
+    seed: u64,
+    gone: &'a BTreeSet<PageNo>,
+    have: &'a mut BTreeSet<PageNo>,
+}
+
+impl PageSink for Check<'_> {
+    fn page(&mut self, page: PageNo, bytes: &Page) {
+        assert!(*bytes == content(self.seed, page), "{page} is wrong");
+        assert!(!self.gone.contains(&page), "{page} cannot have come");
+        assert!(self.have.insert(page), "{page} came twice");
+    }
+
+    fn zeros(&mut self, run: Run) {
+        for page in run.iter() {
+            assert!(
+                content(self.seed, page) == [0; PAGE_SIZE],
+                "{page} is not zero"
+            );
+            self.have.insert(page);
+        }
+    }
+}
+
+struct Client {
+    job: Job,
+    receiver: Option<Receiver>,
+    address: SocketAddr,
+    group: Option<SocketAddrV4>,
+    have: BTreeSet<PageNo>,
+    next: usize,
+    waiting: BTreeMap<PageNo, Instant>,
+    resting: usize,
+    complete: bool,
+    ending: Option<Ending>,
+    poll_at: Option<Instant>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    ToServer(SocketAddr, Vec<u8>),
+    ToClient(usize, Vec<u8>),
+    Server,
+    Client(usize),
+    Want(usize),
+    Starts(usize),
+    Dies(usize),
+    ServerDies,
+    ServerStarts,
+}
+
+pub struct World {
+    plot: Plot,
+    rng: Rng,
+    start: Instant,
+    now: Instant,
+    queue: BinaryHeap<Reverse<(Instant, u64, What)>>,
+    events: u64,
+    key: ImageKey,
+    server: Option<Sender>,
+    sent: Sent,
+    pages: Pages,
+    server_poll: Option<Instant>,
+    busy_until: Instant,
+    clients: Vec<Client>,
+    waits: Vec<Duration>,
+    took: Duration,
+}
+
+impl World {
+    pub fn new(plot: Plot) -> Self {
+        let start = Instant::now();
+        let mut rng = Rng(plot.seed);
+        let key =
+            FamilyKey::new([plot.seed.to_le_bytes()[0]; 32]).image(ImageId(Default::default()));
+        let clients = plot.jobs.iter().zip(1..).map(|(job, n): (_, u8)| Client {
+            job: job.clone(),
+            receiver: None,
+            address: SocketAddr::from((Ipv4Addr::new(10, 0, 0, n), 4000)),
+            group: None,
+            have: BTreeSet::new(),
+            next: 0,
+            waiting: BTreeMap::new(),
+            resting: 0,
+            complete: false,
+            ending: None,
+            poll_at: None,
+        });
+        let clients = clients.collect();
+        let pages = Pages {
+            seed: plot.seed,
+            size: plot.pages,
+            gone: plot.gone.clone(),
+        };
+        let _ = rng.next();
+        let mut world = Self {
+            rng,
+            start,
+            now: start,
+            queue: BinaryHeap::new(),
+            events: 0,
+            key,
+            server: None,
+            sent: Sent::default(),
+            pages,
+            server_poll: None,
+            busy_until: start,
+            clients,
+            waits: Vec::new(),
+            took: Duration::ZERO,
+            plot,
+        };
+        world.start_server();
+        for n in 0..world.clients.len() {
+            let job = world.clients[n].job.clone();
+            world.at(start + job.starts, What::Starts(n));
+            if let Some(dies) = job.dies {
+                world.at(start + dies, What::Dies(n));
+            }
+        }
+        if let Some((dies, again)) = world.plot.server_dies {
+            world.at(start + dies, What::ServerDies);
+            if let Some(again) = again {
+                world.at(start + again, What::ServerStarts);
+            }
+        }
+        world
+    }
+
+    /// Runs until every client has ended.
+    pub fn run(mut self) -> Outcome {
+        while self.clients.iter().any(|client| client.ending.is_none()) {
+            let Some(Reverse((at, _, what))) = self.queue.pop() else {
+                panic!("seed {}: nothing will ever happen again", self.plot.seed);
+            };
+            self.now = at;
+            assert!(
+                at - self.start < END,
+                "seed {}: it does not end",
+                self.plot.seed
+            );
+            self.events += 1;
+            assert!(
+                self.events < MOST_EVENTS,
+                "seed {}: it goes round in circles",
+                self.plot.seed
+            );
+            self.happens(what);
+        }
+        if let Some(server) = &self.server {
+            add(&mut self.sent, server.stats());
+        }
+        let received = self.clients.iter().map(|client| {
+            let receiver = client.receiver.as_ref();
+            receiver.map(Receiver::stats).unwrap_or_default()
+        });
+        Outcome {
+            received: received.collect(),
+            wanting: self
+                .clients
+                .iter()
+                .map(|c| c.wanting(&self.plot.gone))
+                .collect(),
+            endings: self
+                .clients
+                .into_iter()
+                .filter_map(|client| client.ending)
+                .collect(),
+            sent: self.sent,
+            took: self.took,
+            waits: self.waits,
+        }
+    }
+
+    fn at(&mut self, at: Instant, what: What) {
+        let number = self.rng.next();
+        self.queue.push(Reverse((at.max(self.now), number, what)));
+    }
+
+    fn happens(&mut self, what: What) {
+        match what {
+            What::ToServer(from, bytes) => {
+                if let Some(server) = &mut self.server {
+                    server.receive(from, &bytes, self.now);
+                    self.poll_server();
+                }
+            }
+            What::ToClient(n, bytes) => {
+                self.receive(n, &bytes);
+                self.poll_client(n);
+            }
+            What::Server if self.server_poll == Some(self.now) => self.poll_server(),
+            What::Client(n) if self.clients[n].poll_at == Some(self.now) => self.poll_client(n),
+            What::Server | What::Client(_) => {}
+            What::Want(n) => {
+                self.clients[n].resting -= 1;
+                self.want(n);
+                self.poll_client(n);
+            }
+            What::Starts(n) => self.start_client(n),
+            What::Dies(n) => {
+                self.clients[n].receiver = None;
+                self.clients[n].ending.get_or_insert(Ending::Died);
+            }
+            What::ServerDies => {
+                if let Some(server) = self.server.take() {
+                    add(&mut self.sent, server.stats());
+                }
+            }
+            What::ServerStarts => self.start_server(),
+        }
+    }
+
+    fn start_server(&mut self) {
+        let plot = &self.plot;
+        let zero = (0..plot.pages.0).filter(|page| page / 4 % 5 == 0).count() as u64;
+        let serving = Serving {
+            key: self.key.clone(),
+            epoch: Epoch(self.rng.next()),
+            secret: CookieSecret::new([7; 32]),
+            pages: plot.pages,
+            data: PageCount(plot.pages.0 - zero),
+            datagram: plot.datagram,
+            group: plot.multicast.then_some(4790),
+            law: plot.law,
+            push: plot.push,
+            working_set: plot.working_set.clone(),
+            gather: (plot.jobs.len(), Duration::from_millis(100)),
+            disjoint: plot.disjoint.clone(),
+            window: plot.window,
+            end_game: EndGame::default(),
+            patience: Duration::from_secs(20),
+        };
+        self.server = Some(Sender::new(serving, self.now));
+        self.busy_until = self.now;
+        self.poll_server();
+    }
+
+    fn start_client(&mut self, n: usize) {
+        let receiving = Receiving {
+            key: self.key.clone(),
+            client: ClientId(self.rng.next()),
+            nonce: self.rng.next(),
+            pages: self.plot.pages,
+            patience: PATIENCE,
+            ahead: 64,
+        };
+        let mut receiver = Receiver::new(receiving, self.now).expect("memory");
+        let client = &mut self.clients[n];
+        receiver.complete(client.job.complete);
+        client.receiver = Some(receiver);
+        for _ in 0..client.job.at_once {
+            self.want(n);
+        }
+        self.settle(n);
+        self.poll_client(n);
+    }
+
+    /// The client goes on to its next page that is not there.
+    fn want(&mut self, n: usize) {
+        let client = &mut self.clients[n];
+        let Some(receiver) = &mut client.receiver else {
+            return;
+        };
+        while let Some(page) = client.job.wants.get(client.next) {
+            client.next += 1;
+            if !client.have.contains(page) && !self.plot.gone.contains(page) {
+                receiver.want(*page, Urgency::Waited);
+                client.waiting.insert(*page, self.now);
+                return;
+            }
+        }
+    }
+
+    fn receive(&mut self, n: usize, bytes: &[u8]) {
+        let client = &mut self.clients[n];
+        let Some(receiver) = &mut client.receiver else {
+            return;
+        };
+        let mut check = Check {
+            seed: self.plot.seed,
+            gone: &self.plot.gone,
+            have: &mut client.have,
+        };
+        receiver.receive(bytes, &mut check, self.now);
+        let came: Vec<_> = client
+            .waiting
+            .iter()
+            .filter(|(page, _)| client.have.contains(page))
+            .map(|(page, since)| (*page, *since))
+            .collect();
+        for (page, since) in came {
+            self.waits.push(self.now - since);
+            let client = &mut self.clients[n];
+            client.waiting.remove(&page);
+            client.resting += 1;
+            let thinks = client.job.thinks;
+            self.at(self.now + thinks, What::Want(n));
+        }
+        self.settle(n);
+    }
+
+    /// Takes note of what the client says, and whether it is done.
+    fn settle(&mut self, n: usize) {
+        let (now, seed) = (self.now, self.plot.seed);
+        let client = &mut self.clients[n];
+        let Some(receiver) = &mut client.receiver else {
+            return;
+        };
+        while let Some(event) = receiver.event() {
+            match event {
+                Event::Listen(group) => client.group = group,
+                Event::Gone(page) => {
+                    assert!(
+                        self.plot.gone.contains(&page),
+                        "seed {seed}: {page} is there"
+                    );
+                    client.waiting.remove(&page);
+                }
+                Event::Complete => {
+                    client.complete = true;
+                    let all = client.have.len() + self.plot.gone.len();
+                    assert_eq!(all as u64, self.plot.pages.0, "seed {seed}: not complete");
+                }
+                Event::Lost { why, waited } => {
+                    let waiting: Vec<_> = client.waiting.keys().copied().collect();
+                    assert_eq!(waited, waiting, "seed {seed}");
+                    client.ending.get_or_insert(Ending::Lost(why, waited));
+                }
+            }
+        }
+        let job = &client.job;
+        let served = client.next >= job.wants.len() && client.waiting.is_empty();
+        let completed = client.complete || job.complete == Complete::No;
+        if served && completed && client.resting == 0 && client.ending.is_none() {
+            client.ending = Some(Ending::Served);
+            self.took = now - self.start;
+        }
+    }
+
+    fn poll_client(&mut self, n: usize) {
+        let mut out = Vec::new();
+        loop {
+            let client = &mut self.clients[n];
+            let Some(receiver) = &mut client.receiver else {
+                return;
+            };
+            match receiver.poll(self.now, &mut out) {
+                Turn::Send => {
+                    let (address, at) = (client.address, self.now + self.plot.network.delay);
+                    if !self.is_cut(n) {
+                        self.carry(at, &out, |bytes| What::ToServer(address, bytes));
+                    }
+                }
+                Turn::Wait(until) => {
+                    self.clients[n].poll_at = until;
+                    if let Some(until) = until {
+                        self.at(until, What::Client(n));
+                    }
+                    return self.settle(n);
+                }
+            }
+        }
+    }
+
+    fn poll_server(&mut self) {
+        let mut out = Vec::new();
+        while let Some(server) = &mut self.server {
+            match server.poll(&mut self.pages, self.now, &mut out) {
+                Step::Send(to) => self.leaves_server(to, &out),
+                Step::Wait(until) => {
+                    self.server_poll = until;
+                    if let Some(until) = until {
+                        self.at(until, What::Server);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// All that leaves the server shares one link.
+    fn leaves_server(&mut self, to: To, bytes: &[u8]) {
+        assert!(
+            bytes.len() <= self.plot.datagram,
+            "packet of {} bytes",
+            bytes.len()
+        );
+        let Network {
+            rate, queue, delay, ..
+        } = self.plot.network;
+        let length = bytes.len() as u64 + 28;
+        let free = self.busy_until.max(self.now);
+        let waiting = (free - self.now).as_secs_f64() * rate as f64;
+        if waiting > queue as f64 {
+            return;
+        }
+        self.busy_until = free + Duration::from_secs_f64(length as f64 / rate as f64);
+        let at = self.busy_until + delay;
+        for n in 0..self.clients.len() {
+            let client = &self.clients[n];
+            let reaches = match to {
+                To::One(address) => address == client.address,
+                To::Group(group) => client.group == Some(group) && client.job.multicast,
+            };
+            if reaches && !self.is_cut(n) {
+                self.carry(at, bytes, |bytes| What::ToClient(n, bytes));
+            }
+        }
+    }
+
+    fn carry(&mut self, at: Instant, bytes: &[u8], to: impl Fn(Vec<u8>) -> What) {
+        let Network {
+            loss,
+            twice,
+            late,
+            late_by,
+            tampered,
+            ..
+        } = self.plot.network;
+        if self.rng.chance(tampered) {
+            self.tamper(at, bytes);
+        }
+        if self.rng.chance(loss) {
+            return;
+        }
+        let copies = 1 + u32::from(self.rng.chance(twice));
+        for _ in 0..copies {
+            let mut at = at;
+            if self.rng.chance(late) {
+                at += late_by.mul_f64(self.rng.below(1000) as f64 / 1000.0);
+            }
+            self.at(at, to(bytes.to_vec()));
+        }
+    }
+
+    /// Somebody records a packet, perhaps changes it, and sends it later to
+    /// whom he likes, from where he likes.
+    fn tamper(&mut self, at: Instant, bytes: &[u8]) {
+        let mut forged = bytes.to_vec();
+        if self.rng.chance(50.0) {
+            let at = usize::try_from(self.rng.below(forged.len() as u64)).expect("short");
+            forged[at] ^= 1 << self.rng.below(8);
+        }
+        let at = at + self.rng.millis(0, 2000);
+        let n = usize::try_from(self.rng.below(self.clients.len() as u64)).expect("few");
+        let from = match self.rng.chance(50.0) {
+            true => self.clients[n].address,
+            false => SocketAddr::from((Ipv4Addr::new(66, 6, 6, 6), 666)),
+        };
+        self.at(at, What::ToClient(n, forged.clone()));
+        self.at(at, What::ToServer(from, forged));
+    }
+
+    fn is_cut(&self, n: usize) -> bool {
+        let passed = self.now - self.start;
+        self.clients[n]
+            .job
+            .cut
+            .is_some_and(|(from, to)| (from..to).contains(&passed))
+    }
+}
+
+impl Client {
+    fn wanting(&self, gone: &BTreeSet<PageNo>) -> BTreeSet<PageNo> {
+        let wants = self.job.wants.iter().copied();
+        wants
+            .filter(|page| !self.have.contains(page) && !gone.contains(page))
+            .collect()
+    }
+}
+
+fn add(sum: &mut Sent, more: Sent) {
+    sum.asked += more.asked;
+    sum.lockstep += more.lockstep;
+    sum.pages += more.pages;
+    sum.again += more.again;
+    sum.pushed += more.pushed;
+    sum.zero += more.zero;
+    sum.gone += more.gone;
+    sum.packets += more.packets;
+    sum.bytes += more.bytes;
+    sum.group_bytes += more.group_bytes;
+    sum.refused += more.refused;
+}
