@@ -209,11 +209,11 @@ impl Composite {
 
     /// Kicks the CPU that should run one that has just entered its queue.
     fn announce(&self, world: &World, vcpu: VcpuId, cpu: CpuId, orders: &mut Orders) {
-        if self.queues.key(vcpu).is_none() {
-            return;
-        }
+        let parked = self.queues.key(vcpu).is_none();
         match world[cpu].running {
+            // Also for one that is parked: an idle CPU must learn until when.
             None => orders.kick(cpu),
+            Some(_) if parked => {}
             Some(running)
                 if !self.hook.shields(world, cpu) && self.rule.preempts(world, vcpu, running) =>
             {

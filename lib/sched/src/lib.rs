@@ -29,5 +29,5 @@ mod world;
 pub use params::{Extra, Parallel, Params, Refused, Reservation, USUAL_WEIGHT, Warp};
 pub use policy::{Knobs, Migration, Policy, PolicyError};
 pub use scheduler::{Dump, Move, Orders, Pick, QueueDump, Ran, Scheduler, TICK, Then};
-pub use units::{CpuId, CpuSet, DomainId, Nanos, VcpuId, round};
+pub use units::{CpuId, CpuSet, DomainId, Nanos, NoTime, VcpuId, round};
 pub use world::{CpuView, DomainView, State, VcpuView, World};

@@ -4,14 +4,45 @@ use serde::{Deserialize, Serialize};
 use std::{
     fmt,
     ops::{Add, AddAssign},
+    str::FromStr,
 };
 
 /// Nanoseconds: a span, or an instant as the span since the engine's start.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+///
+/// Written as text with a unit, `20ms`, where people write it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Nanos(pub u64);
+
+/// A text that is no time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no time: write a number and ns, us, ms or s, as 20ms")]
+pub struct NoTime(String);
+
+impl FromStr for Nanos {
+    type Err = NoTime;
+    fn from_str(text: &str) -> Result<Self, NoTime> {
+        let no_time = || NoTime(text.to_owned());
+        let digits = text.find(|c: char| c != '.' && !c.is_ascii_digit());
+        let (number, unit) = text.split_at(digits.ok_or_else(no_time)?);
+        let unit = match unit.trim() {
+            "ns" => 1.0,
+            "us" | "µs" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            _ => return Err(no_time()),
+        };
+        let number: f64 = number.parse().map_err(|_| no_time())?;
+        Ok(Self(round(number * unit)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Nanos {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
 
 impl Nanos {
     /// No time.
@@ -202,6 +233,21 @@ mod tests {
         );
         assert_eq!(Nanos::from_secs_f64(-1.0), Nanos::ZERO);
         assert_eq!(Nanos::from_secs_f64(f64::NAN), Nanos::ZERO);
+    }
+
+    #[test]
+    fn times_are_read_with_their_units() {
+        for (text, time) in [
+            ("20ms", Nanos::millis(20)),
+            ("0.5s", Nanos::millis(500)),
+            ("45 us", Nanos::micros(45)),
+            ("7ns", Nanos(7)),
+        ] {
+            assert_eq!(text.parse(), Ok(time));
+        }
+        for text in ["", "20", "ms", "-1ms", "1m", "1.2.3s"] {
+            text.parse::<Nanos>().expect_err(text);
+        }
     }
 
     #[test]

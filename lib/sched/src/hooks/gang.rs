@@ -20,7 +20,7 @@ use crate::{
     queues::Queues,
     scheduler::Orders,
     units::{CpuId, Nanos, VcpuId},
-    world::World,
+    world::{State, World},
 };
 
 /// Who starts a gang.
@@ -106,7 +106,10 @@ impl Hook for Gang {
                 continue;
             };
             let free = home != cpu && self.slot(home, world.now).is_none();
-            if free && queues.key(sibling).is_some() {
+            // One that runs already is told to run as long as the others.
+            let wants =
+                queues.key(sibling).is_some() || world[sibling].state() == State::Running(home);
+            if free && wants {
                 let vcpu = sibling;
                 self.slots[home.at()] = Some(Slot { vcpu, until });
                 orders.kick(home);

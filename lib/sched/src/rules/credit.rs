@@ -11,8 +11,9 @@
 //! credits a millisecond; here a credit is a nanosecond of CPU.
 //!
 //! Unlike Xen's, time is charged as it was used and not by who runs at a tick,
-//! what one domain cannot use is dealt out to the others in the same period, and
-//! a capped vCPU's slice ends with its credits: caps hold to within a slice.
+//! what one domain cannot use is dealt out to the others in the same period,
+//! credits are kept up to two slices' worth, and a capped vCPU's slice ends with
+//! its credits: caps hold to within a slice.
 
 use super::slot;
 use crate::{
@@ -82,13 +83,13 @@ impl Credit {
             let heads = i64::try_from(vcpus.len()).unwrap_or(1);
             for &vcpu in vcpus {
                 let purse = slot(&mut self.purses, vcpu);
-                // Who saves more than a period's worth does not need it, and
-                // who owes more could not pay it back.
-                let most = SLICE.signed();
+                // Who saves more than two slices does not need them; one is not
+                // enough, for who waits for another's slice earns meanwhile.
+                let most = 2 * SLICE.signed();
                 let capped = world.params(vcpu).cap.is_some();
                 purse.credit = (purse.credit + share / heads).min(most);
                 if !capped {
-                    purse.credit = purse.credit.max(-most);
+                    purse.credit = purse.credit.max(-SLICE.signed());
                 }
                 purse.had = world.ran(vcpu);
             }

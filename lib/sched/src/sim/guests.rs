@@ -22,7 +22,12 @@ pub enum Act {
 
 /// A workload. Times are of a CPU of usual speed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, tag = "kind")]
+#[serde(
+    rename_all = "kebab-case",
+    rename_all_fields = "kebab-case",
+    deny_unknown_fields,
+    tag = "kind"
+)]
 pub enum Load {
     /// Computes for ever: SuperPI. One unit is a millisecond.
     Hog,
