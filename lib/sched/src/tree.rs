@@ -218,7 +218,7 @@ mod tests {
                     tree.insert(key, vcpu);
                     model.insert(key, vcpu);
                 } else {
-                    let nth = major.unsigned_abs() as usize % model.len();
+                    let nth = usize::try_from(major.unsigned_abs()).expect("small") % model.len();
                     let (&key, &vcpu) = model.iter().nth(nth).expect("not empty");
                     prop_assert_eq!(tree.remove(key), Some(vcpu));
                     prop_assert_eq!(tree.remove(key), None);
