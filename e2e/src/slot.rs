@@ -104,6 +104,7 @@ mod tests {
     }
 
     /// One process known by its variables, and one by its cgroup alone.
+    #[allow(clippy::zombie_processes)] // whoever ends the place waits for them
     fn two_processes(folder: &TempDir, place: &Place) {
         // Which in there leads to its own.
         let door = place::cgroups().join("cgroup.procs");

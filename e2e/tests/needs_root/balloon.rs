@@ -25,12 +25,13 @@ fn what_a_guest_has_freed_is_in_no_image() {
     host.ok(["rm", "p-1"]);
 
     host.sh("p", "rm /m/ballast");
-    eventually("the news that it is free", || private() * 2 < full);
+    // Only whole stretches of 2 MiB are reported, and there are others in between.
+    eventually("the news that it is free", || private() * 4 < full * 3);
     // A daemon that has no notes of what was written copies all there is.
     host.kill_9("forkyardd");
     let clone = host.fork("p", 1).remove(0);
     let after = copied(&host);
-    assert!(after * 2 < before, "{after} pages after {before}");
+    assert!(after * 4 < before * 3, "{after} pages after {before}");
     assert_eq!(host.sums(clone.name.as_str(), "/m/kept"), told);
     host.end();
 }

@@ -115,6 +115,7 @@ fn a_checkpoint_without_a_part_of_its_memory_or_disk_is_refused_until_it_is_back
     }
     assert_eq!(host.sh("q", "hostname"), "q");
     fs::write(&memory, &whole).expect("restored");
+    fs::remove_file(&aside).expect("removed");
     let clone = host.fork("c", 1).remove(0);
     assert_eq!(host.sums(clone.name.as_str(), "/m/then /d/then"), told);
     host.end();

@@ -153,7 +153,7 @@ fn a_guests_checkpoint_is_its_familys_outlives_a_daemon_and_goes_with_the_family
         .wait()
         .exited(0);
     host.ok(["run", "tiny", "--name", "q"]);
-    let script = "echo then >/m/word; set -- $(vmfork checkpoint); \
+    let script = "mkdir /m; mount -t tmpfs m /m; echo then >/m/word; set -- $(vmfork checkpoint); \
         [ $1 = 0 ] || vmfork exit $1; echo now >/m/word; echo $2";
     let kept = host.sh("p", script);
     let states: Vec<_> = host.vms().iter().map(|vm| vm.state).collect();

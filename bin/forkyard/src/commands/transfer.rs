@@ -145,9 +145,10 @@ pub async fn import(client: &Client, format: Format, wanted: Import) -> anyhow::
     }
     let image = image.map_err(|error| {
         // What the daemon said is looked for by whoever shows it.
-        let error = match error {
-            UploadError::Client(refused) => anyhow::Error::from(refused),
-            other => anyhow::Error::from(other),
+        let error = if let UploadError::Client(refused) = error {
+            anyhow::Error::from(refused)
+        } else {
+            anyhow::Error::from(error)
         };
         error.context(format!("{} is not imported", wanted.file.display()))
     })?;

@@ -192,10 +192,10 @@ fn described(what: &str, partition: Option<u32>) -> String {
 }
 
 fn in_layer(number: usize, source: LayerError) -> ImportError {
-    match source {
-        LayerError::Cancelled => ImportError::Cancelled,
-        source => ArchiveError::Layer { number, source }.into(),
+    if matches!(source, LayerError::Cancelled) {
+        return ImportError::Cancelled;
     }
+    ArchiveError::Layer { number, source }.into()
 }
 
 /// Adds what a guest has and a container image need not: folders to mount

@@ -60,13 +60,14 @@ impl<R: Read> Tar<R> {
         mut self,
         mut look: impl FnMut(&mut Entry<'_, Metered<R>>) -> Result<(), E>,
     ) -> Result<R, E> {
-        let mut entries = self.archive.entries()?;
-        while let Some(mut entry) = next(&mut entries, &self.left)? {
-            look(&mut entry)?;
-            // What is left of it, and of its block, is not of its successor.
-            io::copy(&mut entry, &mut io::sink())?;
+        {
+            let mut entries = self.archive.entries()?;
+            while let Some(mut entry) = next(&mut entries, &self.left)? {
+                look(&mut entry)?;
+                // What is left of it, and of its block, is not of its successor.
+                io::copy(&mut entry, &mut io::sink())?;
+            }
         }
-        drop(entries);
         Ok(self.archive.into_inner().from)
     }
 }

@@ -170,7 +170,10 @@ fn container_image_becomes_a_disk_with_its_layers_and_what_it_runs() {
         "{}",
         image.summary
     );
-    assert_eq!(cache.imported().expect("listed"), [image.clone()]);
+    assert_eq!(
+        cache.imported().expect("listed"),
+        std::slice::from_ref(&image)
+    );
     let disk = &image.file.path;
     assert!(
         fs::metadata(disk).expect("there").blocks() * 512 < 64 << 20,

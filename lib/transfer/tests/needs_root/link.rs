@@ -193,7 +193,7 @@ impl Switch {
         let known = self.learned.get(&to).copied();
         for out in 0..self.taps.len() {
             let meant = known.is_none_or(|known| known == out) && out != port;
-            let reaches = !network.cut.contains(&out) && !(group && network.deaf.contains(&out));
+            let reaches = !(network.cut.contains(&out) || group && network.deaf.contains(&out));
             if !meant || !reaches || self.chance(network.loss) {
                 continue;
             }

@@ -179,7 +179,7 @@ pub fn content(seed: u64, page: PageNo) -> Page {
             }
         }
     }
-    bytes[0] |= u8::from(page.0 / 4 % 5 != 0);
+    bytes[0] |= u8::from(!(page.0 / 4).is_multiple_of(5));
     bytes
 }
 
@@ -196,7 +196,7 @@ impl PageSource for Pages {
         if self.gone.contains(&page) {
             return Content::Gone;
         }
-        if page.0 / 4 % 5 == 0 {
+        if (page.0 / 4).is_multiple_of(5) {
             return Content::Zero(PageCount((4 - page.0 % 4).min(self.size.0 - page.0)));
         }
         *out = content(self.seed, page);
