@@ -14,19 +14,21 @@
 //! No socket, no clock: the caller passes `now`, sends what comes out, listens
 //! to the groups it is told of, and puts pages where they belong.
 
+mod taking;
+
 use crate::asks::Asks;
 use crate::assembly::Assembly;
-use crate::codec::{Encoding, Page, Unpacker};
+use crate::codec::Unpacker;
 use crate::key::ImageKey;
 use crate::meter::{Replays, Way};
-use crate::pages::{PageSet, Run};
+use crate::pages::PageSet;
 use crate::source::PageSink;
 use crate::stats::Received;
 use crate::wire::{
-    self, Body, ClientId, Epoch, Item, Items, Knock, MemberId, Packet, Report, Request, Seq,
-    ToClient, ToServer, Urgency, WireError,
+    self, Body, ClientId, Epoch, Knock, MemberId, Packet, Report, Request, Seq, ToServer, Urgency,
+    WireError,
 };
-use forkyard_types::{PAGE_SIZE, PageCount, PageNo};
+use forkyard_types::{PageCount, PageNo};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddrV4;
@@ -38,6 +40,8 @@ const REPORT: Duration = Duration::from_millis(10);
 const KNOCK: Duration = Duration::from_millis(25);
 /// Not longer.
 const SLOW_KNOCK: Duration = Duration::from_millis(500);
+/// So long nothing of a group that should be heard, and it is not heard.
+const DEAF: Duration = Duration::from_millis(250);
 /// Signs of life in the time that the patience lasts.
 const SIGNS: u32 = 10;
 
@@ -293,207 +297,6 @@ impl Receiver {
         }
     }
 
-    /// Whether a message counts.
-    fn take(
-        &mut self,
-        epoch: Epoch,
-        seq: Seq,
-        message: ToClient<'_>,
-        bytes: usize,
-        sink: &mut dyn PageSink,
-        now: Instant,
-    ) -> bool {
-        match (message, &mut self.state) {
-            (
-                ToClient::Challenge {
-                    knock: theirs,
-                    cookie: new,
-                },
-                State::Knocking {
-                    knock, cookie, due, ..
-                },
-            ) => {
-                if *knock != theirs || *cookie == new {
-                    return *knock == theirs;
-                }
-                *cookie = new;
-                *due = now;
-                self.heard = now;
-                true
-            }
-            (ToClient::Welcome(welcome), State::Knocking { knock, .. })
-                if welcome.knock == *knock =>
-            {
-                self.enter(welcome, epoch, now);
-                true
-            }
-            (ToClient::Welcome(welcome), State::Member(member)) => {
-                let again = welcome.knock == member.knock && member.epoch == epoch;
-                if again && welcome.member == member.id {
-                    self.heard = now;
-                    let group = self.group_of(&welcome);
-                    self.listen(group);
-                }
-                again
-            }
-            (ToClient::Stale(id, about), State::Member(member)) => {
-                // One that tells us of another life of ours is an old one.
-                let ours = id == member.id && about > member.entered && about <= self.seq;
-                if ours {
-                    let nonce = member.knock.nonce.wrapping_add(1);
-                    let knock = Knock {
-                        nonce,
-                        ..member.knock
-                    };
-                    self.state = knocking(knock, now);
-                }
-                ours
-            }
-            (ToClient::Pulse(id), State::Member(member)) => {
-                let ours = member.epoch == epoch && member.id == id && member.seen.0.admit(seq);
-                if ours {
-                    member.alone.add(seq, bytes, now);
-                    self.heard = now;
-                }
-                ours
-            }
-            (ToClient::Beacon, State::Member(member)) => {
-                let ours = member.epoch == epoch && member.seen.1.admit(seq);
-                if ours {
-                    member.hear_group(seq, bytes, now);
-                    self.heard = now;
-                }
-                ours
-            }
-            (ToClient::Data(to, items), State::Member(member)) => {
-                let ours = member.epoch == epoch && to.is_none_or(|id| id == member.id);
-                if !ours {
-                    return false;
-                }
-                match to {
-                    Some(_) if member.seen.0.admit(seq) => member.alone.add(seq, bytes, now),
-                    None if member.seen.1.admit(seq) => member.hear_group(seq, bytes, now),
-                    Some(_) | None => return false,
-                }
-                member.news = member.news.max(News::Pages);
-                self.heard = now;
-                self.install(items, sink, now);
-                true
-            }
-            (_, State::Knocking { .. } | State::Lost(_))
-            | (ToClient::Challenge { .. }, State::Member(_)) => false,
-        }
-    }
-
-    fn enter(&mut self, welcome: wire::Welcome, epoch: Epoch, now: Instant) {
-        self.heard = now;
-        if welcome.pages != self.receiving.pages {
-            return self.lose(Loss::WrongSize(welcome.pages));
-        }
-        let group = self.group_of(&welcome);
-        self.state = State::Member(Box::new(Membership {
-            id: welcome.member,
-            entered: self.seq,
-            epoch,
-            knock: welcome.knock,
-            group: None,
-            alone: Way::new(now),
-            all: Way::new(now),
-            seen: Default::default(),
-            hears: None,
-            foreign: 0,
-            news: News::None,
-            reported: now,
-        }));
-        self.asks.start_over();
-        self.listen(group);
-    }
-
-    fn group_of(&self, welcome: &wire::Welcome) -> Option<SocketAddrV4> {
-        let group = welcome.group?;
-        let address = self.receiving.key.group(group.attempt);
-        Some(SocketAddrV4::new(address, group.port))
-    }
-
-    fn listen(&mut self, group: Option<SocketAddrV4>) {
-        if let State::Member(member) = &mut self.state
-            && member.group != group
-        {
-            member.group = group;
-            member.foreign = 0;
-            member.hears = None;
-            self.events.push_back(Event::Listen(group));
-        }
-    }
-
-    fn install(&mut self, items: Items<'_>, sink: &mut dyn PageSink, now: Instant) {
-        for item in items.iter() {
-            match item {
-                Item::Zero(run) => self.zeros(run, sink, now),
-                Item::Page(page, encoding, bytes) => self.page(page, encoding, bytes, sink, now),
-                Item::Part(part) => {
-                    if self.held.have.contains(part.page) {
-                        self.stats.twice += u64::from(part.index == 0);
-                    } else if part.page.0 < self.receiving.pages.0
-                        && let Some((encoding, bytes)) = self.assembly.add(&part)
-                    {
-                        self.page(part.page, encoding, &bytes, sink, now);
-                    }
-                }
-                Item::Gone(page) => {
-                    if self.asks.came(page, now).is_some() && self.held.settled.insert(page) {
-                        self.events.push_back(Event::Gone(page));
-                    }
-                }
-            }
-        }
-    }
-
-    fn page(
-        &mut self,
-        page: PageNo,
-        encoding: Encoding,
-        bytes: &[u8],
-        sink: &mut dyn PageSink,
-        now: Instant,
-    ) {
-        if self.held.have.contains(page) {
-            self.stats.twice += 1;
-            return;
-        }
-        let mut unpacked: Page = [0; PAGE_SIZE];
-        let unpacks = self.unpacker.unpack(encoding, bytes, &mut unpacked);
-        if unpacks.is_none() || !self.held.have.insert(page) {
-            self.stats.refused += 1;
-            return;
-        }
-        self.held.settled.insert(page);
-        self.assembly.forget(page);
-        match self.asks.came(page, now) {
-            Some(Urgency::Waited) => self.stats.waited += 1,
-            Some(Urgency::Ahead | Urgency::Withdrawn) | None => self.stats.ahead += 1,
-        }
-        sink.page(page, &unpacked);
-    }
-
-    fn zeros(&mut self, run: Run, sink: &mut dyn PageSink, now: Instant) {
-        let Some(run) = run.within(self.receiving.pages) else {
-            return;
-        };
-        let mut new = false;
-        for page in run.iter() {
-            if self.held.have.insert(page) {
-                self.held.settled.insert(page);
-                self.asks.came(page, now);
-                self.stats.zero += 1;
-                new = true;
-            }
-        }
-        if new {
-            sink.zeros(run);
-        }
-    }
-
     /// The next packet for the server, written into `out`; to be called until
     /// it says wait, and then when that is over, a packet came, or a page
     /// is wanted.
@@ -534,7 +337,9 @@ impl Receiver {
             return Turn::Wait(None);
         };
         if let Some(asked) = collected.stuck
-            && member.hears.is_some_and(|heard| heard < asked)
+            && member
+                .hears
+                .is_some_and(|heard| heard < asked && now >= heard + DEAF)
         {
             // Others may hear the group; we do not, or not any more.
             member.hears = None;

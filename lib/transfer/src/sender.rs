@@ -12,21 +12,18 @@
 //!
 //! No socket, no clock: the caller passes `now` and sends what comes out.
 
+mod requests;
+
 use crate::codec::Packer;
-use crate::flow::{Law, Rate};
-use crate::key::{CookieSecret, ImageKey};
-use crate::lane::{Filling, Lane, Taken};
-use crate::lockstep::Window;
-use crate::members::{Admission, Member, Members, Unheard};
+use crate::flow::Rate;
+use crate::lane::{Filling, Lane};
+use crate::members::{Admission, Members, Unheard};
 use crate::pages::{PageSet, Run};
 use crate::push::{Push, Pusher};
+use crate::serving::{EndGame, LEAST_DATAGRAM, Serving};
 use crate::source::PageSource;
 use crate::stats::Sent;
-use crate::wire::{
-    self, Ask, Body, Epoch, Group, MemberId, Packet, Report, Request, Seq, ToClient, ToServer,
-    Urgency, Welcome,
-};
-use forkyard_types::PageCount;
+use crate::wire::{self, Body, Group, MemberId, Packet, Seq, ToClient, ToServer, Welcome};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
@@ -45,62 +42,6 @@ const SLOW_BEACON: Duration = Duration::from_secs(1);
 const FOREIGN: u32 = 32;
 /// Between two changes of the group.
 const REGROUP: Duration = Duration::from_secs(5);
-/// Least length of a packet: a page has at most eight parts.
-pub const LEAST_DATAGRAM: usize = 640;
-
-/// What a server is to do.
-#[derive(Clone, Debug)]
-pub struct Serving {
-    /// The image's key.
-    pub key: ImageKey,
-    /// This run of the server: drawn at random.
-    pub epoch: Epoch,
-    /// Drawn at random.
-    pub secret: CookieSecret,
-    /// Size of the image.
-    pub pages: PageCount,
-    /// Pages of it that are not known to be zero.
-    pub data: PageCount,
-    /// Longest packet, without IP and UDP; at least [`LEAST_DATAGRAM`].
-    pub datagram: usize,
-    /// Whether to multicast, and where to.
-    pub group: Option<u16>,
-    /// How fast.
-    pub law: Law,
-    /// What to send unasked.
-    pub push: Push,
-    /// What clones of this image are expected to want first, in that order.
-    pub working_set: Vec<Run>,
-    /// Nothing is pushed before so many are here, or so much time has passed
-    /// since the first: who comes later would have to ask for it again.
-    pub gather: (usize, Duration),
-    /// Pages that each client reads for itself.
-    pub disjoint: Vec<Run>,
-    /// Which repeats are ignored.
-    pub window: Window,
-    /// When the group is left alone.
-    pub end_game: EndGame,
-    /// A member silent for so long is forgotten.
-    pub patience: Duration,
-}
-
-/// When answers go to who asked only, because the others have the page.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct EndGame {
-    /// So many of a hundred pages of data have gone to the group.
-    pub percent: u8,
-    /// Nobody has asked for so long.
-    pub idle: Duration,
-}
-
-impl Default for EndGame {
-    fn default() -> Self {
-        Self {
-            percent: 95,
-            idle: Duration::from_secs(30),
-        }
-    }
-}
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -433,102 +374,6 @@ impl Sender {
         }
     }
 
-    fn request(&mut self, request: &Request, seq: Seq, now: Instant) {
-        self.report(request.member, request.report, seq, now);
-        if request.asks.is_empty() {
-            if let Some(member) = self.members.get_mut(request.member) {
-                let (to, id) = (member.address, request.member);
-                self.say(to, ToClient::Pulse(id));
-            }
-            return;
-        }
-        let mut left = MOST_ASKED;
-        for ask in &request.asks {
-            let Some(run) = ask.run.within(self.serving.pages) else {
-                self.stats.refused += 1;
-                continue;
-            };
-            match ask.urgency {
-                Urgency::Withdrawn => {
-                    if let Some(member) = self.members.get_mut(request.member) {
-                        member.lane.withdraw(run);
-                    }
-                }
-                Urgency::Waited | Urgency::Ahead => {
-                    let pages = PageCount(run.pages.0.min(left));
-                    left -= pages.0;
-                    self.room.asked = now;
-                    self.ask(
-                        request.member,
-                        Ask {
-                            run: Run { pages, ..run },
-                            ..*ask
-                        },
-                        now,
-                    );
-                }
-            }
-        }
-    }
-
-    fn ask(&mut self, id: MemberId, ask: Ask, now: Instant) {
-        let together = self.is_together();
-        let answer_all = together && !self.is_end_game(now);
-        let group_mean = self.group_mean();
-        let Some(member) = self.members.get_mut(id) else {
-            return;
-        };
-        let Member {
-            report,
-            lane: alone,
-            ..
-        } = member;
-        if report.hears && together {
-            self.group.pusher.asked(ask.run);
-        } else {
-            alone.pusher.asked(ask.run);
-        }
-        for page in ask.run.iter() {
-            self.stats.asked += 1;
-            let to_all = answer_all && report.hears && !self.disjoint.contains(page);
-            let (lane, seen, mean) = match to_all {
-                true => (&mut self.group, report.group.highest, group_mean),
-                false => (&mut *alone, report.alone.highest, Rate(report.alone.rate)),
-            };
-            match lane.ask(page, &ask, seen, now) {
-                Taken::Queued | Taken::Full => {}
-                Taken::Lockstep => self.stats.lockstep += 1,
-                Taken::Lost => lane.lost(mean, now),
-            }
-        }
-    }
-
-    fn report(&mut self, id: MemberId, report: Report, seq: Seq, now: Instant) {
-        let Some(member) = self.members.get_mut(id) else {
-            return;
-        };
-        if seq < member.reported {
-            return;
-        }
-        let before = std::mem::replace(&mut member.report, report);
-        member.reported = seq;
-        let round_trip = Duration::from_micros(u64::from(report.round_trip));
-        let (sent, lost) = since(before.alone, report.alone);
-        let rate = Rate(report.alone.rate);
-        member.lane.report(rate, sent, lost, round_trip, now);
-        if report.hears {
-            let (sent, lost) = since(before.group, report.group);
-            let mean = self.group_mean();
-            self.group.report(mean, sent, lost, round_trip, now);
-        }
-        let foreign = report.foreign.saturating_sub(before.foreign);
-        self.room.foreign = self.room.foreign.saturating_add(foreign);
-        let may = now.saturating_duration_since(self.room.regrouped) >= REGROUP;
-        if self.room.foreign >= FOREIGN && may && self.room.attempt < 254 {
-            self.regroup(now);
-        }
-    }
-
     /// Others use the same group: takes the next one.
     fn regroup(&mut self, now: Instant) {
         self.room.attempt += 1;
@@ -644,13 +489,6 @@ impl Sender {
         });
         Rate(sum.checked_div(count).unwrap_or(0))
     }
-}
-
-/// Packets sent and lost between two reports of one way.
-fn since(before: wire::Reception, after: wire::Reception) -> (u64, u64) {
-    let sent = after.highest.0.saturating_sub(before.highest.0);
-    let came = after.packets.saturating_sub(before.packets);
-    (sent, sent.saturating_sub(came))
 }
 
 fn lane(serving: &Serving, now: Instant) -> Lane {

@@ -1,7 +1,8 @@
 //! What the protocol costs, in numbers for the documents: not a test.
 
 use super::{job, served};
-use crate::world::{Job, Plot, World};
+use crate::plot::{Job, Plot};
+use crate::world::World;
 use forkyard_transfer::{Complete, Push, flow};
 use std::time::Duration;
 

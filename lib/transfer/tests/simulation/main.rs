@@ -2,13 +2,15 @@
 //! follows from its seed, which a failure names.
 
 mod figures;
+mod plot;
 mod world;
 
 use forkyard_transfer::{Complete, Push, Run, flow};
 use forkyard_types::{PageCount, PageNo};
+use plot::{Ending, Job, Outcome, Plot, Rng};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use world::{Ending, Job, Outcome, PATIENCE, Plot, Rng, World};
+use world::{PATIENCE, World};
 
 /// Runs of each kind.
 const SEEDS: u64 = 250;

@@ -1,0 +1,115 @@
+//! What a member says: how it fares, and what it wants.
+
+use super::{FOREIGN, MOST_ASKED, REGROUP, Sender};
+use crate::flow::Rate;
+use crate::lane::Taken;
+use crate::members::Member;
+use crate::pages::Run;
+use crate::wire::{self, Ask, MemberId, Report, Request, Seq, ToClient, Urgency};
+use forkyard_types::PageCount;
+use std::time::{Duration, Instant};
+
+impl Sender {
+    pub(super) fn request(&mut self, request: &Request, seq: Seq, now: Instant) {
+        self.report(request.member, request.report, seq, now);
+        if request.asks.is_empty() {
+            if let Some(member) = self.members.get_mut(request.member) {
+                let (to, id) = (member.address, request.member);
+                self.say(to, ToClient::Pulse(id));
+            }
+            return;
+        }
+        let mut left = MOST_ASKED;
+        for ask in &request.asks {
+            let Some(run) = ask.run.within(self.serving.pages) else {
+                self.stats.refused += 1;
+                continue;
+            };
+            match ask.urgency {
+                Urgency::Withdrawn => {
+                    if let Some(member) = self.members.get_mut(request.member) {
+                        member.lane.withdraw(run);
+                    }
+                }
+                Urgency::Waited | Urgency::Ahead => {
+                    let pages = PageCount(run.pages.0.min(left));
+                    left -= pages.0;
+                    self.room.asked = now;
+                    self.ask(
+                        request.member,
+                        Ask {
+                            run: Run { pages, ..run },
+                            ..*ask
+                        },
+                        now,
+                    );
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, id: MemberId, ask: Ask, now: Instant) {
+        let together = self.is_together();
+        let answer_all = together && !self.is_end_game(now);
+        let group_mean = self.group_mean();
+        let Some(member) = self.members.get_mut(id) else {
+            return;
+        };
+        let Member {
+            report,
+            lane: alone,
+            ..
+        } = member;
+        if report.hears && together {
+            self.group.pusher.asked(ask.run);
+        } else {
+            alone.pusher.asked(ask.run);
+        }
+        for page in ask.run.iter() {
+            self.stats.asked += 1;
+            let to_all = answer_all && report.hears && !self.disjoint.contains(page);
+            let (lane, seen, mean) = match to_all {
+                true => (&mut self.group, report.group.highest, group_mean),
+                false => (&mut *alone, report.alone.highest, Rate(report.alone.rate)),
+            };
+            match lane.ask(page, &ask, seen, now) {
+                Taken::Queued | Taken::Full => {}
+                Taken::Lockstep => self.stats.lockstep += 1,
+                Taken::Lost => lane.lost(mean, now),
+            }
+        }
+    }
+
+    fn report(&mut self, id: MemberId, report: Report, seq: Seq, now: Instant) {
+        let Some(member) = self.members.get_mut(id) else {
+            return;
+        };
+        if seq < member.reported {
+            return;
+        }
+        let before = std::mem::replace(&mut member.report, report);
+        member.reported = seq;
+        let round_trip = Duration::from_micros(u64::from(report.round_trip));
+        let (sent, lost) = since(before.alone, report.alone);
+        let rate = Rate(report.alone.rate);
+        member.lane.report(rate, sent, lost, round_trip, now);
+        if report.hears {
+            let (sent, lost) = since(before.group, report.group);
+            let mean = self.group_mean();
+            self.group.report(mean, sent, lost, round_trip, now);
+        }
+        let foreign = report.foreign.saturating_sub(before.foreign);
+        self.room.foreign = self.room.foreign.saturating_add(foreign);
+        let may = now.saturating_duration_since(self.room.regrouped) >= REGROUP;
+        if self.room.foreign >= FOREIGN && may && self.room.attempt < 254 {
+            self.regroup(now);
+        }
+    }
+}
+
+/// Packets sent and lost between two reports of one way.
+fn since(before: wire::Reception, after: wire::Reception) -> (u64, u64) {
+    let sent = after.highest.0.saturating_sub(before.highest.0);
+    let came = after.packets.saturating_sub(before.packets);
+    (sent, sent.saturating_sub(came))
+}

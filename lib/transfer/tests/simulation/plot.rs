@@ -1,0 +1,218 @@
+//! What is to happen in a run, and the image it is about.
+
+use forkyard_transfer::{
+    Complete, Content, Loss, Page, PageSink, PageSource, Push, Received, Run, Sent, Window, flow,
+};
+use forkyard_types::{PAGE_SIZE, PageCount, PageNo};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Random numbers (splitmix64).
+#[derive(Clone, Copy, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    pub fn chance(&mut self, percent: f64) -> bool {
+        (self.next() >> 11) as f64 / ((1u64 << 53) as f64) * 100.0 < percent
+    }
+
+    pub fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_micros(from * 1000 + self.below((to - from) * 1000))
+    }
+}
+
+/// What happens to packets. Chances are in percent.
+#[derive(Clone, Copy, Debug)]
+pub struct Network {
+    /// Bytes a second that leave the server, to all together.
+    pub rate: u64,
+    /// Bytes that may wait for that; more are lost.
+    pub queue: u64,
+    pub delay: Duration,
+    pub loss: f64,
+    pub twice: f64,
+    /// Chance of being late by up to as much.
+    pub late: f64,
+    pub late_by: Duration,
+    /// Chance that a packet is recorded, changed, and sent to anybody.
+    pub tampered: f64,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            rate: 125_000_000,
+            queue: 256 << 10,
+            delay: Duration::from_micros(100),
+            loss: 0.0,
+            twice: 0.0,
+            late: 0.0,
+            late_by: Duration::ZERO,
+            tampered: 0.0,
+        }
+    }
+}
+
+/// What one client does.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// When it starts.
+    pub starts: Duration,
+    /// Pages it waits for, in order.
+    pub wants: Vec<PageNo>,
+    /// So many at a time.
+    pub at_once: usize,
+    /// From one page to the next.
+    pub thinks: Duration,
+    pub complete: Complete,
+    /// Whether the group's packets reach it.
+    pub multicast: bool,
+    /// When nothing reaches it, nor anything from it.
+    pub cut: Option<(Duration, Duration)>,
+    /// When it is no more.
+    pub dies: Option<Duration>,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub struct Plot {
+    pub seed: u64,
+    pub pages: PageCount,
+    pub network: Network,
+    pub jobs: Vec<Job>,
+    pub push: Push,
+    pub working_set: Vec<Run>,
+    pub disjoint: Vec<Run>,
+    pub gone: BTreeSet<PageNo>,
+    pub multicast: bool,
+    pub law: flow::Law,
+    /// When the server dies, and when another is started in its place.
+    pub server_dies: Option<(Duration, Option<Duration>)>,
+    pub datagram: usize,
+    pub window: Window,
+}
+
+impl Plot {
+    pub fn new(seed: u64, pages: u64) -> Self {
+        Self {
+            seed,
+            pages: PageCount(pages),
+            network: Network::default(),
+            jobs: Vec::new(),
+            push: Push::Nothing,
+            working_set: Vec::new(),
+            disjoint: Vec::new(),
+            gone: BTreeSet::new(),
+            multicast: true,
+            law: flow::Law::Delivery(flow::Bounds::default()),
+            server_dies: None,
+            datagram: 1400,
+            window: Window::default(),
+        }
+    }
+}
+
+/// How a client ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It got what it wanted.
+    Served,
+    /// It was told that it would not.
+    Lost(Loss, Vec<PageNo>),
+    /// It died.
+    Died,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Outcome {
+    pub endings: Vec<Ending>,
+    pub sent: Sent,
+    pub received: Vec<Received>,
+    /// When the last client had what it wanted.
+    pub took: Duration,
+    /// Each page that somebody waited for: how long.
+    pub waits: Vec<Duration>,
+    /// What each client had not got when it ended.
+    pub wanting: Vec<BTreeSet<PageNo>>,
+}
+
+/// The page `page` of the image of a run: a fifth is zero, the rest packs well
+/// or not at all.
+pub fn content(seed: u64, page: PageNo) -> Page {
+    let mut bytes = [0; PAGE_SIZE];
+    let mut rng = Rng(seed ^ page.0.wrapping_mul(0xABCD_EF12_3456_789B));
+    match page.0 / 4 % 5 {
+        0 => {}
+        1 => {
+            for chunk in bytes.chunks_mut(8) {
+                chunk.copy_from_slice(&rng.next().to_le_bytes());
+            }
+        }
+        _ => {
+            for chunk in bytes.chunks_mut(64) {
+                chunk.fill(rng.next().to_le_bytes()[0]);
+            }
+        }
+    }
+    bytes[0] |= u8::from(!(page.0 / 4).is_multiple_of(5));
+    bytes
+}
+
+#[derive(Debug)]
+pub struct Pages {
+    pub seed: u64,
+    pub size: PageCount,
+    pub gone: BTreeSet<PageNo>,
+}
+
+impl PageSource for Pages {
+    fn read(&mut self, page: PageNo, out: &mut Page) -> Content {
+        assert!(page.0 < self.size.0, "asked for what is not in the image");
+        if self.gone.contains(&page) {
+            return Content::Gone;
+        }
+        if (page.0 / 4).is_multiple_of(5) {
+            return Content::Zero(PageCount((4 - page.0 % 4).min(self.size.0 - page.0)));
+        }
+        *out = content(self.seed, page);
+        Content::Data
+    }
+}
+
+/// Checks what is installed.
+pub struct Check<'a> {
+    pub seed: u64,
+    pub gone: &'a BTreeSet<PageNo>,
+    pub have: &'a mut BTreeSet<PageNo>,
+}
+
+impl PageSink for Check<'_> {
+    fn page(&mut self, page: PageNo, bytes: &Page) {
+        assert!(*bytes == content(self.seed, page), "{page} is wrong");
+        assert!(!self.gone.contains(&page), "{page} cannot have come");
+        assert!(self.have.insert(page), "{page} came twice");
+    }
+
+    fn zeros(&mut self, run: Run) {
+        for page in run.iter() {
+            assert!(
+                content(self.seed, page) == [0; PAGE_SIZE],
+                "{page} is not zero"
+            );
+            self.have.insert(page);
+        }
+    }
+}
