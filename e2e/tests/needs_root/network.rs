@@ -83,7 +83,8 @@ fn clones_of_a_vm_that_is_flooded_while_it_holds_still_hear_and_are_heard() {
     let (flooder, p) = (flooder.as_str(), host.vm("p").address.ip);
     let leave =
         |vm: &str, script: &str| host.sh(vm, &format!("({script}) >/dev/null 2>&1 </dev/null &"));
-    leave("p", "while :; do nc -l -p 9 >/dev/null </dev/null; done");
+    // Its end of what it says would be the flood's.
+    leave("p", "sleep 600 | nc -l -p 9 >/dev/null");
     leave(
         flooder,
         &format!("while [ ! -e /m/enough ]; do nc {p} 9 </dev/zero; done"),
