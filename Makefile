@@ -26,6 +26,8 @@ demo bench test check: setup
 install: build
 	install -d '$(DESTDIR)$(PREFIX)'
 	cp -R target/dist/. '$(DESTDIR)$(PREFIX)'
+	install -d '$(DESTDIR)$(PREFIX)/lib/systemd/system'
+	sed 's|@PREFIX@|$(PREFIX)|' packaging/forkyardd.service > '$(DESTDIR)$(PREFIX)/lib/systemd/system/forkyardd.service'
 
 clean:
 	cargo clean

@@ -4,6 +4,7 @@
  *
  *   caller                 three clones
  *   caller hierarchical    three processes, in as many clones as that takes
+ *   caller checkpoint      two clones of an instant before it changed its mind
  *   caller refill FILE     none; registers a generator, and prints its state to
  *                          FILE once this VM's name has changed
  */
@@ -43,8 +44,29 @@ static int refill(const char *path)
 	return fclose(file);
 }
 
+static int checkpoint(void)
+{
+	static int value = 30;
+	char then[FORKYARD_CHECKPOINT_NAME];
+	int id = forkyard_checkpoint(then);
+	if (id < 0)
+		return failed("checkpoint");
+	if (id > 0)
+		forkyard_exit(forkyard_id() == id ? value + id : 99);
+	value = 60;
+	struct forkyard_ticket *ticket = forkyard_request_ticket(2);
+	if (!ticket || forkyard_create_clones(then, ticket))
+		return failed("create_clones");
+	forkyard_join(ticket);
+	printf("%d: %d %d\n", value, forkyard_ticket_status(ticket, 1), forkyard_ticket_status(ticket, 2));
+	forkyard_ticket_free(ticket);
+	return forkyard_drop_checkpoint(then) ? failed("drop_checkpoint") : 0;
+}
+
 int main(int count, char **words)
 {
+	if (count == 2 && !strcmp(words[1], "checkpoint"))
+		return checkpoint();
 	if (count == 3 && !strcmp(words[1], "refill"))
 		return refill(words[2]);
 	int hierarchical = count == 2 && !strcmp(words[1], "hierarchical");

@@ -139,8 +139,8 @@ static void kill_while_held(pid_t pid)
 		if (pread(events, state, sizeof state - 1, 0) < 0)
 			die("events");
 	}
-	/* Time to tell the host. */
-	usleep(2000);
+	/* Time to tell the host, also where it gives this machine little of its own. */
+	usleep(20000);
 	if (kill(pid, SIGSTOP) || gethostname(name, sizeof name))
 		die("stop");
 	usleep(700000);

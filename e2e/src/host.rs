@@ -4,9 +4,7 @@
 //! failing, its logs are shown first.
 
 use crate::{
-    Outcome, Outside, Place, Process, Running, guest, outside, remains,
-    slot::{PREFIX, Slot},
-    steps::Steps,
+    Outcome, Outside, Place, Process, Running, guest, outside, remains, slot::Slot, steps::Steps,
 };
 use forkyard_recipe::{Cache, Recipe};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect, VmState, VmView};
@@ -39,7 +37,9 @@ pub struct Host {
     place: Place,
     folder: TempDir,
     pub(crate) dist: PathBuf,
-    cache: PathBuf,
+    pub(crate) cache: PathBuf,
+    /// The cache, if it is the host's own.
+    pub(crate) own_cache: Option<TempDir>,
     /// Of its daemons, if they are counted.
     steps: Option<Steps>,
     _slot: Slot,
@@ -56,7 +56,7 @@ impl Host {
         let (dist, cache) = (variable("FORKYARD_DIST"), variable("FORKYARD_CACHE"));
         let slot = Slot::wait();
         let folder = tempfile::Builder::new()
-            .prefix(PREFIX)
+            .prefix(&slot.prefix())
             .tempdir()
             .expect("a folder");
         // QEMUs are nobody in particular and must find their files.
@@ -71,6 +71,7 @@ impl Host {
             folder,
             dist,
             cache,
+            own_cache: None,
             steps: None,
             _slot: slot,
         }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Slot    so many hosts at once as the machine bears
-//! Place   network, mount and cgroup tree of a host's own
+//! Place   network, mounts and cgroup tree of a host's own
 //! Host    commands in a place, and folders that go with it
 //! outside the rest of the world, at the other end of a cable
 //! remains what is left in a place
@@ -14,6 +14,7 @@
 //! Nothing here knows how the system works inside: it knows its commands, the
 //! types of its answers, and what it promises to leave behind (nothing).
 
+mod cache;
 pub mod guest;
 mod host;
 mod outcome;

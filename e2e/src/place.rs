@@ -2,7 +2,9 @@
 //! their own, so that what they leave behind is found, and found to be theirs.
 //!
 //! One thread is in the namespaces; whatever it starts is born into them. The
-//! place lasts as long as this thread or a process in it.
+//! place lasts as long as this thread or a process in it. Its processes are known
+//! by a namespace that none of them has a reason to leave, that of host names:
+//! what belongs to the host next to it is never taken for its own.
 
 use forkyard_sys_host::process::PidFd;
 use nix::{
@@ -19,6 +21,7 @@ use std::{
     path::{Path, PathBuf},
     sync::mpsc,
     thread,
+    time::{Duration, Instant},
 };
 
 /// Milliseconds within which whatever was killed is gone.
@@ -32,8 +35,9 @@ type Work = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub struct Place {
     work: mpsc::Sender<Work>,
-    /// The one by which its processes are known: they may leave its network.
-    mounts: u64,
+    /// The namespace by which its processes are known: they may leave its
+    /// network and its mounts.
+    mark: u64,
     cgroup: PathBuf,
 }
 
@@ -55,11 +59,22 @@ impl Process {
         self.end().expect("root may kill, and what is killed dies");
     }
 
-    /// Stops it where it is; only its end gets it out of that.
+    /// Stops it where it is, until it is told to go on or ends.
     #[track_caller]
     pub fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Lets it go on after a stop.
+    #[track_caller]
+    pub fn go_on(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    #[track_caller]
+    fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.pid).expect("a pid"));
-        kill(pid, Signal::SIGSTOP).expect("root may, and it is there");
+        kill(pid, signal).expect("root may, and it is there");
     }
 
     /// Kills it, and waits until it is gone with all it had open. One that has
@@ -105,17 +120,17 @@ impl Place {
         let cgroup = cgroups().join(name);
         fs::create_dir(&cgroup).expect("a cgroup of version 2");
         let (work, inbox) = mpsc::channel::<Work>();
-        let (born, mounts) = mpsc::channel();
+        let (born, mark) = mpsc::channel();
         let own = cgroup.clone();
         thread::spawn(move || {
             enter(&own);
             // Nobody listens if the place was dropped meanwhile.
-            let _ = born.send(namespace(Path::new("/proc/thread-self")).expect("own namespace"));
+            let _ = born.send(mark_of(Path::new("/proc/thread-self")).expect("own namespace"));
             inbox.iter().for_each(|work| work());
         });
         Self {
             work,
-            mounts: mounts.recv().expect("the thread enters its namespaces"),
+            mark: mark.recv().expect("the thread enters its namespaces"),
             cgroup,
         }
     }
@@ -132,7 +147,7 @@ impl Place {
 
     /// Every process in it.
     pub fn processes(&self) -> Vec<Process> {
-        processes(|folder| namespace(folder).is_ok_and(|it| it == self.mounts))
+        processes(|folder| mark_of(folder).is_ok_and(|it| it == self.mark))
     }
 
     /// Mount points at or under a folder.
@@ -193,16 +208,27 @@ pub(crate) fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<Process> {
 }
 
 fn enter(cgroup: &Path) {
-    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("namespaces");
+    let all = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS;
+    unshare(all).expect("namespaces");
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("mounts of its own");
     mount(Some(cgroup), &cgroups(), none, MsFlags::MS_BIND, none).expect("cgroups of its own");
 }
 
-/// Number of the mount namespace that a process, given as its folder in
-/// `/proc`, is in.
-fn namespace(process: &Path) -> io::Result<u64> {
-    Ok(fs::metadata(process.join("ns/mnt"))?.st_ino())
+/// Number of the namespace by which a process, given as its folder in `/proc`,
+/// is known.
+fn mark_of(process: &Path) -> io::Result<u64> {
+    Ok(fs::metadata(process.join("ns/uts"))?.st_ino())
+}
+
+/// Whether a process, given as its folder in `/proc`, was told of a file in this
+/// folder when it was started: it belongs to the host whose folder it is.
+pub(crate) fn speaks_of(process: &Path, folder: &Path) -> bool {
+    let name = format!("{}/", folder.display());
+    ["cmdline", "environ"].iter().any(|part| {
+        let words = fs::read(process.join(part)).unwrap_or_default();
+        String::from_utf8_lossy(&words).contains(&name)
+    })
 }
 
 /// Where cgroups of version 2 are.
@@ -216,16 +242,33 @@ pub(crate) fn cgroups() -> PathBuf {
     found.expect("cgroups of version 2 are mounted")
 }
 
-/// Removes a cgroup and those in it, of which none has a process any more.
+/// Ends whatever is in a cgroup and in those in it, and removes them.
 pub(crate) fn remove_groups(group: &Path) {
+    for pid in fs::read_to_string(group.join("cgroup.procs"))
+        .unwrap_or_default()
+        .lines()
+    {
+        let inside = |folder: &Path| folder.ends_with(pid);
+        for process in processes(inside) {
+            if let Err(error) = process.end() {
+                eprintln!("{process:?} stays: {error}");
+            }
+        }
+    }
     let children = fs::read_dir(group).into_iter().flatten().flatten();
     for child in children.filter(|child| child.path().is_dir()) {
         remove_groups(&child.path());
     }
-    match fs::remove_dir(group) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            eprintln!("{} stays: {error}", group.display());
+    // One that has ended leaves its group a moment after it was seen to.
+    let begun = Instant::now();
+    loop {
+        match fs::remove_dir(group) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(_) if begun.elapsed() < Duration::from_millis(TO_DIE.into()) => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return eprintln!("{} stays: {error}", group.display()),
+            Ok(()) => return,
         }
-        Ok(()) | Err(_) => {}
     }
 }

@@ -1,6 +1,8 @@
 //! The whole system as its users meet it: real guests, emulated, through the
 //! command line. Needs to be root, and what `cargo xtask test` prepares.
 
+#[path = "needs_root/balloon.rs"]
+mod balloon;
 #[path = "needs_root/checkpoint.rs"]
 mod checkpoint;
 #[path = "needs_root/copy.rs"]
@@ -11,12 +13,18 @@ mod crash;
 mod examples;
 #[path = "needs_root/fork.rs"]
 mod fork;
+#[path = "needs_root/generations.rs"]
+mod generations;
 #[path = "needs_root/guest_api.rs"]
 mod guest_api;
+#[path = "needs_root/hang.rs"]
+mod hang;
 #[path = "needs_root/hostile.rs"]
 mod hostile;
 #[path = "needs_root/identity.rs"]
 mod identity;
+#[path = "needs_root/import.rs"]
+mod import;
 #[path = "needs_root/inherited.rs"]
 mod inherited;
 #[path = "needs_root/live.rs"]
@@ -27,6 +35,8 @@ mod mcp;
 mod network;
 #[path = "needs_root/outside.rs"]
 mod outside;
+#[path = "needs_root/patience.rs"]
+mod patience;
 #[path = "needs_root/pause.rs"]
 mod pause;
 #[path = "needs_root/python.rs"]

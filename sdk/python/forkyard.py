@@ -28,7 +28,10 @@ __all__ = [
     "ForkError",
     "Ticket",
     "at_clone",
+    "checkpoint",
     "clone",
+    "create_clones",
+    "drop_checkpoint",
     "exit",
     "id",
     "join",
@@ -52,6 +55,9 @@ for _name, _result, _arguments in [
     ("request_ticket", ctypes.c_void_p, [ctypes.c_uint16]),
     ("request_ticket_hierarchical", ctypes.c_void_p, [ctypes.c_uint16]),
     ("clone_only", ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]),
+    ("checkpoint_only", ctypes.c_int, [ctypes.c_char_p, ctypes.c_void_p]),
+    ("create_clones", ctypes.c_int, [ctypes.c_char_p, ctypes.c_void_p]),
+    ("drop_checkpoint", ctypes.c_int, [ctypes.c_char_p]),
     ("exit_only", ctypes.c_int, [ctypes.c_uint8, ctypes.c_uint16, ctypes.c_void_p, ctypes.c_size_t]),
     ("wait_fork", ctypes.c_int, []),
     ("join", ctypes.c_int, [ctypes.c_void_p]),
@@ -188,16 +194,45 @@ def clone(ticket: Ticket) -> int:
     hierarchical ticket os.fork() follows in every clone, and it is the
     processes that have the numbers.
     """
-    global _team
     processes = ctypes.c_uint8()
     me = _checked(_lib.forkyard_clone_only(ticket._pointer, ctypes.byref(processes)))
+    return _arrive(me, processes.value)
+
+
+def _arrive(me: int, processes: int) -> int:
+    """In a clone: fork until all its processes are there, and run what is to run in each."""
+    global _team
     if me:
-        if processes.value > 1:
+        if processes > 1:
             _team = _Team()
-            me = _team.fork(me, processes.value)
+            me = _team.fork(me, processes)
         for callback in _at_clone:
             callback(me)
     return me
+
+
+def checkpoint() -> tuple[int, str]:
+    """Keep this instant of this VM, to be cloned any time later.
+
+    Returns 0 and the checkpoint's name now; and again, with the clone's number (1
+    and up) and an empty name, in every clone that create_clones() makes of it.
+    """
+    name, processes = ctypes.create_string_buffer(12), ctypes.c_uint8()
+    me = _checked(_lib.forkyard_checkpoint_only(name, ctypes.byref(processes)))
+    return _arrive(me, processes.value), name.value.decode()
+
+
+def create_clones(checkpoint: str, ticket: Ticket) -> None:
+    """Make the ticket's clones of a checkpoint that a VM of this family took.
+
+    Returns in the caller alone: in the clones it is checkpoint() that returns.
+    """
+    _checked(_lib.forkyard_create_clones(checkpoint.encode(), ticket._pointer))
+
+
+def drop_checkpoint(checkpoint: str) -> None:
+    """Forget a checkpoint. Clones it has live on."""
+    _checked(_lib.forkyard_drop_checkpoint(checkpoint.encode()))
 
 
 def exit(status: int = 0) -> None:

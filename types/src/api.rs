@@ -150,12 +150,12 @@ pub struct ForkRequest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForkMode {
-    /// Clones run as soon as can be; the parent stands still while its memory
-    /// is copied.
+    /// Clones run as soon as can be: the parent's memory is gone over once, by
+    /// all cores, and the parent stands still for what it wrote meanwhile.
     #[default]
     Fast,
-    /// The parent runs on while nearly all of its memory is copied, and stands
-    /// still for the rest alone; clones wait for both.
+    /// The parent is hardly disturbed: one core goes over its memory until
+    /// little is left to stand still for; clones wait for that.
     Live,
 }
 
@@ -169,6 +169,14 @@ pub struct ForkResponse {
     pub clones: Vec<CloneResult>,
     /// Where the time went.
     pub report: ForkReport,
+}
+
+/// Answer to a fork that nobody waits for.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkStarted {
+    /// The fork: its clones, as they come, are the VMs that name it.
+    pub fork: ForkId,
 }
 
 /// What became of one clone.
@@ -189,7 +197,7 @@ pub enum CloneResult {
 pub struct ForkReport {
     /// Until every shell was there (0 if all were warm).
     pub shells_us: u64,
-    /// Copying memory ahead while the parent ran (live mode), a length.
+    /// Copying memory ahead while the parent ran, a length.
     #[serde(default)]
     pub ahead_us: u64,
     /// Times it was gone over for that.
@@ -271,6 +279,8 @@ pub struct ImageUse {
     pub layers: u32,
     /// Pages served to the kernel so far, for all clones together.
     pub pages_served: PageCount,
+    /// Pages of these that hold data: the others are zero and come from nowhere.
+    pub data_served: PageCount,
     /// Requests these were served in.
     pub requests: u64,
     /// Open files on it.
@@ -436,18 +446,6 @@ pub struct ApiError {
     /// What the user can do about it.
     #[serde(default)]
     pub hint: Option<String>,
-}
-
-/// A guest image.
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GuestImage {
-    /// Its recipe's name.
-    pub name: String,
-    /// What it is for.
-    pub summary: String,
-    /// Bytes it takes on disk; none if it has not been built yet.
-    pub built: Option<ByteCount>,
 }
 
 /// Something found on the host that no record accounts for.

@@ -183,6 +183,22 @@ impl RequestId {
     }
 }
 
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for RequestId {
+    type Err = InvalidId;
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        Uuid::parse_str(text).map(Self).map_err(|_| InvalidId {
+            text: text.into(),
+            what: "a request id",
+        })
+    }
+}
+
 /// Place of a VM in its family: 0 for the one that booted, then 1, 2, …, in
 /// the order in which clones were promised. Never reused within a family; the
 /// VM's address and MAC follow from it.

@@ -3,16 +3,20 @@
 
 mod access;
 mod api;
+mod entry;
 mod id;
 mod identity;
+mod image;
 mod network;
 mod unit;
 mod usage;
 
 pub use access::*;
 pub use api::*;
+pub use entry::*;
 pub use id::*;
 pub use identity::*;
+pub use image::*;
 pub use network::*;
 pub use unit::*;
 pub use usage::*;

@@ -204,6 +204,9 @@ impl Agent {
         }
         self.userland.take_in_hooks();
         self.userland.thaw();
+        if cloned.is_none() {
+            crate::init::entry::is_up();
+        }
         if let Some(cloned) = cloned {
             self.calls.cloned(cloned);
         }

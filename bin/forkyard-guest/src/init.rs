@@ -2,22 +2,21 @@
 //!
 //! ```text
 //! modules -> root disk -> our own folder on it -> the agent -> the image's init
+//!                                                          or its entry point
 //! ```
 //!
 //! The image's init, and whatever it starts, goes into a cgroup of its own,
 //! which it sees as the root by a namespace: the agent, outside, can hold all
 //! of it still.
 
+pub mod entry;
 mod root;
 
 use crate::{AGENT, PROGRAM};
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
-    sys::{
-        reboot::{RebootMode, reboot},
-        wait::wait,
-    },
+    sys::reboot::{RebootMode, reboot},
 };
 use std::{
     convert::Infallible,
@@ -79,21 +78,22 @@ fn boot() -> Outcome<Infallible> {
     // From here on this is the image's process.
     fs::write(&procs, "1").map_err(doing("enter the image's cgroup"))?;
     unshare(CloneFlags::CLONE_NEWCGROUP).map_err(doing("make the cgroup look like the root"))?;
+    let entry = entry::wanted();
+    // An entry point is what the image is for, whatever else it brings: many
+    // container images have an init that was never meant to run.
+    let own = INITS.into_iter().filter(|_| entry.is_none());
     let chosen = option("forkyard.init")
         .into_iter()
-        .chain(INITS)
+        .chain(own)
         .find(|path| Path::new(path).exists());
-    match chosen {
-        Some(path) => {
+    match (chosen, entry) {
+        (Some(path), _) => {
             let error = Command::new(path).exec();
             Err(format!("run {path}: {error}"))
         }
+        (None, Some(entry)) if entry.is_init() => Err(entry::become_init(&entry)),
         // An image without an init, a container's say: orphans are still reaped.
-        None => loop {
-            if wait().is_err() {
-                std::thread::sleep(std::time::Duration::from_secs(1));
-            }
-        },
+        (None, entry) => entry::see_through(entry),
     }
 }
 

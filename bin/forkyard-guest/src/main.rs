@@ -1,7 +1,8 @@
-//! `forkyard-guest`: the one program of ours in a guest, under three names.
+//! `forkyard-guest`: the one program of ours in a guest, under four names.
 //!
 //! `/init` in the initramfs makes any root file system a guest; the agent
-//! talks to the host; `vmfork` is the fork API for shells. Static, and without
+//! talks to the host; `vmfork` is the fork API for shells; `poweroff` is there where
+//! the image has no init. Static, and without
 //! a runtime of threads it does not need: it is in every guest's memory.
 
 mod agent;
@@ -30,6 +31,8 @@ fn main() -> ExitCode {
     match (name, words) {
         ("vmfork", words) => vmfork::main(words),
         ("init", _) if std::process::id() == 1 => init::main(),
+        ("poweroff", _) => init::entry::power_off(),
+        (_, [role]) if role == "entry" => init::entry::main(),
         (_, [role]) if role == "agent" => agent::supervise(),
         (_, [role]) if role == "worker" => agent::work(),
         (_, [role, words @ ..]) if role == "vmfork" => vmfork::main(words),

@@ -4,8 +4,8 @@
 mod report;
 mod run;
 
-use forkyard_guestlink::{CallError, Client, Cloning};
-use forkyard_types::{TicketId, TicketKind};
+use forkyard_guestlink::{CallError, Checkpointing, Client, Cloning};
+use forkyard_types::{TicketId, TicketKind, VmId};
 use std::{fmt::Display, process::ExitCode};
 
 const HELP: &str = "\
@@ -27,6 +27,14 @@ vmfork: fork this virtual machine
   vmfork kill TICKET   end every clone now
   vmfork wait          wait until this VM is forked, by whomever; prints the
                        number of the clone there; in the parent goes on waiting
+
+  vmfork checkpoint    keep this instant; prints `0 CHECKPOINT` now, and in each
+                       clone that is made of it later the clone's number
+  vmfork create-clones CHECKPOINT TICKET
+                       clone a checkpoint, as often as there are tickets
+  vmfork drop CHECKPOINT
+                       forget it; its clones live on
+
       Example: t=$(vmfork ticket 2); [ $(vmfork clone $t) = 0 ] || vmfork exit 7; vmfork join $t
 
 Exit codes: 0 done; 1 it failed; 2 the command line is wrong; run: see there.
@@ -90,6 +98,15 @@ fn dispatch(words: &[String]) -> Result<ExitCode, Failure> {
                 );
             }
         }
+        ["checkpoint"] => match client.checkpoint()? {
+            Checkpointing::Taken { checkpoint } => println!("0 {checkpoint}"),
+            Checkpointing::Clone { id, .. } => println!("{id}"),
+        },
+        ["create-clones", checkpoint, ticket] => {
+            let (checkpoint, ticket) = (number::<VmId>(checkpoint)?, self::ticket(ticket)?);
+            report_failed(&client.create_clones(checkpoint, ticket)?);
+        }
+        ["drop", checkpoint] => client.drop_checkpoint(number(checkpoint)?)?,
         ["wait"] => println!("{}", client.wait_fork()?),
         ["kill", ticket] => client.kill(self::ticket(ticket)?)?,
         [word, ..] => {
@@ -150,6 +167,8 @@ mod tests {
             "ticket many",
             "clone me",
             "exit 256",
+            "create-clones 22222222222",
+            "drop it",
             "join",
             "run",
             "run -n",

@@ -1,7 +1,13 @@
 //! The command line's words.
 
-use crate::commands::copy::End;
-use crate::commands::{token::Token, top::Top};
+use crate::commands::{
+    console::Console,
+    copy::End,
+    token::Token,
+    top::Top,
+    transfer::{Export, Import},
+    vms::Patience,
+};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use forkyard_client::{Place, Trust};
 use forkyard_types::{Allow, BitRate, NetworkPolicy, Publish, VmName, WayOut};
@@ -69,6 +75,9 @@ pub enum Command {
     /// Show what a guest says on its serial console: its kernel's words, first of all.
     #[command(after_help = "Example: forkyard logs p --follow")]
     Logs(Logs),
+    /// Sit at a guest's serial console; Ctrl-] leaves.
+    #[command(after_help = "Example: forkyard console p")]
+    Console(Console),
     /// Copy files and folders between here and a VM.
     #[command(after_help = "Example: forkyard cp input p:/root && forkyard cp p-3:/root/result .")]
     Cp(Copy),
@@ -90,7 +99,7 @@ pub enum Command {
     /// End VMs and remove all that is theirs.
     #[command(after_help = "Example: forkyard rm p-1 p-2, or forkyard rm --all")]
     Rm(Some),
-    /// Guest images: list, build, remove.
+    /// Guest images: list, build, remove, import, export.
     #[command(subcommand)]
     Image(Image),
     /// Find, and with --repair remove, what crashes left behind.
@@ -116,7 +125,7 @@ pub enum Command {
 /// `run`
 #[derive(Debug, ClapArgs)]
 pub struct Run {
-    /// Image: a recipe's name, see `forkyard image ls`.
+    /// Image: see `forkyard image ls`.
     pub image: String,
     /// Name; made up from the image's if absent.
     #[arg(long)]
@@ -139,6 +148,9 @@ pub struct Run {
     /// A file or folder in the guest that no clone inherits; may be repeated.
     #[arg(long = "secret", value_name = "PATH")]
     pub secrets: Vec<String>,
+    /// How long to wait for it.
+    #[command(flatten)]
+    pub patience: Patience,
     /// What it may do on the network.
     #[command(flatten)]
     pub network: Network,
@@ -211,6 +223,9 @@ pub struct Fork {
     /// Let them inherit what `run` was told to keep secret.
     #[arg(long)]
     pub inherit_secrets: bool,
+    /// How long to wait for them.
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 /// `checkpoint`
@@ -273,7 +288,7 @@ pub struct Some {
 /// `image`
 #[derive(Debug, Subcommand)]
 pub enum Image {
-    /// List the recipes, and which are built.
+    /// List the recipes, which are built, and the images that were imported.
     #[command(after_help = "Example: forkyard image ls")]
     Ls,
     /// Build an image now rather than at the first `run`.
@@ -282,12 +297,23 @@ pub enum Image {
         /// Recipe.
         name: String,
     },
-    /// Remove a built image from the cache.
+    /// Remove an image that was built, or one that was imported.
     #[command(after_help = "Example: forkyard image rm debian")]
     Rm {
-        /// Recipe.
+        /// Image.
         name: String,
     },
+    /// Make an image of a disk with ext4, or of a container image, whose entry
+    /// point then runs in each VM.
+    #[command(
+        after_help = "Examples:\n  forkyard image import web disk.qcow2 --partition 1\n  skopeo copy docker://docker.io/library/nginx oci-archive:nginx.tar && forkyard image import nginx nginx.tar\n  docker save nginx | forkyard image import nginx - --format oci"
+    )]
+    Import(Import),
+    /// Write the disk of an image, a checkpoint or a stopped VM to a file.
+    #[command(
+        after_help = "Examples:\n  forkyard image export debian debian.qcow2\n  forkyard checkpoint p --name kept && forkyard image export --vm kept p.raw --format raw"
+    )]
+    Export(Export),
 }
 
 /// `doctor`
@@ -328,6 +354,10 @@ pub enum Experiment {
     Pauses,
     /// Forks in a row, and of clones of clones.
     Rows,
+    /// Pages copied and read, with and without what spares them.
+    Pages,
+    /// As many clones as the machine holds.
+    Crowd,
 }
 
 /// `bench`
@@ -338,7 +368,7 @@ pub struct Bench {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "race,pauses,rows"
+        default_value = "race,pauses,rows,pages,crowd"
     )]
     pub only: Vec<Experiment>,
     /// Numbers of clones to measure; beyond 16, forks alone.
@@ -359,6 +389,9 @@ pub struct Bench {
     /// The same for parents whose pauses are measured.
     #[arg(long, value_delimiter = ',', default_value = "64,128,256,512,1024")]
     pub sizes: Vec<u64>,
+    /// Clones of the crowd: of 1 vCPU and 128 MiB.
+    #[arg(long, value_delimiter = ',', default_value = "64,200")]
+    pub crowd: Vec<u16>,
     /// Folder for the results.
     #[arg(long, default_value = "bench/out")]
     pub out: PathBuf,
@@ -381,6 +414,8 @@ mod tests {
             "forkyard fork p --count 8 -o json",
             "forkyard exec p-3 -- hostname",
             "forkyard rm --all",
+            "forkyard image import web disk.img --partition 2",
+            "forkyard image export web web.raw --format raw",
             "forkyard run tiny --net nat --allow 192.0.2.0/24:443 --rate 10mbit -p 8080:80",
         ] {
             Args::try_parse_from(line.split(' ')).expect(line);

@@ -4,6 +4,7 @@ use crate::NoDaemon;
 use anyhow::Context;
 use forkyard_client::{Client, Place, TokenSecret, Trust};
 use std::{
+    ffi::OsString,
     fs,
     path::Path,
     process::{Child, Command, Stdio},
@@ -20,12 +21,17 @@ const POLL: Duration = Duration::from_millis(10);
 /// A client of a daemon that answers, started here if there was none. A
 /// daemon started here ends by itself when it has no VM and no request.
 pub async fn ensure(run_dir: &Path) -> anyhow::Result<Client> {
+    ensure_with(run_dir, &[]).await
+}
+
+/// The same, with more in its environment if it is started here.
+pub async fn ensure_with(run_dir: &Path, variables: &[(&str, OsString)]) -> anyhow::Result<Client> {
     let client = Client::new(run_dir);
     if client.answers().await {
         return Ok(client);
     }
     let log = run_dir.join("daemon.log");
-    let mut child = start(run_dir, &log)?;
+    let mut child = start(run_dir, &log, variables)?;
     let begun = Instant::now();
     while !client.answers().await {
         let ended = child.try_wait().context("cannot watch the daemon")?;
@@ -49,7 +55,7 @@ pub fn elsewhere(place: Place, trust: Option<Trust>) -> anyhow::Result<Client> {
     Ok(Client::at(place, token, &trust.unwrap_or(Trust::System))?)
 }
 
-fn start(run_dir: &Path, log: &Path) -> anyhow::Result<Child> {
+fn start(run_dir: &Path, log: &Path, variables: &[(&str, OsString)]) -> anyhow::Result<Child> {
     let program = std::env::current_exe()
         .context("cannot find the programs")?
         .with_file_name("forkyardd");
@@ -59,6 +65,7 @@ fn start(run_dir: &Path, log: &Path) -> anyhow::Result<Child> {
     Command::new(&program)
         .args(["--detach", "--exit-when-idle", "--run-dir"])
         .arg(run_dir)
+        .envs(variables.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)

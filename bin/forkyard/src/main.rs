@@ -3,7 +3,7 @@
 //!
 //! Exit codes: 0 done; 1 the request failed; 2 the command line is wrong;
 //! 3 some of several things asked for failed; 4 no daemon could be reached;
-//! `exec` exits as the guest's command did.
+//! 5 not done within `--timeout`; `exec` exits as the guest's command did.
 
 mod args;
 mod commands;
@@ -25,10 +25,13 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         output::complain(&error);
-        match error.is::<NoDaemon>() || error.downcast_ref().is_some_and(ClientError::is_no_daemon)
-        {
-            true => ExitCode::from(4),
-            false => ExitCode::FAILURE,
+        let refused = error.downcast_ref();
+        if error.is::<NoDaemon>() || refused.is_some_and(ClientError::is_no_daemon) {
+            ExitCode::from(4)
+        } else if error.is::<commands::vms::Impatient>() {
+            ExitCode::from(5)
+        } else {
+            ExitCode::FAILURE
         }
     })
 }

@@ -2,6 +2,7 @@
 //! between HTTP and the host. A route that is not described does not exist.
 
 mod host;
+mod images;
 mod input;
 mod tokens;
 mod vms;
@@ -128,13 +129,20 @@ fn common() -> OpenApiRouter<Shared> {
                 .layer(DefaultBodyLimit::max(INPUT)),
         )
         .routes(routes!(vms::logs))
+        .routes(routes!(vms::console))
         .routes(routes!(vms::inspect))
         .routes(routes!(vms::stop))
         .routes(routes!(vms::pause))
         .routes(routes!(vms::resume))
         .routes(routes!(vms::usage))
-        .routes(routes!(host::images))
-        .routes(routes!(host::build_image, host::remove_image))
+        .routes(routes!(images::images))
+        .routes(routes!(
+            images::build_image,
+            images::remove_image,
+            images::import_image
+        ))
+        .routes(routes!(images::export_image))
+        .routes(routes!(images::export_disk))
         .routes(routes!(host::pages))
         .routes(routes!(host::examine, host::repair))
         .routes(routes!(metrics::render))

@@ -11,7 +11,7 @@ mod remote;
 mod reply;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{ArgAction, Parser};
 use forkyard_access::Access;
 use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options};
 use idle::Idle;
@@ -20,7 +20,7 @@ use std::{
     path::PathBuf,
     process::ExitCode,
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -40,7 +40,7 @@ struct Args {
     /// What lives only while the host runs: sockets and the pager's mount.
     #[arg(long, env = "FORKYARD_RUN_DIR", default_value = "/run/forkyard")]
     run_dir: PathBuf,
-    /// Guest images and kernels, which can always be made again.
+    /// Kernels and guest images, which can be made again unless they were imported.
     #[arg(
         long,
         env = "FORKYARD_CACHE_DIR",
@@ -72,9 +72,27 @@ struct Args {
     /// be allowed another.
     #[arg(long, env = "FORKYARD_GUEST_GENERATIONS", value_name = "N", default_value_t = GuestBounds::default().generations)]
     guest_generations: u16,
-    /// Most forks within a minute that the guests of a family get.
+    /// Most forks within a minute that the guests of a family get, most tickets
+    /// and most checkpoints.
     #[arg(long, env = "FORKYARD_GUEST_FORKS", value_name = "N", default_value_t = GuestBounds::default().forks_a_minute)]
     guest_forks: u16,
+    /// Most checkpoints that the guests of a family keep; each takes disk as their
+    /// memory does.
+    #[arg(long, env = "FORKYARD_GUEST_CHECKPOINTS", value_name = "N", default_value_t = GuestBounds::default().checkpoints)]
+    guest_checkpoints: u16,
+    /// Have guests say which of their pages are free: those take no memory and are in
+    /// no image.
+    #[arg(long, env = "FORKYARD_PAGE_REPORTING", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    page_reporting: bool,
+    /// Give clones what others of their image have wanted, before they ask. Heeded
+    /// when the pager starts.
+    #[arg(long, env = "FORKYARD_PREFETCH", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    prefetch: bool,
+    /// Seconds after which a QEMU, the pager or an agent that does not answer has
+    /// failed; an agent has twice as long to make a clone somebody else, and no
+    /// more than ten seconds to hold a guest still.
+    #[arg(long, env = "FORKYARD_PATIENCE", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    patience: u64,
     /// Write the description of the API (OpenAPI) and end.
     #[arg(long)]
     openapi: bool,
@@ -132,7 +150,11 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             clones: args.guest_clones,
             generations: args.guest_generations,
             forks_a_minute: args.guest_forks,
+            checkpoints: args.guest_checkpoints,
         },
+        page_reporting: args.page_reporting,
+        prefetch: args.prefetch,
+        patience: Duration::from_secs(args.patience),
     };
     let database = folders.database();
     let metrics = metrics::Metrics::install()?;

@@ -1,7 +1,8 @@
 //! An instant that is kept, and forked when its VM has long gone.
 
 use forkyard_e2e::{Host, eventually};
-use forkyard_types::{VmState, VmView};
+use forkyard_types::{VmInspect, VmState, VmView};
+use std::{fs, path::Path};
 
 #[test]
 fn a_checkpoint_is_forked_after_its_vm_is_gone_and_everything_was_restarted() {
@@ -63,5 +64,59 @@ fn a_damaged_checkpoint_is_refused_and_nothing_is_left_of_the_attempt() {
     assert!(complaint.contains("not running"), "{complaint}");
     let complaint = host.fails(["checkpoint", "p", "--name", "p-at-1"]);
     assert!(complaint.contains("p-at-1"), "{complaint}");
+    host.end();
+}
+
+#[test]
+fn a_checkpoint_without_a_part_of_its_memory_or_disk_is_refused_until_it_is_back() {
+    let host = Host::with_p([]);
+    host.sh(
+        "p",
+        "head -c 8m /dev/urandom | tee /m/then >/d/then; sync; echo 3 >/proc/sys/vm/drop_caches",
+    );
+    let told = host.sums("p", "/m/then /d/then");
+    let kept: VmView = host.json(["checkpoint", "p", "--name", "c"]);
+    let inspected: VmInspect = host.json(["inspect", "c"]);
+    let slice = Path::new(&inspected.disk[0].path);
+    let memory = host
+        .folder()
+        .join(format!("state/vms/{}/memory.pages", kept.id));
+    let refused = |part: &Path, vms: usize| {
+        let complaint = host.fails(["fork", "c"]);
+        let name = part.file_name().and_then(|name| name.to_str());
+        assert!(complaint.contains(name.expect("text")), "{complaint}");
+        assert_eq!(host.vms().len(), vms, "nothing is listed of it");
+    };
+    let aside = host.folder().join("aside");
+    let used = host.fails(["image", "rm", "tiny"]);
+    assert!(used.contains("in use by p"), "{used}");
+
+    // A slice that p has open: it goes on.
+    fs::rename(slice, &aside).expect("moved");
+    refused(slice, 2);
+    host.sh("p", "echo 3 >/proc/sys/vm/drop_caches");
+    assert_eq!(host.sums("p", "/m/then /d/then"), told);
+    fs::rename(&aside, slice).expect("back");
+
+    // As after a restart of the host, with nothing in anybody's memory.
+    host.ok(["rm", "p"]);
+    host.kill_9("forkyardd");
+    eventually("its end", || host.processes("forkyardd").is_empty());
+    host.kill_whole_pager();
+    fs::rename(&memory, &aside).expect("moved");
+    let used = host.fails(["image", "rm", "tiny"]);
+    assert!(used.contains("in use by c"), "{used}");
+    host.ok(["run", "tiny", "--name", "q"]);
+    refused(&memory, 2);
+    let whole = fs::read(&aside).expect("there");
+    for cut in [0, 1000, whole.len() / 2, whole.len() - 1] {
+        fs::write(&memory, &whole[..cut]).expect("cut");
+        refused(&memory, 2);
+    }
+    assert_eq!(host.sh("q", "hostname"), "q");
+    fs::write(&memory, &whole).expect("restored");
+    fs::remove_file(&aside).expect("removed");
+    let clone = host.fork("c", 1).remove(0);
+    assert_eq!(host.sums(clone.name.as_str(), "/m/then /d/then"), told);
     host.end();
 }

@@ -4,6 +4,7 @@ use forkyard_e2e::{Host, eventually};
 use forkyard_types::{Diagnosis, ForkResponse, VmState, VmView};
 use nix::mount::{MsFlags, mount, umount};
 use std::{
+    collections::BTreeSet,
     fs,
     io::{Read, Write},
     thread::sleep,
@@ -238,6 +239,45 @@ fn a_vm_whose_agent_is_silent_runs_on_under_the_next_daemon() {
 }
 
 #[test]
+fn damaged_records_are_refused_and_what_runs_runs_on() {
+    let host = Host::with_p([]);
+    host.fork("p", 1);
+    // Everything that is recorded lies in the file itself after this.
+    host.ok(["checkpoint", "p", "--name", "c"]);
+    let before = host.vms();
+    let qemus = || -> BTreeSet<_> { host.processes(QEMU).iter().map(|qemu| qemu.pid).collect() };
+    let running = qemus();
+    host.kill_9("forkyardd");
+    eventually("its end", || host.processes("forkyardd").is_empty());
+    let [records, log] =
+        ["", "-wal"].map(|end| host.folder().join(format!("state/forkyard.db{end}")));
+    let whole = [&records, &log].map(|file| fs::read(file).expect("there"));
+    let overwritten = || {
+        let mut pages = whole[0].clone();
+        pages[4096..12288].fill(b'x');
+        pages
+    };
+    for damaged in [overwritten(), whole[0][..whole[0].len() / 2].to_vec()] {
+        fs::write(&records, damaged).expect("damaged");
+        fs::write(&log, "").expect("emptied");
+        let outcome = host.start(["ps"], "").wait();
+        assert!(![Some(0), None].contains(&outcome.code), "{outcome:?}");
+        assert!(outcome.stderr.contains("forkyard.db"), "{outcome:?}");
+        assert_eq!(qemus(), running, "they run on");
+    }
+    fs::write(&records, &whole[0]).expect("restored");
+    fs::write(&log, &whole[1]).expect("restored");
+    let states =
+        |vms: &[VmView]| -> Vec<_> { vms.iter().map(|vm| (vm.id, vm.state, vm.pid)).collect() };
+    assert_eq!(states(&host.vms()), states(&before));
+    for vm in ["p", "p-1"] {
+        assert_eq!(host.sh(vm, "hostname"), vm);
+    }
+    host.fork("c", 1);
+    host.end();
+}
+
+#[test]
 fn a_full_disk_fails_the_fork_and_harms_nobody() {
     let host = Host::new();
     let state = host.folder().join("state");
@@ -259,6 +299,23 @@ fn a_full_disk_fails_the_fork_and_harms_nobody() {
         let told = host.fails(["fork", "p", "-n", "2"]);
         assert!(told.contains("full") || told.contains("space"), "{told}");
     }
+    // Nor is there room for another VM, or for an instant that is kept: not even
+    // for its memory, once there is room for the rest of it.
+    let full = |words: &[&str]| {
+        let told = host.start(words, "").wait().exited(1).stderr;
+        assert!(told.contains("full") || told.contains("space"), "{told}");
+        assert_eq!(host.vms().len(), 2, "nothing is listed of it");
+    };
+    full(&["run", "tiny", "--name", "q"]);
+    full(&["checkpoint", "p"]);
+    let shorter = filler.clone();
+    host.within(move || {
+        let file = fs::File::options().write(true).open(shorter)?;
+        file.set_len(file.metadata()?.len().saturating_sub(1 << 20))
+    })
+    .expect("a little room");
+    full(&["checkpoint", "p"]);
+    assert!(host.json::<Diagnosis>(["doctor"]).leftovers.is_empty());
     // One that writes stands still, and goes on with the writing.
     let words = ["exec", "p", "--", "sh", "-c", WRITE];
     let writes = host.start(words, "");

@@ -1,6 +1,7 @@
 //! Forks asked for by the guest itself.
 
 use forkyard_e2e::Host;
+use forkyard_types::{VmState, VmView};
 
 #[track_caller]
 fn only_p_is_left(host: &Host) {
@@ -112,6 +113,87 @@ fn a_c_program_forks_its_vm() {
         host.ok(["exec", "p", "--", "caller"]),
         "0 exited with 0\n1: 31\n2: 32\n3: 33"
     );
+    only_p_is_left(&host);
+    host.end();
+}
+
+#[test]
+fn clones_of_a_checkpoint_that_a_guest_took_have_what_was_then_and_numbers_of_their_own() {
+    let host = Host::with_p([]);
+    let script = "echo then >/m/word; set -- $(vmfork checkpoint); \
+        [ $1 = 0 ] || { [ $(cat /m/word) = then ] && vmfork exit $((10 + $1)); vmfork exit 1; }; \
+        echo now >/m/word; for round in 1 2; do \
+        t=$(vmfork ticket 2); vmfork create-clones $2 $t; vmfork join $t; done; \
+        cat /m/word; vmfork id; vmfork drop $2; vmfork create-clones $2 $(vmfork ticket 1)";
+    let outcome = host
+        .start(["exec", "p", "--", "sh", "-c", script], "")
+        .wait()
+        .exited(1);
+    assert_eq!(outcome.text(), "1 11\n2 12\n1 11\n2 12\nnow\n0");
+    assert!(
+        outcome.stderr.contains("no checkpoint"),
+        "{}",
+        outcome.stderr
+    );
+    only_p_is_left(&host);
+
+    let dist = host.dist().to_owned();
+    host.put_program("p", "caller", Some(&dist));
+    let told = host.ok(["exec", "p", "--", "caller", "checkpoint"]);
+    assert_eq!(told, "60: 31 32");
+    only_p_is_left(&host);
+    host.end();
+}
+
+#[test]
+fn a_guests_checkpoint_is_its_familys_outlives_a_daemon_and_goes_with_the_family() {
+    let host = Host::new();
+    let bounds = [("FORKYARD_GUEST_CHECKPOINTS", "1")];
+    host.start_with(["run", "tiny", "--name", "p"], bounds)
+        .wait()
+        .exited(0);
+    host.ok(["run", "tiny", "--name", "q"]);
+    let script = "mkdir /m; mount -t tmpfs m /m; echo then >/m/word; set -- $(vmfork checkpoint); \
+        [ $1 = 0 ] || vmfork exit $1; echo now >/m/word; echo $2";
+    let kept = host.sh("p", script);
+    let states: Vec<_> = host.vms().iter().map(|vm| vm.state).collect();
+    assert!(states.contains(&VmState::Checkpoint), "{states:?}");
+    let refused = host.fails(["exec", "p", "--", "vmfork", "checkpoint"]);
+    assert!(refused.contains("keep 1 checkpoints"), "{refused}");
+    // To another family it does not exist; what was kept from outside, to no guest.
+    host.fails(["exec", "q", "--", "vmfork", "drop", &kept]);
+    let own: VmView = host.json(["checkpoint", "q", "--name", "then"]);
+    let refused = host.fails(["exec", "q", "--", "vmfork", "drop", own.id.as_str()]);
+    assert!(refused.contains("no checkpoint"), "{refused}");
+    host.ok(["rm", "q", "then"]);
+
+    host.kill_9("forkyardd");
+    // A clone may use it, but not take it from the VM that took it.
+    let clone = host.fork("p", 1).remove(0).name.to_string();
+    let script = format!(
+        "t=$(vmfork ticket 1); vmfork create-clones {kept} $t; vmfork join $t; cat /m/word"
+    );
+    assert_eq!(host.sh(&clone, &script), "1 1\nnow");
+    let refused = host.fails(["exec", &clone, "--", "vmfork", "drop", &kept]);
+    assert!(refused.contains("p's to drop"), "{refused}");
+    host.ok(["rm", "p"]);
+    assert_eq!(host.vms().len(), 2);
+    host.ok(["rm", &clone]);
+    assert_eq!(host.vms().len(), 0);
+    host.end();
+}
+
+#[test]
+fn a_clone_that_lies_about_who_it_is_speaks_for_itself_alone() {
+    let host = Host::with_p([]);
+    // It takes its sibling's number and another epoch, and its parent's ticket.
+    let script = "t=$(vmfork ticket 2); n=$(vmfork clone $t); \
+        [ $n != 1 ] || { sed -i -e s/^FORKYARD_ID=.*/FORKYARD_ID=2/ \
+        -e s/^FORKYARD_EPOCH=./FORKYARD_EPOCH=f/ /opt/forkyard/identity; \
+        [ $(vmfork id) = 2 ] || vmfork exit 1; \
+        vmfork kill $t || vmfork join $t || vmfork exit 9; vmfork exit 2; }; \
+        [ $n = 0 ] || vmfork exit 6; vmfork join $t";
+    assert_eq!(host.sh("p", script), "1 9\n2 6");
     only_p_is_left(&host);
     host.end();
 }

@@ -24,16 +24,47 @@ fn a_fork_bomb_is_refused_and_its_neighbours_do_not_notice() {
     assert!(deep.contains("2 deep"), "{deep}");
     let wide = says("vmfork run -n 200 -- true");
     assert!(wide.contains("3 of 200"), "{wide}");
+    let ticket = host.ok(["exec", "p", "--", "vmfork", "ticket", "1"]);
     let often = says("while vmfork run -n 1 -- true; do :; done");
     assert!(often.contains("6 times within a minute"), "{often}");
 
     // What was granted to one is nothing to the other, who may do as before.
-    let ticket = host.ok(["exec", "p", "--", "vmfork", "ticket", "1"]);
     host.fails(["exec", "q", "--", "vmfork", "kill", &ticket]);
     host.fails(["exec", "q", "--", "vmfork", "join", &ticket]);
     host.ok(["exec", "q", "--", "vmfork", "run", "-n", "2", "--", "true"]);
     // Nor is he bound who forks p from outside.
     host.fork("p", 4);
+    host.end();
+}
+
+#[test]
+fn tickets_that_are_killed_leave_no_qemu_behind_and_are_not_given_without_end() {
+    let host = Host::new();
+    let bounds = [
+        ("FORKYARD_GUEST_CLONES", "5"),
+        ("FORKYARD_GUEST_FORKS", "6"),
+    ];
+    host.start_with(["run", "tiny", "--name", "p", "--warm", "1"], bounds)
+        .wait()
+        .exited(0);
+    host.wait_warm("p", 1);
+    host.fork("p", 2);
+    host.wait_warm("p", 1);
+    let qemus = || host.processes("qemu-system-x86_64").len();
+    let before = qemus();
+    // Each in turn takes what there is, and gives it back.
+    for vm in ["p", "p-1", "p-2"] {
+        let ticket = host.ok(["exec", vm, "--", "vmfork", "ticket", "9"]);
+        eventually("shells for it", || qemus() > before);
+        host.ok(["exec", vm, "--", "vmfork", "kill", &ticket]);
+        assert_eq!(qemus(), before, "shells of {vm}");
+    }
+    host.wait_warm("p", 1);
+    let script = "while t=$(vmfork ticket 1); do vmfork kill $t; done";
+    let words = ["exec", "p", "--", "sh", "-c", script];
+    let often = host.start(words, "").wait().stderr;
+    assert!(often.contains("tickets 6 times within a minute"), "{often}");
+    assert_eq!(qemus(), before);
     host.end();
 }
 

@@ -63,9 +63,58 @@ fn clones_have_their_parents_way_out_and_are_known_to_their_siblings_at_once() {
     );
     let one = clone.address.ip;
     host.sh("p-2", &format!("ping -c 1 -W 10 {one}"));
+    // A client that asks, rather than the agent that is told.
+    let script = "#!/bin/sh\n[ $1 = bound ] && echo $ip $router $dns >/m/bound\n";
+    host.sh("p-2", "mkdir -p /m && mount -t tmpfs m /m");
+    host.put("p-2", "/bin/bound", script);
+    let ask = "device=$(ls /sys/class/net | grep -v lo); busybox udhcpc -f -n -q -t 10 -i $device -s /bin/bound 2>&1";
+    let told = host.sh("p-2", ask);
+    let lease = format!("{} {} {RESOLVER}", host.vm("p-2").address.ip, "10.128.0.1");
+    assert_eq!(host.sh("p-2", "cat /m/bound"), lease, "{told}");
     host.ok(["rm", "--all"]);
     host.nothing_left();
     assert!(!forwards(&host), "it was off before");
+}
+
+#[test]
+fn clones_of_a_vm_that_is_flooded_while_it_holds_still_hear_and_are_heard() {
+    let host = Host::with_p([]);
+    let flooder = host.fork("p", 1).remove(0).name;
+    let (flooder, p) = (flooder.as_str(), host.vm("p").address.ip);
+    let leave =
+        |vm: &str, script: &str| host.sh(vm, &format!("({script}) >/dev/null 2>&1 </dev/null &"));
+    // Its end of what it says would be the flood's.
+    leave("p", "sleep 600 | nc -l -p 9 >/dev/null");
+    leave(
+        flooder,
+        &format!("while [ ! -e /m/enough ]; do nc {p} 9 </dev/zero; done"),
+    );
+    let arrived = || {
+        let count = host.sh("p", "cat /sys/class/net/e*/statistics/rx_packets");
+        count.parse::<u64>().expect("a number")
+    };
+    let begun = arrived();
+    eventually("a flood", || arrived() > begun + 1000);
+    let clones = host.fork("p", 3);
+    let still = arrived();
+    eventually("the flood to go on", || arrived() > still);
+    host.sh(flooder, "touch /m/enough; killall nc || true");
+    let pings = |from: &str, to: &VmView| {
+        let ping = format!("ping -c 1 -W 2 {}", to.address.ip);
+        // Behind what is left of the flood.
+        eventually(&format!("{from} to hear {}", to.name), || {
+            let words = ["exec", from, "--", "sh", "-c", &ping];
+            host.start(words, "").wait().code == Some(0)
+        });
+    };
+    let others = [host.vm("p"), host.vm(flooder)];
+    for clone in &clones {
+        for other in &others {
+            pings(clone.name.as_str(), other);
+            pings(other.name.as_str(), clone);
+        }
+    }
+    host.end();
 }
 
 #[test]

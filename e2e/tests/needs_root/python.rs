@@ -138,3 +138,124 @@ except ForkyardError as error:
     host.python(&program);
     host.end();
 }
+
+#[test]
+fn python_copies_folders_in_and_out_whole_or_not_at_all_and_believes_no_guest() {
+    let host = Host::with_p([]);
+    host.python(
+        r##"
+import asyncio, io, os, pathlib, shutil, tarfile, tempfile
+from forkyard_host import AsyncForkyard, CommandFailed, Forkyard
+from forkyard_host._copy import _unpack
+
+here = pathlib.Path(tempfile.mkdtemp())
+large = bytes(range(256)) * (40 << 10) + b"x"
+deep = here / "in" / "deep"
+deep.mkdir(parents=True)
+(deep / "large").write_bytes(large)
+(deep / "empty").write_bytes(b"")
+(here / "in" / "run").write_text("#!/bin/sh\necho ran\n")
+(here / "in" / "run").chmod(0o755)
+(here / "in" / "link").symlink_to("deep/large")
+
+def fails(kind, call):
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError("it did not fail")
+
+fy = Forkyard()
+p = fy.vm("p")
+p.files.put(here / "in", "/m/there")
+assert p.exec("sh", "-c", "/m/there/run; readlink /m/there/link; stat -c %u:%g /m/there/run").text == "ran\ndeep/large\n0:0"
+p.files.get("/m/there", str(here / "out"))
+assert (here / "out" / "link").is_symlink() and (here / "out" / "link").read_bytes() == large
+assert (here / "out" / "deep" / "empty").read_bytes() == b""
+assert (here / "out" / "run").stat().st_mode & 0o777 == 0o755
+# Into a folder that exists, and a file over a file.
+p.files.put(here / "in" / "run", "/m")
+p.files.put(here / "in" / "run", "/m/there/run")
+p.files.get("/m/run", here / "out")
+assert "nowhere" in str(fails(CommandFailed, lambda: p.files.put(here / "in", "/nowhere/x")))
+assert "nowhere" in str(fails(CommandFailed, lambda: p.files.get("/nowhere/x", here / "x")))
+fails(OSError, lambda: p.files.put(here / "nothing", "/m"))
+fails(OSError, lambda: p.files.get("/m/run", here / "no" / "such"))
+fails(ValueError, lambda: p.files.get("/", here))
+assert sorted(os.listdir(here)) == ["in", "out"]
+assert p.exec("ls", "-A", "/m").text == "run\nthere"
+
+async def copies():
+    vm = await AsyncForkyard().vm("p")
+    await asyncio.gather(*(vm.files.put(here / "in", f"/m/{n}") for n in range(3)))
+    await asyncio.gather(*(vm.files.get(f"/m/{n}/deep", here / f"out{n}") for n in range(3)))
+    assert all((here / f"out{n}" / "large").read_bytes() == large for n in range(3))
+
+asyncio.run(copies())
+
+# What a hostile guest may send: links to elsewhere, files through them, files above.
+away, into = here / "away", here / "into"
+away.mkdir()
+into.mkdir()
+sent = io.BytesIO()
+with tarfile.open(fileobj=sent, mode="w") as stream:
+    def send(name, kind=tarfile.REGTYPE, link=""):
+        entry = tarfile.TarInfo(name)
+        entry.type, entry.linkname, entry.size = kind, link, 3 if kind == tarfile.REGTYPE else 0
+        stream.addfile(entry, io.BytesIO(b"bad"))
+    send("evil", tarfile.DIRTYPE)
+    send("evil/good")
+    send("evil/link", tarfile.SYMTYPE, str(away))
+    send("evil/link/planted")
+    send("evil/../../planted")
+    send("../planted")
+    send("evil/hard", tarfile.LNKTYPE, "../../etc/passwd")
+    send("evil/pipe", tarfile.FIFOTYPE)
+    send("evil/device", tarfile.CHRTYPE)
+sent.seek(0)
+_unpack(sent, str(into))
+assert os.listdir(away) == [] and os.listdir(into) == ["evil"] and not (here / "planted").exists()
+assert sorted(os.listdir(into / "evil")) == ["good", "link"]
+p.remove()
+shutil.rmtree(here)
+"##,
+    );
+    // With the last VM its daemon goes by itself.
+    host.nothing_left();
+}
+
+#[test]
+fn a_python_program_is_told_of_each_clone_that_was_not_made() {
+    let host = Host::with_p(["--warm", "3"]);
+    host.wait_warm("p", 3);
+    let parent = host.vm("p").pid;
+    let shells = host.processes("qemu-system-x86_64");
+    let shell = shells.iter().find(|qemu| Some(qemu.pid) != parent);
+    shell.expect("warm").kill();
+    host.python(
+        r#"
+from forkyard_host import Forkyard, ForkyardError, PartialFork
+
+with Forkyard().vm("p") as p:
+    made = p.fork(3)
+    assert (len(made.vms), len(made.errors)) == (2, 1), made
+    why = made.errors[0]
+    assert isinstance(why, ForkyardError) and why.kind and str(why), why
+    for use in (list, len, lambda made: made[0]):
+        try:
+            use(made)
+            raise AssertionError("not told")
+        except PartialFork as error:
+            assert error.forked is made
+            assert "1 of 3" in str(error) and str(why) in str(error), error
+    for vm in made.vms:
+        with vm:
+            assert vm.exec("hostname", check=True).text == vm.name
+    whole = p.fork(2)
+    assert not whole.errors and len(whole) == 2
+    for vm in whole:
+        vm.remove()
+"#,
+    );
+    host.nothing_left();
+}

@@ -88,6 +88,7 @@ fn the_daemon_tells_what_it_does() {
     ];
     host.start_with(run, log).wait().exited(0);
     host.fork("p", 2);
+    host.ok(["checkpoint", "p"]);
     host.fails(["fork", "nobody"]);
 
     let metrics = host.get("/metrics");
@@ -122,24 +123,42 @@ fn the_daemon_tells_what_it_does() {
     }
 
     let log = fs::read_to_string(host.folder().join("run/daemon.log")).expect("a log");
-    let mut ended = BTreeSet::new();
+    let (mut ended, mut within) = (BTreeSet::new(), BTreeSet::new());
     for line in log.lines() {
         let event: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
         let of_a_fork = |span: &Value| span["name"] == "fork" && span["fork"].is_string();
         let spans = event["spans"].as_array().cloned().unwrap_or_default();
         let inside = spans.iter().chain([&event["span"]]).any(of_a_fork);
-        if inside && event["fields"]["message"] == "close" {
-            ended.insert(
-                event["span"]["name"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned(),
-            );
+        if event["fields"]["message"] == "close" {
+            let name = event["span"]["name"].as_str().unwrap_or_default();
+            if inside {
+                ended.insert(name.to_owned());
+            }
+            for around in spans.iter().chain([&event["span"]]) {
+                let around = around["name"].as_str().unwrap_or_default();
+                within.insert((around.to_owned(), name.to_owned()));
+            }
         }
+    }
+    for (around, name) in [
+        ("boot", "boot"),
+        ("boot", "start"),
+        ("boot", "guest"),
+        ("boot", "identity"),
+        ("checkpoint", "checkpoint"),
+        ("checkpoint", "pause"),
+        ("checkpoint", "keep"),
+    ] {
+        let wanted = (around.to_owned(), name.to_owned());
+        assert!(
+            within.contains(&wanted),
+            "no {name} in {around}: {within:?}"
+        );
     }
     for phase in [
         "fork",
         "shells",
+        "ahead",
         "quiesce",
         "pause",
         "disk",

@@ -4,7 +4,7 @@
 //! Some of the steps are tried each time; `FORKYARD_E2E_STEPS=1` tries all.
 
 use forkyard_e2e::{Host, eventually, steps};
-use forkyard_types::{Diagnosis, VmState, VmView};
+use forkyard_types::{Diagnosis, VmInspect, VmState, VmView};
 use std::collections::BTreeSet;
 
 const QEMU: &str = "qemu-system-x86_64";
@@ -53,11 +53,17 @@ fn is_sound(host: &Host) {
     distinct("name", |vm| vm.name.to_string());
     let well: Diagnosis = host.json(["doctor"]);
     assert!(well.leftovers.is_empty(), "{well:?}");
-    // One that was removed may take a moment.
+    // One that was removed may take a moment, and so may one that is kept warm.
     eventually("the processes that are recorded and no others", || {
+        let warm = vms.iter().map(|vm| {
+            let inspected: VmInspect = host.json(["inspect", vm.name.as_str()]);
+            usize::from(inspected.warm)
+        });
+        let warm: usize = warm.sum();
         let qemus = host.processes(QEMU).into_iter().map(|qemu| qemu.pid);
-        let recorded = vms.iter().filter_map(|vm| vm.pid);
-        qemus.collect::<BTreeSet<_>>() == recorded.collect()
+        let qemus: BTreeSet<_> = qemus.collect();
+        let recorded: BTreeSet<_> = vms.iter().filter_map(|vm| vm.pid).collect();
+        recorded.is_subset(&qemus) && qemus.len() == recorded.len() + warm
     });
 }
 
@@ -93,6 +99,38 @@ fn a_daemon_killed_at_any_step_of_a_fork_costs_neither_parent_nor_order() {
 }
 
 #[test]
+fn a_daemon_killed_at_any_step_of_a_fork_that_is_warm_live_or_of_a_paused_vm_costs_no_more() {
+    let host = Host::with_steps();
+    host.ok(["run", "tiny", "--name", "p", "--warm", "2"]);
+    let pid = host.vm("p").pid;
+    let undo = |host: &Host| {
+        remove_all_but_p(host);
+        let p = host.vm("p");
+        assert_eq!((p.pid, p.state), (pid, VmState::Running));
+        host.wait_warm("p", 2);
+    };
+    undo(&host);
+    sweep(&host, ["fork", "p", "-n", "2"], 4, undo);
+    sweep(&host, ["fork", "p", "--live"], 3, undo);
+    let go_on = |host: &Host| {
+        // Whichever it was, it is not in between.
+        host.ok(["resume", "p"]);
+        undo(host);
+        assert_eq!(host.sh("p", "hostname"), "p");
+    };
+    sweep(&host, ["pause", "p"], 2, go_on);
+    host.ok(["pause", "p"]);
+    sweep(&host, ["resume", "p"], 2, |host| {
+        if host.vm("p").state == VmState::Running {
+            assert_eq!(host.sh("p", "hostname"), "p");
+        }
+        host.ok(["pause", "p"]);
+    });
+    go_on(&host);
+    host.end();
+}
+
+#[test]
 fn a_daemon_killed_at_any_step_of_a_checkpoint_keeps_it_whole_or_not_at_all() {
     let host = with_p();
     sweep(&host, ["checkpoint", "p", "--name", "c"], 5, |host| {
@@ -101,6 +139,20 @@ fn a_daemon_killed_at_any_step_of_a_checkpoint_keeps_it_whole_or_not_at_all() {
         }
         remove_all_but_p(host);
     });
+    let keep = || {
+        if !host.vms().iter().any(|vm| vm.name.as_str() == "c") {
+            host.ok(["checkpoint", "p", "--name", "c"]);
+        }
+    };
+    let remove_clones = |host: &Host| {
+        let kept = host.vm("c").id;
+        for clone in host.vms().iter().filter(|vm| vm.parent == Some(kept)) {
+            host.ok(["rm", clone.name.as_str()]);
+        }
+    };
+    keep();
+    sweep(&host, ["fork", "c", "-n", "2"], 3, remove_clones);
+    sweep(&host, ["rm", "c"], 3, |_| keep());
     host.end();
 }
 

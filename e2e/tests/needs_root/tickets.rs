@@ -1,7 +1,8 @@
 //! What tickets grant, and that asking again asks for nothing new.
 
 use forkyard_e2e::{Host, eventually};
-use forkyard_types::{CloneResult, ErrorKind, ForkResponse};
+use forkyard_types::{CloneResult, ErrorKind, ForkResponse, VmInspect};
+use std::time::Duration;
 
 fn sorted(text: &str) -> Vec<String> {
     let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
@@ -99,6 +100,64 @@ fn programs_get_their_answers_though_the_agent_dies_during_the_call() {
         host.sh("p", "cat /m/code 2>/dev/null || true") == "9"
     });
     assert_ne!(host.sh("p", "agent-worker"), before);
+    assert_eq!(host.vms().len(), 1);
+    host.end();
+}
+
+#[test]
+fn a_ticket_is_granted_once_though_the_agent_dies_before_the_answer() {
+    let host = Host::with_p(["--max-clones", "2"]);
+    host.put_agent_worker("p");
+    // While the daemon is still, the agent dies with the call that it has passed
+    // on, and the program makes it again of the next agent.
+    host.sh(
+        "p",
+        "(sleep 3; vmfork ticket 1 >/m/ticket) </dev/null >/m/said 2>&1 & \
+         (sleep 5; kill -9 $(agent-worker); touch /m/killed) </dev/null >/dev/null 2>&1 &",
+    );
+    let daemon = host.processes("forkyardd").remove(0);
+    daemon.stop();
+    std::thread::sleep(Duration::from_secs(9));
+    daemon.go_on();
+    eventually("the ticket", || {
+        host.sh("p", "[ ! -e /m/killed ] || cat /m/ticket").len() == 11
+    });
+    // It took one of two places.
+    let words = ["exec", "p", "--", "vmfork", "run", "-n", "5", "--", "true"];
+    let outcome = host.start(words, "").wait().exited(0);
+    assert!(outcome.stderr.contains("1 of 5"), "{}", outcome.stderr);
+    host.sh("p", "vmfork kill $(cat /m/ticket)");
+    host.fork("p", 2);
+    host.end();
+}
+
+#[test]
+fn a_vm_is_forked_once_though_the_agent_dies_during_the_clone() {
+    let host = Host::with_p([]);
+    host.put_agent_worker("p");
+    host.sh("p", "mkdir -p /etc/forkyard/clone.d");
+    host.put("p", "/etc/forkyard/clone.d/10-slow", "#!/bin/sh\nsleep 8\n");
+    let ticket = host.ok(["exec", "p", "--", "vmfork", "ticket", "1"]);
+    let script = format!(
+        "(n=$(vmfork clone {ticket}); echo $n >/m/said; [ $n = 0 ] || vmfork exit 7) \
+         </dev/null >/m/complaint 2>&1 &"
+    );
+    let slices = || host.json::<VmInspect>(["inspect", "p"]).disk.len();
+    let (before, worker) = (slices(), host.sh("p", "agent-worker"));
+    host.sh("p", &script);
+    // The guest stands still by then: it hears the next as it goes on, while its
+    // clone is still busy with the hook.
+    eventually("the instant", || slices() > before);
+    let kill = format!("kill -9 {worker}");
+    host.start(["exec", "p", "--", "sh", "-c", &kill], "")
+        .wait();
+    eventually("the answer", || {
+        host.sh("p", "cat /m/said 2>/dev/null || true") == "0"
+    });
+    assert_ne!(host.sh("p", "agent-worker"), worker);
+    let join = host.ok(["exec", "p", "--", "vmfork", "join", &ticket]);
+    assert_eq!(join, "1 7");
+    assert_eq!(host.json::<VmInspect>(["inspect", "p"]).forks.len(), 1);
     assert_eq!(host.vms().len(), 1);
     host.end();
 }

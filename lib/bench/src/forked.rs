@@ -22,6 +22,8 @@ use tokio::time::{sleep, timeout};
 /// How long warm shells, and the end of VMs, may be waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
+/// How long a clone with nothing to do is given until its memory is looked at.
+pub const SETTLE: Duration = Duration::from_secs(2);
 
 /// What the names of one run's VMs begin with: nobody else's do.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +34,6 @@ pub struct Label(VmId);
 pub struct Parent {
     /// Its name.
     pub name: String,
-    /// What its forks count as.
-    pub contender: Contender,
     /// Memory, in MiB.
     pub memory_mib: u64,
     /// vCPUs.
@@ -48,7 +48,6 @@ pub struct Parent {
 #[derive(Debug)]
 pub struct Forkyard {
     client: Client,
-    contender: Contender,
     name: String,
     warm: u16,
 }
@@ -96,7 +95,6 @@ impl Forkyard {
         client.post::<VmView>("/v1/vms", &request).await?;
         let this = Self {
             client: client.clone(),
-            contender: parent.contender,
             name: parent.name,
             warm: parent.warm,
         };
@@ -105,11 +103,15 @@ impl Forkyard {
         Ok(this)
     }
 
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// A clone, as a VM to fork.
     pub fn of_clone(&self, clone: &VmView) -> Self {
         Self {
             client: self.client.clone(),
-            contender: self.contender,
             name: clone.name.to_string(),
             warm: 0,
         }
@@ -121,20 +123,23 @@ impl Forkyard {
     }
 
     /// One fork, and its clones' end.
-    pub async fn sample(&self, clones: u16) -> Result<Sample, BenchError> {
+    pub async fn sample(&self, contender: Contender, clones: u16) -> Result<Sample, BenchError> {
         self.until_warm().await?;
-        let forked = self.fork(clones, ForkMode::Fast).await?;
+        let forked = self.fork(clones, mode(contender)).await?;
         let first_command = self.first_command(&forked).await?;
         let pids = || forked.clones.iter().filter_map(|clone| clone.pid);
         let (cpu, private) = (cpu_ms(pids()), private_mib(pids()));
+        sleep(SETTLE).await;
+        let settled = private_mib(pids());
         self.end(&forked.clones).await?;
         Ok(Sample {
-            contender: self.contender,
+            contender,
             clones,
             running_ms: Some(ms(forked.running)),
             first_command_ms: ms(first_command),
             cpu_ms: cpu / f64::from(clones),
             private_mib: private,
+            settled_mib: settled,
             pause_ms: Some(ms(Duration::from_micros(forked.report.pause_us))),
             copied_mib: forked.report.pages_captured.bytes().map(crate::report::mib),
             report: Some(forked.report),
@@ -142,13 +147,13 @@ impl Forkyard {
     }
 
     /// One fork while a program in the parent speaks.
-    pub async fn silence(&self) -> Result<SilenceSample, BenchError> {
+    pub async fn silence(&self, contender: Contender) -> Result<SilenceSample, BenchError> {
         self.until_warm().await?;
         let words = self.words().await?;
-        let (forked, silence) = during(words, self.fork(1, ForkMode::Fast)).await?;
+        let (forked, silence) = during(words, self.fork(1, mode(contender))).await?;
         self.end(&forked.clones).await?;
         let pause = Duration::from_micros(forked.report.pause_us);
-        Ok(SilenceSample::new(self.contender, silence, pause))
+        Ok(SilenceSample::new(contender, silence, pause))
     }
 
     /// From a fork's request until `hostname` has ended in all of its clones.
@@ -211,7 +216,8 @@ impl Forkyard {
         Ok(())
     }
 
-    async fn inspect(&self) -> Result<VmInspect, BenchError> {
+    /// Everything its host knows of it.
+    pub async fn inspect(&self) -> Result<VmInspect, BenchError> {
         let path = format!("/v1/vms/{}/inspect", self.name);
         Ok(self.client.call(Method::GET, &path).await?)
     }
@@ -232,7 +238,8 @@ impl Forkyard {
         }))
     }
 
-    async fn exec(&self, vm: &str, argv: &[&str]) -> Result<(), BenchError> {
+    /// Runs a command in a VM; an error unless it exits with 0.
+    pub async fn exec(&self, vm: &str, argv: &[&str]) -> Result<(), BenchError> {
         let path = format!("/v1/vms/{vm}/exec");
         let answer = self.client.stream(&path, &command(argv)).await?;
         let said = answer
@@ -255,11 +262,21 @@ impl Forkyard {
     }
 }
 
+fn mode(contender: Contender) -> ForkMode {
+    match contender {
+        Contender::Live => ForkMode::Live,
+        Contender::Warm
+        | Contender::Cold
+        | Contender::Migrate
+        | Contender::Savevm
+        | Contender::Boot => ForkMode::Fast,
+    }
+}
+
 /// A VM that stands still as long as measuring lasts.
 pub async fn anchor(client: &Client, label: Label) -> Result<(), BenchError> {
     let still = Parent {
         name: format!("{label}-anchor"),
-        contender: Contender::Cold,
         memory_mib: 128,
         vcpus: 1,
         fill_mib: 0,

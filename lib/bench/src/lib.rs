@@ -24,11 +24,16 @@
 //! | [`race`](Experiment::Race) | all contenders, by the number of clones |
 //! | [`pauses`](Experiment::Pauses) | the parent's pause by what it has in memory, at rest and writing |
 //! | [`rows`](Experiment::Rows) | forks of one parent in a row, and of clones of clones |
+//! | [`pages`](Experiment::Pages) | pages copied and read, by what is done to spare them |
+//! | [`crowd`](Experiment::Crowd) | as many clones as the machine holds, all at once |
 
+mod crowd;
 mod error;
 mod forked;
+mod goals;
 mod machine;
 mod monitor;
+mod pages;
 mod pauses;
 mod plain;
 mod plot;
@@ -38,8 +43,10 @@ mod report;
 mod rows;
 mod silence;
 
+pub use crowd::CrowdSample;
 pub use error::BenchError;
 pub use machine::Facts;
+pub use pages::{PageSample, Spared, pages};
 pub use pauses::{PauseSample, Way};
 pub use plot::plots;
 pub use race::{Contender, Sample, SilenceSample};
@@ -62,6 +69,11 @@ pub enum Experiment {
     Pauses,
     /// Whether a fork costs what the one before it did.
     Rows,
+    /// What is copied and read, by what is done to spare it. Each way takes a
+    /// daemon of its own: see [`pages()`].
+    Pages,
+    /// How many clones a machine holds.
+    Crowd,
 }
 
 /// What to measure.
@@ -79,6 +91,8 @@ pub struct Options {
     pub vcpus: u8,
     /// Random bytes put into the guest's memory beside what it has, in MiB.
     pub fill_mib: u64,
+    /// Clones of the crowd.
+    pub crowd: Vec<u16>,
     /// What parents have in memory whose pauses are measured, in MiB.
     pub sizes_mib: Vec<u64>,
 }
@@ -107,6 +121,10 @@ pub struct Results {
     pub pauses: Vec<PauseSample>,
     /// Every fork in a row, likewise.
     pub rows: Vec<RowSample>,
+    /// Pages copied and read, likewise.
+    pub pages: Vec<PageSample>,
+    /// Every crowd, likewise.
+    pub crowds: Vec<CrowdSample>,
 }
 
 /// What an experiment is done with.
@@ -134,6 +152,8 @@ pub async fn run(
         silences: Vec::new(),
         pauses: Vec::new(),
         rows: Vec::new(),
+        pages: Vec::new(),
+        crowds: Vec::new(),
     };
     let bench = Bench {
         client,
@@ -160,6 +180,9 @@ async fn measure(bench: &Bench<'_>, results: &mut Results) -> Result<(), BenchEr
             Experiment::Race => race::run(bench, results).await?,
             Experiment::Pauses => results.pauses = pauses::run(bench).await?,
             Experiment::Rows => results.rows = rows::run(bench).await?,
+            Experiment::Crowd => results.crowds = crowd::run(bench).await?,
+            // By daemons of their own.
+            Experiment::Pages => {}
         }
     }
     Ok(())

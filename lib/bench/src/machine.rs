@@ -66,6 +66,16 @@ pub fn private_mib(processes: impl IntoIterator<Item = u32>) -> f64 {
     each.into_iter().map(f64::from).sum::<f64>() / 1024.0 / count
 }
 
+/// Memory, in MiB, that the host could give to programs.
+pub fn available_mib() -> f64 {
+    let memory = read("/proc/meminfo");
+    let kib = memory.lines().find_map(|line| {
+        let size = line.strip_prefix("MemAvailable:")?;
+        size.trim().strip_suffix(" kB")?.parse::<u32>().ok()
+    });
+    kib.map_or(0.0, f64::from) / 1024.0
+}
+
 /// From the text of /proc/PID/smaps_rollup.
 fn private_kib(smaps: &str) -> u32 {
     let private = smaps.lines().filter_map(|line| {

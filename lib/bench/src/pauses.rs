@@ -1,11 +1,12 @@
 //! The parent's pause, by what it has in memory.
 //!
 //! The first fork of a VM finds nothing noted and has everything to copy; those
-//! after it, what was written since. A parent is forked twice; another one's
-//! first fork is live. Both again while a program in it writes without end.
+//! after it, what was written since. A parent is forked twice, and again while a
+//! program in it writes without end; another one's first fork is while it writes.
+//! The same with live forks; QEMU's own means beside them, each first in turn.
 
 use crate::{
-    Bench, BenchError, Contender,
+    Bench, BenchError,
     forked::{Forkyard, Parent, ms},
     plain::Plain,
     report::mib,
@@ -37,6 +38,8 @@ pub enum Way {
     Live,
     /// QEMU's migration to a file.
     Migrate,
+    /// QEMU's snapshot in the disk's file.
+    Savevm,
 }
 
 /// One pause.
@@ -56,12 +59,13 @@ pub struct PauseSample {
 
 impl Way {
     /// Every one of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::First,
         Self::Again,
         Self::FirstLive,
         Self::Live,
         Self::Migrate,
+        Self::Savevm,
     ];
 }
 
@@ -73,6 +77,7 @@ impl fmt::Display for Way {
             Self::FirstLive => "first fork, live",
             Self::Live => "live fork again",
             Self::Migrate => "migrate",
+            Self::Savevm => "savevm",
         })
     }
 }
@@ -100,50 +105,99 @@ pub async fn run(bench: &Bench<'_>) -> Result<Vec<PauseSample>, BenchError> {
 }
 
 async fn of_size(bench: &Bench<'_>, round: u32, size: u64) -> Result<Vec<PauseSample>, BenchError> {
+    let turns = [Turn::Fast, Turn::Live, Turn::Plain];
+    let first = usize::try_from(round).unwrap_or_default() % turns.len();
     let mut samples = Vec::new();
-    for (name, first, again) in [
-        ("fast", Way::First, Way::Again),
-        ("live", Way::FirstLive, Way::Live),
-    ] {
-        let parent = Forkyard::boot(
-            bench.client,
-            Parent {
-                name: format!("{}-{name}-{size}-{round}", bench.label),
-                contender: Contender::Cold,
-                memory_mib: size + ROOM,
-                vcpus: bench.options.vcpus,
-                fill_mib: size,
-                warm: 0,
-            },
-        )
-        .await?;
-        samples.push(forked(&parent, size, false, first).await?);
-        samples.push(forked(&parent, size, false, again).await?);
-        let mut written = Box::pin(parent.listen(WRITE).await?);
-        // Nothing is heard of it once it is dropped, which ends it.
-        written.next().await;
-        sleep(LEAD).await;
-        samples.push(forked(&parent, size, true, again).await?);
-        drop(written);
-        parent.remove().await?;
+    for turn in turns.into_iter().cycle().skip(first).take(turns.len()) {
+        samples.extend(match turn {
+            Turn::Fast => ours(bench, (round, size), "fast", Way::First, Way::Again).await?,
+            Turn::Live => ours(bench, (round, size), "live", Way::FirstLive, Way::Live).await?,
+            Turn::Plain => plain(bench, size).await?,
+        });
     }
-    let (vcpus, memory) = (bench.options.vcpus, size + ROOM);
-    let mut plain = Plain::boot(bench.places, vcpus, memory, size).await?;
-    let still = plain.pause().await?;
-    let mut written = plain.script(WRITE).await?;
+    Ok(samples)
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy)]
+enum Turn {
+    Fast,
+    Live,
+    Plain,
+}
+
+async fn ours(
+    bench: &Bench<'_>,
+    (round, size): (u32, u64),
+    name: &str,
+    first: Way,
+    again: Way,
+) -> Result<Vec<PauseSample>, BenchError> {
+    let parent = async |kind| {
+        let parent = Parent {
+            name: format!("{}-{name}{kind}-{size}-{round}", bench.label),
+            memory_mib: size + ROOM,
+            vcpus: bench.options.vcpus,
+            fill_mib: size,
+            warm: 0,
+        };
+        Forkyard::boot(bench.client, parent).await
+    };
+    let mut samples = Vec::new();
+    let still = parent("").await?;
+    samples.push(forked(&still, size, false, first).await?);
+    samples.push(forked(&still, size, false, again).await?);
+    samples.push(while_it_writes(&still, size, again).await?);
+    still.remove().await?;
+    let writing = parent("-writing").await?;
+    samples.push(while_it_writes(&writing, size, first).await?);
+    writing.remove().await?;
+    Ok(samples)
+}
+
+async fn while_it_writes(
+    parent: &Forkyard,
+    size: u64,
+    way: Way,
+) -> Result<PauseSample, BenchError> {
+    let mut written = Box::pin(parent.listen(WRITE).await?);
+    // Nothing is heard of it once it is dropped, which ends it.
     written.next().await;
     sleep(LEAD).await;
-    let writing = plain.pause().await?;
-    drop(written);
-    samples.extend(
-        [(false, still), (true, writing)].map(|(writing, pause)| PauseSample {
-            size_mib: size,
-            writing,
-            way: Way::Migrate,
-            pause_ms: ms(pause),
-            copied_mib: None,
-        }),
-    );
+    forked(parent, size, true, way).await
+}
+
+async fn plain(bench: &Bench<'_>, size: u64) -> Result<Vec<PauseSample>, BenchError> {
+    let (vcpus, memory) = (bench.options.vcpus, size + ROOM);
+    let mut plain = Plain::boot(bench.places, vcpus, memory, size).await?;
+    let mut samples = Vec::new();
+    for writing in [false, true] {
+        let written = match writing {
+            true => {
+                let mut written = plain.script(WRITE).await?;
+                written.next().await;
+                sleep(LEAD).await;
+                Some(written)
+            }
+            false => None,
+        };
+        for way in [Way::Migrate, Way::Savevm] {
+            let pause = match way {
+                Way::Savevm => plain.snapshot_pause().await?,
+                Way::Migrate | Way::First | Way::Again | Way::FirstLive | Way::Live => {
+                    plain.pause().await?
+                }
+            };
+            samples.push(PauseSample {
+                size_mib: size,
+                writing,
+                way,
+                pause_ms: ms(pause),
+                copied_mib: None,
+            });
+        }
+        drop(written);
+    }
     Ok(samples)
 }
 
@@ -154,7 +208,7 @@ async fn forked(
     way: Way,
 ) -> Result<PauseSample, BenchError> {
     let mode = match way {
-        Way::First | Way::Again | Way::Migrate => ForkMode::Fast,
+        Way::First | Way::Again | Way::Migrate | Way::Savevm => ForkMode::Fast,
         Way::FirstLive | Way::Live => ForkMode::Live,
     };
     let forked = parent.fork(1, mode).await?;

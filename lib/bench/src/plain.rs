@@ -5,7 +5,7 @@
 
 use crate::{
     BenchError, Contender, Places, Sample, SilenceSample,
-    forked::{fill, ms},
+    forked::{SETTLE, fill, ms},
     machine::{cpu_ms, private_mib},
     monitor::Monitor,
     qemu::{Parts, Qemu, Start},
@@ -22,7 +22,7 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
-use tokio::{process::Command, task::spawn_blocking};
+use tokio::{process::Command, task::spawn_blocking, time::sleep};
 
 /// The name of a snapshot in a disk's file.
 const TAG: &str = "saved";
@@ -100,16 +100,7 @@ impl Plain {
     /// a copy of that file.
     pub async fn loadvms(&mut self, clones: u16) -> Result<Sample, BenchError> {
         let begun = Instant::now();
-        let mut monitor = self.parent.monitor().await?;
-        let next = self.nursery.path("qcow2");
-        let stopped = Instant::now();
-        monitor.ask("stop", json!({})).await?;
-        human(&mut monitor, format!("savevm {TAG}")).await?;
-        // The parent must not write to what is being copied.
-        freeze(&mut monitor, &next).await?;
-        monitor.ask("cont", json!({})).await?;
-        let pause = stopped.elapsed();
-        let saved = &self.parent.moved_on(next);
+        let (saved, pause) = &self.snapshot().await?;
         let nursery = &self.nursery;
         let loads = (0..clones).map(|_| async {
             let slice = nursery.path("qcow2");
@@ -124,9 +115,28 @@ impl Plain {
         });
         let born = try_join_all(loads).await?;
         Ok(Sample {
-            pause_ms: Some(ms(pause)),
+            pause_ms: Some(ms(*pause)),
             ..sample(Contender::Savevm, clones, born).await?
         })
+    }
+
+    /// Saves the parent in its disk's file, whose place this gives; it goes on, on
+    /// another.
+    async fn snapshot(&mut self) -> Result<(PathBuf, Duration), BenchError> {
+        let mut monitor = self.parent.monitor().await?;
+        let next = self.nursery.path("qcow2");
+        let stopped = Instant::now();
+        monitor.ask("stop", json!({})).await?;
+        human(&mut monitor, format!("savevm {TAG}")).await?;
+        // The parent must not write to what is being copied.
+        freeze(&mut monitor, &next).await?;
+        monitor.ask("cont", json!({})).await?;
+        Ok((self.parent.moved_on(next), stopped.elapsed()))
+    }
+
+    /// How long one snapshot has the parent stand still.
+    pub async fn snapshot_pause(&mut self) -> Result<Duration, BenchError> {
+        Ok(self.snapshot().await?.1)
     }
 
     /// How long one save has the parent stand still.
@@ -333,6 +343,8 @@ async fn sample(contender: Contender, clones: u16, born: Vec<Born>) -> Result<Sa
     let running = born.iter().filter_map(|clone| clone.running).max();
     let pids = || born.iter().filter_map(|clone| clone.qemu.pid());
     let (cpu, private) = (cpu_ms(pids()), private_mib(pids()));
+    sleep(SETTLE).await;
+    let settled = private_mib(pids());
     for Born { qemu, .. } in born {
         let slice = qemu.slice().to_owned();
         qemu.end().await?;
@@ -345,6 +357,7 @@ async fn sample(contender: Contender, clones: u16, born: Vec<Born>) -> Result<Sa
         first_command_ms: first_command.map(ms).unwrap_or_default(),
         cpu_ms: cpu / f64::from(clones),
         private_mib: private,
+        settled_mib: settled,
         pause_ms: None,
         copied_mib: None,
         report: None,

@@ -22,6 +22,8 @@ pub enum Contender {
     Warm,
     /// A fork that starts its shells.
     Cold,
+    /// A live fork into shells kept warm.
+    Live,
     /// QEMU's migration to a file, and restores from it.
     Migrate,
     /// QEMU's snapshots in the disk's file.
@@ -46,6 +48,8 @@ pub struct Sample {
     pub cpu_ms: f64,
     /// Memory of a clone's QEMU that it shares with nobody, in MiB: the mean.
     pub private_mib: f64,
+    /// The same once it has had time to settle.
+    pub settled_mib: f64,
     /// The parent's vCPUs stood still for so long, in ms.
     pub pause_ms: Option<f64>,
     /// Memory saved, and with it what little there is of devices, in MiB.
@@ -69,9 +73,10 @@ pub struct SilenceSample {
 
 impl Contender {
     /// Every one of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Warm,
         Self::Cold,
+        Self::Live,
         Self::Migrate,
         Self::Savevm,
         Self::Boot,
@@ -83,6 +88,7 @@ impl fmt::Display for Contender {
         f.write_str(match self {
             Self::Warm => "fork, warm",
             Self::Cold => "fork, cold",
+            Self::Live => "fork, live",
             Self::Migrate => "migrate",
             Self::Savevm => "savevm",
             Self::Boot => "boot",
@@ -126,16 +132,15 @@ pub async fn run(bench: &Bench<'_>, results: &mut Results) -> Result<(), BenchEr
     let options = bench.options;
     let most = options.clones.iter().copied().max().unwrap_or(1);
     (bench.tell)("booting the parents");
-    let parent = |contender, warm| Parent {
+    let parent = |warm| Parent {
         name: format!("{}-w{warm}", bench.label),
-        contender,
         memory_mib: options.memory_mib,
         vcpus: options.vcpus,
         fill_mib: options.fill_mib,
         warm,
     };
-    let warm = Forkyard::boot(bench.client, parent(Contender::Warm, most)).await?;
-    let cold = Forkyard::boot(bench.client, parent(Contender::Cold, 0)).await?;
+    let warm = Forkyard::boot(bench.client, parent(most)).await?;
+    let cold = Forkyard::boot(bench.client, parent(0)).await?;
     let mut plain = Plain::boot(
         bench.places,
         options.vcpus,
@@ -152,8 +157,9 @@ pub async fn run(bench: &Bench<'_>, results: &mut Results) -> Result<(), BenchEr
         for clones in options.clones.iter().copied() {
             for contender in turns(round) {
                 let sample = match contender {
-                    Contender::Warm => warm.sample(clones).await?,
-                    Contender::Cold => cold.sample(clones).await?,
+                    Contender::Warm => warm.sample(contender, clones).await?,
+                    Contender::Cold => cold.sample(contender, clones).await?,
+                    Contender::Live => warm.sample(contender, clones).await?,
                     Contender::Migrate | Contender::Savevm | Contender::Boot
                         if clones > BASELINE_MOST =>
                     {
@@ -169,7 +175,7 @@ pub async fn run(bench: &Bench<'_>, results: &mut Results) -> Result<(), BenchEr
         }
         for contender in turns(round) {
             let silence = match contender {
-                Contender::Warm => warm.silence().await?,
+                Contender::Warm | Contender::Live => warm.silence(contender).await?,
                 Contender::Migrate => plain.silence().await?,
                 Contender::Cold | Contender::Savevm | Contender::Boot => continue,
             };

@@ -1,6 +1,9 @@
 //! Samples, and what they come to.
 
-use crate::{Contender, Experiment, Results, Sample, SilenceSample, pauses::Way, rows::RowSample};
+use crate::{
+    Contender, CrowdSample, Experiment, PageSample, Results, Sample, SilenceSample, Spared,
+    goals::goals, pauses::Way, rows::RowSample,
+};
 use forkyard_types::ByteCount;
 use std::fmt::Write;
 
@@ -13,15 +16,83 @@ pub fn table(results: &Results) -> String {
             Experiment::Race => race(results, &mut text),
             Experiment::Pauses => pauses(results, &mut text),
             Experiment::Rows => rows(results, &mut text),
+            Experiment::Pages => pages(results, &mut text),
+            Experiment::Crowd => crowds(results, &mut text),
         }
+    }
+    let goals = goals(results);
+    if !goals.is_empty() {
+        text.push_str("\n| goal | wanted | measured | met |\n|---|---|---|---|\n");
+    }
+    for goal in goals {
+        let met = if goal.met { "yes" } else { "no" };
+        row(
+            &mut text,
+            &[
+                goal.what.into(),
+                goal.wanted.into(),
+                goal.measured,
+                met.into(),
+            ],
+        );
     }
     text
 }
 
+fn pages(results: &Results, text: &mut String) {
+    text.push_str(
+        "\nPages of 4 KiB, of a parent that has freed most of what it had, and of its 8 clones, which write over that:\n\n\
+         | spared by | copied | read by the clones | of them data | requests | jobs done, ms |\n|---|---|---|---|---|---|\n",
+    );
+    for spared in Spared::ALL {
+        let of = |what: fn(&PageSample) -> f64| {
+            let same = results.pages.iter().filter(|s| s.spared == spared);
+            shown_whole(Spread::of(same.map(what).collect()))
+        };
+        let cells = [
+            spared.to_string(),
+            of(|s| s.copied.into()),
+            of(|s| s.read.into()),
+            of(|s| s.data.into()),
+            of(|s| s.requests.into()),
+            of(|s| s.done_ms),
+        ];
+        row(text, &cells);
+    }
+}
+
+fn crowds(results: &Results, text: &mut String) {
+    text.push_str(
+        "\nOne fork into many clones of 1 vCPU and 128 MiB, none of them warm:\n\n\
+         | clones | running, ms | first command, ms | pause, ms | settled, MiB each | taken of the host, MiB |\n|---|---|---|---|---|---|\n",
+    );
+    for clones in results.options.crowd.iter().copied() {
+        let of = |what: fn(&CrowdSample) -> f64| {
+            let same = results.crowds.iter().filter(|s| s.clones == clones);
+            shown(Spread::of(same.map(what).collect()))
+        };
+        let cells = [
+            clones.to_string(),
+            of(|s| s.running_ms),
+            of(|s| s.first_command_ms),
+            of(|s| s.pause_ms),
+            of(|s| s.settled_mib),
+            of(|s| s.taken_mib),
+        ];
+        row(text, &cells);
+    }
+}
+
+fn shown_whole(spread: Option<Spread>) -> String {
+    spread.map_or("-".to_owned(), |s| {
+        format!("{:.0} ({:.0} to {:.0})", s.median, s.least, s.most)
+    })
+}
+
 fn race(results: &Results, text: &mut String) {
     text.push_str(
-        "| clones | contender | running, ms | times faster | first command, ms | times faster | CPU a clone, ms | private a clone, MiB | pause, ms | copied, MiB |\n\
-         |---|---|---|---|---|---|---|---|---|---|\n",
+        "| clones | contender | running, ms | times faster | first command, ms | times faster | CPU a clone, ms | private a clone, MiB | settled, MiB | pause, ms | copied, MiB |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for clones in results.options.clones.iter().copied() {
         let of = |contender: Contender, what: fn(&Sample) -> Option<f64>| {
@@ -41,6 +112,7 @@ fn race(results: &Results, text: &mut String) {
                 times(command(Contender::Migrate), command(contender)),
                 shown(of(contender, |s| Some(s.cpu_ms))),
                 shown(of(contender, |s| Some(s.private_mib))),
+                shown(of(contender, |s| Some(s.settled_mib))),
                 shown(of(contender, |s| s.pause_ms)),
                 shown(of(contender, |s| s.copied_mib)),
             ];
@@ -51,7 +123,7 @@ fn race(results: &Results, text: &mut String) {
         "\nThe parent as its user hears it, by a program that speaks every millisecond or so, around a fork into one clone:\n\n\
          | contender | silence, ms | usual, ms | pause, ms |\n|---|---|---|---|\n",
     );
-    for contender in [Contender::Warm, Contender::Migrate] {
+    for contender in [Contender::Warm, Contender::Live, Contender::Migrate] {
         let of = |what: fn(&SilenceSample) -> f64| {
             let same = results.silences.iter().filter(|s| s.contender == contender);
             shown(Spread::of(same.map(what).collect()))
@@ -229,6 +301,7 @@ mod tests {
             first_command_ms: 100.0,
             cpu_ms: 8.0,
             private_mib: 9.0,
+            settled_mib: 10.0,
             pause_ms: None,
             copied_mib: None,
             report: None,
@@ -241,6 +314,7 @@ mod tests {
                 vcpus: 2,
                 fill_mib: 0,
                 sizes_mib: Vec::new(),
+                crowd: Vec::new(),
                 experiments: vec![Experiment::Race],
             },
             machine: Facts::default(),
@@ -253,12 +327,14 @@ mod tests {
             silences: Vec::new(),
             pauses: Vec::new(),
             rows: Vec::new(),
+            pages: Vec::new(),
+            crowds: Vec::new(),
         };
         let table = table(&results);
         for line in [
-            "| 1 | fork, warm | 10.0 (10.0 to 10.0) | 3.00 | 100.0 (100.0 to 100.0) | 1.00 | 8.0 (8.0 to 8.0) | 9.0 (9.0 to 9.0) | - | - |",
-            "| 4 | fork, warm | 20.0 (20.0 to 20.0) | 5.00 | 100.0 (100.0 to 100.0) | 1.00 | 8.0 (8.0 to 8.0) | 9.0 (9.0 to 9.0) | - | - |",
-            "| 4 | boot | - | - | - | - | - | - | - | - |",
+            "| 1 | fork, warm | 10.0 (10.0 to 10.0) | 3.00 | 100.0 (100.0 to 100.0) | 1.00 | 8.0 (8.0 to 8.0) | 9.0 (9.0 to 9.0) | 10.0 (10.0 to 10.0) | - | - |",
+            "| 4 | fork, warm | 20.0 (20.0 to 20.0) | 5.00 | 100.0 (100.0 to 100.0) | 1.00 | 8.0 (8.0 to 8.0) | 9.0 (9.0 to 9.0) | 10.0 (10.0 to 10.0) | - | - |",
+            "| 4 | boot | - | - | - | - | - | - | - | - | - |",
         ] {
             assert!(table.contains(line), "{line} is not in\n{table}");
         }

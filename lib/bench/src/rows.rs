@@ -2,7 +2,7 @@
 //! the one before it did.
 
 use crate::{
-    Bench, BenchError, Contender,
+    Bench, BenchError,
     forked::{Forked, Forkyard, Parent, ms},
 };
 use forkyard_types::{ForkMode, PageCount};
@@ -65,7 +65,6 @@ pub async fn run(bench: &Bench<'_>) -> Result<Vec<RowSample>, BenchError> {
         let options = bench.options;
         let parent = Parent {
             name: format!("{}-row-{round}", bench.label),
-            contender: Contender::Cold,
             memory_mib: options.memory_mib,
             vcpus: options.vcpus,
             fill_mib: options.fill_mib,

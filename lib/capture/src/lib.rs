@@ -23,8 +23,9 @@ pub use forkyard_sys_host::userfault::Userfault;
 use copier::Copier;
 use forkyard_image::{LayerBuilder, Lineage, Slot};
 use forkyard_sys_host::memory::{anonymous_file, seal};
-use forkyard_sys_host::pagemap::{Entry, PageMap};
+use forkyard_sys_host::pagemap::PageMap;
 use forkyard_types::{ByteCount, PageCount, PageNo};
+use listing::Listing;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::num::NonZeroUsize;
@@ -160,25 +161,18 @@ impl Captured {
     }
 }
 
-/// Counts the pages of `region` that are the process's own, without stopping or
-/// copying anything.
-pub fn private_pages(pid: u32, region: Region) -> Result<PageCount, CaptureError> {
+/// Counts the pages of `region` that [`capture`] would look at now, without
+/// stopping or copying anything.
+pub fn count(pid: u32, region: Region, pages: Pages) -> Result<PageCount, CaptureError> {
     region.check()?;
-    let map = open_map(pid)?;
-    let mut entries = vec![Entry::default(); copier::UNIT];
-    let mut private = 0;
+    let mut listing = Listing::to_look(pid, region, pages)?;
+    let mut counted = PageCount(0);
     for first in (0..region.pages.0).step_by(copier::UNIT) {
         let left = usize::try_from(region.pages.0 - first).unwrap_or(usize::MAX);
-        let entries = &mut entries[..left.min(copier::UNIT)];
-        let start = region.start.page(PageNo(first));
-        let start = start.ok_or(CaptureError::Region {
-            start: region.start.0,
-        })?;
-        map.read(start, entries)
-            .map_err(|source| map_failed(pid, source))?;
-        private += entries.iter().filter(|entry| entry.is_private()).count() as u64;
+        let listed = listing.next(PageNo(first), left.min(copier::UNIT))?;
+        counted.0 += listed.len() as u64;
     }
-    Ok(PageCount(private))
+    Ok(counted)
 }
 
 fn open_map(pid: u32) -> Result<PageMap, CaptureError> {

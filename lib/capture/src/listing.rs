@@ -4,6 +4,7 @@ use crate::{CaptureError, Pages, Region, map_failed};
 use forkyard_sys_host::pagemap::{Entry, PageMap};
 use forkyard_sys_host::userfault::{Run, Scanner, Wanted};
 use forkyard_types::{PAGE_SIZE, PageNo};
+use std::io;
 
 /// Runs listed by one call. More only cost memory: a unit has few holes.
 const RUNS: usize = 128;
@@ -24,20 +25,39 @@ enum How {
     Scan { scanner: Scanner, runs: Vec<Run> },
 }
 
+impl How {
+    fn map(pid: u32) -> io::Result<Self> {
+        let entries = Vec::new();
+        PageMap::open(pid).map(|map| Self::Map { map, entries })
+    }
+
+    fn scan(scanner: Scanner) -> Self {
+        let runs = vec![Run::default(); RUNS];
+        Self::Scan { scanner, runs }
+    }
+}
+
 impl Listing {
+    /// Pages that are to be copied: what is listed here counts as copied.
     pub fn new(pid: u32, region: Region, pages: Pages) -> Result<Self, CaptureError> {
-        let scan = |wanted| {
-            let runs = vec![Run::default(); RUNS];
-            Scanner::open(pid, wanted).map(|scanner| How::Scan { scanner, runs })
-        };
         let how = match pages {
-            Pages::Private => PageMap::open(pid).map(|map| How::Map {
-                map,
-                entries: Vec::new(),
-            }),
-            Pages::PrivateAndNote => scan(Wanted::Private),
-            Pages::Written => scan(Wanted::Written),
+            Pages::Private => How::map(pid),
+            Pages::PrivateAndNote => Scanner::open(pid, Wanted::Private).map(How::scan),
+            Pages::Written => Scanner::open(pid, Wanted::Written).map(How::scan),
         };
+        Self::with(pid, region, how)
+    }
+
+    /// The same pages, for one who only wants to know.
+    pub fn to_look(pid: u32, region: Region, pages: Pages) -> Result<Self, CaptureError> {
+        let how = match pages {
+            Pages::Private | Pages::PrivateAndNote => How::map(pid),
+            Pages::Written => Scanner::open_to_look(pid, Wanted::Written).map(How::scan),
+        };
+        Self::with(pid, region, how)
+    }
+
+    fn with(pid: u32, region: Region, how: io::Result<How>) -> Result<Self, CaptureError> {
         let how = how.map_err(|source| map_failed(pid, source))?;
         Ok(Self { pid, region, how })
     }

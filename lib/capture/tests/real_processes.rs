@@ -2,7 +2,7 @@
 
 mod puppet;
 
-use forkyard_capture::{CaptureError, Captured, HostAddr, Pages, Region, capture, private_pages};
+use forkyard_capture::{CaptureError, Captured, HostAddr, Pages, Region, capture, count};
 use forkyard_image::{Image, Layer, Lineage};
 use forkyard_sys_host::memory::anonymous_file;
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo};
@@ -121,7 +121,7 @@ fn clone_is_captured_as_what_it_changed() {
     puppet.tell(Order::Fill(9, 55)).expect("does");
     puppet.tell(Order::Discard(9)).expect("does");
     assert_eq!(
-        private_pages(puppet.pid(), puppet.region()).expect("counts"),
+        count(puppet.pid(), puppet.region(), Pages::Private).expect("counts"),
         PageCount(3)
     );
 
@@ -260,7 +260,7 @@ fn dead_process_is_reported_as_gone() {
         "{result:?}"
     );
     assert!(matches!(
-        private_pages(pid, region),
+        count(pid, region, Pages::Private),
         Err(CaptureError::Gone { .. })
     ));
 }

@@ -3,11 +3,13 @@
 //! Every call is cancel-safe for the client; what it asked for may be done all
 //! the same.
 
+mod disk;
 mod error;
 mod exec;
 mod logs;
 mod place;
 
+pub use disk::{Disk, UploadError};
 pub use error::ClientError;
 pub use exec::Events;
 pub use forkyard_tls::Trust;
@@ -19,10 +21,15 @@ use bytes::Bytes;
 use forkyard_tls::{ClientConfig, ServerName};
 use forkyard_types::{ApiError, ErrorKind};
 use http_body_util::{BodyExt, Full};
-use hyper::{Method, Request, Response, StatusCode, body::Incoming};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Body, Incoming},
+    http::request::Builder,
+};
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
+    error::Error,
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -150,6 +157,13 @@ impl Client {
             .method(method)
             .uri(path)
             .header("content-type", "application/json");
+        self.ask(request, Full::new(body)).await
+    }
+
+    async fn ask<B>(&self, request: Builder, body: B) -> Result<Response<Incoming>, ClientError>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static,
+    {
         match &self.way {
             Way::Socket(path) => {
                 let socket = UnixStream::connect(path).await;
@@ -157,7 +171,7 @@ impl Client {
                     socket: path.clone(),
                     source,
                 })?;
-                let request = request.header("host", "forkyard").body(Full::new(body))?;
+                let request = request.header("host", "forkyard").body(body)?;
                 send(socket, request).await
             }
             Way::Network {
@@ -170,7 +184,7 @@ impl Client {
                 let request = request
                     .header("host", format!("{host}:{port}"))
                     .header("authorization", format!("Bearer {}", token.0))
-                    .body(Full::new(body))?;
+                    .body(body)?;
                 send(stream, request).await
             }
         }
@@ -204,10 +218,13 @@ impl Client {
     }
 }
 
-async fn send(
+async fn send<B>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Full<Bytes>>,
-) -> Result<Response<Incoming>, ClientError> {
+    request: Request<B>,
+) -> Result<Response<Incoming>, ClientError>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static,
+{
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     // Ends with the connection; an error shows in the request itself.

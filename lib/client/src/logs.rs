@@ -1,4 +1,4 @@
-//! What a guest says on its console, as it comes.
+//! A guest's serial console: what it says, as it comes, and what is typed.
 
 use crate::{Client, ClientError};
 use bytes::Bytes;
@@ -15,6 +15,19 @@ impl Client {
         let path = format!("/v1/vms/{vm}/logs?follow={follow}");
         let answer = self.open(Method::GET, &path, Bytes::new()).await?;
         Ok(Logs(answer.into_body()))
+    }
+
+    /// What a VM's guest says from now on.
+    pub async fn listen(&self, vm: &str) -> Result<Logs, ClientError> {
+        let path = format!("/v1/vms/{vm}/logs?follow=true&history=false");
+        let answer = self.open(Method::GET, &path, Bytes::new()).await?;
+        Ok(Logs(answer.into_body()))
+    }
+
+    /// Types on a VM's console; waits while its guest does not read.
+    pub async fn type_in(&self, vm: &str, typed: Bytes) -> Result<(), ClientError> {
+        let path = format!("/v1/vms/{vm}/console");
+        self.open(Method::POST, &path, typed).await.map(drop)
     }
 }
 

@@ -91,34 +91,23 @@ impl Chains {
         self.collect(Some(path.to_owned()))
     }
 
-    /// The frozen slices of a VM that no other has in its chain, the upper ones
-    /// first: all but the last of these can be folded into that.
-    pub fn foldable(&self, vm: VmId) -> Vec<PathBuf> {
-        let frozen = self.chain_of(vm).into_iter().skip(1);
-        frozen
-            .take_while(|slice| self.users(slice) == 1)
-            .map(Path::to_owned)
-            .collect()
-    }
-
-    /// Tells that all frozen slices of a VM above this one were folded into it,
-    /// and forgets them.
-    pub fn fold(&mut self, vm: VmId, into: &Path) {
-        let folded: Vec<_> = self
-            .chain_of(vm)
-            .into_iter()
-            .skip(1)
-            .take_while(|slice| *slice != into)
-            .map(Path::to_owned)
-            .collect();
-        let over = self.tops.get(&vm).and_then(|top| self.slices.get_mut(top));
-        if let Some(over) = over {
-            over.under = Some(into.to_owned());
+    /// Tells that a VM's active slice lies right over this lower one from now
+    /// on: what was between them was copied into either. Gives the slices that
+    /// nobody needs any more, top first, and forgets them. Nothing happens if
+    /// it is no lower one of that VM's.
+    pub fn shorten(&mut self, vm: VmId, onto: &Path) -> Vec<PathBuf> {
+        let lower = self.chain_of(vm).into_iter().skip(1);
+        if !lower.into_iter().any(|slice| slice == onto) {
+            return Vec::new();
         }
-        // The one above the base went with the base's need of it; the top
-        // takes its place.
-        for slice in folded {
-            self.slices.remove(&slice);
+        // In this order: the two may be the same.
+        if let Some(onto) = self.slices.get_mut(onto) {
+            onto.needs += 1;
+        }
+        let top = self.tops.get(&vm).and_then(|top| self.slices.get_mut(top));
+        match top.and_then(|top| top.under.replace(onto.to_owned())) {
+            Some(former) => self.let_go(former),
+            None => Vec::new(),
         }
     }
 

@@ -91,9 +91,45 @@ impl QemuImg {
         self.run(command, path).await
     }
 
+    /// Copies the disk that a chain of slices shows, the upper ones first, to
+    /// `to`, an empty file that need not have a name; on its own, over nothing.
+    /// Nobody may write to any of them. What the slices say of each other is not
+    /// believed: whoever wrote them may be a QEMU that a guest has taken over.
+    ///
     /// Cancel-safe: the program is killed.
-    async fn run(&self, mut command: Command, path: &Path) -> Result<(), DiskError> {
-        let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    pub async fn flatten(
+        &self,
+        chain: &[Backing],
+        to: &File,
+        format: Format,
+    ) -> Result<(), DiskError> {
+        let path = chain.first().map(|slice| slice.path.clone());
+        let path = path.unwrap_or_default();
+        for slice in chain {
+            slice.refuse_data_elsewhere()?;
+        }
+        let target = to.try_clone().map_err(DiskError::io("open", &path))?;
+        let mut command = Command::new(&self.program);
+        command
+            .args(["convert", "-q", "-O", &format.to_string()])
+            .arg(opened(chain).unwrap_or_default())
+            // Its standard input is the target.
+            .arg("/proc/self/fd/0");
+        self.run_with(command, target.into(), &path).await
+    }
+
+    async fn run(&self, command: Command, path: &Path) -> Result<(), DiskError> {
+        self.run_with(command, Stdio::null(), path).await
+    }
+
+    /// Cancel-safe: the program is killed.
+    async fn run_with(
+        &self,
+        mut command: Command,
+        stdin: Stdio,
+        path: &Path,
+    ) -> Result<(), DiskError> {
+        let output = command.stdin(stdin).kill_on_drop(true).output();
         let ended = tokio::time::timeout(self.patience, output).await;
         let output = ended
             .map_err(|_| DiskError::Timeout {
@@ -115,7 +151,41 @@ impl QemuImg {
     }
 }
 
+/// A chain as QEMU opens it, each slice over the next whatever is written in it.
+fn opened(chain: &[Backing]) -> Option<String> {
+    let node = chain.iter().rev().fold(None, |below, slice| {
+        let path = slice.path.to_str().unwrap_or_default();
+        let mut node = serde_json::json!({
+            "driver": slice.format.to_string(),
+            "file": {"driver": "file", "filename": path},
+        });
+        if slice.format == Format::Qcow2 {
+            node["backing"] = below.unwrap_or(serde_json::Value::Null);
+        }
+        Some(node)
+    });
+    node.map(|node| format!("json:{node}"))
+}
+
 impl Backing {
+    /// A slice may also say that its data is in another file.
+    fn refuse_data_elsewhere(&self) -> Result<(), DiskError> {
+        if self.format == Format::Raw {
+            return Ok(());
+        }
+        let mut header = [0; 80];
+        File::open(&self.path)
+            .and_then(|file| file.read_exact_at(&mut header, 0))
+            .map_err(DiskError::io("read", &self.path))?;
+        // Bit 2 of `incompatible_features`; a slice is of version 3.
+        match header[79] & 4 {
+            0 => Ok(()),
+            _ => Err(DiskError::NotQcow2 {
+                path: self.path.clone(),
+            }),
+        }
+    }
+
     /// Size of the disk in it. Blocks for one small read.
     fn size(&self) -> Result<ByteCount, DiskError> {
         let file = File::open(&self.path).map_err(DiskError::io("open", &self.path))?;
@@ -233,6 +303,44 @@ mod tests {
             .arg(&copy)
             .output();
         assert!(check.expect("installed").status.success());
+    }
+
+    #[tokio::test]
+    async fn a_chain_is_flattened_as_it_is_said_to_be_not_as_it_says() {
+        let (dir, base, slice) = base_and_slice().await;
+        let secret = dir.path().join("secret");
+        fs::write(&secret, vec![7; 7 << 20]).expect("written");
+        let write = process::Command::new("qemu-io")
+            .args(["-c", "write -P 9 1M 64k"])
+            .arg(&slice)
+            .output();
+        assert!(write.expect("installed").status.success());
+        // As one might write it who is to see that file.
+        let rebase = process::Command::new("qemu-img")
+            .args(["rebase", "-u", "-F", "raw", "-b"])
+            .args([&secret, &slice])
+            .output();
+        assert!(rebase.expect("installed").status.success());
+        let chain = [(slice, Format::Qcow2), (base, Format::Raw)];
+        let chain = chain.map(|(path, format)| Backing { path, format });
+        for format in [Format::Raw, Format::Qcow2] {
+            let to = dir.path().join("to");
+            let file = File::create(&to).expect("created");
+            let flat = QemuImg::default().flatten(&chain, &file, format).await;
+            flat.expect("copied");
+            let raw = dir.path().join("raw");
+            let read = process::Command::new("qemu-img")
+                .args(["convert", "-O", "raw", "-f", &format.to_string()])
+                .args([&to, &raw])
+                .output();
+            assert!(read.expect("installed").status.success());
+            let bytes = fs::read(&raw).expect("read");
+            assert_eq!(bytes.len(), 7 << 20);
+            let written = 1 << 20..(1 << 20) + (64 << 10);
+            assert!(bytes[written.clone()].iter().all(|byte| *byte == 9));
+            assert!(bytes[..written.start].iter().all(|byte| *byte == 0));
+            assert!(bytes[written.end..].iter().all(|byte| *byte == 0));
+        }
     }
 
     #[tokio::test]

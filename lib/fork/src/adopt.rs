@@ -11,7 +11,7 @@ use forkyard_store::VmRecord;
 use forkyard_types::VmState;
 use forkyard_vmm::{Engine, Machine as _, RunState, VmmErrorKind};
 use futures::future::join_all;
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 /// How long the agent of a VM that ran is waited for. It may answer later: until
@@ -24,6 +24,12 @@ impl Host {
     /// Goes through the records; called once, before anyone else.
     pub(crate) async fn adopt_all(&self) -> Result<(), HostError> {
         self.retire_unused().await?;
+        if let Err(error) = self.bases.sweep().await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "what an import left stays"
+            );
+        }
         self.load_tickets()?;
         let records = self.store.vms()?;
         records
@@ -58,12 +64,16 @@ impl Host {
             self.network.remove_family(family).await?;
         }
         self.settle_tickets().await?;
+        let families: BTreeSet<_> = records.iter().map(|record| record.family).collect();
+        for family in families {
+            self.end_orphans(family).await;
+        }
         // What was made for a fork that was never done, and is in no record.
         for left in self.clear_up().await? {
             tracing::info!(kind = left.kind, name = left.name, "cleared up");
         }
         let vms = self.registry().all();
-        vms.iter().for_each(|vm| self.keep_warm(vm, 0));
+        vms.iter().for_each(|vm| self.keep_warm(vm));
         Ok(())
     }
 

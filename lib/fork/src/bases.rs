@@ -1,16 +1,23 @@
 //! What VMs boot from: guest images as page images, kernels, initramfs.
 //!
 //! A guest's root disk is a page image like any other: built once from its
-//! recipe, served by the pager, read by every VM under its own disk slice.
+//! recipe, or imported, served by the pager, read by every VM under its own
+//! disk slice. An imported image comes before a recipe of its name, should a
+//! later version bring one.
 
 use crate::{Folders, HostError, blocking::blocking};
 use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerClient, PagerError, Refusal};
-use forkyard_recipe::{Cache, GuestFiles, ImageFile, KernelChoice, Recipe};
-use forkyard_types::{ByteCount, GuestImage, ImageId};
+use forkyard_recipe::{
+    Cache, Cancel, GuestFiles, ImageFile, ImportError, Imported, KernelChoice, Recipe, Source,
+};
+use forkyard_types::{ByteCount, GuestImage, ImageId, ImageName, ImageOrigin};
 use std::{
     collections::BTreeSet,
+    ffi::OsString,
     fs::{self, File},
+    io::{self, Read},
+    os::unix::{ffi::OsStringExt, fs::FileExt},
     path::{Path, PathBuf},
 };
 
@@ -41,13 +48,21 @@ impl Bases {
     pub async fn base(&self, image: String, kernel: Option<String>) -> Result<Base, HostError> {
         let this = self.clone();
         blocking(move || {
-            let recipe = this.recipe(&image)?;
             let cache = this.cache();
+            let imported = this.imported(&image)?;
+            let recipe = match &imported {
+                Some(_) => None,
+                None => Some(this.recipe(&image)?),
+            };
             let choice =
                 kernel.map_or(KernelChoice::Debian, |path| KernelChoice::File(path.into()));
             let kernel = cache.kernel(&choice, narrate)?;
             let initramfs = cache.initramfs(&kernel, &GuestFiles::in_dir(&this.folders.guest()))?;
-            let file = cache.image(&recipe, narrate)?;
+            let file = match (imported, recipe) {
+                (Some(image), _) => image.file,
+                (None, Some(recipe)) => cache.image(&recipe, narrate)?,
+                (None, None) => return Err(HostError::NoSuchImage { name: image }),
+            };
             let disk = this.publish(&file)?;
             Ok::<_, HostError>(Base {
                 kernel: kernel.image,
@@ -58,7 +73,7 @@ impl Bases {
         .await
     }
 
-    /// Every recipe there is.
+    /// Every recipe there is, and every imported image.
     pub async fn list(&self) -> Result<Vec<GuestImage>, HostError> {
         let this = self.clone();
         blocking(move || {
@@ -70,10 +85,21 @@ impl Bases {
                 .collect();
             names.sort();
             let built = this.cache().images()?;
-            names
-                .iter()
-                .map(|path| this.view(&Recipe::load(path)?, &built))
-                .collect::<Result<_, HostError>>()
+            let imported = this.cache().imported()?;
+            let mut images = Vec::new();
+            for path in &names {
+                let recipe = Recipe::load(path)?;
+                if !imported
+                    .iter()
+                    .any(|image| image.file.name == recipe.name())
+                {
+                    images.push(this.view(&recipe, &built)?);
+                }
+            }
+            for image in &imported {
+                images.push(view_of_imported(image)?);
+            }
+            Ok::<_, HostError>(images)
         })
         .await
     }
@@ -82,13 +108,26 @@ impl Bases {
     pub async fn build(&self, name: String) -> Result<GuestImage, HostError> {
         self.base(name.clone(), None).await?;
         let this = self.clone();
-        blocking(move || this.view(&this.recipe(&name)?, &this.cache().images()?)).await
+        blocking(move || match this.imported(&name)? {
+            Some(image) => view_of_imported(&image),
+            None => this.view(&this.recipe(&name)?, &this.cache().images()?),
+        })
+        .await
     }
 
     /// Removes a built image from the cache. No VM may be using it.
     pub async fn remove(&self, name: String) -> Result<GuestImage, HostError> {
         let this = self.clone();
         blocking(move || {
+            if let Some(image) = this.imported(&name)? {
+                let gone = GuestImage {
+                    built: None,
+                    ..view_of_imported(&image)?
+                };
+                this.retire(&image.file)?;
+                this.cache().remove_imported(&image)?;
+                return Ok(gone);
+            }
             let recipe = this.recipe(&name)?;
             for file in this
                 .cache()
@@ -96,19 +135,92 @@ impl Bases {
                 .iter()
                 .filter(|file| file.name == name)
             {
-                match this.pager.retire(image_id(file)) {
-                    Ok(()) | Err(PagerError::Refused(Refusal::UnknownImage { .. })) => {}
-                    Err(error) => return Err(error.into()),
-                }
-                let layer = this.layer_path(file);
-                if layer.exists() {
-                    fs::remove_file(&layer).map_err(HostError::io("remove", &layer))?;
-                }
+                this.retire(file)?;
                 this.cache().remove(file)?;
             }
             this.view(&recipe, &[])
         })
         .await
+    }
+
+    /// Has the pager serve a root disk no longer.
+    fn retire(&self, file: &ImageFile) -> Result<(), HostError> {
+        match self.pager.retire(image_id(file)) {
+            Ok(()) | Err(PagerError::Refused(Refusal::UnknownImage { .. })) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let layer = self.layer_path(file);
+        match fs::remove_file(&layer) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(HostError::io("remove", &layer)(error))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// The imported image of this name.
+    fn imported(&self, name: &str) -> Result<Option<Imported>, HostError> {
+        let mut images = self.cache().imported()?.into_iter();
+        Ok(images.find(|image| image.file.name == name))
+    }
+
+    /// Imports an image; not under the name of a recipe. Blocks.
+    pub fn import(
+        &self,
+        name: &ImageName,
+        source: Source,
+        from: impl Read,
+        cancel: &Cancel,
+    ) -> Result<GuestImage, HostError> {
+        let imported = self.cache().import(name, source, from, cancel, narrate)?;
+        view_of_imported(&imported)
+    }
+
+    /// Refuses a name that is taken. Blocks for a moment.
+    pub fn refuse_taken(&self, name: &ImageName) -> Result<(), HostError> {
+        let recipe = self.folders.recipes().join(format!("{name}.toml"));
+        let name = name.to_string();
+        if recipe.exists() {
+            return Err(HostError::RecipeOfThatName { name });
+        }
+        match self.imported(&name)? {
+            Some(_) => Err(ImportError::Taken { name }.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The disk of an image that has been built or imported. Blocks.
+    pub fn disk(&self, name: &str) -> Result<PathBuf, HostError> {
+        if let Some(image) = self.imported(name)? {
+            return Ok(image.file.path);
+        }
+        let recipe = self.recipe(name)?;
+        let key = recipe.key()?;
+        let built = self.cache().images()?;
+        let mut built = built.into_iter();
+        match built.find(|file| file.name == name && file.key == key) {
+            Some(file) => Ok(file.path),
+            None => Err(HostError::NotBuilt {
+                name: name.to_owned(),
+            }),
+        }
+    }
+
+    /// The root disk that a VM's lowest slice lies over: the slice says which,
+    /// and is believed if that is one of those there are. Blocks.
+    pub fn below(&self, slice: &Path) -> Result<PathBuf, HostError> {
+        let says = backing_of(slice).map_err(HostError::io("read", slice))?;
+        let known = self.published()?;
+        let mut disks = known.into_iter().map(|id| self.folders.page_image(id));
+        let unknown =
+            || HostError::io("find what lies under", slice)(io::ErrorKind::NotFound.into());
+        disks.find(|disk| *disk == says).ok_or_else(unknown)
+    }
+
+    /// Removes what imports have left that an earlier daemon did not finish.
+    pub async fn sweep(&self) -> Result<(), HostError> {
+        let cache = self.cache();
+        blocking(move || cache.sweep()).await
     }
 
     fn cache(&self) -> Cache {
@@ -140,6 +252,7 @@ impl Bases {
             name: recipe.name().to_owned(),
             summary: recipe.description().to_owned(),
             built,
+            origin: ImageOrigin::Recipe,
         })
     }
 
@@ -183,7 +296,7 @@ impl Bases {
     pub async fn serve_built(&self) -> Result<(), HostError> {
         let this = self.clone();
         blocking(move || {
-            for file in this.cache().images()? {
+            for file in this.disks()? {
                 this.publish(&file)?;
             }
             Ok::<_, HostError>(())
@@ -193,7 +306,15 @@ impl Bases {
 
     /// The root disks that the pager may be serving.
     pub fn published(&self) -> Result<BTreeSet<ImageId>, HostError> {
-        Ok(self.cache().images()?.iter().map(image_id).collect())
+        Ok(self.disks()?.iter().map(image_id).collect())
+    }
+
+    /// Every disk, built or imported.
+    fn disks(&self) -> Result<Vec<ImageFile>, HostError> {
+        let mut files = self.cache().images()?;
+        let imported = self.cache().imported()?;
+        files.extend(imported.into_iter().map(|image| image.file));
+        Ok(files)
     }
 }
 
@@ -201,6 +322,30 @@ impl Bases {
 fn image_id(file: &ImageFile) -> ImageId {
     let digits = u128::from_str_radix(&file.key.to_string(), 16).unwrap_or_default();
     ImageId(uuid::Builder::from_custom_bytes(digits.to_be_bytes()).into_uuid())
+}
+
+/// The file that a slice says it lies over.
+fn backing_of(slice: &Path) -> io::Result<PathBuf> {
+    let file = File::open(slice)?;
+    let mut header = [0; 20];
+    file.read_exact_at(&mut header, 0)?;
+    let [_, _, high, low, length] = [0, 4, 8, 12, 16].map(|at| {
+        let bytes = header[at..].first_chunk::<4>();
+        bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
+    });
+    // QEMU allows no longer ones.
+    let mut name = vec![0; usize::try_from(length).unwrap_or(0).min(1023)];
+    file.read_exact_at(&mut name, u64::from(high) << 32 | u64::from(low))?;
+    Ok(OsString::from_vec(name).into())
+}
+
+fn view_of_imported(image: &Imported) -> Result<GuestImage, HostError> {
+    Ok(GuestImage {
+        name: image.file.name.clone(),
+        summary: image.summary.clone(),
+        built: Some(allocated(&image.file.path)?),
+        origin: image.origin,
+    })
 }
 
 fn narrate(event: forkyard_recipe::Event<'_>) {

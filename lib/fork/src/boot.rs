@@ -16,6 +16,7 @@ use forkyard_types::{
 use forkyard_vmm::{Accel, BootSpec, Engine, Kernel, Machine as _, Owner, Probe, console};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
+use tracing::{Instrument as _, debug_span, instrument};
 
 /// How long a guest may take until its agent answers; slow hosts are slow.
 const BOOT: Duration = Duration::from_secs(120);
@@ -25,9 +26,10 @@ const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mi
 const VCPUS: std::ops::RangeInclusive<u8> = 1..=64;
 const MEMORY_MIB: std::ops::RangeInclusive<u64> = 64..=1 << 20;
 
-/// What the network of a new family is made of.
-struct Founding {
-    subnet: Subnet,
+/// A VM that is recorded and listed, and what it is to boot from.
+pub(crate) struct Founded {
+    pub vm: Arc<Vm>,
+    base: Base,
     policy: NetworkPolicy,
     ports: Ports,
 }
@@ -36,6 +38,31 @@ impl Host {
     /// Boots a VM and waits until its agent answers. Not cancel-safe: run it
     /// on a task of its own.
     pub async fn run(&self, request: RunRequest) -> Result<VmView, HostError> {
+        let founded = self.found(request).await?;
+        let vm = founded.vm.clone();
+        self.boot(founded).await?;
+        Ok(self.view_of(&vm))
+    }
+
+    /// Begins to boot a VM and does not wait: it is listed as `starting`, and
+    /// no more if it does not come up. Not cancel-safe, as above.
+    pub async fn launch(&self, request: RunRequest) -> Result<VmView, HostError> {
+        let founded = self.found(request).await?;
+        let view = self.view_of(&founded.vm);
+        let host = self.handle();
+        tokio::spawn(async move {
+            let vm = founded.vm.clone();
+            if let Some(host) = host.upgrade()
+                && let Err(error) = host.boot(founded).await
+            {
+                tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not booted");
+            }
+        });
+        Ok(view)
+    }
+
+    /// Records a VM as asked for; refuses what cannot be.
+    async fn found(&self, request: RunRequest) -> Result<Founded, HostError> {
         if !VCPUS.contains(&request.vcpus) {
             return Err(HostError::Invalid(format!(
                 "{} vCPUs: wanted 1 to {}",
@@ -99,6 +126,7 @@ impl Host {
             chain: vec![self.folders.disks(id).join("0.qcow2")],
             machine: None,
             secrets: request.secrets,
+            request: None,
         };
         let nobody = std::collections::BTreeSet::new();
         self.store
@@ -109,29 +137,40 @@ impl Host {
             return Err(error.into());
         }
         self.registry().occupy(&record);
-        let founding = Founding {
-            subnet: network_of(family.number)?,
+        let vm = Arc::new(Vm::new(record, network_of(family.number)?, None));
+        self.registry().insert(vm.clone());
+        Ok(Founded {
+            vm,
+            base,
             policy: request.network,
             ports,
-        };
-        match self.start(record.clone(), &base, founding).await {
-            Ok(vm) => {
-                self.keep_warm(&vm, 0);
-                Ok(self.view_of(&vm))
-            }
-            Err(error) => {
-                self.erase(&record).await;
-                Err(error)
-            }
-        }
+        })
     }
 
-    async fn start(
-        &self,
-        mut record: VmRecord,
-        base: &Base,
-        founding: Founding,
-    ) -> Result<Arc<Vm>, HostError> {
+    /// Boots it, or removes it. Whoever wants its end waits for its turn.
+    #[instrument(skip_all, fields(vm = %founded.vm.name()))]
+    async fn boot(&self, founded: Founded) -> Result<(), HostError> {
+        let vm = founded.vm.clone();
+        let turn = vm.turn.lock().await;
+        let booted = self.start(founded).await;
+        if booted.is_err() {
+            drop(vm.take_body());
+            self.erase(&vm.record()).await;
+        }
+        drop(turn);
+        booted?;
+        self.keep_warm(&vm);
+        Ok(())
+    }
+
+    async fn start(&self, founded: Founded) -> Result<(), HostError> {
+        let Founded {
+            vm,
+            base,
+            policy,
+            ports,
+        } = founded;
+        let record = vm.record();
         self.make_folders(record.id)?;
         let backing = Backing {
             path: base.disk.clone(),
@@ -141,15 +180,10 @@ impl Host {
             .create_slice(&record.chain[0], &backing, None)
             .await?;
         self.own_slice(&record)?;
-        let Founding {
-            subnet: network,
-            policy,
-            ports,
-        } = founding;
         self.network
-            .create_family(record.family, network, &policy, Some(ports))
+            .create_family(record.family, vm.network, &policy, Some(ports))
             .await?;
-        let address = crate::vm::address(network, &record);
+        let address = crate::vm::address(vm.network, &record);
         self.network.admit(&[(record.id, address)]).await?;
         let kernel = Kernel {
             image: base.kernel.clone(),
@@ -160,17 +194,23 @@ impl Host {
             machine: self.machine_spec(&record, address.mac).await?,
             kernel: Some(kernel),
         };
-        let machine = self.engine.boot(spec).await?;
-        record.machine = Some(crate::to_text(machine.record())?);
-        self.store.put_vm(&record)?;
+        let machine = self
+            .engine
+            .boot(spec)
+            .instrument(debug_span!("start"))
+            .await?;
+        let process = crate::to_text(machine.record())?;
+        vm.change(&self.store, |record| record.machine = Some(process))?;
         let (sender, calls) = mpsc::channel(crate::calls::WAITING);
         let guest = Guest::connect(machine.agent_socket(), sender).await?;
         let dead = machine.exited();
-        let up = tokio::select! {
-            said = guest.hello(BOOT) => said.map(drop),
-            _ = dead => Err(LinkError::Closed),
+        let up = async {
+            tokio::select! {
+                said = guest.hello(BOOT) => said.map(drop),
+                _ = dead => Err(LinkError::Closed),
+            }
         };
-        if let Err(source) = up {
+        if let Err(source) = up.instrument(debug_span!("guest")).await {
             let said = console::kept(&self.folders.sockets(record.id)).unwrap_or_default();
             return Err(HostError::Boot {
                 console: last_words(&said),
@@ -186,15 +226,11 @@ impl Host {
                 scrub: Vec::new(),
             })
             .await?;
-        let vm = Arc::new(Vm::new(
-            record,
-            network,
-            Some(Body::new(machine, guest.clone())),
-        ));
+        vm.embody(Body::new(machine, guest.clone()));
         self.settle(&vm, &guest).await?;
         vm.change(&self.store, |record| record.state = VmState::Running)?;
-        self.take_in(vm.clone(), calls);
-        Ok(vm)
+        self.take_in(vm, calls);
+        Ok(())
     }
 
     /// Hardware virtualization only where a guest has been seen to work by it.

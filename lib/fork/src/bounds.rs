@@ -4,6 +4,7 @@
 use forkyard_types::FamilyId;
 use std::{
     collections::{BTreeMap, VecDeque},
+    fmt,
     time::{Duration, Instant},
 };
 
@@ -14,8 +15,12 @@ pub struct GuestBounds {
     pub clones: u16,
     /// Forks between a VM that may fork and the one its family began with.
     pub generations: u16,
-    /// Forks in any minute.
+    /// Forks in any minute; so many tickets may be asked for, and checkpoints
+    /// taken, as well.
     pub forks_a_minute: u16,
+    /// Checkpoints that guests have taken and not dropped; each takes disk as
+    /// the VM's memory does.
+    pub checkpoints: u16,
 }
 
 impl Default for GuestBounds {
@@ -24,7 +29,29 @@ impl Default for GuestBounds {
             clones: 256,
             generations: 32,
             forks_a_minute: 120,
+            checkpoints: 8,
         }
+    }
+}
+
+/// What guests may do only so often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rated {
+    /// Forking.
+    Fork,
+    /// Asking for tickets: clones are made ready for each.
+    Ticket,
+    /// Taking checkpoints.
+    Checkpoint,
+}
+
+impl fmt::Display for Rated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fork => "forked",
+            Self::Ticket => "asked for tickets",
+            Self::Checkpoint => "taken checkpoints",
+        })
     }
 }
 
@@ -37,9 +64,17 @@ pub enum BoundReached {
         /// As deep as may be.
         limit: u16,
     },
-    /// Its family forks too often.
-    #[error("the family has forked {limit} times within a minute, as often as guests may")]
+    /// Too many instants are kept for its family's guests.
+    #[error("the family's guests keep {limit} checkpoints, as many as they may: drop one")]
+    Checkpoints {
+        /// As many as may be.
+        limit: u16,
+    },
+    /// Its family does this too often.
+    #[error("the family has {what} {limit} times within a minute, as often as guests may")]
     Rate {
+        /// What.
+        what: Rated,
         /// As often as may be.
         limit: u16,
     },
@@ -56,34 +91,35 @@ impl GuestBounds {
     }
 }
 
-/// When families forked lately.
+/// When families forked lately, asked for tickets and took checkpoints.
 #[derive(Debug, Default)]
-pub(crate) struct Lately(BTreeMap<FamilyId, VecDeque<Instant>>);
+pub(crate) struct Lately(BTreeMap<(FamilyId, Rated), VecDeque<Instant>>);
 
 impl Lately {
-    /// Counts one more fork, unless that would be one too many.
+    /// Counts one more time, unless that would be one too many.
     pub fn count(
         &mut self,
         family: FamilyId,
+        what: Rated,
         bounds: GuestBounds,
         now: Instant,
     ) -> Result<(), BoundReached> {
         const MINUTE: Duration = Duration::from_secs(60);
-        for forks in self.0.values_mut() {
-            while forks
+        for times in self.0.values_mut() {
+            while times
                 .front()
                 .is_some_and(|at| now.duration_since(*at) >= MINUTE)
             {
-                forks.pop_front();
+                times.pop_front();
             }
         }
-        self.0.retain(|_, forks| !forks.is_empty());
-        let forks = self.0.entry(family).or_default();
+        self.0.retain(|_, times| !times.is_empty());
+        let times = self.0.entry((family, what)).or_default();
         let limit = bounds.forks_a_minute;
-        if forks.len() >= limit.into() {
-            return Err(BoundReached::Rate { limit });
+        if times.len() >= limit.into() {
+            return Err(BoundReached::Rate { what, limit });
         }
-        forks.push_back(now);
+        times.push_back(now);
         Ok(())
     }
 }
@@ -96,6 +132,7 @@ mod tests {
         clones: 9,
         generations: 2,
         forks_a_minute: 3,
+        checkpoints: 1,
     };
 
     #[test]
@@ -103,14 +140,21 @@ mod tests {
         let (mut lately, begun) = (Lately::default(), Instant::now());
         let [family, other] = [(); 2].map(|()| FamilyId::random());
         let at = |s| begun + Duration::from_secs(s);
+        let fork =
+            |lately: &mut Lately, family, s| lately.count(family, Rated::Fork, BOUNDS, at(s));
         for s in [0, 20, 40] {
-            assert_eq!(lately.count(family, BOUNDS, at(s)), Ok(()));
+            assert_eq!(fork(&mut lately, family, s), Ok(()));
         }
-        let refused = Err(BoundReached::Rate { limit: 3 });
-        assert_eq!(lately.count(family, BOUNDS, at(59)), refused);
-        assert_eq!(lately.count(other, BOUNDS, at(59)), Ok(()));
-        assert_eq!(lately.count(family, BOUNDS, at(60)), Ok(()));
-        assert_eq!(lately.count(family, BOUNDS, at(61)), refused);
+        let refused = Err(BoundReached::Rate {
+            what: Rated::Fork,
+            limit: 3,
+        });
+        assert_eq!(fork(&mut lately, family, 59), refused);
+        assert_eq!(fork(&mut lately, other, 59), Ok(()));
+        let ticket = lately.count(family, Rated::Ticket, BOUNDS, at(59));
+        assert_eq!(ticket, Ok(()), "counted by themselves");
+        assert_eq!(fork(&mut lately, family, 60), Ok(()));
+        assert_eq!(fork(&mut lately, family, 61), refused);
     }
 
     #[test]
@@ -119,7 +163,7 @@ mod tests {
         for s in 0..500 {
             let now = begun + Duration::from_secs(s);
             lately
-                .count(FamilyId::random(), BOUNDS, now)
+                .count(FamilyId::random(), Rated::Fork, BOUNDS, now)
                 .expect("its first");
         }
         assert!(lately.0.len() <= 60);

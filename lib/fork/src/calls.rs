@@ -3,19 +3,22 @@
 //! A guest has authority over its own clones alone: a ticket works only for
 //! the VM it was granted to, and a VM can end only itself.
 
+mod checkpoint;
+
 use crate::{
     Host, HostError,
-    bounds::BoundReached,
+    bounds::{BoundReached, Rated},
     clone::Asked,
     fork::Wanted,
     quota::Asker,
     requests::Outcome,
-    ticket::{Begun, Grant, Promise, lay_out},
+    ticket::{Begun, Grant, Killed, Promise, lay_out},
     vm::{Vm, lock},
 };
 use forkyard_guestlink::{Answer, Ask, CallId, CloneEnd, Request};
 use forkyard_types::{
-    ApiError, ErrorKind, ForkMode, RequestId, Ticket, TicketClone, TicketId, TicketKind, VmId,
+    ApiError, ErrorKind, ForkId, ForkMode, RequestId, Ticket, TicketClone, TicketId, TicketKind,
+    VmId,
 };
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
@@ -73,13 +76,18 @@ impl Host {
                 .request_ticket(vm, count, kind, request.id)
                 .await
                 .map(Answer::Ticket),
-            Ask::Clone { ticket } => self.clone_ticket(vm, ticket, request.id).await,
+            Ask::Clone { ticket } => self.clone_ticket(vm, None, ticket, request.id).await,
             Ask::Join { ticket } => self.join(vm.id, ticket).await,
-            Ask::Kill { ticket } => self.kill(vm.id, ticket).await,
+            Ask::Kill { ticket } => self.kill(vm, ticket).await,
             Ask::Exit { status, others } => match self.exit(vm, status, others).await {
                 Ok(()) => return Ok(None),
                 Err(error) => Err(error),
             },
+            Ask::Checkpoint => self.keep_instant(vm, request.id).await,
+            Ask::CreateClones { checkpoint, ticket } => {
+                self.create_clones(vm, checkpoint, ticket, request.id).await
+            }
+            Ask::DropCheckpoint { checkpoint } => self.drop_checkpoint(vm, checkpoint).await,
             Ask::WaitFork { .. } => Err(HostError::Invalid(
                 "the guest's agent itself knows of forks".into(),
             )),
@@ -106,8 +114,8 @@ impl Host {
         }
         let bounds = self.options.guests;
         bounds.check_depth(vm.record().generation)?;
+        self.count(vm, Rated::Ticket)?;
         let mut places = self.places(vm, wanted, Asker::Guest)?;
-        let granted = places.count();
         let mut next = 1;
         let promises: Vec<_> = self
             .take_members(vm, &mut places)?
@@ -136,27 +144,24 @@ impl Host {
         let grant = Grant { promises, places };
         self.tickets(|tickets| tickets.grant(ticket.id, vm.id, (request, kind), grant));
         // The clones are made ready while the program prepares for them.
-        self.keep_warm(vm, usize::from(granted));
+        self.keep_warm(vm);
         Ok(ticket)
     }
 
+    /// The clones that a ticket of this VM's promises, made of it or of a
+    /// checkpoint.
     async fn clone_ticket(
         &self,
         vm: &Arc<Vm>,
+        asleep: Option<&Vm>,
         id: TicketId,
         request: RequestId,
     ) -> Result<Answer, HostError> {
-        // Its parent's program asked for this clone, and asks again from here:
-        // the agent that should have told it has died.
-        if let Some(cloned) = vm.cloned.filter(|cloned| cloned.request == Some(request)) {
-            return Ok(Answer::Cloned {
-                id: cloned.id,
-                processes: cloned.processes,
-                failed: Vec::new(),
-            });
+        if let Some(answer) = came_of(vm, request) {
+            return Ok(answer);
         }
         // First, so that a ticket refused now can be used later.
-        self.count_fork(vm)?;
+        self.count(vm, Rated::Fork)?;
         let begun = self.tickets(|tickets| tickets.begin(id, vm.id, request))?;
         // The places are held until the clones count by themselves.
         let Grant { promises, places } = match begun {
@@ -181,11 +186,17 @@ impl Host {
             })
             .collect();
         let asked = Asked {
+            fork: ForkId::random(),
             request: Some(request),
             mode: ForkMode::Fast,
             scrub: vm.record().secrets,
+            home: Some(crate::vm::address(vm.network, &vm.record()).ip),
         };
-        let outcome = self.fork_vm(vm, &wanted, asked).await;
+        let outcome = match asleep {
+            None => self.fork_vm(vm, &wanted, asked).await,
+            // What was made ready for the ticket was for a clone of this VM.
+            Some(asleep) => tokio::join!(self.wake(asleep, &wanted, asked), self.trim_shells(vm)).0,
+        };
         drop(places);
         if outcome.is_err() {
             self.tickets(|tickets| {
@@ -205,10 +216,11 @@ impl Host {
         })
     }
 
-    fn count_fork(&self, vm: &Vm) -> Result<(), BoundReached> {
+    /// Counts what a VM's guest does for its family, unless it does it too often.
+    fn count(&self, vm: &Vm, what: Rated) -> Result<(), BoundReached> {
         let family = vm.record().family;
         let now = std::time::Instant::now();
-        lock(&self.lately).count(family, self.options.guests, now)
+        lock(&self.lately).count(family, what, self.options.guests, now)
     }
 
     async fn join(&self, caller: VmId, ticket: TicketId) -> Result<Answer, HostError> {
@@ -224,10 +236,15 @@ impl Host {
         }
     }
 
-    async fn kill(&self, caller: VmId, ticket: TicketId) -> Result<Answer, HostError> {
-        let clones = self.tickets(|tickets| tickets.kill(ticket, caller))?;
+    async fn kill(&self, caller: &Vm, ticket: TicketId) -> Result<Answer, HostError> {
+        let Killed { alive, unused } = self.tickets(|tickets| tickets.kill(ticket, caller.id))?;
         self.ended.notify_waiters();
-        self.end_all(clones).await;
+        if let Some(grant) = unused {
+            // Its places are taken until the shells kept for them have gone.
+            self.trim_shells(caller).await;
+            drop(grant);
+        }
+        self.end_all(alive).await;
         self.tickets(|tickets| tickets.spend(ticket));
         Ok(Answer::Killed)
     }
@@ -249,6 +266,18 @@ impl Host {
         let ends: Vec<_> = ends.collect();
         futures::future::join_all(ends.iter().map(|vm| self.end(vm, None))).await;
     }
+}
+
+/// What a request comes to that is made in a clone: if it is the one that made
+/// the clone, its parent's program asks again from here, because the agent that
+/// should have told it has died.
+fn came_of(vm: &Vm, request: RequestId) -> Option<Answer> {
+    let cloned = vm.cloned?;
+    (cloned.request == Some(request)).then(|| Answer::Cloned {
+        id: cloned.id,
+        processes: cloned.processes,
+        failed: Vec::new(),
+    })
 }
 
 fn too_many() -> ApiError {

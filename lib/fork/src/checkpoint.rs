@@ -19,7 +19,7 @@ use forkyard_network::Link;
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    CheckpointRequest, ForkId, ForkReport, ImageId, VmId, VmName, VmState, VmView,
+    CheckpointRequest, ForkId, ForkReport, ImageId, RequestId, VmId, VmName, VmState, VmView,
 };
 use std::{
     fs::{self, File},
@@ -28,7 +28,7 @@ use std::{
     sync::Arc,
     time::Instant,
 };
-use tracing::{Span, instrument};
+use tracing::{Instrument as _, Span, debug_span, instrument};
 
 /// Its memory, as a layer.
 const MEMORY: &str = "memory.pages";
@@ -38,28 +38,41 @@ const DEVICES: &str = "devices";
 impl Host {
     /// Keeps the present instant of a running VM. Once this returns, it is on
     /// disk. Not cancel-safe: run it on a task of its own.
+    #[instrument(skip_all, fields(parent = vm, fork))]
     pub async fn checkpoint(
         &self,
         vm: &str,
         request: CheckpointRequest,
     ) -> Result<VmView, HostError> {
-        let parent = self.vm(vm)?;
+        let kept = self.checkpoint_of(&self.vm(vm)?, request, None).await?;
+        Ok(kept.view())
+    }
+
+    /// The same, for whoever asked; `asked` is the request of a guest's program,
+    /// which returns in the clones.
+    pub(crate) async fn checkpoint_of(
+        &self,
+        parent: &Arc<Vm>,
+        request: CheckpointRequest,
+        asked: Option<RequestId>,
+    ) -> Result<Arc<Vm>, HostError> {
         let fork = ForkId::random();
+        Span::current().record("fork", tracing::field::display(fork));
         let mut report = ForkReport::default();
         let mut turn = parent.turn_to_fork().await;
         let body = parent.body()?;
         // Held until it is recorded. It is no clone that runs: no limit applies.
         let mut place = self.quotas.take(parent.record().family, 1, None, || 0)?;
-        let member = self.take_members(&parent, &mut place)?.remove(0);
-        let generation = self.generation(&parent, &body, turn.next.take()).await?;
+        let member = self.take_members(parent, &mut place)?.remove(0);
+        let generation = self.generation(parent, &body, turn.next.take()).await?;
         let image = generation.image;
         let (_, rest) = generation.split(0);
         let taken = self
-            .take_instant(&parent, &body, (fork, request.mode), rest, &[], &mut report)
+            .take_instant(parent, &body, (fork, request.mode), rest, &[], &mut report)
             .await;
         let of_parent = parent.record();
         drop(turn);
-        self.keep_warm(&parent, 0);
+        self.keep_warm(parent);
         let descriptor = taken?;
         let id = VmId::random();
         let record = VmRecord {
@@ -80,6 +93,7 @@ impl Host {
             // All but the slice the parent has written since.
             chain: of_parent.chain[1..].to_vec(),
             machine: None,
+            request: asked,
             ..of_parent
         };
         let network = parent.network;
@@ -87,17 +101,19 @@ impl Host {
         self.registry().occupy(&record);
         let kept = async {
             recorded?;
-            self.keep(record.clone(), image, descriptor).await
+            self.keep(record.clone(), image, descriptor)
+                .instrument(debug_span!("keep"))
+                .await
         };
         match kept.await {
             Ok(record) => {
-                self.store.put_fork(fork, parent.id, &report)?;
+                self.note_fork(fork, parent, &report);
                 let vm = Arc::new(Vm::new(record, network, None));
                 self.registry().insert(vm.clone());
                 // Nobody maps it any more: the file has taken its place.
                 self.retire(image).await;
                 tracing::info!(parent = %parent.name(), name = %vm.name(), ?report, "checkpoint");
-                Ok(vm.view())
+                Ok(vm)
             }
             Err(error) => {
                 self.erase(&record).await;
@@ -175,31 +191,42 @@ impl Host {
         let served = self.pager_call(move |pager| Ok(pager.publish(lineage, layer)));
         match served.await? {
             Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => Ok(()),
+            Err(source @ PagerError::Refused(_)) => Err(HostError::Damaged { path, source }),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Makes clones of a checkpoint.
+    /// Makes clones of a checkpoint. If a guest took it, it is that call of the
+    /// guest's that returns in them.
     #[instrument(name = "fork", skip_all, fields(fork, parent = %asleep.name(), clones = wanted.len()))]
     pub(crate) async fn wake(
         &self,
         asleep: &Vm,
         wanted: &[Wanted],
-        asked: Asked,
+        mut asked: Asked,
     ) -> Result<Forked, HostError> {
         let begun = Instant::now();
-        let id = ForkId::random();
+        let id = asked.fork;
         Span::current().record("fork", tracing::field::display(id));
         let counted = Counted::begin(wanted.len());
         let mut report = ForkReport::default();
         let turn = asleep.turn.lock().await;
         let record = asleep.record();
+        // It may have been dropped while this waited for its turn.
+        self.vm(asleep.id.as_str())?;
+        asked.request = record.request;
         let (Some(image), Some(disk)) = (record.memory_image, record.chain.first().cloned()) else {
             return Err(HostError::Invalid(format!("{} is incomplete", record.name)));
         };
         let folder = self.folders.disks(record.id);
         let devices = folder.join(DEVICES);
         let descriptor = fs::read(&devices).map_err(HostError::io("read", &devices))?;
+        // It could not be when this daemon took over; or it is now, and the cause
+        // is told of here rather than by a QEMU that finds no memory.
+        let memory = self.folders.page_image(image);
+        if !blocking(move || Ok::<_, HostError>(memory.exists())).await? {
+            self.serve_checkpoint(&record).await?;
+        }
         // After a restart of the host there is none.
         let bridge = Link::Bridge(record.family);
         if !self.network.links().await?.contains(&bridge) {
@@ -238,7 +265,7 @@ impl Host {
             .bring_up_all(asleep, (assigned, failed), origin, &descriptor, &mut report)
             .await;
         counted.done(&report, &clones);
-        self.store.put_fork(id, asleep.id, &report)?;
+        self.note_fork(id, asleep, &report);
         tracing::info!(checkpoint = %asleep.name(), fork = %id, clones = clones.len(), ?report, "woken");
         Ok(Forked { id, clones, report })
     }

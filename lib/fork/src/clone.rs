@@ -14,18 +14,17 @@ use forkyard_types::{
 };
 use forkyard_vmm::Shell as _;
 use std::{
+    net::Ipv4Addr,
     sync::Arc,
     time::{Duration, Instant},
 };
 use tracing::{Instrument as _, debug_span, instrument};
 
-/// How long a clone's agent may take to apply its identity; under TCG many
-/// clones share few cores.
-const IDENTIFY: Duration = Duration::from_secs(60);
-
 /// Who asked for a fork, and what its clones do not inherit.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Asked {
+    /// What it is called.
+    pub fork: ForkId,
     /// The request of the guest's program that returns in each clone; none if
     /// the fork was asked for from outside.
     pub request: Option<RequestId>,
@@ -33,6 +32,8 @@ pub(crate) struct Asked {
     pub mode: ForkMode,
     /// Paths in the guest.
     pub scrub: Vec<String>,
+    /// Whom the clones are told is their parent; none: the VM they are made of.
+    pub home: Option<Ipv4Addr>,
 }
 
 /// The fork that clones come from.
@@ -80,7 +81,8 @@ impl Host {
         let outcome = async {
             self.name_clone(&mut record, &parent.record())?;
             let address = crate::vm::address(network, &record);
-            let parent_ip = crate::vm::address(network, &parent.record()).ip;
+            let own = crate::vm::address(network, &parent.record()).ip;
+            let parent_ip = origin.asked.home.unwrap_or(own);
             let cloned = Cloned {
                 id: wanted.number,
                 processes: wanted.processes,
@@ -131,6 +133,7 @@ impl Host {
         match outcome.await {
             Ok(made) => {
                 self.take_in(made.vm.clone(), calls);
+                self.tidy(&made.vm);
                 Ok(made)
             }
             Err(error) => {
@@ -151,8 +154,9 @@ impl Host {
         vm: &Vm,
         guest: &forkyard_guestlink::Guest,
     ) -> Result<(), HostError> {
+        let patience = self.options.to_identify();
         let problems = guest
-            .identified(IDENTIFY)
+            .identified(patience)
             .instrument(debug_span!("identity"))
             .await?;
         if !problems.is_empty() {
@@ -161,7 +165,7 @@ impl Host {
         self.network.open_port(vm.record().family, vm.id).await?;
         // A hook that fails is the user's to see, not a reason to take the
         // clone away from them.
-        let hooks = guest.release(IDENTIFY).instrument(debug_span!("hooks"));
+        let hooks = guest.release(patience).instrument(debug_span!("hooks"));
         for problem in hooks.await? {
             tracing::warn!(vm = %vm.name(), problem, "the guest goes on all the same");
         }

@@ -17,6 +17,25 @@ pub enum Said {
 }
 
 impl Host {
+    /// Types on a VM's console; waits while its guest does not read. Cancel-safe:
+    /// all is typed or nothing.
+    pub async fn type_in(&self, vm: &str, typed: Vec<u8>) -> Result<(), HostError> {
+        let vm = self.vm(vm)?;
+        let body = vm.body()?;
+        match body.machine.console().write(typed).await {
+            true => Ok(()),
+            false => Err(HostError::NoConsole { vm: vm.name() }),
+        }
+    }
+
+    /// What a VM's guest says from now on. Cancel-safe.
+    pub async fn listen(&self, vm: &str) -> Result<Following, HostError> {
+        let body = self.vm(vm)?.body()?;
+        let mut said = body.machine.console().follow().await?;
+        said.so_far.clear();
+        Ok(said)
+    }
+
     /// What a VM's guest has said, and says from now on if it runs.
     /// Cancel-safe.
     pub async fn said(&self, vm: &str) -> Result<Said, HostError> {

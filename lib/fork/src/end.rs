@@ -3,7 +3,7 @@
 use crate::{Host, HostError, vm::Vm};
 use forkyard_guestlink::{CallId, Request};
 use forkyard_store::VmRecord;
-use forkyard_types::{VmState, VmView};
+use forkyard_types::{FamilyId, VmState, VmView};
 use forkyard_vmm::{Engine, Machine as _, MachineRecord};
 use std::{fs, path::Path, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
@@ -80,8 +80,26 @@ impl Host {
         self.ended.notify_waiters();
     }
 
-    /// Ends a VM and forgets it. Of two that try, the second finds nothing to do.
+    /// Ends a VM and forgets it, and with a family's last VM what its guests
+    /// kept. Of two that try, the second finds nothing to do.
     pub(crate) async fn end(&self, vm: &Arc<Vm>, status: Option<u8>) {
+        self.end_alone(vm, status).await;
+        self.end_orphans(vm.record().family).await;
+    }
+
+    /// Ends the checkpoints that guests of a family took, once there is nobody
+    /// else in it: nobody could use or drop them.
+    pub(crate) async fn end_orphans(&self, family: FamilyId) {
+        let mut members = self.registry().all();
+        members.retain(|vm| vm.record().family == family);
+        if members.iter().all(|vm| vm.is_guests_checkpoint()) {
+            for checkpoint in members {
+                self.end_alone(&checkpoint, None).await;
+            }
+        }
+    }
+
+    async fn end_alone(&self, vm: &Arc<Vm>, status: Option<u8>) {
         let mut turn = vm.turn.lock().await;
         if self.registry().get(vm.id).is_none() {
             return;

@@ -7,9 +7,9 @@ use forkyard_guestlink::LinkError;
 use forkyard_image::ImageError;
 use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
-use forkyard_recipe::{BuildError, RecipeError};
+use forkyard_recipe::{BuildError, ImportError, RecipeError};
 use forkyard_store::StoreError;
-use forkyard_types::{ApiError, ErrorKind, VmName, VmState};
+use forkyard_types::{ApiError, ErrorKind, VmId, VmName, VmState};
 use forkyard_vmm::{VmmError, VmmErrorKind};
 use std::{
     error::Error,
@@ -30,12 +30,39 @@ pub enum HostError {
         /// What was asked for.
         name: String,
     },
+    /// No guest of the family took such a checkpoint, or it was dropped.
+    #[error("this family's guests have no checkpoint {id}")]
+    NoSuchCheckpoint {
+        /// What was asked for.
+        id: VmId,
+    },
     /// No recipe of that name.
     #[error("there is no image {name:?}")]
     NoSuchImage {
         /// What was asked for.
         name: String,
     },
+    /// An image cannot be imported under this name.
+    #[error("there is a recipe {name:?}: an image of that name would hide it")]
+    RecipeOfThatName {
+        /// The name.
+        name: String,
+    },
+    /// There is nothing yet to export.
+    #[error("image {name:?} is not built")]
+    NotBuilt {
+        /// The image.
+        name: String,
+    },
+    /// A disk that is written to cannot be exported.
+    #[error("{vm} runs: its disk changes while it is read")]
+    Running {
+        /// The VM.
+        vm: VmName,
+    },
+    /// An image could not be imported.
+    #[error("the image could not be imported")]
+    Import(#[from] ImportError),
     /// The VM is not in a state for it.
     #[error("{vm} is {state:?}, not running")]
     NotRunning {
@@ -62,6 +89,12 @@ pub enum HostError {
         vm: VmName,
         /// What was tried.
         why: String,
+    },
+    /// Nobody can type on its console: it was lost when the VM was taken over.
+    #[error("the console of {vm} cannot be reached")]
+    NoConsole {
+        /// The VM.
+        vm: VmName,
     },
     /// An image is in use.
     #[error("image {name:?} is in use by {vm}")]
@@ -124,6 +157,14 @@ pub enum HostError {
     /// The pager failed.
     #[error("the pager failed")]
     Pager(#[from] PagerError),
+    /// A file of a checkpoint is not what was written to it.
+    #[error("{} is damaged", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What the pager found.
+        source: PagerError,
+    },
     /// Memory could not be captured.
     #[error("the VM's memory could not be captured")]
     Capture(#[from] CaptureError),
@@ -183,11 +224,17 @@ impl HostError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid(_) | Self::Recipe(_) => ErrorKind::Invalid,
-            Self::NoSuchVm { .. } | Self::NoSuchImage { .. } => ErrorKind::NotFound,
+            Self::NoSuchVm { .. } | Self::NoSuchImage { .. } | Self::NoSuchCheckpoint { .. } => {
+                ErrorKind::NotFound
+            }
             Self::NotPassable { .. }
             | Self::NotRunning { .. }
             | Self::Paused { .. }
             | Self::NotNoted
+            | Self::RecipeOfThatName { .. }
+            | Self::NotBuilt { .. }
+            | Self::Running { .. }
+            | Self::Import(ImportError::Taken { .. })
             | Self::ImageInUse { .. }
             | Self::Locked { .. } => ErrorKind::Conflict,
             Self::Ticket(Denied::Unknown(_)) => ErrorKind::NotFound,
@@ -203,11 +250,21 @@ impl HostError {
             Self::Link(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Link(_) => ErrorKind::Guest,
             Self::Vmm(error) if error.kind() == VmmErrorKind::Timeout => ErrorKind::Timeout,
+            Self::Pager(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
-            Self::Vmm(_)
+            Self::Import(
+                ImportError::Disk(_)
+                | ImportError::Archive(_)
+                | ImportError::Incoming { .. }
+                | ImportError::Cancelled,
+            ) => ErrorKind::Invalid,
+            Self::Import(_)
+            | Self::NoConsole { .. }
+            | Self::Vmm(_)
             | Self::Store(_)
             | Self::PagerDidNotStart { .. }
             | Self::Pager(_)
+            | Self::Damaged { .. }
             | Self::Capture(_)
             | Self::Image(_)
             | Self::Disk(_)
@@ -215,6 +272,11 @@ impl HostError {
             | Self::Build(_)
             | Self::Io { .. } => ErrorKind::Host,
         }
+    }
+
+    /// Whether somebody did not answer in time, and may yet do what was asked.
+    pub(crate) fn is_timeout(&self) -> bool {
+        self.kind() == ErrorKind::Timeout
     }
 
     fn hint(&self) -> Option<&'static str> {
@@ -244,6 +306,22 @@ impl HostError {
                 "it is tried again every few seconds; `forkyard rm` ends it",
             ),
             (
+                matches!(self, Self::RecipeOfThatName { .. }),
+                "choose another name",
+            ),
+            (
+                matches!(self, Self::Import(ImportError::Taken { .. })),
+                "choose another name, or `forkyard image rm` it first",
+            ),
+            (
+                matches!(self, Self::NotBuilt { .. }),
+                "`forkyard image build` builds it",
+            ),
+            (
+                matches!(self, Self::Running { .. }),
+                "export a checkpoint of it: `forkyard checkpoint` makes one; or stop it first",
+            ),
+            (
                 matches!(self, Self::ImageInUse { .. }),
                 "remove the VM first",
             ),
@@ -262,6 +340,10 @@ impl HostError {
             (
                 matches!(self, Self::Store(StoreError::NameTaken { .. })),
                 "choose another name, or remove that VM",
+            ),
+            (
+                matches!(self, Self::Damaged { .. }),
+                "put the file back, or remove the checkpoint by `forkyard rm`",
             ),
             (
                 self.is_io(io::ErrorKind::PermissionDenied),

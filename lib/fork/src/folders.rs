@@ -23,7 +23,7 @@ pub struct Folders {
     pub state: PathBuf,
     /// What lives only while the host runs.
     pub run: PathBuf,
-    /// What can always be made again.
+    /// What can be made again, imported images apart.
     pub cache: PathBuf,
     /// Recipes, and the guest's programs.
     pub share: PathBuf,

@@ -19,18 +19,22 @@ use crate::{
 };
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    CloneResult, ForkId, ForkReport, ForkRequest, ForkResponse, ImageId, Member, TicketId, VmState,
-    VmView,
+    CloneResult, ForkId, ForkReport, ForkRequest, ForkResponse, ForkStarted, ImageId, Member,
+    TicketId, VmState, VmView,
 };
 use futures::future::join_all;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span, debug_span, instrument};
 
 /// Clones of one fork.
 pub(crate) const MOST_CLONES: u16 = 256;
+
+/// After this a pager that did not answer is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// One clone to make.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +63,51 @@ pub(crate) struct Forked {
 impl Host {
     /// Forks a running VM from outside (transitive fork, paper section 2.3).
     pub async fn fork(&self, vm: &str, request: ForkRequest) -> Result<ForkResponse, HostError> {
+        self.fork_as(ForkId::random(), vm, request, || {}).await
+    }
+
+    /// The same, and does not wait once it is clear that there is something to
+    /// do: clones are listed as they come, and what fails is in the log.
+    pub async fn launch_fork(
+        &self,
+        vm: String,
+        request: ForkRequest,
+    ) -> Result<ForkStarted, HostError> {
+        let fork = ForkId::random();
+        let (begun, accepted) = oneshot::channel();
+        let host = self.handle();
+        let work = tokio::spawn(async move {
+            let Some(host) = host.upgrade() else {
+                return Err(HostError::Invalid("the daemon ends".into()));
+            };
+            // Whoever asked may have gone away.
+            let tell = || {
+                let _ = begun.send(());
+            };
+            let made = host.fork_as(fork, &vm, request, tell).await;
+            if let Err(error) = &made {
+                tracing::error!(vm, %fork, error = error as &dyn std::error::Error, "not forked");
+            }
+            made.map(drop)
+        });
+        match accepted.await {
+            Ok(()) => Ok(ForkStarted { fork }),
+            // It was never begun: the work has ended, and says why.
+            Err(_) => match work.await {
+                Ok(refused) => refused.map(|()| ForkStarted { fork }),
+                Err(_) => Err(HostError::Invalid("the fork was given up".into())),
+            },
+        }
+    }
+
+    /// `begun` is called once nothing speaks against it.
+    async fn fork_as(
+        &self,
+        fork: ForkId,
+        vm: &str,
+        request: ForkRequest,
+        begun: impl FnOnce(),
+    ) -> Result<ForkResponse, HostError> {
         if !(1..=MOST_CLONES).contains(&request.count) {
             return Err(HostError::Invalid(format!(
                 "count is {}: wanted 1 to {MOST_CLONES}",
@@ -84,10 +133,13 @@ impl Host {
             })
             .collect();
         let asked = Asked {
+            fork,
             request: None,
             mode: request.mode,
             scrub: self.to_scrub(&parent, &request)?,
+            home: None,
         };
+        begun();
         let forked = match asleep {
             true => self.wake(&parent, &wanted, asked).await?,
             false => self.fork_vm(&parent, &wanted, asked).await?,
@@ -118,13 +170,12 @@ impl Host {
         asked: Asked,
     ) -> Result<Forked, HostError> {
         let begun = Instant::now();
-        let id = ForkId::random();
+        let id = asked.fork;
         Span::current().record("fork", tracing::field::display(id));
         let counted = Counted::begin(wanted.len());
         let mut report = ForkReport::default();
         let mut turn = parent.turn_to_fork().await;
         let body = parent.body()?;
-        turn.forks += 1;
         let shells = async {
             let mut generation = self.generation(parent, &body, turn.next.take()).await?;
             let failed = self.fill(parent, &mut generation, wanted.len()).await;
@@ -152,7 +203,8 @@ impl Host {
             )
             .await;
         drop(turn);
-        self.keep_warm(parent, 0);
+        self.tidy(parent);
+        self.keep_warm(parent);
         let descriptor = match outcome {
             Ok(descriptor) => descriptor,
             Err(error) => {
@@ -172,7 +224,7 @@ impl Host {
         let served = self.pager_call(move |pager| pager.stats(image)).await;
         report.pages_fetched = served.map(|usage| usage.pages_served).unwrap_or_default();
         counted.done(&report, &clones);
-        self.store.put_fork(id, parent.id, &report)?;
+        self.note_fork(id, parent, &report);
         tracing::info!(parent = %parent.name(), fork = %id, clones = clones.len(), ?report, "forked");
         Ok(Forked { id, clones, report })
     }
@@ -215,6 +267,14 @@ impl Host {
         clones
     }
 
+    /// Records how a fork went. Its clones are there whether that succeeds or
+    /// not, as it cannot if the parent has gone meanwhile.
+    pub(crate) fn note_fork(&self, fork: ForkId, parent: &Vm, report: &ForkReport) {
+        if let Err(error) = self.store.put_fork(fork, parent.id, report) {
+            tracing::warn!(parent = %parent.name(), %fork, error = &error as &dyn std::error::Error, "report not recorded");
+        }
+    }
+
     /// Ends an image once no VM's memory is a view of it.
     pub(crate) async fn retire(&self, image: ImageId) {
         let kept = self.registry().all();
@@ -229,7 +289,26 @@ impl Host {
             && let Err(error) = self.pager_call(move |pager| pager.retire(image)).await
         {
             tracing::warn!(%image, error = &error as &dyn std::error::Error, "page image not retired");
+            if error.is_timeout() {
+                self.retire_later(image);
+            }
         }
+    }
+
+    /// A pager that did not answer may do so later, and then do all that it was
+    /// asked: make an image that nobody waits for any more.
+    pub(crate) fn retire_later(&self, image: ImageId) {
+        let host = self.handle();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(AGAIN).await;
+                let Some(host) = host.upgrade() else { return };
+                match host.pager_call(move |pager| pager.retire(image)).await {
+                    Err(error) if error.is_timeout() => {}
+                    Ok(()) | Err(_) => return,
+                }
+            }
+        });
     }
 }
 

@@ -12,9 +12,9 @@ use crate::{
 use forkyard_disk::{Access, Backing, Format, copy_template, set_access};
 use forkyard_guestlink::{CallId, Guest, Request};
 use forkyard_store::{Birth, VmRecord};
-use forkyard_types::{Epoch, ImageId, Member, VmId, VmName, VmState};
+use forkyard_types::{ByteCount, Epoch, ImageId, Member, VmId, VmName, VmState};
 use forkyard_vmm::{
-    Engine, Machine as _, MachineSpec, Nic, Overlay, Owner, Qemu, Shell as _, ShellSpec,
+    Engine, Limits, Machine as _, MachineSpec, Nic, Overlay, Owner, Qemu, Shell as _, ShellSpec,
 };
 use futures::{StreamExt, future::join_all, stream};
 use std::{path::PathBuf, sync::Arc};
@@ -56,6 +56,7 @@ impl Host {
         if let Some(generation) = next {
             return Ok(generation);
         }
+        self.fold_deepest(parent, body).await;
         let record = parent.record();
         let image = ImageId::random();
         let folder = self.folders.disks(parent.id);
@@ -71,9 +72,17 @@ impl Host {
             self.images.create_slice(&template, &backing, None).await?;
             copy_template(&template, &overlay_path, access)?;
             let overlay = body.machine.prepare_overlay(&overlay_path).await?;
-            self.pager_call(move |pager| pager.promise(image, record.memory.pages()))
-                .await?;
-            Ok(overlay)
+            let promised =
+                self.pager_call(move |pager| pager.promise(image, record.memory.pages()));
+            match promised.await {
+                Ok(()) => Ok(overlay),
+                Err(error) => {
+                    if let Err(error) = body.machine.discard_overlay(overlay).await {
+                        tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
+                    }
+                    Err(error)
+                }
+            }
         };
         match made.await {
             Ok(overlay) => Ok(Generation {
@@ -85,6 +94,9 @@ impl Host {
             }),
             Err(error) => {
                 self.remove_files(&[template, overlay_path]);
+                if error.is_timeout() {
+                    self.retire_later(image);
+                }
                 Err(error)
             }
         }
@@ -157,6 +169,7 @@ impl Host {
             memory_image: Some(image),
             chain,
             machine: None,
+            request: None,
             ..parent_record
         };
         self.store.put_vm(&record)?;
@@ -207,23 +220,15 @@ impl Host {
         })
     }
 
-    /// Keeps as many shells warm as the VM's owner wants, or as a ticket has
-    /// promised, a few at a time: a fork asked for meanwhile need not wait for
-    /// all of them.
-    pub(crate) fn keep_warm(&self, parent: &Arc<Vm>, promised: usize) {
+    /// Keeps as many shells warm as are wanted, a few at a time: a fork asked for
+    /// meanwhile need not wait for all of them.
+    pub(crate) fn keep_warm(&self, parent: &Arc<Vm>) {
         let (host, parent) = (self.handle(), parent.clone());
         tokio::spawn(async move {
             let Some(host) = host.upgrade() else { return };
-            let mut begun = None;
             loop {
                 let mut turn = parent.turn.lock().await;
-                // What was promised was for the next fork, not for those after.
-                let promised = if *begun.get_or_insert(turn.forks) == turn.forks {
-                    promised
-                } else {
-                    0
-                };
-                let want = usize::from(parent.record().warm).max(promised);
+                let want = host.shells_wanted(&parent);
                 let Ok(body) = parent.body() else { return };
                 let have = turn
                     .next
@@ -250,6 +255,30 @@ impl Host {
                 }
             }
         });
+    }
+
+    /// As many as the VM's owner wants, or as a ticket promises. Those for tickets
+    /// are bounded as clones are: a ticket holds their places in the family.
+    fn shells_wanted(&self, parent: &Vm) -> usize {
+        let promised = self.tickets(|tickets| tickets.promised_to(parent.id));
+        promised.max(parent.record().warm.into())
+    }
+
+    /// Ends the shells that nobody wants any more, now that a ticket is gone.
+    /// Once this returns, they are.
+    pub(crate) async fn trim_shells(&self, parent: &Vm) {
+        let mut turn = parent.turn.lock().await;
+        let want = self.shells_wanted(parent);
+        match turn.next.take() {
+            Some(generation) if want == 0 => self.discard(parent, generation).await,
+            Some(mut generation) => {
+                let kept = want.min(generation.shells.len());
+                let spare = generation.shells.split_off(kept);
+                turn.next = Some(generation);
+                self.end_shells(spare).await;
+            }
+            None => {}
+        }
     }
 
     /// Ends a generation that will not be used.
@@ -312,8 +341,20 @@ impl Host {
             accel: crate::accel_of(&record.accel),
             disk: Some(record.chain[0].clone()),
             nic: Some(Nic { tap, mac }),
-            limits: Default::default(),
+            limits: limits(record),
+            page_reporting: self.options.page_reporting,
         })
+    }
+}
+
+/// What a QEMU may take: its guest's memory, and what QEMU needs itself, of which
+/// the cache of translated code is most; a thread a vCPU, and those that do I/O.
+fn limits(record: &VmRecord) -> Limits {
+    const BESIDE: u64 = 1536 << 20;
+    const THREADS: u32 = 128;
+    Limits {
+        memory: Some(ByteCount(record.memory.0 + record.memory.0 / 8 + BESIDE)),
+        pids: Some(u32::from(record.vcpus) + THREADS),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
     ticket::Tickets,
     vm::{Machine, Vm, lock},
 };
+use forkyard_capture::{HostAddr, Pages, Region, count};
 use forkyard_disk::QemuImg;
 use forkyard_network::Networks;
 use forkyard_pager::{PagerClient, PagerError, Shutdown};
@@ -22,6 +23,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, Weak},
+    time::Duration,
 };
 use tokio::sync::{Notify, OnceCell, watch};
 
@@ -32,6 +34,26 @@ pub struct Options {
     pub accel: AccelChoice,
     /// What guests may have by asking for it themselves.
     pub guests: GuestBounds,
+    /// Whether guests say which of their pages are free: those are in no image.
+    pub page_reporting: bool,
+    /// Whether clones are given pages that others of their image have wanted.
+    pub prefetch: bool,
+    /// How long a QEMU, the pager or a guest's agent may leave something
+    /// unanswered before that is a failure. Not nothing.
+    pub patience: Duration,
+}
+
+impl Options {
+    /// How long a clone's agent may take to apply its identity, and for its
+    /// hooks: many clones may share few cores.
+    pub(crate) fn to_identify(self) -> Duration {
+        self.patience * 2
+    }
+
+    /// How long a guest may take to hold still: its programs wait meanwhile.
+    pub(crate) fn to_hold_still(self) -> Duration {
+        self.patience.min(Duration::from_secs(10))
+    }
 }
 
 /// A host of VMs. One daemon at a time has it.
@@ -46,6 +68,8 @@ pub struct Host {
     pub(crate) images: QemuImg,
     pub(crate) tickets: Mutex<Tickets>,
     pub(crate) quotas: Quotas,
+    /// Of the checkpoints that guests take.
+    pub(crate) kept: Quotas,
     pub(crate) lately: Mutex<Lately>,
     /// Told whenever a clone has ended.
     pub(crate) ended: Notify,
@@ -84,11 +108,12 @@ impl Host {
         let engine = Qemu::new(QemuConfig {
             cgroup_parent: folders.instance(),
             tracker: folders.tracker(),
+            patience: options.patience,
             ..QemuConfig::default()
         })?;
         let pager = {
             let folders = folders.clone();
-            blocking(move || pager_process::ensure(&folders)).await?
+            blocking(move || pager_process::ensure(&folders, options)).await?
         };
         let host = Arc::new_cyclic(|me| Self {
             bases: Bases::new(folders.clone(), pager.clone()),
@@ -100,6 +125,7 @@ impl Host {
             images: QemuImg::default(),
             tickets: Mutex::default(),
             quotas: Quotas::default(),
+            kept: Quotas::default(),
             lately: Mutex::default(),
             ended: Notify::new(),
             settled: watch::Sender::new(false),
@@ -195,11 +221,11 @@ impl Host {
     async fn private_pages(&self, machine: &crate::vm::Machine) -> Result<PageCount, HostError> {
         let ram = machine.ram().await?;
         let pid = machine.record().process.pid;
-        let region = forkyard_capture::Region {
-            start: forkyard_capture::HostAddr(ram.hva),
+        let region = Region {
+            start: HostAddr(ram.hva),
             pages: ram.len.pages(),
         };
-        blocking(move || forkyard_capture::private_pages(pid, region)).await
+        blocking(move || count(pid, region, Pages::Private)).await
     }
 
     /// The recipes of guest images, and which are built.

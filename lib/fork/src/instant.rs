@@ -5,19 +5,13 @@ use crate::{
     Host, HostError,
     fork::{Wanted, micros},
     generation::{Rest, WarmShell},
-    noted::{Copied, Take, all},
+    noted::{Ahead, Copied, Take, all},
     vm::{Body, Machine, Vm},
 };
 use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport};
 use forkyard_vmm::{Machine as _, Overlay, VmmError};
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, time::Instant};
 use tracing::{Instrument as _, debug_span, instrument};
-
-/// How long a guest may take to hold still.
-const QUIESCE: Duration = Duration::from_secs(10);
 
 /// What was taken of the parent at the instant of the fork.
 struct Taken {
@@ -48,8 +42,8 @@ impl Host {
         } = rest;
         let ready = async {
             self.admit(parent, assigned).await?;
-            if mode == ForkMode::Live && !parent.is_paused() {
-                self.copy_ahead(parent, body, report)
+            if !parent.is_paused() {
+                self.copy_ahead(parent, body, Ahead::of(mode), report)
                     .instrument(debug_span!("ahead"))
                     .await?;
             }
@@ -58,7 +52,7 @@ impl Host {
             if !parent.is_paused() {
                 let still = body
                     .guest
-                    .quiesce(fork, QUIESCE)
+                    .quiesce(fork, self.options.to_hold_still())
                     .instrument(debug_span!("quiesce"))
                     .await;
                 report.quiesce_us = micros(asked.elapsed());

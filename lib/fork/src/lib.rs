@@ -23,6 +23,7 @@ mod folders;
 mod fork;
 mod generation;
 mod host;
+mod images;
 mod instant;
 mod noted;
 mod pager_process;
@@ -37,11 +38,12 @@ mod ticket;
 mod usage;
 mod vm;
 
-pub use bounds::{BoundReached, GuestBounds};
+pub use bounds::{BoundReached, GuestBounds, Rated};
 pub use console::Said;
 pub use error::HostError;
 pub use folders::Folders;
 pub use host::{Host, Options};
+pub use images::{Incoming, Outgoing};
 pub use quota::QuotaReached;
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 

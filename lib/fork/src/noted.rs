@@ -2,17 +2,17 @@
 //!
 //! Once the kernel notes which of a VM's pages are written, each image of it
 //! goes over the one before and holds what was written in between: a fork soon
-//! after another copies little, and a fork whose parent must hardly pause
-//! copies nearly everything ahead, while the parent runs.
+//! after another copies little, and any fork can copy ahead, while the parent
+//! runs, and pause it for what is written meanwhile.
 
 use crate::{
     Host, HostError,
     blocking::blocking,
     vm::{Body, Vm},
 };
-use forkyard_capture::{Captured, Counts, HostAddr, Pages, Region, capture};
+use forkyard_capture::{Captured, Counts, HostAddr, Pages, Region, capture, count};
 use forkyard_image::Lineage;
-use forkyard_types::{ForkReport, ImageId, PageCount};
+use forkyard_types::{ForkMode, ForkReport, ImageId, PageCount};
 use forkyard_vmm::Machine as _;
 use std::{
     num::NonZeroUsize,
@@ -21,9 +21,44 @@ use std::{
 
 /// Pages that may be left to copy in the pause: a millisecond or two of it.
 const ENOUGH: PageCount = PageCount(512);
+/// Fewer are not worth a round of its own: an image more costs as much as
+/// copying these.
+const WORTH_A_ROUND: PageCount = PageCount(2048);
 /// Rounds of copying ahead. A guest that writes everything all the time would
 /// keep this up for ever; each round leaves what was written during the last.
 const ROUNDS: u8 = 6;
+
+/// How much is copied before the parent pauses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ahead {
+    /// One round with all cores, if it is worth it: the clones wait for it.
+    Once,
+    /// Rounds on one core until little is left: the parent hardly notices.
+    Until,
+}
+
+impl Ahead {
+    pub fn of(mode: ForkMode) -> Self {
+        match mode {
+            ForkMode::Fast => Self::Once,
+            ForkMode::Live => Self::Until,
+        }
+    }
+
+    fn rounds(self) -> u8 {
+        match self {
+            Self::Once => 1,
+            Self::Until => ROUNDS,
+        }
+    }
+
+    fn threads(self) -> NonZeroUsize {
+        match self {
+            Self::Once => all(),
+            Self::Until => NonZeroUsize::MIN,
+        }
+    }
+}
 
 /// What the kernel's notes on a VM's memory are worth.
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,21 +152,31 @@ impl Host {
         Ok(())
     }
 
-    /// Copies what there is while the VM runs, until little is left.
+    /// Copies what there is while the VM runs. Where the kernel notes no writes
+    /// nothing can be, and only a live fork is an error then.
     pub(crate) async fn copy_ahead(
         &self,
         vm: &Vm,
         body: &Body,
+        ahead: Ahead,
         report: &mut ForkReport,
     ) -> Result<(), HostError> {
         let begun = Instant::now();
         let mut before = PageCount(u64::MAX);
-        for _ in 0..ROUNDS {
+        for _ in 0..ahead.rounds() {
             let take = self.plan(vm, body, ImageId::random()).await?;
-            if take.pages == Pages::Private {
-                return Err(HostError::NotNoted);
+            let worth_it = match (ahead, take.pages) {
+                (Ahead::Until, Pages::Private) => return Err(HostError::NotNoted),
+                (Ahead::Once, Pages::Private) => false,
+                (Ahead::Until, Pages::PrivateAndNote | Pages::Written) => true,
+                (Ahead::Once, Pages::PrivateAndNote | Pages::Written) => {
+                    take.count().await? >= WORTH_A_ROUND
+                }
+            };
+            if !worth_it {
+                return Ok(());
             }
-            let copied = take.copy(vm, NonZeroUsize::MIN).await?;
+            let copied = take.copy(vm, ahead.threads()).await?;
             let counts = copied.counts;
             self.publish(vm, take, copied.captured).await?;
             report.ahead_rounds += 1;
@@ -160,6 +205,14 @@ pub(crate) struct Copied {
 }
 
 impl Take {
+    /// How many pages it would look at now.
+    async fn count(self) -> Result<PageCount, HostError> {
+        let Self {
+            pid, region, pages, ..
+        } = self;
+        blocking(move || count(pid, region, pages)).await
+    }
+
     /// Copies. What was noted is used up by this: until the copy is published,
     /// there is no image the next could go over.
     pub async fn copy(self, vm: &Vm, threads: NonZeroUsize) -> Result<Copied, HostError> {

@@ -5,7 +5,7 @@
 //! when no VM is left. One of another version makes way for ours; VMs do not
 //! notice.
 
-use crate::{Folders, HostError};
+use crate::{Folders, HostError, Options};
 use forkyard_pager::PagerClient;
 use std::{
     fs::{self, File},
@@ -16,10 +16,10 @@ use std::{
 };
 
 /// A client of this host's pager, started if there is none. Blocks.
-pub(crate) fn ensure(folders: &Folders) -> Result<PagerClient, HostError> {
+pub(crate) fn ensure(folders: &Folders, options: Options) -> Result<PagerClient, HostError> {
     let socket = folders.pager_socket();
     let program = folders.bin.join("forkyard-pager");
-    if let Ok(pager) = PagerClient::connect(&socket)
+    if let Ok(pager) = PagerClient::connect_with(&socket, options.patience)
         && pager.ping().is_ok()
     {
         if is_another(&pager, &program) {
@@ -36,6 +36,7 @@ pub(crate) fn ensure(folders: &Folders) -> Result<PagerClient, HostError> {
         .arg(&mount)
         .arg("--socket")
         .arg(&socket)
+        .args((!options.prefetch).then_some("--no-prefetch"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(file)
@@ -57,7 +58,7 @@ pub(crate) fn ensure(folders: &Folders) -> Result<PagerClient, HostError> {
     }
     // Reaped when it ends, which is rarely before this process does.
     std::thread::spawn(move || child.wait());
-    Ok(PagerClient::connect(&socket)?)
+    Ok(PagerClient::connect_with(&socket, options.patience)?)
 }
 
 /// Whether the pager that runs is of another program than ours: one that was

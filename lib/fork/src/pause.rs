@@ -12,9 +12,6 @@ use forkyard_types::{ForkId, VmState, VmView};
 use forkyard_vmm::Machine as _;
 use std::time::Duration;
 
-/// How long a guest may take to hold still.
-const QUIESCE: Duration = Duration::from_secs(10);
-
 impl Host {
     /// Has a VM stand still until [`Host::resume`]; the daemon's end changes
     /// nothing. No error if it does. Not cancel-safe: run it on a task of its own.
@@ -23,7 +20,7 @@ impl Host {
         let _turn = vm.turn.lock().await;
         let body = vm.body()?;
         if !vm.is_paused() {
-            hold(&body).await?;
+            hold(&body, self.options.to_hold_still()).await?;
             if let Err(error) = vm.change(&self.store, |record| record.state = VmState::Paused) {
                 go_on(&body).await?;
                 return Err(error.into());
@@ -51,9 +48,9 @@ impl Host {
     }
 }
 
-/// Has a guest hold still, and stops it. If that fails it goes on.
-async fn hold(body: &Body) -> Result<(), HostError> {
-    body.guest.quiesce(ForkId::random(), QUIESCE).await?;
+/// Has a guest hold still within that time, and stops it. If that fails it goes on.
+async fn hold(body: &Body, patience: Duration) -> Result<(), HostError> {
+    body.guest.quiesce(ForkId::random(), patience).await?;
     if let Err(error) = body.machine.stop().await {
         // It may have stopped all the same, and only its answer was late.
         go_on(body).await?;

@@ -76,14 +76,18 @@ impl Registry {
         })
     }
 
-    /// Frozen slices of a VM that no other uses, the upper ones first.
-    pub fn foldable(&self, vm: VmId) -> Vec<PathBuf> {
-        self.chains.foldable(vm)
+    /// Frozen slices of a VM, the upper ones first, and how many VMs have each.
+    pub fn frozen(&self, vm: VmId) -> Vec<(PathBuf, usize)> {
+        let frozen = self.chains.chain_of(vm).into_iter().skip(1);
+        frozen
+            .map(|slice| (slice.to_owned(), self.chains.users(slice)))
+            .collect()
     }
 
-    /// Notes that a VM's frozen slices were folded into this one of them.
-    pub fn fold(&mut self, vm: VmId, into: &Path) {
-        self.chains.fold(vm, into);
+    /// Notes that a VM's active slice lies over this lower one from here on,
+    /// and names the slices nobody needs any more.
+    pub fn shorten(&mut self, vm: VmId, onto: &Path) -> Vec<PathBuf> {
+        self.chains.shorten(vm, onto)
     }
 
     /// Gives back what a VM or shell had, and names the slices nobody needs.

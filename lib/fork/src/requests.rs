@@ -2,7 +2,8 @@
 //!
 //! An agent that dies takes with it the answers its programs wait for; they ask
 //! its successor under the same id, and get the answer of the first time, also
-//! while that is still being worked on. Kept in memory, as tickets are.
+//! while that is still being worked on. Kept in memory: of what matters after a
+//! daemon's death, tickets know by which request they came about and were used.
 
 use crate::vm::lock;
 use forkyard_guestlink::Answer;

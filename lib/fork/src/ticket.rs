@@ -90,6 +90,15 @@ pub(crate) enum Begun {
     Before(Vec<u16>),
 }
 
+/// What a ticket that is killed leaves to be done.
+#[derive(Debug)]
+pub(crate) struct Killed {
+    /// The clones to end.
+    pub alive: Vec<VmId>,
+    /// What it had promised, if it was never cloned with.
+    pub unused: Option<Grant>,
+}
+
 /// What became of one clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Fate {
@@ -170,6 +179,17 @@ impl Tickets {
             kind: entry.kind,
             clones: clones.collect(),
         })
+    }
+
+    /// The most clones that a ticket of this VM's promises, which its next fork
+    /// may be for.
+    pub fn promised_to(&self, owner: VmId) -> usize {
+        let own = self.entries.values().filter(|entry| entry.owner == owner);
+        let promised = own.map(|entry| match &entry.phase {
+            Phase::Granted(grant) => grant.promises.len(),
+            Phase::Cloned { .. } | Phase::Killed(_) => 0,
+        });
+        promised.max().unwrap_or(0)
     }
 
     /// The clones to make. From here on the ticket cannot be cloned with again;
@@ -268,16 +288,19 @@ impl Tickets {
     }
 
     /// Names the clones to end. Once they have gone, the ticket is to be spent.
-    pub fn kill(&mut self, id: TicketId, caller: VmId) -> Result<Vec<VmId>, Denied> {
+    pub(crate) fn kill(&mut self, id: TicketId, caller: VmId) -> Result<Killed, Denied> {
         let entry = self.owned(id, caller)?;
         let alive = match &entry.phase {
             Phase::Granted(_) => Vec::new(),
             Phase::Cloned { seats, .. } => seats.values().filter_map(Seat::living).collect(),
             Phase::Killed(alive) => alive.clone(),
         };
-        entry.phase = Phase::Killed(alive.clone());
+        let unused = match std::mem::replace(&mut entry.phase, Phase::Killed(alive.clone())) {
+            Phase::Granted(grant) => Some(grant),
+            Phase::Cloned { .. } | Phase::Killed(_) => None,
+        };
         self.changed.insert(id);
-        Ok(alive)
+        Ok(Killed { alive, unused })
     }
 
     /// Spends a ticket.

@@ -84,8 +84,6 @@ impl Body {
 pub(crate) struct Turn {
     /// What the next fork will use, as far as it has been made.
     pub next: Option<Generation>,
-    /// Forks so far.
-    pub forks: u64,
 }
 
 impl Vm {
@@ -169,6 +167,11 @@ impl Vm {
         lock(&self.notes)
     }
 
+    /// It runs from here on.
+    pub fn embody(&self, body: Body) {
+        *lock(&self.body) = Some(Arc::new(body));
+    }
+
     /// Its QEMU has ended, or is about to be ended by the caller.
     pub fn take_body(&self) -> Option<Arc<Body>> {
         lock(&self.body).take()
@@ -177,6 +180,12 @@ impl Vm {
     /// Whether it booted: its family began with it.
     pub fn is_founder(&self) -> bool {
         lock(&self.record).birth.is_none()
+    }
+
+    /// Whether it is an instant that a guest had kept.
+    pub fn is_guests_checkpoint(&self) -> bool {
+        let record = lock(&self.record);
+        record.state == VmState::Checkpoint && record.request.is_some()
     }
 
     /// What runs of it, or the error that it stands still or does not run.

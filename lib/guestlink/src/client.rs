@@ -8,7 +8,7 @@
 //! the next one, until it is answered or none has come for a while.
 
 use crate::{Answer, Ask, CloneEnd, FrameReader, ReadError, Request, send};
-use forkyard_types::{ApiError, Epoch, ErrorKind, RequestId, Ticket, TicketId, TicketKind};
+use forkyard_types::{ApiError, Epoch, ErrorKind, RequestId, Ticket, TicketId, TicketKind, VmId};
 use std::{
     convert::Infallible,
     env, fs, io,
@@ -97,6 +97,23 @@ pub enum Cloning {
     },
 }
 
+/// What `checkpoint` returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checkpointing {
+    /// This is the VM that took it.
+    Taken {
+        /// Its name, for [`Client::create_clones`].
+        checkpoint: VmId,
+    },
+    /// This is a clone of it, of that number in its ticket.
+    Clone {
+        /// 1 and up.
+        id: u16,
+        /// As in [`Cloning::Clone`].
+        processes: u8,
+    },
+}
+
 /// The agent, as programs in its guest see it.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -127,23 +144,63 @@ impl Client {
     /// Reserves clones, or processes in clones. Fewer may be granted than are
     /// asked for.
     pub fn request_ticket(&self, count: u16, kind: TicketKind) -> Result<Ticket, CallError> {
-        match self.call(Ask::RequestTicket { count, kind })? {
-            Answer::Ticket(ticket) => Ok(ticket),
-            Answer::Cloned { .. } | Answer::Joined(_) | Answer::Killed | Answer::Forked { .. } => {
-                Err(CallError::Unexpected)
-            }
-        }
+        let Answer::Ticket(ticket) = self.call(Ask::RequestTicket { count, kind })? else {
+            return Err(CallError::Unexpected);
+        };
+        Ok(ticket)
     }
 
     /// Clones this VM: returns once in the parent and once in every clone.
     pub fn clone_vm(&self, ticket: TicketId) -> Result<Cloning, CallError> {
-        match self.call(Ask::Clone { ticket })? {
-            Answer::Cloned { id: 0, failed, .. } => Ok(Cloning::Parent { failed }),
-            Answer::Cloned { id, processes, .. } => Ok(Cloning::Clone { id, processes }),
-            Answer::Ticket(_) | Answer::Joined(_) | Answer::Killed | Answer::Forked { .. } => {
-                Err(CallError::Unexpected)
-            }
+        let Answer::Cloned {
+            id,
+            processes,
+            failed,
+        } = self.call(Ask::Clone { ticket })?
+        else {
+            return Err(CallError::Unexpected);
+        };
+        Ok(match id {
+            0 => Cloning::Parent { failed },
+            id => Cloning::Clone { id, processes },
+        })
+    }
+
+    /// Keeps this instant of this VM: returns once in the caller, and once in
+    /// every clone that is made of it later.
+    pub fn checkpoint(&self) -> Result<Checkpointing, CallError> {
+        let answer = self.call(Ask::Checkpoint)?;
+        if let Answer::Checkpointed { checkpoint } = answer {
+            return Ok(Checkpointing::Taken { checkpoint });
         }
+        if let Answer::Cloned { id, processes, .. } = answer
+            && id > 0
+        {
+            return Ok(Checkpointing::Clone { id, processes });
+        }
+        Err(CallError::Unexpected)
+    }
+
+    /// Clones a checkpoint; clones that could not be made, by number, and why.
+    /// Returns in the caller alone: in the clones it is `checkpoint` that does.
+    pub fn create_clones(
+        &self,
+        checkpoint: VmId,
+        ticket: TicketId,
+    ) -> Result<Vec<(u16, String)>, CallError> {
+        let ask = Ask::CreateClones { checkpoint, ticket };
+        let Answer::Cloned { id: 0, failed, .. } = self.call(ask)? else {
+            return Err(CallError::Unexpected);
+        };
+        Ok(failed)
+    }
+
+    /// Forgets a checkpoint. Clones it has live on.
+    pub fn drop_checkpoint(&self, checkpoint: VmId) -> Result<(), CallError> {
+        let Answer::Dropped = self.call(Ask::DropCheckpoint { checkpoint })? else {
+            return Err(CallError::Unexpected);
+        };
+        Ok(())
     }
 
     /// Ends this clone: its memory and disk vanish. `others` is how its other
@@ -155,35 +212,28 @@ impl Client {
 
     /// Waits until every clone of the ticket has ended. The ticket is used up.
     pub fn join(&self, ticket: TicketId) -> Result<Vec<CloneEnd>, CallError> {
-        match self.call(Ask::Join { ticket })? {
-            Answer::Joined(ends) => Ok(ends),
-            Answer::Ticket(_) | Answer::Cloned { .. } | Answer::Killed | Answer::Forked { .. } => {
-                Err(CallError::Unexpected)
-            }
-        }
+        let Answer::Joined(ends) = self.call(Ask::Join { ticket })? else {
+            return Err(CallError::Unexpected);
+        };
+        Ok(ends)
     }
 
     /// Ends every clone of the ticket now. The ticket is used up.
     pub fn kill(&self, ticket: TicketId) -> Result<(), CallError> {
-        match self.call(Ask::Kill { ticket })? {
-            Answer::Killed => Ok(()),
-            Answer::Ticket(_)
-            | Answer::Cloned { .. }
-            | Answer::Joined(_)
-            | Answer::Forked { .. } => Err(CallError::Unexpected),
-        }
+        let Answer::Killed = self.call(Ask::Kill { ticket })? else {
+            return Err(CallError::Unexpected);
+        };
+        Ok(())
     }
 
     /// Waits until this VM is forked, whoever asks for it: returns in every
     /// clone, with its number, and in the parent goes on waiting.
     pub fn wait_fork(&self) -> Result<u16, CallError> {
         let since = self.epoch()?;
-        match self.call(Ask::WaitFork { since })? {
-            Answer::Forked { id } => Ok(id),
-            Answer::Ticket(_) | Answer::Cloned { .. } | Answer::Joined(_) | Answer::Killed => {
-                Err(CallError::Unexpected)
-            }
-        }
+        let Answer::Forked { id } = self.call(Ask::WaitFork { since })? else {
+            return Err(CallError::Unexpected);
+        };
+        Ok(id)
     }
 
     /// The number of the clone this runs in; 0 in a VM that was booted. Asks

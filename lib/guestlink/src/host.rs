@@ -6,10 +6,12 @@
 //! ```
 //!
 //! What the guest says is hostile input: what nobody waits for is dropped,
-//! what exceeds its window ends its command, and nothing grows with it.
+//! what exceeds its window ends its command, and nothing grows with it. It is read
+//! no faster than is good for the host.
 
 mod error;
 mod exec;
+mod pace;
 mod slot;
 mod tasks;
 

@@ -19,7 +19,7 @@ mod sync;
 #[cfg(feature = "host")]
 mod host;
 
-pub use client::{CallError, Client, Cloning, IDENTITY_FILE, SOCKET, SOCKET_ENV};
+pub use client::{CallError, Checkpointing, Client, Cloning, IDENTITY_FILE, SOCKET, SOCKET_ENV};
 pub use frame::{Decoder, EncodeError, FrameError, MAX_PAYLOAD, encode};
 #[cfg(feature = "host")]
 pub use host::{Exec, ExecInput, ExecOut, Guest, Hello, LinkError};

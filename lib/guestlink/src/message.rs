@@ -4,12 +4,12 @@
 //! the host checks its sense. Nothing here trusts either side.
 
 use forkyard_types::{
-    ApiError, Epoch, ExitStatus, ForkId, Identity, RequestId, Ticket, TicketId, TicketKind,
+    ApiError, Epoch, ExitStatus, ForkId, Identity, RequestId, Ticket, TicketId, TicketKind, VmId,
 };
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages; both sides must speak the same one.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Most bytes of a command's input or output in one message.
 pub const CHUNK: usize = 32 << 10;
@@ -118,8 +118,9 @@ pub struct Cloned {
     pub processes: u8,
     /// vCPUs to have online; none: as the parent had.
     pub vcpus: Option<u8>,
-    /// The request of the parent's program that asked for the fork, which now
-    /// returns `id` in this clone. None if the fork was asked for from outside.
+    /// The request of the parent's program that asked for the fork, or took the
+    /// checkpoint, which now returns `id` in this clone. None if that was asked
+    /// for from outside.
     pub request: Option<RequestId>,
 }
 
@@ -244,6 +245,23 @@ pub enum Ask {
         /// Who the caller was when it began to wait.
         since: Epoch,
     },
+    /// Keep this instant of this VM. The caller is answered
+    /// [`Answer::Checkpointed`]; in each clone made of it, whenever that is, the
+    /// agent itself answers [`Answer::Cloned`] with the clone's number.
+    Checkpoint,
+    /// Clone a checkpoint that a guest of the family took; the clones belong to
+    /// the ticket. Answered [`Answer::Cloned`], in the caller alone.
+    CreateClones {
+        /// Which checkpoint.
+        checkpoint: VmId,
+        /// What was granted.
+        ticket: TicketId,
+    },
+    /// Forget a checkpoint; clones it has live on. Answered [`Answer::Dropped`].
+    DropCheckpoint {
+        /// Which.
+        checkpoint: VmId,
+    },
 }
 
 /// A call, and what tells it from others that ask the same.
@@ -279,6 +297,13 @@ pub enum Answer {
         /// Its number among the clones of that fork.
         id: u16,
     },
+    /// The instant is kept.
+    Checkpointed {
+        /// Under this name; it is listed as a VM that never runs.
+        checkpoint: VmId,
+    },
+    /// The checkpoint is gone.
+    Dropped,
 }
 
 /// How one clone, or one process of a hierarchical ticket, ended.

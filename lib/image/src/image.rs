@@ -223,6 +223,14 @@ impl Image {
         Ok(())
     }
 
+    /// How many of `pages` pages from `first` on hold data; those beyond the end
+    /// do not.
+    pub fn data_among(&self, first: PageNo, pages: PageCount) -> PageCount {
+        let end = first.0.saturating_add(pages.0).min(self.0.pages.0);
+        let data = (first.0..end).filter(|page| self.0.table.get(PageNo(*page)) != Entry::Zero);
+        PageCount(data.count() as u64)
+    }
+
     /// How many pages from `page` on, at most `max`, are the same layer's, one
     /// after the other, or zero.
     fn run(&self, page: PageNo, entry: Entry, max: usize) -> usize {

@@ -338,9 +338,12 @@ impl<W> Catalog<W> {
     /// A read was answered with these pages. Answers what to push because of it.
     pub fn served(&mut self, node: Node, run: Run, now: Instant) -> Option<Push> {
         let entry = self.entries.get_mut(&node)?;
+        let image = entry.ready().map(|ready| &ready.image);
+        let data = image.map(|image| image.data_among(run.first, run.pages));
         let uses = &mut entry.uses;
         uses.requests += 1;
         uses.served.0 += run.pages.0;
+        uses.data.0 += data.unwrap_or_default().0;
         uses.last = Some(now);
         let due = match (uses.touched.read(run), uses.pushed_at) {
             (Asked::First | Asked::Again, None) => true,

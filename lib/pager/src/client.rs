@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A pager that does not answer for so long never will.
+/// A pager that does not answer for so long never will, unless said otherwise.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks whether another has taken over.
 const BREATH: Duration = Duration::from_millis(5);
@@ -30,15 +30,23 @@ const BREATH: Duration = Duration::from_millis(5);
 pub struct PagerClient {
     socket: Arc<Path>,
     connection: Arc<Mutex<Option<UnixStream>>>,
+    patience: Duration,
 }
 
 impl PagerClient {
-    /// Connects to the pager that listens at `socket`.
+    /// Connects to the pager that listens at `socket`, and waits for half a
+    /// minute for each of its answers.
     pub fn connect(socket: &Path) -> Result<Self, PagerError> {
-        let (stream, _) = greet(socket)?;
+        Self::connect_with(socket, PATIENCE)
+    }
+
+    /// The same, but waits so long, which may not be nothing.
+    pub fn connect_with(socket: &Path, patience: Duration) -> Result<Self, PagerError> {
+        let (stream, _) = greet(socket, patience)?;
         Ok(Self {
             socket: socket.into(),
             connection: Arc::new(Mutex::new(Some(stream))),
+            patience,
         })
     }
 
@@ -143,7 +151,7 @@ impl PagerClient {
         loop {
             match self.pid() {
                 Ok(pid) if pid != before => return Ok(()),
-                Ok(_) | Err(_) if begun.elapsed() < PATIENCE => thread::sleep(BREATH),
+                Ok(_) | Err(_) if begun.elapsed() < self.patience => thread::sleep(BREATH),
                 Ok(_) => return Err(broken(ErrorKind::TimedOut.into())),
                 Err(error) => return Err(error),
             }
@@ -152,7 +160,7 @@ impl PagerClient {
 
     /// The process that answers.
     pub fn pid(&self) -> Result<u32, PagerError> {
-        Ok(greet(&self.socket)?.1)
+        Ok(greet(&self.socket, self.patience)?.1)
     }
 
     /// Whether the pager answers.
@@ -184,12 +192,13 @@ impl PagerClient {
         let had = connection.take();
         let first = match had {
             Some(stream) => exchange(stream, request, file),
-            None => greet(&self.socket).and_then(|(stream, _)| exchange(stream, request, file)),
+            None => greet(&self.socket, self.patience)
+                .and_then(|(stream, _)| exchange(stream, request, file)),
         };
         let (stream, answer, again) = match first {
             Ok((stream, answer)) => (stream, answer, false),
             Err(PagerError::Transport { source }) if source.kind() != ErrorKind::WouldBlock => {
-                let (stream, _) = greet(&self.socket)?;
+                let (stream, _) = greet(&self.socket, self.patience)?;
                 let (stream, answer) = exchange(stream, request, file)?;
                 (stream, answer, true)
             }
@@ -217,14 +226,14 @@ fn exchange(
 
 /// Connects, and makes sure that both speak the same version. Answers, too,
 /// which process is there.
-fn greet(socket: &Path) -> Result<(UnixStream, u32), PagerError> {
+fn greet(socket: &Path, patience: Duration) -> Result<(UnixStream, u32), PagerError> {
     let connect = |source| PagerError::Connect {
         socket: PathBuf::from(socket),
         source,
     };
     let stream = UnixStream::connect(socket).map_err(connect)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(connect)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(connect)?;
+    stream.set_read_timeout(Some(patience)).map_err(connect)?;
+    stream.set_write_timeout(Some(patience)).map_err(connect)?;
     send(&stream, &Hello::ours(), None).map_err(broken)?;
     let hello = hear::<Hello>(&stream)?;
     match hello.version {

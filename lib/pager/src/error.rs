@@ -39,6 +39,12 @@ pub enum PagerError {
 }
 
 impl PagerError {
+    /// Whether the pager did not answer in time. It may yet do what it was asked.
+    pub fn is_timeout(&self) -> bool {
+        use io::ErrorKind::{TimedOut, WouldBlock};
+        matches!(self, Self::Transport { source } if [TimedOut, WouldBlock].contains(&source.kind()))
+    }
+
     /// What the pager said, if it was the pager that refused.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! DIR/images/NAME-KEY.raw     disks
+//!     imported/NAME-KEY/      disks that were imported, and what is known of them
 //!     kernels/RELEASE-KEY/    kernels; `debian` links to the one in use
 //!     initramfs/KEY.cpio
 //!     lock/WHAT               held while WHAT is being built
@@ -30,13 +31,13 @@ use std::{
 /// A directory of things already built. Any number of processes may use one.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
 /// A guest's disk: a raw ext4 file system, to be read and never written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFile {
-    /// Name of the recipe it was made from.
+    /// Name of the recipe it was made from, or the one it was imported under.
     pub name: String,
     /// What it was made of.
     pub key: Key,
@@ -204,7 +205,11 @@ pub(crate) struct Workplace {
 }
 
 impl Workplace {
-    fn enter(cache: &Path, what: &str, progress: Progress<'_>) -> Result<Self, BuildError> {
+    pub(crate) fn enter(
+        cache: &Path,
+        what: &str,
+        progress: Progress<'_>,
+    ) -> Result<Self, BuildError> {
         let locks = cache.join("lock");
         fs::create_dir_all(&locks).map_err(io_error("make", &locks))?;
         let path = locks.join(what);
@@ -254,7 +259,7 @@ impl Drop for Workplace {
 }
 
 /// Gives a finished file, directory or link its name, once and whole.
-fn publish(built: &Path, path: &Path) -> Result<(), BuildError> {
+pub(crate) fn publish(built: &Path, path: &Path) -> Result<(), BuildError> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(dir).map_err(io_error("make", dir))?;
     if !built.is_symlink() {
@@ -281,7 +286,7 @@ fn sync_one(path: &Path) -> Result<(), BuildError> {
 }
 
 /// What is in a directory; nothing if there is no such directory.
-fn list(dir: &Path) -> Result<Vec<io::Result<fs::DirEntry>>, BuildError> {
+pub(crate) fn list(dir: &Path) -> Result<Vec<io::Result<fs::DirEntry>>, BuildError> {
     match fs::read_dir(dir) {
         Ok(entries) => Ok(entries.collect()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

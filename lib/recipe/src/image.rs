@@ -10,6 +10,7 @@ use crate::{
     recipe::{Body, Recipe},
     run::{MKE2FS, MMDEBSTRAP, Program},
 };
+use forkyard_types::ByteCount;
 use std::{
     fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
@@ -49,10 +50,7 @@ pub(crate) fn build(
     work: &Workplace,
     progress: Progress<'_>,
 ) -> Result<PathBuf, BuildError> {
-    let me = fs::metadata("/proc/self").map_err(io_error("look at", "/proc/self"))?;
-    if me.uid() != 0 {
-        return Err(BuildError::NotRoot);
-    }
+    as_root()?;
     let root = work.dir().join("root");
     progress(Event::Step("unpacking packages"));
     unpack(recipe.body(), work, &root, progress)?;
@@ -60,16 +58,63 @@ pub(crate) fn build(
     furnish(recipe, &root, progress)?;
     progress(Event::Step("making the file system"));
     let image = work.dir().join("image");
+    make_file_system(
+        recipe.name(),
+        &root,
+        &image,
+        Room::of(recipe.size()),
+        work,
+        progress,
+    )?;
+    Ok(image)
+}
+
+/// Refuses to go on without root.
+pub(crate) fn as_root() -> Result<(), BuildError> {
+    let me = fs::metadata("/proc/self").map_err(io_error("look at", "/proc/self"))?;
+    match me.uid() {
+        0 => Ok(()),
+        _ => Err(BuildError::NotRoot),
+    }
+}
+
+/// What a file system has room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Bytes, a whole number of KiB.
+    pub size: ByteCount,
+    /// Files; as many as usual for its size if not said.
+    pub inodes: Option<u64>,
+}
+
+impl Room {
+    /// The usual room in a disk of this size.
+    pub fn of(size: ByteCount) -> Self {
+        Self { size, inodes: None }
+    }
+}
+
+/// Makes `image` a disk with what is in `root`.
+pub(crate) fn make_file_system(
+    name: &str,
+    root: &Path,
+    image: &Path,
+    room: Room,
+    work: &Workplace,
+    progress: Progress<'_>,
+) -> Result<(), BuildError> {
+    let inodes = room.inodes.map(|count| format!("-N{count}"));
     MKE2FS
         .call()
         .args(MKE2FS_OPTIONS)
+        .args(inodes)
         .arg("-L")
-        .arg(label(recipe.name()))
-        .args([Path::new("-d"), &root, &image])
-        .arg(format!("{}M", recipe.body().size_mib))
+        .arg(label(name))
+        .args([Path::new("-d"), root, image])
+        .arg(format!("{}K", room.size.0 >> 10))
         .holding(work.lock())
-        .run(progress)?;
-    Ok(image)
+        .run(progress)
+        .map(drop)
 }
 
 /// A file system's label holds 16 bytes; a recipe's name is ASCII.

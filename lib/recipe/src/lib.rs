@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! images/tiny.toml --Recipe::load--> Recipe --Cache::image-----> ext4 disk
+//! a disk, a container image -----------------Cache::import----> ext4 disk
 //! Debian's archive ---------------------------Cache::kernel----> vmlinuz, modules
 //!                          modules, agent ----Cache::initramfs-> cpio
 //! ```
@@ -13,7 +14,7 @@
 //! temporary files, which the next build removes.
 //!
 //! All of it blocks, some of it for minutes, and runs programs: apt, dpkg-deb,
-//! mmdebstrap, mke2fs. It installs nothing on the host, and
+//! mmdebstrap, mke2fs, qemu-img. It installs nothing on the host, and
 //! mounts nothing that the host can see.
 
 mod apt;
@@ -21,6 +22,7 @@ mod cache;
 mod cpio;
 mod error;
 mod image;
+mod import;
 mod initramfs;
 mod inside;
 mod kernel;
@@ -32,6 +34,7 @@ mod run;
 
 pub use cache::{Cache, ImageFile};
 pub use error::{BuildError, RecipeError};
+pub use import::{ArchiveError, Cancel, DiskError, ImportError, Imported, Source};
 pub use initramfs::{GuestFiles, Reseed};
 pub use kernel::{Kernel, KernelChoice};
 pub use key::{Key, NotAKey};

@@ -29,6 +29,7 @@ pub(crate) const APT_GET: Program = Program::new("apt-get", "apt");
 pub(crate) const DPKG_DEB: Program = Program::new("dpkg-deb", "dpkg");
 pub(crate) const MKE2FS: Program = Program::new("mke2fs", "e2fsprogs");
 pub(crate) const MMDEBSTRAP: Program = Program::new("mmdebstrap", "mmdebstrap");
+pub(crate) const QEMU_IMG: Program = Program::new("qemu-img", "qemu-utils");
 pub(crate) const XZ: Program = Program::new("xz", "xz-utils");
 
 impl Program {

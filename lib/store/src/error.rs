@@ -34,6 +34,16 @@ pub enum StoreError {
         /// Why.
         source: rusqlite::Error,
     },
+    /// The file is damaged: what it says may be wrong.
+    #[error(
+        "the records {path} are damaged ({said}): put a copy of them back; VMs run on meanwhile"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found, the first of it.
+        said: String,
+    },
     /// A VM of that name exists.
     #[error("a VM named {name} exists already")]
     NameTaken {

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 5] = [
+const STEPS: [&str; 6] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -64,6 +64,8 @@ const STEPS: [&str; 5] = [
     ) STRICT;
     ALTER TABLE vm ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;
 ",
+    // In a checkpoint that a guest took, the request it was taken by.
+    "ALTER TABLE vm ADD COLUMN request TEXT;",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
@@ -78,6 +80,16 @@ pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreErro
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;",
         )
         .map_err(failed)?;
+    // A daemon that believed half of its records would undo what runs.
+    let said: String = connection
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(failed)?;
+    if said != "ok" {
+        return Err(StoreError::Damaged {
+            path: path.into(),
+            said,
+        });
+    }
     let found: i64 = connection
         .query_row("PRAGMA user_version", [], |row| row.get(0))
         .map_err(failed)?;
@@ -120,6 +132,33 @@ mod tests {
             Store::open(&path),
             Err(StoreError::Newer { found: 999, .. })
         ));
+    }
+
+    #[test]
+    fn a_file_of_which_a_part_is_overwritten_or_missing_is_refused() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("db");
+        drop(Store::open(&path).expect("new"));
+        let whole = std::fs::read(&path).expect("there");
+        let page = 4096;
+        for nth in 1..whole.len() / page {
+            let mut damaged = whole.clone();
+            damaged[nth * page..(nth + 1) * page].fill(b'x');
+            std::fs::write(&path, &damaged).expect("written");
+            let refused = Store::open(&path).map(drop);
+            assert!(
+                matches!(
+                    refused,
+                    Err(StoreError::Damaged { .. } | StoreError::Access { .. })
+                ),
+                "page {nth}: {refused:?}"
+            );
+        }
+        std::fs::write(&path, &whole[..whole.len() - page]).expect("written");
+        let refused = Store::open(&path).map(drop);
+        assert!(refused.is_err(), "{refused:?}");
+        std::fs::write(&path, &whole).expect("restored");
+        Store::open(&path).expect("whole");
     }
 
     #[test]

@@ -4,7 +4,9 @@ use crate::{
     Store, StoreError,
     row::{from_json, json, optional, parsed},
 };
-use forkyard_types::{ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, VmId, VmName, VmState};
+use forkyard_types::{
+    ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, RequestId, VmId, VmName, VmState,
+};
 use rusqlite::{Row, params};
 use std::path::PathBuf;
 
@@ -59,6 +61,9 @@ pub struct VmRecord {
     pub machine: Option<String>,
     /// Paths in the guest that its clones do not inherit.
     pub secrets: Vec<String>,
+    /// In a checkpoint that a guest took: the request it was taken by, which
+    /// returns in its clones. None in all else.
+    pub request: Option<RequestId>,
 }
 
 fn state_text(state: VmState) -> &'static str {
@@ -116,6 +121,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         chain: from_json(row, "chain")?,
         machine: row.get("machine")?,
         secrets: from_json(row, "secrets")?,
+        request: optional(row, "request")?,
     })
 }
 
@@ -125,7 +131,7 @@ impl Store {
         let chain = json(&vm.chain).map_err(self.failed())?;
         let secrets = json(&vm.secrets).map_err(self.failed())?;
         let written = self.lock().execute(
-            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20)
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13,
                  warm=?15, memory_image=?16, chain=?17, machine=?18",
             params![
@@ -149,6 +155,7 @@ impl Store {
                 vm.machine,
                 secrets,
                 vm.generation,
+                vm.request.map(|request| request.to_string()),
             ],
         );
         match written {
@@ -208,6 +215,7 @@ mod tests {
             chain: vec!["/a/0".into(), "/b/1".into()],
             machine: Some("{}".into()),
             secrets: vec!["/etc/key".into()],
+            request: Some(RequestId::random()),
         }
     }
 

@@ -213,6 +213,7 @@ fn probe_machine(probe: &Probe) -> BootSpec {
             disk: None,
             nic: None,
             limits: Limits::default(),
+            page_reporting: true,
         },
         kernel: Some(Kernel {
             image: probe.kernel.clone(),

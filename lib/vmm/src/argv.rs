@@ -97,6 +97,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
     } = fds;
     let (accel, cpu) = (spec.accel, spec.accel.cpu_model());
     let (id, vcpus, kib) = (spec.id, spec.vcpus, spec.memory.0 / 1024);
+    let reporting = if spec.page_reporting { "on" } else { "off" };
     // `suppress-vmdesc` and `send-configuration` make a stream of device state
     // alone loadable. `vapic`, an aid for old Windows on KVM, looks into guest
     // memory while its state is loaded and fails if the firmware was at work.
@@ -115,7 +116,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
          -device virtio-serial-pci,id=serial0,addr=4 \
          -chardev socket,id=agent,fd={agent},server=on,wait=off \
          -device virtserialport,bus=serial0.0,chardev=agent,name={AGENT_PORT} \
-         -device virtio-balloon-pci,id=balloon0,addr=5,free-page-reporting=on,page-poison=off"
+         -device virtio-balloon-pci,id=balloon0,addr=5,free-page-reporting={reporting},page-poison=off"
     ));
     args.extend(["-object".to_owned(), memory.to_string()]);
     if let Some(disk) = &spec.disk {
@@ -176,6 +177,7 @@ mod tests {
             disk: Some("/disk, with a comma".into()),
             nic: None,
             limits: Limits::default(),
+            page_reporting: true,
         }
     }
 

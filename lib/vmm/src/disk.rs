@@ -6,7 +6,10 @@
 use crate::{
     Overlay, VmmError, argv,
     link::Link,
-    qmp::{BlockCommit, BlockDevice, BlockdevAdd, QueryBlock, QueryJobs, QueryNamedBlockNodes},
+    qmp::{
+        BlockCommit, BlockDevice, BlockStream, BlockdevAdd, QueryBlock, QueryJobs,
+        QueryNamedBlockNodes,
+    },
 };
 use futures::FutureExt;
 use std::{
@@ -14,6 +17,9 @@ use std::{
     pin::pin,
     time::Duration,
 };
+
+/// The one job there is at a time.
+const JOB: &str = "fold";
 
 /// What is known of a machine's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +51,9 @@ impl Disk {
 
     /// The disk as QEMU has it. Cancel-safe.
     pub(crate) async fn survey(link: &Link) -> Result<Self, VmmError> {
+        // Its beginner has gone; and while slices are copied into the active
+        // one, the disk does not show which that is.
+        end_job(link).await?;
         let disks = link.ask(QueryBlock {}).await?;
         let Some(active) = active(&disks) else {
             return Ok(Self::Absent);
@@ -104,16 +113,18 @@ impl Disk {
         Ok(())
     }
 
-    /// Copies slices into the one below them, until it is done or is to be given
-    /// up. If cancelled, it goes on.
+    /// Copies slices, the uppermost first, into the one below them, until it is
+    /// done or is to be given up. If cancelled, it goes on.
     pub(crate) async fn fold(
         &mut self,
         link: &Link,
-        (top, base): (&Path, &Path),
+        (upper, base): (&[PathBuf], &Path),
         give_up: impl Future<Output = ()>,
     ) -> Result<(), VmmError> {
-        const JOB: &str = "fold";
-        const LOOK: Duration = Duration::from_millis(5);
+        let Some(top) = upper.first() else {
+            return Ok(());
+        };
+        end_job(link).await?;
         let (active, _) = self.numbers(link).await?;
         let backing_file = argv::text(base)?.to_owned();
         link.ask(BlockCommit {
@@ -125,36 +136,31 @@ impl Disk {
             auto_dismiss: false,
         })
         .await?;
-        let mut give_up = pin!(give_up.fuse());
-        loop {
-            let jobs = link.ask(QueryJobs {}).await?;
-            let job = jobs.into_iter().find(|job| job.id == JOB);
-            match job {
-                Some(job) if job.status == "concluded" => {
-                    let id = JOB.to_owned();
-                    link.ask(qapi::qmp::job_dismiss { id }).await?;
-                    return match job.error {
-                        None => Ok(()),
-                        Some(said) => Err(VmmError::Fold { said }),
-                    };
-                }
-                Some(_) => tokio::select! {
-                    () = tokio::time::sleep(LOOK) => {}
-                    () = &mut give_up => {
-                        let id = JOB.to_owned();
-                        match link.ask(qapi::qmp::job_cancel { id }).await {
-                            // It may be done this very moment.
-                            Ok(_) | Err(VmmError::Qmp { .. }) => {}
-                            Err(error) => return Err(error),
-                        }
-                    }
-                },
-                None => {
-                    let said = "it is not known any more".to_owned();
-                    return Err(VmmError::Fold { said });
-                }
-            }
-        }
+        see_through(link, give_up).await?;
+        close_all(link, upper).await
+    }
+
+    /// Copies what lies over `base` into the active slice, until it is done or
+    /// is to be given up. If cancelled, it goes on.
+    pub(crate) async fn lift(
+        &mut self,
+        link: &Link,
+        (upper, base): (&[PathBuf], &Path),
+        give_up: impl Future<Output = ()>,
+    ) -> Result<(), VmmError> {
+        end_job(link).await?;
+        let (active, _) = self.numbers(link).await?;
+        let backing_file = argv::text(base)?.to_owned();
+        link.ask(BlockStream {
+            job_id: JOB,
+            device: argv::slice_name(active),
+            base_node: node_of(link, base).await?,
+            backing_file,
+            auto_dismiss: false,
+        })
+        .await?;
+        see_through(link, give_up).await?;
+        close_all(link, upper).await
     }
 
     async fn numbers(&mut self, link: &Link) -> Result<(u64, u64), VmmError> {
@@ -184,16 +190,95 @@ pub(crate) async fn active_file(link: &Link) -> Result<Option<PathBuf>, VmmError
     file.map(Some).ok_or(VmmError::NoDisk)
 }
 
-/// The node of a slice that this QEMU was told to open.
+/// Sees the job to its end, and calls it off once it is to be given up.
+async fn see_through(link: &Link, give_up: impl Future<Output = ()>) -> Result<(), VmmError> {
+    const LOOK: Duration = Duration::from_millis(5);
+    let mut give_up = pin!(give_up.fuse());
+    loop {
+        let jobs = link.ask(QueryJobs {}).await?;
+        let job = jobs.into_iter().find(|job| job.id == JOB);
+        match job {
+            Some(job) if job.status == "concluded" => {
+                let id = JOB.to_owned();
+                link.ask(qapi::qmp::job_dismiss { id }).await?;
+                return match job.error {
+                    None => Ok(()),
+                    Some(said) => Err(VmmError::Fold { said }),
+                };
+            }
+            Some(_) => tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                () = &mut give_up => {
+                    let id = JOB.to_owned();
+                    match link.ask(qapi::qmp::job_cancel { id }).await {
+                        // It may be done this very moment.
+                        Ok(_) | Err(VmmError::Qmp { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+            },
+            None => {
+                let said = "it is not known any more".to_owned();
+                return Err(VmmError::Fold { said });
+            }
+        }
+    }
+}
+
+/// Calls off a job that nobody sees to any more, if there is one.
+async fn end_job(link: &Link) -> Result<(), VmmError> {
+    let jobs = link.ask(QueryJobs {}).await?;
+    if !jobs.iter().any(|job| job.id == JOB) {
+        return Ok(());
+    }
+    match see_through(link, async {}).await {
+        Ok(()) | Err(VmmError::Fold { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The node of a slice: one that this QEMU was told to open, or that it found
+/// below such a one.
 async fn node_of(link: &Link, file: &Path) -> Result<String, VmmError> {
     let nodes = link.ask(QueryNamedBlockNodes { flat: true }).await?;
-    nodes
-        .iter()
+    let of_file: Vec<_> = nodes
+        .into_iter()
         .filter(|node| node.file.as_deref() == Some(file))
+        .collect();
+    let told = of_file
+        .iter()
         .filter_map(|node| argv::file_number(node.name.as_deref()?))
         .map(argv::slice_name)
-        .next()
+        .next();
+    let found = || {
+        let mut slices = of_file.iter().filter(|node| node.driver == "qcow2");
+        slices.find_map(|node| node.name.clone())
+    };
+    told.or_else(found)
         .ok_or_else(|| VmmError::NoSlice { path: file.into() })
+}
+
+/// Closes slices that were taken out of the disk, the uppermost first: those
+/// this QEMU was told to open it keeps open otherwise, and their room taken.
+async fn close_all(link: &Link, slices: &[PathBuf]) -> Result<(), VmmError> {
+    let nodes = link.ask(QueryNamedBlockNodes { flat: true }).await?;
+    for slice in slices {
+        let of_file = nodes
+            .iter()
+            .filter(|node| node.file.as_ref() == Some(slice));
+        let told = of_file.filter_map(|node| argv::file_number(node.name.as_deref()?));
+        for number in told {
+            // The disk is what it is to be all the same.
+            if let Err(error) = close(link, number).await {
+                tracing::debug!(
+                    number,
+                    error = &error as &dyn std::error::Error,
+                    "slice kept open"
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Closes a slice nothing is written to.

@@ -101,16 +101,27 @@ pub trait Machine: Send + Sync + 'static {
     /// again. The vCPUs must stand still for it to match a descriptor.
     fn freeze_disk(&self, overlay: Overlay) -> impl Future<Output = Result<(), VmmError>> + Send;
 
-    /// Copies the slices from `top` down to the one over `base` into `base`, and
-    /// takes them out of the disk; the guest runs on. All must be frozen,
+    /// Copies the slices over `base`, the uppermost first of `upper`, into
+    /// `base`, and takes them out of the disk; the guest runs on. All must be frozen,
     /// opened by this machine as its own, and used by no other. No slice may
     /// be frozen meanwhile. Once `give_up` resolves it is called off: then it fails,
     /// and the disk is as it was.
     ///
-    /// If cancelled, it is carried out all the same.
+    /// If cancelled, it is carried out all the same until the next call.
     fn fold_disk(
         &self,
-        top: &Path,
+        upper: &[PathBuf],
+        base: &Path,
+        give_up: impl Future<Output = ()> + Send,
+    ) -> impl Future<Output = Result<(), VmmError>> + Send;
+
+    /// The same the other way: copies them into the active slice. They may be
+    /// anyone's and stay as they are; the active one must have nothing opened
+    /// over it, by anyone. Called off, what was copied stays: the disk reads
+    /// the same.
+    fn lift_disk(
+        &self,
+        upper: &[PathBuf],
         base: &Path,
         give_up: impl Future<Output = ()> + Send,
     ) -> impl Future<Output = Result<(), VmmError>> + Send;

@@ -126,13 +126,23 @@ impl Machine for QemuMachine {
 
     async fn fold_disk(
         &self,
-        top: &Path,
+        upper: &[PathBuf],
         base: &Path,
         give_up: impl Future<Output = ()> + Send,
     ) -> Result<(), VmmError> {
         // Held throughout: nothing may be frozen meanwhile.
         let mut disk = self.disk.lock().await;
-        disk.fold(&self.link, (top, base), give_up).await
+        disk.fold(&self.link, (upper, base), give_up).await
+    }
+
+    async fn lift_disk(
+        &self,
+        upper: &[PathBuf],
+        base: &Path,
+        give_up: impl Future<Output = ()> + Send,
+    ) -> Result<(), VmmError> {
+        let mut disk = self.disk.lock().await;
+        disk.lift(&self.link, (upper, base), give_up).await
     }
 
     async fn discard_overlay(&self, overlay: Overlay) -> Result<(), VmmError> {

@@ -8,7 +8,7 @@
 mod command;
 
 pub(crate) use command::{
-    BlockCommit, BlockDevice, BlockdevAdd, QueryBlock, QueryJobs, QueryNamedBlockNodes,
+    BlockCommit, BlockDevice, BlockStream, BlockdevAdd, QueryBlock, QueryJobs, QueryNamedBlockNodes,
 };
 
 use crate::QmpError;

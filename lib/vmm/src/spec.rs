@@ -55,6 +55,8 @@ pub struct MachineSpec {
     pub nic: Option<Nic>,
     /// What it may take of the host.
     pub limits: Limits,
+    /// Whether its guest says which pages are free, and the host takes them back.
+    pub page_reporting: bool,
 }
 
 /// What a VM boots, given to it directly. `owner` can read the files.

@@ -21,6 +21,11 @@
 #include <sys/types.h>
 
 /*
+ Bytes of a checkpoint's name, the NUL at its end included.
+ */
+#define FORKYARD_CHECKPOINT_NAME 12
+
+/*
  Why a call failed: what calls return, negated in none.
  */
 typedef enum forkyard_error_code {
@@ -29,7 +34,7 @@ typedef enum forkyard_error_code {
    */
   FORKYARD_INVALID = -1,
   /*
-   No such ticket, or it is used up.
+   No such ticket or checkpoint, or it is used up.
    */
   FORKYARD_NOT_FOUND = -2,
   /*
@@ -211,6 +216,45 @@ void forkyard_ticket_free(struct forkyard_ticket *ticket);
  Why this thread's last call failed; valid until its next one fails.
  */
 const char *forkyard_error(void);
+
+/*
+ Keeps this instant of this VM. Returns 0 now, and writes the checkpoint's
+ name to `name`. Returns again, with 1, 2, …, in each clone that
+ forkyard_create_clones makes of it later, the name left empty there; with a
+ hierarchical ticket in each of its processes, as forkyard_clone does.
+
+ # Safety
+ FORKYARD_CHECKPOINT_NAME bytes may be written to `name`.
+ */
+int forkyard_checkpoint(char *name);
+
+/*
+ forkyard_checkpoint for languages that have a fork of their own, as
+ forkyard_clone_only is.
+
+ # Safety
+ As forkyard_checkpoint; `processes` is NULL or may be written to.
+ */
+int forkyard_checkpoint_only(char *name, uint8_t *processes);
+
+/*
+ Makes the ticket's clones of a checkpoint that a VM of this family took, as
+ often as there are tickets. Returns 0, in the caller alone: in the clones it
+ is forkyard_checkpoint that returns. Clones that could not be made are told
+ by the join; negative if there is none at all.
+
+ # Safety
+ `checkpoint` is NULL or a string; `ticket` as in forkyard_clone.
+ */
+int forkyard_create_clones(const char *checkpoint, const struct forkyard_ticket *ticket);
+
+/*
+ Forgets a checkpoint. Clones it has live on.
+
+ # Safety
+ `checkpoint` is NULL or a string.
+ */
+int forkyard_drop_checkpoint(const char *checkpoint);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -4,6 +4,7 @@
 //! return codes and keeps the reason of a thread's last failure.
 #![allow(unsafe_code)] // a C interface takes pointers; each is checked for null
 
+mod checkpoint;
 mod generator;
 mod team;
 
@@ -24,7 +25,7 @@ use std::{
 pub enum ErrorCode {
     /// The request makes no sense.
     FORKYARD_INVALID = -1,
-    /// No such ticket, or it is used up.
+    /// No such ticket or checkpoint, or it is used up.
     FORKYARD_NOT_FOUND = -2,
     /// Not possible in this state, or in a clone.
     FORKYARD_CONFLICT = -3,

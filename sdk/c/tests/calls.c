@@ -20,6 +20,15 @@ int main(void)
 	printf("kill %d %s\n", again == FORKYARD_NOT_FOUND, forkyard_error());
 	int null = forkyard_clone(NULL);
 	printf("null %d %s\n", null == FORKYARD_INVALID, forkyard_error());
+	char then[FORKYARD_CHECKPOINT_NAME];
+	int taken = forkyard_checkpoint(then);
+	printf("checkpoint %d %s\n", taken, then);
+	printf("created %d\n", forkyard_create_clones(then, ticket));
+	printf("dropped %d\n", forkyard_drop_checkpoint(then));
+	int another = forkyard_drop_checkpoint("55555555555");
+	printf("another %d %s\n", another == FORKYARD_NOT_FOUND, forkyard_error());
+	int none = forkyard_create_clones("then", ticket);
+	printf("none %d %s\n", none == FORKYARD_INVALID, forkyard_error());
 	forkyard_ticket_free(ticket);
 	forkyard_ticket_free(NULL);
 	return 0;

@@ -13,6 +13,9 @@ use std::{
 /// Name of the ticket whose clones fork.
 const HIERARCHICAL: &str = "33333333333";
 
+/// Name of the checkpoint that is taken.
+const CHECKPOINT: &str = "44444444444";
+
 /// Answers every call as an agent of a parent would; the ticket is used up by
 /// its join. Ends with the test.
 fn agent(socket: &Path) {
@@ -99,6 +102,21 @@ fn answer(ask: &Ask, joined: &mut bool) -> Result<Answer, ApiError> {
             failed: vec![],
         }),
         Ask::WaitFork { .. } => Ok(Answer::Forked { id: 4 }),
+        Ask::Checkpoint => Ok(Answer::Checkpointed {
+            checkpoint: CHECKPOINT.parse().expect("an id"),
+        }),
+        Ask::CreateClones {
+            checkpoint,
+            ticket: asked,
+        } if checkpoint.as_str() == CHECKPOINT && *asked == ticket => Ok(Answer::Cloned {
+            id: 0,
+            processes: 1,
+            failed: vec![],
+        }),
+        Ask::DropCheckpoint { checkpoint } if checkpoint.as_str() == CHECKPOINT => {
+            Ok(Answer::Dropped)
+        }
+        Ask::CreateClones { .. } | Ask::DropCheckpoint { .. } => Err(spent),
         Ask::Clone { .. } | Ask::Join { .. } | Ask::Kill { .. } => Err(spent),
         Ask::Exit { .. } => Err(ApiError {
             kind: ErrorKind::Invalid,
@@ -149,7 +167,8 @@ fn a_c_program_forks_joins_and_hears_why_something_failed() {
     );
     let text = said(Command::new(&program).env(SOCKET_ENV, &socket));
     let want = "ticket for 2: 1 has 2 vcpus at 10.0.0.1, 9 has 0\nclone 0\nwell 1\nstatus 0 7 -1\n\
-                kill 1 used up\nnull 1 no ticket was given\n";
+                kill 1 used up\nnull 1 no ticket was given\n\
+                checkpoint 0 44444444444\ncreated 0\ndropped 0\nanother 1 used up\nnone 1 no checkpoint was given\n";
     assert_eq!(text, want);
 }
 
@@ -169,6 +188,10 @@ fn a_python_program_forks_joins_and_hears_why_something_failed() {
                 "import forkyard\n\
              t = forkyard.request_ticket(3)\n\
              print(t.id, [(c.id, c.vcpus, c.ip) for c in t.clones])\n\
+             me, then = forkyard.checkpoint()\n\
+             forkyard.create_clones(then, t)\n\
+             forkyard.drop_checkpoint(then)\n\
+             print(me, then)\n\
              print(forkyard.clone(t), forkyard.join(t))\n\
              try: forkyard.kill(t)\n\
              except forkyard.ForkError as e: print(e.kind, e)\n\
@@ -176,7 +199,7 @@ fn a_python_program_forks_joins_and_hears_why_something_failed() {
              except forkyard.ForkError as e: print(e.kind, e)\n",
             ),
     );
-    let want = "22222222222 [(1, 2, '10.0.0.1'), (2, 2, '10.0.0.2')]\n0 {1: 0, 2: 7}\n\
+    let want = "22222222222 [(1, 2, '10.0.0.1'), (2, 2, '10.0.0.2')]\n0 44444444444\n0 {1: 0, 2: 7}\n\
                 not_found used up\ninvalid not a clone\n";
     assert_eq!(text, want);
 }

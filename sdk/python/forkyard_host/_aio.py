@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from os import PathLike
 from types import TracebackType
 from typing import Any, Mapping
 
@@ -130,3 +131,11 @@ class AsyncFiles:
     async def write(self, path: str, content: bytes, mode: int = 0o644) -> None:
         """Replace a file as a whole."""
         await asyncio.to_thread(self._sync.write, path, content, mode)
+
+    async def put(self, here: str | PathLike[str], there: str) -> None:
+        """Copy a file or folder into the VM; see Files.put."""
+        await asyncio.to_thread(self._sync.put, here, there)
+
+    async def get(self, there: str, here: str | PathLike[str]) -> None:
+        """Copy a file or folder out of the VM; see Files.get."""
+        await asyncio.to_thread(self._sync.get, there, here)

@@ -7,9 +7,11 @@ import math
 import ssl
 import uuid
 from base64 import b64decode, b64encode
+from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Iterator, Literal, Mapping
 
+from ._copy import get, put
 from ._http import Endpoint, Stream, of_vm
 from ._types import CommandFailed, ExecResult, Forked, ForkyardError, Unreachable
 
@@ -195,7 +197,7 @@ class Process:
 
 
 class Files:
-    """Files of a VM. Needs `cat`, `sh`, `mv` and `chmod` there."""
+    """Files of a VM. Needs `cat`, `sh`, `mv` and `chmod` there, and for folders `tar` and `mktemp`."""
 
     def __init__(self, vm: Vm) -> None:
         self._vm = vm
@@ -219,3 +221,21 @@ class Files:
         except CommandFailed:
             self._vm.exec("rm", "-f", "--", new)
             raise
+
+    def put(self, here: str | PathLike[str], there: str) -> None:
+        """Copy a file or folder of this host's into the VM, where it is root's.
+
+        Into `there` if that is a folder, else as `there`; whole or not at all.
+        Links stay links. OSError if it cannot be read here, CommandFailed if it
+        cannot be written there.
+        """
+        put(self._vm, fspath(here), there)
+
+    def get(self, there: str, here: str | PathLike[str]) -> None:
+        """Copy a file or folder of the VM's to this host.
+
+        Into `here` if that is a folder, else as `here`; whole or not at all.
+        Nothing is written elsewhere, whatever the guest sends. CommandFailed if
+        it cannot be read there, OSError if it cannot be written here.
+        """
+        get(self._vm, there, fspath(here))

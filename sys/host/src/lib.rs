@@ -11,5 +11,6 @@ pub mod mapping;
 pub mod memory;
 pub mod pagemap;
 pub mod process;
+pub mod sched;
 pub mod tap;
 pub mod userfault;

@@ -168,20 +168,34 @@ pub enum Wanted {
 pub struct Scanner {
     map: File,
     wanted: Wanted,
+    flags: u64,
 }
 
 impl Scanner {
     /// Opens the page map; needs the right to trace the process.
     pub fn open(pid: u32, wanted: Wanted) -> io::Result<Self> {
-        let map = File::open(format!("/proc/{pid}/pagemap"))?;
-        Ok(Self { map, wanted })
+        Ok(Self {
+            map: File::open(format!("/proc/{pid}/pagemap"))?,
+            wanted,
+            flags: abi::SCAN_RENEW | abi::SCAN_CHECK,
+        })
+    }
+
+    /// The same, for one who only wants to know: what it lists is listed again.
+    pub fn open_to_look(pid: u32, wanted: Wanted) -> io::Result<Self> {
+        let scanner = Self::open(pid, wanted)?;
+        Ok(Self {
+            flags: abi::SCAN_CHECK,
+            ..scanner
+        })
     }
 
     /// Lists pages of watched memory from `start` up to `end`, as many as `runs`
     /// has room for; answers how many runs it filled and how far it came.
     ///
-    /// What is listed counts as not written from then on. A page's listing and
-    /// its renewal are one step: no write between them is lost.
+    /// What is listed counts as not written from then on, unless this only
+    /// looks. A page's listing and its renewal are one step: no write between
+    /// them is lost.
     pub fn scan(
         &self,
         start: HostAddr,
@@ -195,7 +209,7 @@ impl Scanner {
         };
         let mut scan = abi::Scan {
             size: size_of::<abi::Scan>() as u64,
-            flags: abi::SCAN_RENEW | abi::SCAN_CHECK,
+            flags: self.flags,
             start: start.0,
             end: end.0,
             walk_end: 0,
@@ -240,6 +254,15 @@ mod tests {
 
     fn listed(mapping: &Mapping, pages: usize, wanted: Wanted) -> Vec<usize> {
         let scanner = Scanner::open(std::process::id(), wanted).expect("our own");
+        all(&scanner, mapping, pages)
+    }
+
+    fn looked_at(mapping: &Mapping, pages: usize) -> Vec<usize> {
+        let scanner = Scanner::open_to_look(std::process::id(), Wanted::Written);
+        all(&scanner.expect("our own"), mapping, pages)
+    }
+
+    fn all(scanner: &Scanner, mapping: &Mapping, pages: usize) -> Vec<usize> {
         let start = mapping.address();
         let end = HostAddr(start.0 + (pages * PAGE_SIZE) as u64);
         let mut runs = [Run::default(); 2];
@@ -274,6 +297,7 @@ mod tests {
         assert_eq!(listed(&mapping, 8, Wanted::Written), NONE);
         mapping.write(4 * PAGE_SIZE, b"y").expect("inside");
         mapping.write(5 * PAGE_SIZE, b"y").expect("inside");
+        assert_eq!(looked_at(&mapping, 8), [4, 5], "and still to be listed");
         assert_eq!(listed(&mapping, 8, Wanted::Written), [4, 5]);
         assert_eq!(listed(&mapping, 8, Wanted::Written), NONE);
         assert_eq!(listed(&mapping, 8, Wanted::Private), [0, 2, 4, 5, 6]);

@@ -5,13 +5,16 @@ use crate::{
     daemon, output,
 };
 use anyhow::Context;
-use forkyard_bench::{Experiment, Options, Places, plots, table};
+use forkyard_bench::{Experiment, Options, PageSample, Places, Spared, plots, table};
 use forkyard_client::Client;
 use std::{
     env, fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
+
+/// What a parent once had in memory whose clones' pages are counted, in MiB.
+const PAGES_FILL: u64 = 192;
 
 /// Measures, and writes what came of it as JSON, as tables and as plots.
 pub async fn bench(
@@ -34,6 +37,8 @@ pub async fn bench(
         args::Experiment::Race => Experiment::Race,
         args::Experiment::Pauses => Experiment::Pauses,
         args::Experiment::Rows => Experiment::Rows,
+        args::Experiment::Pages => Experiment::Pages,
+        args::Experiment::Crowd => Experiment::Crowd,
     });
     let options = Options {
         experiments: experiments.collect(),
@@ -43,11 +48,15 @@ pub async fn bench(
         vcpus: bench.vcpus,
         fill_mib: bench.fill,
         sizes_mib: bench.sizes,
+        crowd: bench.crowd,
     };
-    let measured =
-        forkyard_bench::run(client, &places, options, |what| eprintln!("bench: {what}")).await;
+    let spared = options.experiments.contains(&Experiment::Pages);
+    let measured = forkyard_bench::run(client, &places, options, tell).await;
     daemon::gone(client, run_dir).await;
-    let results = measured?;
+    let mut results = measured?;
+    if spared {
+        results.pages = pages(run_dir, &results.options).await?;
+    }
     fs::create_dir_all(&bench.out)
         .with_context(|| format!("cannot create {}", bench.out.display()))?;
     let text = table(&results);
@@ -64,4 +73,31 @@ pub async fn bench(
         Format::Text => print!("{text}"),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn tell(what: &str) {
+    eprintln!("bench: {what}");
+}
+
+/// Pages copied and read, each way by a daemon that does so, with folders of its
+/// own.
+async fn pages(run_dir: &Path, options: &Options) -> anyhow::Result<Vec<PageSample>> {
+    let mut samples = Vec::new();
+    for round in 0..options.rounds {
+        for spared in Spared::ALL {
+            let place = run_dir.join(format!("pages-{round}-{spared}").replace(' ', "-"));
+            let on = |on: bool| if on { "true" } else { "false" };
+            let variables = [
+                ("FORKYARD_PAGE_REPORTING", on(spared.avoidance).into()),
+                ("FORKYARD_PREFETCH", on(spared.prefetch).into()),
+                ("FORKYARD_STATE_DIR", place.join("state").into_os_string()),
+            ];
+            let client = daemon::ensure_with(&place, &variables).await?;
+            let size = (options.memory_mib, PAGES_FILL.min(options.memory_mib / 2));
+            let sample = forkyard_bench::pages(&client, spared, size, tell).await;
+            daemon::gone(&client, &place).await;
+            samples.push(sample?);
+        }
+    }
+    Ok(samples)
 }

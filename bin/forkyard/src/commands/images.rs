@@ -2,7 +2,7 @@
 
 use crate::{
     args::{Doctor, Format, Image},
-    commands::vms::spinner,
+    commands::{transfer, vms::spinner},
     output,
 };
 use forkyard_client::Client;
@@ -10,7 +10,7 @@ use forkyard_types::{Diagnosis, GuestImage};
 use hyper::Method;
 use std::process::ExitCode;
 
-/// Lists, builds or removes guest images.
+/// Lists, builds, removes, imports or exports guest images.
 pub async fn image(client: &Client, format: Format, image: Image) -> anyhow::Result<ExitCode> {
     let images: Vec<GuestImage> = match image {
         Image::Ls => client.call(Method::GET, "/v1/images").await?,
@@ -27,6 +27,8 @@ pub async fn image(client: &Client, format: Format, image: Image) -> anyhow::Res
                 .call(Method::DELETE, &format!("/v1/images/{name}"))
                 .await?,
         ],
+        Image::Import(wanted) => return transfer::import(client, format, wanted).await,
+        Image::Export(wanted) => return transfer::export(client, format, wanted).await,
     };
     match format {
         Format::Json => output::json(&images)?,
@@ -37,10 +39,15 @@ pub async fn image(client: &Client, format: Format, image: Image) -> anyhow::Res
                     let built = image
                         .built
                         .map_or_else(|| "not built".to_owned(), |size| size.to_string());
-                    [image.name, built, image.summary]
+                    [
+                        image.name,
+                        built,
+                        output::word(&image.origin),
+                        image.summary,
+                    ]
                 })
                 .collect();
-            output::table(["NAME", "BUILT", "SUMMARY"], &rows);
+            output::table(["NAME", "BUILT", "FROM", "SUMMARY"], &rows);
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod bench;
+pub mod console;
 pub mod copy;
 mod exec;
 mod images;
@@ -8,7 +9,8 @@ mod logs;
 mod mcp;
 pub mod token;
 pub mod top;
-mod vms;
+pub mod transfer;
+pub mod vms;
 
 use crate::{
     args::{Args, Command},
@@ -36,6 +38,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Checkpoint(checkpoint) => vms::checkpoint(&client, format, checkpoint).await,
         Command::Exec(command) => exec::exec(&client, command).await,
         Command::Logs(wanted) => logs::logs(&client, format, wanted).await,
+        Command::Console(wanted) => console::console(&client, wanted).await,
         Command::Cp(wanted) => copy::copy(&client, format, wanted).await,
         Command::Ps => vms::list(&client, format).await,
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,

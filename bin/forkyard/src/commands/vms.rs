@@ -5,10 +5,11 @@ use crate::{
     daemon, output,
 };
 use anyhow::Context;
+use clap::Args;
 use forkyard_client::{Client, ClientError};
 use forkyard_types::{
-    CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, RunRequest,
-    VmInspect, VmView,
+    CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, ForkStarted,
+    RunRequest, VmInspect, VmView,
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,6 +17,51 @@ use std::{path::Path, process::ExitCode, time::Duration};
 
 /// Some of several things asked for failed.
 const PARTLY: u8 = 3;
+
+/// How long a command waits for what it has asked for.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Patience {
+    /// Return once the request is accepted; `forkyard ps` shows what comes of it.
+    #[arg(long, overrides_with = "wait")]
+    pub no_wait: bool,
+    /// Return when it is done: the default.
+    #[arg(long)]
+    pub wait: bool,
+    /// Wait for so many seconds at most. The work goes on all the same.
+    #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait")]
+    pub timeout: Option<u32>,
+}
+
+/// Something asked for takes longer than its user would wait.
+#[derive(Debug, thiserror::Error)]
+#[error("not done within {seconds} s; it goes on, and `forkyard ps` shows what comes of it")]
+pub struct Impatient {
+    seconds: u32,
+}
+
+impl Patience {
+    /// A request's path, with what it says of waiting.
+    fn path(self, path: &str) -> String {
+        match self.no_wait {
+            true => format!("{path}?wait=false"),
+            false => path.to_owned(),
+        }
+    }
+
+    async fn wait<T>(
+        self,
+        work: impl Future<Output = Result<T, ClientError>>,
+    ) -> anyhow::Result<T> {
+        let Some(seconds) = self.timeout else {
+            return Ok(work.await?);
+        };
+        let limit = Duration::from_secs(seconds.into());
+        match tokio::time::timeout(limit, work).await {
+            Ok(done) => Ok(done?),
+            Err(_) => Err(Impatient { seconds }.into()),
+        }
+    }
+}
 
 /// Boots a VM.
 pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<ExitCode> {
@@ -39,11 +85,14 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         "booting {}; the first time its image is built, which takes a minute",
         request.image
     ));
-    let vm = client.post::<VmView>("/v1/vms", &request).await;
+    let path = run.patience.path("/v1/vms");
+    let vm = run.patience.wait(client.post::<VmView>(&path, &request));
+    let vm = vm.await;
     wait.finish_and_clear();
     let vm = vm?;
     match format {
         Format::Json => output::json(&vm)?,
+        Format::Text if run.patience.no_wait => println!("{} is starting", vm.name),
         Format::Text => {
             println!("{} runs at {}", vm.name, vm.address.ip);
             vm.published
@@ -73,7 +122,16 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
         scrub: fork.scrub,
         inherit_secrets: fork.inherit_secrets,
     };
-    let answer: ForkResponse = client.post(&path, &request).await?;
+    if fork.patience.no_wait {
+        let begun: ForkStarted = client.post(&fork.patience.path(&path), &request).await?;
+        match format {
+            Format::Json => output::json(&begun)?,
+            Format::Text => println!("fork {} of {} has begun", begun.fork, fork.vm),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let made = client.post::<ForkResponse>(&path, &request);
+    let answer = fork.patience.wait(made).await?;
     let mut failed = 0;
     let mut made = Vec::new();
     for clone in &answer.clones {
@@ -158,8 +216,13 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
     println!("network  {}", output::network(&seen.network));
     if let Some(image) = seen.memory_image {
         println!(
-            "memory   a view of an image of {} in {} layers; {} of it served in {} requests, to {} users",
-            image.pages, image.layers, image.pages_served, image.requests, image.users
+            "memory   a view of an image of {} in {} layers; {} of it, {} with data, served in {} requests, to {} users",
+            image.pages,
+            image.layers,
+            image.pages_served,
+            image.data_served,
+            image.requests,
+            image.users
         );
         println!(
             "image    {} of data: {} from below; its own: {} plain, {} packed into {}, {} found elsewhere",

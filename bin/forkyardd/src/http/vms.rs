@@ -11,8 +11,8 @@ use axum::{
 };
 use forkyard_fork::{Host, Said};
 use forkyard_types::{
-    CheckpointRequest, ExecEvent, ExecRequest, ForkRequest, ForkResponse, RunRequest, Usage,
-    VmInspect, VmView,
+    CheckpointRequest, ExecEvent, ExecRequest, ForkRequest, ForkResponse, ForkStarted, RunRequest,
+    Usage, VmInspect, VmView,
 };
 use futures::{StreamExt, stream};
 use serde::Deserialize;
@@ -28,16 +28,39 @@ pub async fn list(State(host): Shared) -> Json<Vec<VmView>> {
     Json(host.list())
 }
 
+/// Whether the answer comes when the work is done.
+#[derive(Debug, Deserialize, IntoParams)]
+pub struct Patience {
+    /// False: answer as soon as the request has been accepted.
+    #[serde(default = "yes")]
+    wait: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
 /// Boot a VM. Its image is built if it has not been yet, which takes minutes.
-#[utoipa::path(post, path = "/v1/vms", tag = "vms", request_body = RunRequest,
-    responses((status = 201, body = VmView, description = "It runs: its agent has answered"), Refusal))]
+#[utoipa::path(post, path = "/v1/vms", tag = "vms", request_body = RunRequest, params(Patience),
+    responses((status = 201, body = VmView, description = "It runs: its agent has answered"),
+        (status = 202, body = VmView, description = "It is starting; one that does not come up is listed no more"), Refusal))]
 pub async fn run(
     State(host): Shared,
+    Query(patience): Query<Patience>,
     Input(request): Input<RunRequest>,
 ) -> Result<(StatusCode, Json<VmView>), Refusal> {
     // Spawned: a client that goes away must not leave half a VM.
-    let vm = spawned(async move { host.run(request).await }).await?;
-    Ok((StatusCode::CREATED, Json(vm)))
+    let (status, vm) = match patience.wait {
+        true => (
+            StatusCode::CREATED,
+            spawned(async move { host.run(request).await }).await?,
+        ),
+        false => (
+            StatusCode::ACCEPTED,
+            spawned(async move { host.launch(request).await }).await?,
+        ),
+    };
+    Ok((status, Json(vm)))
 }
 
 /// One VM.
@@ -56,16 +79,22 @@ pub async fn remove(State(host): Shared, Path(vm): Path<String>) -> Answer<VmVie
 
 /// Fork a running VM into clones. It goes on; each clone wakes in the same
 /// instant of memory and disk, with an identity of its own.
-#[utoipa::path(post, path = "/v1/vms/{vm}/fork", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+#[utoipa::path(post, path = "/v1/vms/{vm}/fork", tag = "vms", params(("vm" = String, Path, description = "Name or id"), Patience),
     request_body = ForkRequest,
-    responses((status = 201, body = ForkResponse, description = "One entry a clone: it, or why there is none"), Refusal))]
+    responses((status = 201, body = ForkResponse, description = "One entry a clone: it, or why there is none"),
+        (status = 202, body = ForkStarted, description = "Begun; clones are listed as they come"), Refusal))]
 pub async fn fork(
     State(host): Shared,
     Path(vm): Path<String>,
+    Query(patience): Query<Patience>,
     Input(request): Input<ForkRequest>,
-) -> Result<(StatusCode, Json<ForkResponse>), Refusal> {
+) -> Result<Response, Refusal> {
+    if !patience.wait {
+        let begun = spawned(async move { host.launch_fork(vm, request).await }).await?;
+        return Ok((StatusCode::ACCEPTED, Json(begun)).into_response());
+    }
     let answer = spawned(async move { host.fork(&vm, request).await }).await?;
-    Ok((StatusCode::CREATED, Json(answer)))
+    Ok((StatusCode::CREATED, Json(answer)).into_response())
 }
 
 /// Keep the present instant of a running VM on disk. It is a VM by itself, in
@@ -113,6 +142,10 @@ pub struct Logs {
     /// Go on with what the guest says from now on, until its VM ends.
     #[serde(default)]
     follow: bool,
+    /// False: nothing of what it has said so far, and so nothing of a VM that does not
+    /// run.
+    #[serde(default = "yes")]
+    history: bool,
 }
 
 /// What a guest has said on its serial console: its kernel, and who else
@@ -124,7 +157,11 @@ pub async fn logs(
     Path(vm): Path<String>,
     Query(wanted): Query<Logs>,
 ) -> Result<Response, Refusal> {
-    let body = match host.said(&vm).await? {
+    let said = match wanted.history {
+        true => host.said(&vm).await?,
+        false => Said::Running(host.listen(&vm).await?),
+    };
+    let body = match said {
         Said::Running(mut said) if wanted.follow => {
             let so_far = std::mem::take(&mut said.so_far);
             let first = stream::once(async { Bytes::from(so_far) });
@@ -138,6 +175,20 @@ pub async fn logs(
         Said::Ended(said) => Body::from(said),
     };
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response())
+}
+
+/// Type on a guest's serial console. What is typed, in order, is the body; it
+/// waits while the guest does not read.
+#[utoipa::path(post, path = "/v1/vms/{vm}/console", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 204, description = "It is typed"), Refusal))]
+pub async fn console(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    typed: Bytes,
+) -> Result<StatusCode, Refusal> {
+    host.type_in(&vm, typed.into()).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Where a VM's bytes are, and what its forks took.

@@ -36,22 +36,30 @@ fn a_frozen_slice_lives_until_the_last_over_it_goes() {
 }
 
 #[test]
-fn slices_of_ones_own_are_folded_and_shared_ones_are_not() {
+fn what_was_copied_goes_unless_a_relative_needs_it() {
     let (mut chains, parent, clone) = forked();
     for over in [3, 4, 5] {
         let under = chains.chain_of(parent)[0].to_owned();
         chains.add_slice(&path(over), Some(&under)).expect("new");
         chains.attach(parent, &path(over)).expect("known");
     }
-    // 5 is written to, and the clone has 0.
-    assert_eq!(chains.foldable(parent), paths(&[4, 3, 1]));
-    assert_eq!(chains.foldable(clone), paths(&[]));
-    chains.fold(parent, &path(1));
+    assert_eq!(chains.shorten(parent, &path(1)), paths(&[4, 3]));
     assert_eq!(chains.chain_of(parent), paths(&[5, 1, 0]));
+    assert_eq!(chains.shorten(clone, &path(1)), paths(&[]), "not its own");
+    assert_eq!(chains.shorten(parent, &path(5)), paths(&[]), "no lower one");
+    // A grandchild over 5 has 1, too.
+    let grandchild = VmId::random();
+    for over in [6, 7] {
+        chains.add_slice(&path(over), Some(&path(5))).expect("new");
+    }
+    chains.attach(grandchild, &path(6)).expect("known");
+    chains.attach(parent, &path(7)).expect("known");
+    assert_eq!(chains.shorten(grandchild, &path(0)), paths(&[]));
+    assert_eq!(chains.chain_of(grandchild), paths(&[6, 0]));
+    assert_eq!(chains.chain_of(parent), paths(&[7, 5, 1, 0]));
+    assert_eq!(chains.detach(parent), paths(&[7, 5, 1]));
     assert_eq!(chains.detach(clone), paths(&[2]));
-    assert_eq!(chains.foldable(parent), paths(&[1, 0]));
-    chains.fold(parent, &path(0));
-    assert_eq!(chains.detach(parent), paths(&[5, 0]));
+    assert_eq!(chains.detach(grandchild), paths(&[6, 0]));
     assert!(chains.slices.is_empty());
 }
 
@@ -113,6 +121,7 @@ enum Op {
     Attach(usize, u8),
     Detach(usize),
     Abandon(u8),
+    Shorten(usize, u8),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -121,8 +130,9 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => (slice.clone(), proptest::option::of(slice.clone())).prop_map(|(s, u)| Op::Add(s, u)),
         3 => (vm.clone(), slice.clone()).prop_map(|(v, s)| Op::Attach(v, s)),
-        1 => vm.prop_map(Op::Detach),
-        1 => slice.prop_map(Op::Abandon),
+        1 => vm.clone().prop_map(Op::Detach),
+        1 => slice.clone().prop_map(Op::Abandon),
+        1 => (vm, slice).prop_map(|(v, s)| Op::Shorten(v, s)),
     ]
 }
 
@@ -162,6 +172,14 @@ fn apply(model: &mut Model, op: &Op) -> Result<BTreeSet<u8>, ()> {
             model.fresh.remove(&slice);
             Ok(model.sweep())
         }
+        Op::Shorten(vm, onto) => {
+            if let Some(top) = model.tops.get(&vm).copied()
+                && model.chain(top).iter().skip(1).any(|slice| *slice == onto)
+            {
+                model.under.insert(top, Some(onto));
+            }
+            Ok(model.sweep())
+        }
     }
 }
 
@@ -179,6 +197,7 @@ proptest! {
                 Op::Attach(vm, slice) => chains.attach(vms[vm], &path(slice)),
                 Op::Detach(vm) => Ok(chains.detach(vms[vm])),
                 Op::Abandon(slice) => Ok(chains.abandon(&path(slice))),
+                Op::Shorten(vm, onto) => Ok(chains.shorten(vms[vm], &path(onto))),
             };
             let expected = apply(&mut model, op);
             prop_assert_eq!(collected.is_ok(), expected.is_ok(), "{:?}", op);

@@ -1,5 +1,5 @@
 use super::{kept::Left, *};
-use crate::quota::Quotas;
+use crate::{quota::Quotas, to_text};
 use forkyard_types::FamilyId;
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
@@ -43,6 +43,27 @@ fn begin(tickets: &mut Tickets, id: TicketId, caller: VmId) -> Result<usize, Den
     }
 }
 
+fn kill(tickets: &mut Tickets, id: TicketId, caller: VmId) -> Result<Vec<VmId>, Denied> {
+    tickets.kill(id, caller).map(|killed| killed.alive)
+}
+
+#[test]
+fn a_ticket_is_prepared_for_until_it_is_cloned_with_or_killed_and_holds_its_places_so_long() {
+    let (mut tickets, id, owner) = granted(3);
+    assert_eq!(tickets.promised_to(owner), 3);
+    assert_eq!(tickets.promised_to(VmId::random()), 0);
+    let killed = tickets.kill(id, owner).expect("its own");
+    assert_eq!(tickets.promised_to(owner), 0);
+    let held = killed.unused.and_then(|grant| grant.places);
+    assert!(held.is_some(), "until what was prepared is gone");
+    let again = tickets.kill(id, owner).expect("not spent yet");
+    assert!(again.unused.is_none(), "given back once");
+
+    let (mut tickets, id, owner) = granted(3);
+    assert!(begin(&mut tickets, id, owner).is_ok());
+    assert_eq!(tickets.promised_to(owner), 0);
+}
+
 #[test]
 fn processes_fill_the_vcpus_of_as_few_clones_as_will_do() {
     let share = |processes, vcpus| Share { processes, vcpus };
@@ -81,11 +102,44 @@ fn a_join_tells_of_every_process_and_believes_a_clone_of_its_own_alone() {
 }
 
 #[test]
+fn what_a_vm_says_of_clones_that_are_not_its_own_changes_nothing() {
+    let shares = lay_out(4, 2, TicketKind::Hierarchical);
+    let (mut tickets, id, owner) = granted_shares(&shares);
+    assert_eq!(begin(&mut tickets, id, owner), Ok(2));
+    let [first, second, stranger] = [(); 3].map(|()| VmId::random());
+    assert!(tickets.born(id, 1, first) && tickets.born(id, 3, second));
+    let entry = |tickets: &Tickets| to_text(&tickets.entries[&id]).expect("text");
+    let before = entry(&tickets);
+    let lies: Vec<_> = (0..=9)
+        .map(|id| CloneEnd {
+            id,
+            status: Some(9),
+        })
+        .collect();
+    // The owner is no clone of its own, and the stranger nobody's.
+    for liar in [owner, stranger] {
+        tickets.told(liar, &lies);
+        tickets.ended(liar, Some(9));
+        assert_eq!(entry(&tickets), before);
+    }
+    // One that is may speak of its own second process, and of no other.
+    tickets.told(first, &lies);
+    tickets.ended(first, Some(1));
+    assert_eq!(tickets.join(id, owner), Ok(None), "the second lives");
+    tickets.told(first, &lies);
+    tickets.ended(second, Some(2));
+    let ends = tickets.join(id, owner).expect("its own").expect("ended");
+    let statuses: Vec<_> = ends.iter().map(|end| (end.id, end.status)).collect();
+    let want = [(1, Some(1)), (2, Some(9)), (3, Some(2)), (4, None)];
+    assert_eq!(statuses, want);
+}
+
+#[test]
 fn only_its_owner_can_use_a_ticket() {
     let (mut tickets, id, owner) = granted(2);
     let thief = VmId::random();
     assert_eq!(begin(&mut tickets, id, thief), Err(Denied::Unknown(id)));
-    assert_eq!(tickets.kill(id, thief), Err(Denied::Unknown(id)));
+    assert_eq!(kill(&mut tickets, id, thief), Err(Denied::Unknown(id)));
     assert_eq!(begin(&mut tickets, id, owner), Ok(2));
     assert_eq!(tickets.join(id, thief), Err(Denied::Unknown(id)));
 }
@@ -115,7 +169,7 @@ fn a_join_before_the_clone_is_refused() {
 fn a_clone_of_a_ticket_killed_meanwhile_must_not_run() {
     let (mut tickets, id, owner) = granted(1);
     assert!(begin(&mut tickets, id, owner).is_ok());
-    assert_eq!(tickets.kill(id, owner), Ok(vec![]));
+    assert_eq!(kill(&mut tickets, id, owner), Ok(vec![]));
     assert!(!tickets.born(id, 1, VmId::random()));
 }
 
@@ -137,7 +191,7 @@ fn kill_names_the_living_only() {
     assert!(tickets.born(id, 1, vms[0]) && tickets.born(id, 2, vms[1]));
     tickets.unborn(id, 3);
     tickets.ended(vms[0], Some(0));
-    assert_eq!(tickets.kill(id, owner), Ok(vec![vms[1]]));
+    assert_eq!(kill(&mut tickets, id, owner), Ok(vec![vms[1]]));
     assert_eq!(tickets.join(id, owner), Err(Denied::Unknown(id)));
 }
 

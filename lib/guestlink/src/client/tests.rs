@@ -52,6 +52,49 @@ fn clone_tells_parent_and_clone_apart() {
 }
 
 #[test]
+fn checkpoint_tells_the_vm_that_took_it_and_its_clones_apart() {
+    let checkpoint = VmId::random();
+    let cloned = |id| Answer::Cloned {
+        id,
+        processes: 2,
+        failed: vec![],
+    };
+    let told = |answer| {
+        let (_dir, client, agent) = agent(Some(Ok(answer)));
+        let told = client.checkpoint();
+        assert_eq!(agent.join().expect("no panic"), Ask::Checkpoint);
+        told
+    };
+    let taken = told(Answer::Checkpointed { checkpoint }).expect("taken");
+    assert_eq!(taken, Checkpointing::Taken { checkpoint });
+    let clone = told(cloned(3)).expect("cloned");
+    let wanted = Checkpointing::Clone {
+        id: 3,
+        processes: 2,
+    };
+    assert_eq!(clone, wanted);
+    for wrong in [cloned(0), Answer::Dropped] {
+        assert!(matches!(told(wrong), Err(CallError::Unexpected)));
+    }
+}
+
+#[test]
+fn only_the_caller_of_create_clones_is_answered() {
+    let (checkpoint, ticket) = (VmId::random(), TicketId::random());
+    for (id, wanted) in [(0, Some(vec![(2, "no room".to_owned())])), (1, None)] {
+        let answer = Answer::Cloned {
+            id,
+            processes: 1,
+            failed: vec![(2, "no room".into())],
+        };
+        let (_dir, client, agent) = agent(Some(Ok(answer)));
+        assert_eq!(client.create_clones(checkpoint, ticket).ok(), wanted);
+        let asked = agent.join().expect("no panic");
+        assert_eq!(asked, Ask::CreateClones { checkpoint, ticket });
+    }
+}
+
+#[test]
 fn refusal_keeps_its_kind() {
     let refusal = ApiError {
         kind: ErrorKind::Exhausted,

@@ -1,12 +1,12 @@
 //! The two tasks of a connection: one writes, one reads.
 
-use super::{Frame, LinkError, Shared, Waking, exec::Desk, lock, say_at_once};
+use super::{Frame, LinkError, Shared, Waking, exec::Desk, lock, pace::Pace, say_at_once};
 use crate::{CallId, Decoder, FrameError, Request, ToGuest, ToHost};
 use forkyard_types::{ApiError, ErrorKind};
 use std::{
     io,
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -81,13 +81,17 @@ async fn reader(
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; 64 << 10];
     let mut nonsense = 0;
+    let mut pace = Pace::new(Instant::now());
     loop {
-        match socket.read(&mut buffer).await {
+        let read = match socket.read(&mut buffer).await {
             Ok(0) => return LinkError::Closed,
-            Ok(read) => decoder.feed(&buffer[..read]),
+            Ok(read) => read,
             Err(error) => return failed(error),
-        }
+        };
+        decoder.feed(&buffer[..read]);
+        let mut messages = 0;
         while let Some(message) = decoder.next_message::<ToHost>() {
+            messages += 1;
             match message {
                 Ok(message) => shared.hear(message, &calls),
                 Err(error) => {
@@ -99,6 +103,10 @@ async fn reader(
                     }
                 }
             }
+        }
+        let ahead = pace.spent(read, messages, Instant::now());
+        if !ahead.is_zero() {
+            tokio::time::sleep(ahead).await;
         }
     }
 }

@@ -176,6 +176,44 @@ async fn an_answer_that_came_early_is_not_lost_and_one_to_another_fork_is_not_ta
 }
 
 #[tokio::test]
+async fn a_guest_that_speaks_of_another_life_fork_command_or_call_is_not_heard() {
+    let (guest, mut agent, _calls) = pair().await;
+    let told = identify();
+    let epoch = told.identity.epoch;
+    guest.identify(told).await.expect("said");
+    let lies = async {
+        agent.hear().await;
+        let identified = |epoch, problem: &str| ToHost::Identified {
+            epoch,
+            problems: vec![problem.to_owned()],
+        };
+        let session = Session(7);
+        for lie in [
+            identified(Epoch::random(), "another's"),
+            ToHost::Quiesced {
+                fork: ForkId::random(),
+                failed: None,
+            },
+            ToHost::ExecEnd {
+                session,
+                outcome: Ok(ExitStatus::Code(0)),
+            },
+            ToHost::ExecMore { session, chunks: 9 },
+            ToHost::Forget { call: CallId(7) },
+        ] {
+            agent.say(&lie).await;
+        }
+        // So that each is taken by itself.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        agent.say(&identified(epoch, "its own")).await;
+    };
+    let (problems, ()) = tokio::join!(guest.identified(SOON), lies);
+    assert_eq!(problems.expect("heard"), ["its own"]);
+    assert!(lock(&guest.shared.desks).is_empty());
+    assert!(lock(&guest.shared.calls).is_empty());
+}
+
+#[tokio::test]
 async fn output_arrives_in_order_and_its_reader_makes_room() {
     let (guest, mut agent, _calls) = pair().await;
     let mut exec = guest.exec(vec!["x".into()], vec![]).await.expect("asked");
@@ -424,3 +462,23 @@ async fn an_agent_that_died_while_its_guest_held_still_has_a_successor_that_wait
 }
 
 mod hostile;
+
+#[tokio::test]
+async fn a_guest_that_floods_its_channel_waits_for_the_host_and_loses_nothing() {
+    let (guest, mut agent, mut calls) = pair().await;
+    let begun = std::time::Instant::now();
+    let flood = async {
+        let forget = encode(&ToHost::Forget { call: CallId(7) }).expect("small");
+        // What comes at once is free; as many more take a second, of which the
+        // last that is read at once may be a third.
+        let burst = forget.repeat(2 * usize::try_from(pace::MESSAGES).expect("64-bit"));
+        agent.stream.write_all(&burst).await.expect("never refused");
+        let (call, request) = (CallId(8), request());
+        agent.say(&ToHost::Call { call, request }).await;
+    };
+    let (heard, ()) = tokio::join!(calls.recv(), flood);
+    assert_eq!(heard.map(|(call, _)| call), Some(CallId(8)));
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(500), "read within {took:?}");
+    drop(guest);
+}

@@ -71,6 +71,11 @@ proptest! {
             for (page, number) in out.chunks(PAGE_SIZE).zip(first..) {
                 prop_assert!(page.iter().all(|byte| *byte == model.byte(number)), "page {number}");
             }
+            let data = out.chunks(PAGE_SIZE).filter(|page| page.iter().any(|byte| *byte != 0));
+            let among = top.data_among(PageNo(first), PageCount(count)).0;
+            // A page of data may be zero all the same.
+            prop_assert!((data.count() as u64..=count).contains(&among));
+            prop_assert_eq!(top.data_among(PageNo(0), PageCount(u64::MAX)), top.data_pages());
         }
     }
 }

@@ -52,6 +52,7 @@ pub(super) struct Ready {
 pub(super) struct Uses {
     pub requests: u64,
     pub served: PageCount,
+    pub data: PageCount,
     pub pushed: PageCount,
     pub touched: Touched,
     /// What its clones are expected to want.
@@ -97,6 +98,7 @@ impl<W> Entry<W> {
             pages: ready.map_or(PageCount(0), |ready| ready.published),
             layers: u32::try_from(layers.len()).unwrap_or(u32::MAX),
             pages_served: self.uses.served,
+            data_served: self.uses.data,
             requests: self.uses.requests,
             users: self.files,
             data,

@@ -256,4 +256,5 @@ fn usage_counts_what_was_served() {
         (usage.requests, usage.pages_served, usage.users),
         (2, PageCount(7), 1)
     );
+    assert_eq!(usage.data_served, PageCount(0), "the layer is all zero");
 }

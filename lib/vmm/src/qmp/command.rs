@@ -29,6 +29,9 @@ pub(crate) struct QueryNamedBlockNodes {
 pub(crate) struct NamedNode {
     #[serde(rename = "node-name")]
     pub(crate) name: Option<String>,
+    /// Its format, or what its file is reached by.
+    #[serde(rename = "drv")]
+    pub(crate) driver: String,
     /// Its file.
     pub(crate) file: Option<PathBuf>,
 }
@@ -57,6 +60,27 @@ pub(crate) struct BlockCommit {
 impl QmpCommand for BlockCommit {}
 impl Command for BlockCommit {
     const NAME: &'static str = "block-commit";
+    const ALLOW_OOB: bool = false;
+    type Ok = Empty;
+}
+
+/// Copies what lies between the active slice and one below into the active
+/// one, and takes it out of the disk.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct BlockStream {
+    pub(crate) job_id: &'static str,
+    /// The active slice.
+    pub(crate) device: String,
+    pub(crate) base_node: String,
+    /// The base, as the active slice is to name it.
+    pub(crate) backing_file: String,
+    pub(crate) auto_dismiss: bool,
+}
+
+impl QmpCommand for BlockStream {}
+impl Command for BlockStream {
+    const NAME: &'static str = "block-stream";
     const ALLOW_OOB: bool = false;
     type Ok = Empty;
 }

@@ -116,6 +116,7 @@ impl Site {
                 memory: Some(ByteCount(1 << 30)),
                 pids: Some(100),
             },
+            page_reporting: true,
         }
     }
 

@@ -36,6 +36,14 @@ fn message() -> impl Strategy<Value = ToHost> {
         Just(Ask::Clone {
             ticket: TicketId::random()
         }),
+        Just(Ask::Checkpoint),
+        Just(Ask::CreateClones {
+            checkpoint: VmId::random(),
+            ticket: TicketId::random()
+        }),
+        Just(Ask::DropCheckpoint {
+            checkpoint: VmId::random()
+        }),
         (any::<u8>(), any::<u16>()).prop_map(|(status, id)| Ask::Exit {
             status,
             others: vec![CloneEnd { id, status: None }; 9],

@@ -1,0 +1,343 @@
+//! The program that an image is there to run: a container image's entry point.
+//!
+//! ```text
+//! process 1 --once the VM is somebody--> "entry" --exec--> the entry point
+//!     ^--------- its end, and those of orphans -----------------+
+//! ```
+//!
+//! It starts when the agent has made the VM somebody: the network is up. What
+//! it says goes to the console, and so does how it ended; the VM goes on then.
+//! It is user code like any other: it stands still in a fork, and clones go on
+//! with it.
+
+use super::{Outcome, doing, say};
+use crate::{PROGRAM, agent::userland};
+use forkyard_types::EntryPoint;
+use nix::{
+    mount::{MsFlags, mount},
+    sys::{
+        reboot::{RebootMode, reboot},
+        signal::{Signal, kill},
+        wait::{WaitStatus, wait},
+    },
+    unistd::{Gid, Pid, Uid, fchown, setgid, setgroups, setsid, setuid, sync},
+};
+use std::{
+    convert::Infallible,
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::{fs::symlink, process::CommandExt},
+    path::Path,
+    process::{Command, ExitCode, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// There once this VM is somebody.
+const UP: &str = "/opt/forkyard/up";
+/// Stands before the image's own, if it has one: that would talk to an init
+/// which is not there.
+const POWEROFF: &str = "/opt/forkyard/bin/poweroff";
+const LOOK: Duration = Duration::from_millis(20);
+/// How long programs may take to end when the VM is to be powered off.
+const TO_END: Duration = Duration::from_secs(5);
+/// As shells have it: found, and cannot be run.
+const CANNOT_RUN: u8 = 126;
+
+/// Who it runs as.
+#[derive(Debug, PartialEq, Eq)]
+struct Who {
+    user: u32,
+    group: u32,
+    groups: Vec<u32>,
+    home: String,
+}
+
+/// What the image wants to run. What makes no sense is told of, and not run.
+pub fn wanted() -> Option<EntryPoint> {
+    match read() {
+        Ok(entry) => entry.filter(|entry| !entry.argv.is_empty()),
+        Err(why) => {
+            say(&format!("forkyard: the entry point is not run: {why}"));
+            None
+        }
+    }
+}
+
+fn read() -> Outcome<Option<EntryPoint>> {
+    let file = match File::open(EntryPoint::PLACE) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(doing(format!("open {}", EntryPoint::PLACE)))?,
+    };
+    let mut text = String::new();
+    file.take(EntryPoint::MOST)
+        .read_to_string(&mut text)
+        .map_err(doing(format!("read {}", EntryPoint::PLACE)))?;
+    let entry = serde_json::from_str(&text);
+    entry.map(Some).map_err(doing(EntryPoint::PLACE))
+}
+
+/// The agent has made this VM somebody. Told again, nothing more happens.
+pub fn is_up() {
+    if let Err(error) = fs::write(UP, "") {
+        eprintln!("forkyard-guest: the entry point does not start: {error}");
+    }
+}
+
+/// Process 1's work from here on in an image without an init: reaps, and starts
+/// the entry point, if there is one, when the time has come.
+#[allow(clippy::wildcard_enum_match_arm, reason = "all else is nobody's end")]
+pub fn see_through(entry: Option<EntryPoint>) -> ! {
+    // An image may have a read-only or a full disk; this is ours, in memory.
+    if let Err(error) = symlink(PROGRAM, POWEROFF) {
+        say(&format!("forkyard: no poweroff here: {error}"));
+    }
+    let child = entry.and_then(|entry| {
+        if let Err(why) = furnish() {
+            say(&format!("forkyard: {why}"));
+        }
+        while !Path::new(UP).exists() {
+            sleep(LOOK);
+        }
+        match start() {
+            Ok(pid) => Some((pid, entry.argv)),
+            Err(why) => {
+                say(&format!("forkyard: the entry point does not start: {why}"));
+                None
+            }
+        }
+    });
+    loop {
+        let ended = match wait() {
+            Ok(ended) => ended,
+            Err(_) => {
+                sleep(Duration::from_secs(1));
+                continue;
+            }
+        };
+        let Some((pid, argv)) = &child else { continue };
+        let how = match ended {
+            WaitStatus::Exited(ended, code) if ended == *pid => format!("status {code}"),
+            WaitStatus::Signaled(ended, signal, _) if ended == *pid => signal.to_string(),
+            _ => continue,
+        };
+        say(&format!(
+            "forkyard: the entry point {} ended: {how}",
+            argv.join(" ")
+        ));
+    }
+}
+
+/// Runs an entry point that is an init as process 1. Returns only why not.
+pub fn become_init(entry: &EntryPoint) -> String {
+    let error = command(entry, "/root").exec();
+    format!("run {}: {error}", entry.argv[0])
+}
+
+/// What programs in containers find in /dev, and an init would put there.
+fn furnish() -> Outcome {
+    let links = [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ];
+    for (name, target) in links {
+        match symlink(target, Path::new("/dev").join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(format!("make /dev/{name}: {error}"));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    mount_with("devpts", "/dev/pts", "ptmxmode=0666,mode=0620,gid=5")?;
+    mount_with("tmpfs", "/dev/shm", "mode=1777")
+}
+
+fn mount_with(kind: &str, place: &str, options: &str) -> Outcome {
+    fs::create_dir_all(place).map_err(doing(format!("create {place}")))?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+    mount(Some(kind), place, Some(kind), flags, Some(options))
+        .map_err(doing(format!("mount {kind} on {place}")))
+}
+
+fn start() -> Outcome<Pid> {
+    let console = || File::options().write(true).open("/dev/console");
+    let open = || doing::<io::Error>("open the console");
+    let child = Command::new(PROGRAM)
+        .arg("entry")
+        .stdin(Stdio::null())
+        .stdout(console().map_err(open())?)
+        .stderr(console().map_err(open())?)
+        .spawn()
+        .map_err(doing(format!("run {PROGRAM}")))?;
+    i32::try_from(child.id())
+        .map(Pid::from_raw)
+        .map_err(doing("a process"))
+}
+
+/// A process on its way to be the entry point.
+pub fn main() -> ExitCode {
+    let Err(why) = turn_into_it();
+    eprintln!("forkyard: the entry point cannot be run: {why}");
+    ExitCode::from(CANNOT_RUN)
+}
+
+fn turn_into_it() -> Outcome<Infallible> {
+    let entry = read()?.ok_or("it has gone")?;
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let who = who(&entry.user, &text("/etc/passwd"), &text("/etc/group"))?;
+    let (user, group) = (Uid::from_raw(who.user), Gid::from_raw(who.group));
+    setsid().map_err(doing("become a session"))?;
+    // So that it can open /dev/stdout, which many do for their logs.
+    fchown(io::stdout(), Some(user), Some(group)).map_err(doing("give the console away"))?;
+    let groups: Vec<_> = who.groups.iter().copied().map(Gid::from_raw).collect();
+    setgroups(&groups).map_err(doing("set its groups"))?;
+    setgid(group).map_err(doing(format!("become group {group}")))?;
+    setuid(user).map_err(doing(format!("become user {user}")))?;
+    let error = command(&entry, &who.home).exec();
+    Err(format!("{}: {error}", entry.argv[0]))
+}
+
+fn command(entry: &EntryPoint, home: &str) -> Command {
+    let mut command = Command::new(&entry.argv[0]);
+    let dir = if entry.dir.is_empty() {
+        "/"
+    } else {
+        &entry.dir
+    };
+    command
+        .args(&entry.argv[1..])
+        .env_clear()
+        .env("PATH", EntryPoint::PATH)
+        .env("HOME", home)
+        .envs(&entry.env)
+        .current_dir(dir);
+    command
+}
+
+/// Who `USER` or `USER:GROUP` is, as these files of the image say. A number
+/// need not be in them.
+fn who(text: &str, passwd: &str, group: &str) -> Outcome<Who> {
+    let (user, chosen) = match text.split_once(':') {
+        Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
+        None => (text, None),
+    };
+    let user = if user.is_empty() { "0" } else { user };
+    let known = lines(passwd).find(|fields| {
+        let [name, _, number, ..] = fields[..] else {
+            return false;
+        };
+        name == user || number == user
+    });
+    let field = |at: usize| known.as_ref().and_then(|fields| fields.get(at).copied());
+    let number = |text: &str| text.parse().ok();
+    let unknown = || format!("there is no user {user:?} in /etc/passwd");
+    let id = field(2)
+        .and_then(number)
+        .or_else(|| number(user))
+        .ok_or_else(unknown)?;
+    let group_of = |wanted: &str| {
+        let found = lines(group).find(|fields| fields[0] == wanted);
+        let found = found.and_then(|fields| number(fields.get(2)?));
+        let unknown = || format!("there is no group {wanted:?} in /etc/group");
+        found.or_else(|| number(wanted)).ok_or_else(unknown)
+    };
+    let (gid, groups) = match chosen {
+        Some(wanted) => (group_of(wanted)?, Vec::new()),
+        None => {
+            let name = field(0).unwrap_or_default();
+            let is_member = |fields: &Vec<&str>| {
+                let members = fields.get(3).copied().unwrap_or_default();
+                !name.is_empty() && members.split(',').any(|member| member == name)
+            };
+            let groups = lines(group).filter(is_member);
+            let groups = groups.filter_map(|fields| number(fields.get(2)?));
+            (field(3).and_then(number).unwrap_or(0), groups.collect())
+        }
+    };
+    let home = field(5).filter(|home| !home.is_empty()).unwrap_or("/");
+    Ok(Who {
+        user: id,
+        group: gid,
+        groups,
+        home: home.to_owned(),
+    })
+}
+
+fn lines(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    text.lines().map(|line| line.split(':').collect())
+}
+
+/// `poweroff`, where process 1 is ours: all programs are asked to end, and then
+/// the machine is off.
+pub fn power_off() -> ExitCode {
+    let me = Pid::this();
+    let userland = userland::Userland::default();
+    let others = || -> Vec<Pid> {
+        let all = userland.processes().into_iter().map(Pid::from_raw);
+        all.filter(|pid| ![me, Pid::from_raw(1)].contains(pid))
+            .collect()
+    };
+    for pid in others() {
+        // One that has ended is no longer in the way.
+        let _ = kill(pid, Signal::SIGTERM);
+    }
+    let begun = Instant::now();
+    while !others().is_empty() && begun.elapsed() < TO_END {
+        sleep(LOOK);
+    }
+    sync();
+    match reboot(RebootMode::RB_POWER_OFF) {
+        Ok(never) => match never {},
+        Err(error) => {
+            eprintln!("poweroff: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str =
+        "root:x:0:0:root:/root:/bin/sh\nweb:x:33:34:web:/srv/web:/bin/false\nbad\n";
+    const GROUP: &str = "root:x:0:\nweb:x:34:\nlogs:x:4:other,web\nwebs:x:5:webs\n";
+
+    #[test]
+    fn a_user_is_found_by_name_or_number_and_has_its_groups() {
+        let web = Who {
+            user: 33,
+            group: 34,
+            groups: vec![4],
+            home: "/srv/web".into(),
+        };
+        assert_eq!(who("web", PASSWD, GROUP).as_ref(), Ok(&web));
+        assert_eq!(who("33", PASSWD, GROUP).as_ref(), Ok(&web));
+        let root = who("", PASSWD, GROUP).expect("root");
+        assert_eq!((root.user, root.group, root.home.as_str()), (0, 0, "/root"));
+    }
+
+    #[test]
+    fn a_group_that_is_chosen_is_the_only_one() {
+        for text in ["web:logs", "33:4", "web:4"] {
+            let who = who(text, PASSWD, GROUP).expect(text);
+            assert_eq!((who.user, who.group, who.groups), (33, 4, vec![]), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_number_need_not_be_known_and_a_name_must_be() {
+        let nobody = who("1000", "", "").expect("a number");
+        assert_eq!(
+            (nobody.user, nobody.group, nobody.home.as_str()),
+            (1000, 0, "/")
+        );
+        assert_eq!(who("1000:7", "", "").expect("numbers").group, 7);
+        assert_eq!(who("", "", "").expect("root").user, 0);
+        for text in ["nobody", "bad", "web:none", "-1"] {
+            who(text, PASSWD, GROUP).expect_err(text);
+        }
+    }
+}

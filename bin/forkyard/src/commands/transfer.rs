@@ -1,0 +1,318 @@
+//! `image import` and `image export`: images in and out, as streams to and from
+//! the daemon. Files are read and written here, by whoever runs the command.
+
+use crate::{args::Format, commands::vms::spinner, output};
+use anyhow::{Context, bail, ensure};
+use clap::{Args as ClapArgs, ValueEnum};
+use forkyard_client::{Client, UploadError};
+use forkyard_types::{ExportFormat, GuestImage, ImageName, ImportFormat};
+use hyper::Method;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+use std::{
+    fs::File,
+    io::Write,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+use tokio::io::AsyncRead;
+
+/// A page of zeros becomes a hole.
+const PAGE: usize = 4096;
+
+/// `image import`
+#[derive(Debug, ClapArgs)]
+pub struct Import {
+    /// Name of the image from here on.
+    pub name: ImageName,
+    /// The disk or archive; - is standard input.
+    pub file: PathBuf,
+    /// What it is; by default what its name ends in says: .raw or .img, .qcow2,
+    /// .tar or .oci.
+    #[arg(long, value_enum)]
+    pub format: Option<Kind>,
+    /// Of a disk with partitions, the one with the root file system.
+    #[arg(long, value_name = "N")]
+    pub partition: Option<u32>,
+    /// Size of the disk that is made for a container image, in MiB; by default
+    /// what is in it, and 512 MiB to work in.
+    #[arg(long, value_name = "MIB")]
+    pub size: Option<u64>,
+}
+
+/// What is imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// A disk, byte by byte.
+    Raw,
+    /// A disk as QEMU keeps it.
+    Qcow2,
+    /// A container image: an OCI archive, or one of `docker save`.
+    Oci,
+}
+
+/// `image export`
+#[derive(Debug, ClapArgs)]
+pub struct Export {
+    /// Image; with --vm a checkpoint, or a VM that has stopped.
+    pub name: String,
+    /// File to write. It is replaced once the new one is whole.
+    pub file: PathBuf,
+    /// How to write it.
+    #[arg(long, value_enum, default_value = "qcow2")]
+    pub format: Disk,
+    /// Export the disk of a checkpoint or of a stopped VM.
+    #[arg(long)]
+    pub vm: bool,
+}
+
+/// How a disk is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Disk {
+    /// Byte by byte, with holes.
+    Raw,
+    /// As QEMU keeps disks.
+    Qcow2,
+}
+
+/// What a file is, by its name: never by what is in it, which is up to
+/// whoever made it.
+fn by_name(file: &Path) -> Option<Kind> {
+    match file.extension()?.to_str()? {
+        "raw" | "img" => Some(Kind::Raw),
+        "qcow2" => Some(Kind::Qcow2),
+        "tar" | "oci" => Some(Kind::Oci),
+        _ => None,
+    }
+}
+
+/// Imports an image.
+pub async fn import(client: &Client, format: Format, wanted: Import) -> anyhow::Result<ExitCode> {
+    let kind = wanted.format.or_else(|| by_name(&wanted.file));
+    let Some(kind) = kind else {
+        bail!(
+            "what {} is its name does not say: say --format raw, qcow2 or oci",
+            wanted.file.display()
+        );
+    };
+    // Before much is sent for nothing.
+    let there: Vec<GuestImage> = client.call(Method::GET, "/v1/images").await?;
+    let taken = there.iter().any(|image| image.name == wanted.name.as_str());
+    ensure!(
+        !taken,
+        "there is an image {} already: choose another name, or `forkyard image rm` one that was imported",
+        wanted.name
+    );
+    let (source, size): (Box<dyn AsyncRead + Unpin>, _) = match wanted.file.to_str() {
+        Some("-") => (Box::new(tokio::io::stdin()), None),
+        Some(_) | None => {
+            let path = &wanted.file;
+            let file =
+                File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let facts = file.metadata()?;
+            ensure!(!facts.is_dir(), "{} is a folder", path.display());
+            let size = facts.is_file().then_some(facts.len());
+            (Box::new(tokio::fs::File::from_std(file)), size)
+        }
+    };
+    let kind = match kind {
+        Kind::Raw => ImportFormat::Raw,
+        Kind::Qcow2 => ImportFormat::Qcow2,
+        Kind::Oci => ImportFormat::Oci,
+    };
+    let mut path = format!("/v1/images/{}?format={}", wanted.name, output::word(&kind));
+    if let Some(number) = wanted.partition {
+        path.push_str(&format!("&partition={number}"));
+    }
+    if let Some(mib) = wanted.size {
+        path.push_str(&format!("&size_mib={mib}"));
+    }
+    let bar = bar(size)?;
+    let mut making = None;
+    let image = client
+        .upload::<GuestImage>(&path, size, source, |sent| {
+            bar.inc(sent);
+            if size == Some(bar.position()) {
+                bar.finish_and_clear();
+                making = Some(spinner(format!("making {}", wanted.name)));
+            }
+        })
+        .await;
+    bar.finish_and_clear();
+    if let Some(making) = making {
+        making.finish_and_clear();
+    }
+    let image = image.map_err(|error| {
+        // What the daemon said is looked for by whoever shows it.
+        let error = if let UploadError::Client(refused) = error {
+            anyhow::Error::from(refused)
+        } else {
+            anyhow::Error::from(error)
+        };
+        error.context(format!("{} is not imported", wanted.file.display()))
+    })?;
+    match format {
+        Format::Json => output::json(&image)?,
+        Format::Text => println!("{}: {}; forkyard run {0}", image.name, image.summary),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Exports the disk of an image, or of what VMs have left.
+pub async fn export(client: &Client, format: Format, wanted: Export) -> anyhow::Result<ExitCode> {
+    let kind = match wanted.format {
+        Disk::Raw => ExportFormat::Raw,
+        Disk::Qcow2 => ExportFormat::Qcow2,
+    };
+    let what = if wanted.vm { "vms" } else { "images" };
+    ensure!(
+        wanted
+            .name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'-'),
+        "{:?} is no name",
+        wanted.name
+    );
+    let path = format!(
+        "/v1/{what}/{}/disk?format={}",
+        wanted.name,
+        output::word(&kind)
+    );
+    let beside = wanted
+        .file
+        .parent()
+        .filter(|dir| !dir.as_os_str().is_empty());
+    let half = tempfile::Builder::new()
+        .prefix(".forkyard-export.")
+        .tempfile_in(beside.unwrap_or(Path::new(".")))
+        .with_context(|| format!("cannot write beside {}", wanted.file.display()))?;
+    let wait = spinner(format!("preparing the disk of {}", wanted.name));
+    let disk = client.disk(&path).await;
+    wait.finish_and_clear();
+    let mut disk = disk?;
+    let bar = bar(disk.size())?;
+    let mut to = Sparse::new(half.as_file());
+    let written = async {
+        while let Some(piece) = disk.next().await? {
+            bar.inc(piece.len() as u64);
+            to.write(&piece).context("cannot write the disk")?;
+        }
+        to.finish().context("cannot write the disk")
+    };
+    let written = written.await;
+    bar.finish_and_clear();
+    let bytes = written?;
+    half.persist(&wanted.file)
+        .with_context(|| format!("cannot make {}", wanted.file.display()))?;
+    match format {
+        Format::Json => output::json(&json!({
+            "file": wanted.file.display().to_string(),
+            "format": kind,
+            "bytes": bytes,
+        }))?,
+        Format::Text => println!("{}", wanted.file.display()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn bar(size: Option<u64>) -> anyhow::Result<ProgressBar> {
+    let (bar, words) = match size {
+        Some(size) => (
+            ProgressBar::new(size),
+            "{wide_bar} {bytes} of {total_bytes} at {bytes_per_sec}, {eta}",
+        ),
+        None => (
+            ProgressBar::no_length(),
+            "{spinner} {bytes} at {bytes_per_sec}",
+        ),
+    };
+    // Nothing is drawn where standard error is no terminal.
+    bar.set_draw_target(ProgressDrawTarget::stderr());
+    Ok(bar.with_style(ProgressStyle::with_template(words)?))
+}
+
+/// A file that is written from its beginning, with holes for zeros.
+struct Sparse<'a> {
+    file: &'a File,
+    page: Vec<u8>,
+    at: u64,
+}
+
+impl<'a> Sparse<'a> {
+    fn new(file: &'a File) -> Self {
+        Self {
+            file,
+            page: Vec::with_capacity(PAGE),
+            at: 0,
+        }
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> std::io::Result<()> {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(PAGE - self.page.len()));
+            self.page.extend_from_slice(now);
+            bytes = later;
+            if self.page.len() == PAGE {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        if self.page.iter().any(|byte| *byte != 0) {
+            self.file.write_all_at(&self.page, self.at)?;
+        }
+        self.at += self.page.len() as u64;
+        self.page.clear();
+        Ok(())
+    }
+
+    /// Its length; all of it is on disk then.
+    fn finish(mut self) -> std::io::Result<u64> {
+        self.flush()?;
+        self.file.set_len(self.at)?;
+        (&mut &*self.file).flush()?;
+        self.file.sync_all()?;
+        Ok(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn zeros_become_holes_whatever_the_pieces() {
+        let mut bytes = vec![0; 100_001];
+        bytes[50_000] = 1;
+        for size in [1, 4096, 7001] {
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            let mut to = Sparse::new(file.as_file());
+            for piece in bytes.chunks(size) {
+                to.write(piece).expect("written");
+            }
+            assert_eq!(to.finish().expect("written"), 100_001);
+            assert_eq!(std::fs::read(file.path()).expect("read"), bytes);
+            let blocks = file.as_file().metadata().expect("there").blocks();
+            assert!(blocks * 512 <= 2 * 4096, "{blocks}");
+        }
+    }
+
+    #[test]
+    fn what_a_file_is_its_name_says_or_nobody() {
+        for (name, kind) in [
+            ("a.raw", Some(Kind::Raw)),
+            ("disk.img", Some(Kind::Raw)),
+            ("a.b.qcow2", Some(Kind::Qcow2)),
+            ("web.tar", Some(Kind::Oci)),
+            ("web.tar.gz", None),
+            ("-", None),
+            ("qcow2", None),
+        ] {
+            assert_eq!(by_name(Path::new(name)), kind, "{name}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Guest images: list, build, remove, in and out.
+
+use super::{Answer, spawned};
+use crate::reply::Refusal;
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, Query, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use forkyard_fork::{Host, Outgoing};
+use forkyard_types::{ExportRequest, GuestImage, ImportRequest};
+use futures::{StreamExt, stream};
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    sync::Arc,
+};
+
+type Shared = State<Arc<Host>>;
+
+/// Bytes of a disk in one piece.
+const PIECE: usize = 256 << 10;
+
+/// List the recipes of guest images, which are built, and those imported.
+#[utoipa::path(get, path = "/v1/images", tag = "images",
+    responses((status = 200, body = Vec<GuestImage>, description = "The images"), Refusal))]
+pub async fn images(State(host): Shared) -> Answer<Vec<GuestImage>> {
+    Ok(Json(host.images().await?))
+}
+
+/// Build a guest image now rather than at the first boot from it.
+#[utoipa::path(post, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path, description = "The recipe's name")),
+    responses((status = 200, body = GuestImage, description = "It is built"), Refusal))]
+pub async fn build_image(State(host): Shared, Path(name): Path<String>) -> Answer<GuestImage> {
+    Ok(Json(
+        spawned(async move { host.build_image(&name).await }).await?,
+    ))
+}
+
+/// Remove a guest image, unless a VM uses it. One from a recipe can be built
+/// again; one that was imported is gone.
+#[utoipa::path(delete, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path, description = "The image's name")),
+    responses((status = 200, body = GuestImage, description = "The image, no longer there"), Refusal))]
+pub async fn remove_image(State(host): Shared, Path(name): Path<String>) -> Answer<GuestImage> {
+    Ok(Json(host.remove_image(&name).await?))
+}
+
+/// Import an image: the body is a disk, or an archive of a container image.
+/// If the client goes away before the answer there is no image.
+#[utoipa::path(put, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path, description = "The image's name from here on"), ImportRequest),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 201, body = GuestImage, description = "VMs can be booted from it"), Refusal))]
+pub async fn import_image(
+    State(host): Shared,
+    Path(name): Path<String>,
+    Query(request): Query<ImportRequest>,
+    body: Body,
+) -> Result<(StatusCode, Json<GuestImage>), Refusal> {
+    // Not spawned: dropped with the connection, the import is given up.
+    let incoming = host.import(&name, request).await?;
+    let mut pieces = body.into_data_stream();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| {
+            tracing::info!(%error, name, "an import broke off");
+            Refusal::new(
+                forkyard_types::ErrorKind::Invalid,
+                "the image did not come in whole",
+            )
+        })?;
+        if incoming.push(piece.into()).await.is_err() {
+            break;
+        }
+    }
+    let image = incoming.finish().await?;
+    Ok((StatusCode::CREATED, Json(image)))
+}
+
+/// The disk of an image that is built or imported.
+#[utoipa::path(get, path = "/v1/images/{name}/disk", tag = "images", params(("name" = String, Path, description = "The image's name"), ExportRequest),
+    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream", description = "The disk"), Refusal))]
+pub async fn export_image(
+    State(host): Shared,
+    Path(name): Path<String>,
+    Query(request): Query<ExportRequest>,
+) -> Result<Response, Refusal> {
+    let disk = host.export_image(&name, request.format).await?;
+    Ok(streamed(disk))
+}
+
+/// The disk of a checkpoint, or of a VM that has stopped, as a whole.
+#[utoipa::path(get, path = "/v1/vms/{vm}/disk", tag = "vms", params(("vm" = String, Path, description = "Name or id"), ExportRequest),
+    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream", description = "The disk"), Refusal))]
+pub async fn export_disk(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Query(request): Query<ExportRequest>,
+) -> Result<Response, Refusal> {
+    let disk = host.export_disk(&vm, request.format).await?;
+    Ok(streamed(disk))
+}
+
+fn streamed(disk: Outgoing) -> Response {
+    let length = disk.size.0;
+    let begun = Some((disk.file, 0));
+    let pieces = stream::unfold(begun, |state| async {
+        let (file, at) = state?;
+        let read = tokio::task::spawn_blocking(move || piece(file, at)).await;
+        match read.map_err(io::Error::other).flatten() {
+            Ok(None) => None,
+            Ok(Some((bytes, file))) => {
+                let at = at + bytes.len() as u64;
+                Some((Ok(bytes), Some((file, at))))
+            }
+            Err(error) => Some((Err(error), None)),
+        }
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        // So that whoever gets less knows.
+        (header::CONTENT_LENGTH, length.to_string()),
+    ];
+    (headers, Body::from_stream(pieces)).into_response()
+}
+
+fn piece(mut file: File, at: u64) -> io::Result<Option<(Vec<u8>, File)>> {
+    file.seek(SeekFrom::Start(at))?;
+    let mut bytes = vec![0; PIECE];
+    let read = file.read(&mut bytes)?;
+    bytes.truncate(read);
+    Ok((read > 0).then_some((bytes, file)))
+}

@@ -1,0 +1,73 @@
+//! Memory that a guest says is free.
+
+use forkyard_e2e::{Host, eventually};
+use forkyard_types::{ForkReport, VmInspect};
+
+fn copied(host: &Host) -> u64 {
+    let inspected: VmInspect = host.json(["inspect", "p"]);
+    let last: &ForkReport = inspected.forks.last().expect("it was forked");
+    last.pages_captured.0 + last.pages_ahead.0
+}
+
+#[test]
+fn what_a_guest_has_freed_is_in_no_image() {
+    let host = Host::with_p([]);
+    host.sh(
+        "p",
+        "head -c 1m /dev/urandom >/m/kept; head -c 96m /dev/urandom >/m/ballast",
+    );
+    let told = host.sums("p", "/m/kept");
+    let private = || host.json::<VmInspect>(["inspect", "p"]).private_pages.0;
+    let full = private();
+    host.fork("p", 1);
+    let before = copied(&host);
+    assert!(before > 96 << 8, "{before}");
+    host.ok(["rm", "p-1"]);
+
+    host.sh("p", "rm /m/ballast");
+    // Only whole stretches of 2 MiB are reported, and there are others in between.
+    eventually("the news that it is free", || private() * 4 < full * 3);
+    // A daemon that has no notes of what was written copies all there is.
+    host.kill_9("forkyardd");
+    let clone = host.fork("p", 1).remove(0);
+    let after = copied(&host);
+    assert!(after * 4 < before * 3, "{after} pages after {before}");
+    assert_eq!(host.sums(clone.name.as_str(), "/m/kept"), told);
+    host.end();
+}
+
+#[test]
+fn memory_freed_while_it_is_copied_costs_no_clone_what_was_kept() {
+    let host = Host::with_p([]);
+    // Frees what was copied ahead, and writes where it was, all the time; the
+    // guest reports what is free every two seconds.
+    let churn = "i=0; while [ ! -e /m/enough ]; do i=$((i + 1)); head -c 12m /dev/urandom >/m/churn; \
+         head -c 512k /dev/urandom >/m/kept-$i; md5sum /m/kept-$i >>/m/log; \
+         cp /m/log /m/new; mv /m/new /m/sums; rm /m/churn; sleep 0.2; done";
+    host.sh("p", &format!("({churn}) </dev/null >/dev/null 2>&1 &"));
+    let rounds = |vm: &str| {
+        let told = host.sh(vm, "wc -l </m/sums 2>/dev/null || echo 0");
+        told.parse::<usize>().expect("a number")
+    };
+    for live in [true, true, false] {
+        let done = rounds("p");
+        eventually("another round", || rounds("p") > done);
+        let mut words = vec!["fork", "p"];
+        words.extend(live.then_some("--live"));
+        host.start(words, "").wait().exited(0);
+    }
+    for clone in host.vms().iter().filter(|vm| vm.parent.is_some()) {
+        let name = clone.name.as_str();
+        // Nor do new pages in it have anything in them.
+        let script = "cd /m; touch enough; test -s sums; md5sum -c sums >/dev/null; \
+             dd if=/dev/zero of=/m/zero bs=1M count=24 2>/dev/null; \
+             [ $(tr -d '\\000' </m/zero | wc -c) = 0 ]; echo well";
+        assert_eq!(host.sh(name, script), "well", "{name}");
+        host.sh(
+            name,
+            "test -z \"$(dmesg | grep -i -e bug: -e corrupt -e 'bad page')\"",
+        );
+    }
+    host.sh("p", "cd /m; md5sum -c sums >/dev/null");
+    host.end();
+}

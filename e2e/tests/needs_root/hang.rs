@@ -1,0 +1,82 @@
+//! Whoever does not answer has failed: nobody waits for ever.
+
+use forkyard_e2e::{Host, Outcome, eventually};
+use forkyard_types::{ApiError, CloneResult, ErrorKind, ForkResponse, VmView};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+const QEMU: &str = "qemu-system-x86_64";
+
+/// What became of the clones of a fork.
+fn clones(outcome: &Outcome) -> (Vec<VmView>, Vec<ApiError>) {
+    let answer: ForkResponse = serde_json::from_slice(&outcome.stdout).expect("an answer");
+    let (mut made, mut errors) = (Vec::new(), Vec::new());
+    for clone in answer.clones {
+        match clone {
+            CloneResult::Vm(vm) => made.push(*vm),
+            CloneResult::Error(error) => errors.push(error),
+        }
+    }
+    (made, errors)
+}
+
+#[test]
+fn a_shell_an_agent_or_a_pager_that_hangs_fails_what_needs_it_and_nothing_else() {
+    let host = Host::new();
+    let words = ["run", "tiny", "--name", "p", "--warm", "2"];
+    host.start_with(words, [("FORKYARD_PATIENCE", "5")])
+        .wait()
+        .exited(0);
+    host.put_agent_worker("p");
+    host.sh("p", "mkdir -p /etc/forkyard/clone.d");
+    host.wait_warm("p", 2);
+    host.fork("p", 1);
+    host.wait_warm("p", 2);
+
+    // Of the clones of p one has a QEMU that stands still; of those of p-1 one
+    // has an agent that does, in the middle of its hooks.
+    let hang = "#!/bin/sh\ncase $(hostname) in *[13579]) kill -STOP $(agent-worker);; esac\n";
+    host.put("p-1", "/etc/forkyard/clone.d/10-hang", hang);
+    let named: Vec<_> = host.vms().iter().filter_map(|vm| vm.pid).collect();
+    let shells = host.processes(QEMU);
+    let shell = shells.iter().find(|qemu| !named.contains(&qemu.pid));
+    shell.expect("a warm shell").stop();
+    let forks = ["p", "p-1"].map(|vm| host.start(["fork", vm, "-n", "2", "-o", "json"], ""));
+    for fork in forks {
+        let outcome = fork.wait().exited(3);
+        let (made, errors) = clones(&outcome);
+        let [error] = &errors[..] else {
+            panic!("{}: {errors:?}", outcome.words);
+        };
+        assert_eq!(error.kind, ErrorKind::Timeout, "{error:?}");
+        for vm in made {
+            assert_eq!(host.sh(vm.name.as_str(), "hostname"), vm.name.as_str());
+        }
+    }
+    assert_eq!(
+        host.vms().len(),
+        4,
+        "nothing is listed of those that failed"
+    );
+
+    // The pager is asked for an image, and says nothing.
+    host.sh("p-1", "rm /etc/forkyard/clone.d/10-hang");
+    host.wait_warm("p", 2);
+    let pager = host.processes("forkyard-pager").remove(0);
+    pager.stop();
+    let told = host.fails(["fork", "p-1"]);
+    let pid = Pid::from_raw(i32::try_from(pager.pid).expect("a pid"));
+    kill(pid, Signal::SIGCONT).expect("it is there");
+    assert!(told.contains("pager"), "{told}");
+    // It does now what it was asked then, and nobody needs it any more.
+    eventually("nothing left of it", || {
+        host.start(["doctor"], "").wait().code == Some(0)
+    });
+    host.fork("p-1", 1);
+    for vm in host.vms() {
+        assert_eq!(host.sh(vm.name.as_str(), "hostname"), vm.name.as_str());
+    }
+    host.end();
+}

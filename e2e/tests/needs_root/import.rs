@@ -1,0 +1,283 @@
+//! Images in and out: what is imported boots, what is exported can be imported.
+
+use forkyard_e2e::{Host, eventually};
+use forkyard_types::{GuestImage, ImageOrigin};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Runs a program of this host that must succeed; what it printed.
+fn tool(program: &str, words: &[&str]) -> Vec<u8> {
+    let done = Command::new(program).args(words).output().expect(program);
+    assert!(done.status.success(), "{program} {words:?}: {done:?}");
+    done.stdout
+}
+
+/// The disk of the test image.
+fn tiny() -> PathBuf {
+    std::env::var_os("FORKYARD_TEST_IMAGE")
+        .expect("`cargo xtask test` sets it")
+        .into()
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// An OCI archive, as `skopeo copy … oci-archive:` makes one: the userland of
+/// the test image in one gzipped layer, and a program to run in another.
+fn archive(folder: &Path) -> PathBuf {
+    let tree = folder.join("tree");
+    fs::create_dir_all(tree.join("bin")).expect("made");
+    let busybox = text(&tree.join("bin/busybox"));
+    tool(
+        "debugfs",
+        &[
+            "-R",
+            &format!("dump -p /bin/busybox {busybox}"),
+            &text(&tiny()),
+        ],
+    );
+    for applet in ["sh", "cat", "sleep", "id", "init"] {
+        std::os::unix::fs::symlink("busybox", tree.join("bin").join(applet)).expect("linked");
+    }
+    fs::create_dir(tree.join("etc")).expect("made");
+    fs::write(tree.join("etc/passwd"), "web:x:33:34::/srv:/bin/sh\n").expect("written");
+    fs::write(tree.join("etc/group"), "web:x:34:\nlogs:x:4:web\n").expect("written");
+    let lower = folder.join("lower.tar");
+    tool(
+        "tar",
+        &[
+            "-C",
+            &text(&tree),
+            "--numeric-owner",
+            "-cf",
+            &text(&lower),
+            ".",
+        ],
+    );
+
+    let more = folder.join("more");
+    fs::create_dir_all(more.join("srv")).expect("made");
+    // Counts for ever, where whoever asks finds it.
+    let program = "#!/bin/sh\n\
+        echo \"$GREETING from $(id -u):$(id -G) in $PWD, $1 $2\"\n\
+        echo logged >/dev/stdout\n\
+        n=0\nwhile :; do n=$((n + 1)); echo $n >/tmp/count; sleep 0.1; [ ! -e /tmp/end ] || exit 3; done\n";
+    fs::write(more.join("srv/count"), program).expect("written");
+    tool("chmod", &["755", &text(&more.join("srv/count"))]);
+    let upper = folder.join("upper.tar");
+    tool(
+        "tar",
+        &[
+            "-C",
+            &text(&more),
+            "--owner=0",
+            "--group=0",
+            "-cf",
+            &text(&upper),
+            "srv",
+        ],
+    );
+
+    let layout = folder.join("layout");
+    fs::create_dir_all(layout.join("blobs/sha256")).expect("made");
+    let digest = |bytes: &[u8]| -> String {
+        Sha256::digest(bytes)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    };
+    let put = |bytes: &[u8], kind: &str| {
+        let name = digest(bytes);
+        fs::write(layout.join("blobs/sha256").join(&name), bytes).expect("written");
+        json!({"mediaType": kind, "digest": format!("sha256:{name}"), "size": bytes.len()})
+    };
+    let unpacked = [&lower, &upper].map(|layer| fs::read(layer).expect("read"));
+    let layers = [
+        put(
+            &tool("gzip", &["-c", &text(&lower)]),
+            "application/vnd.oci.image.layer.v1.tar+gzip",
+        ),
+        put(&unpacked[1], "application/vnd.oci.image.layer.v1.tar"),
+    ];
+    let config = json!({
+        "os": "linux", "architecture": "amd64",
+        "config": {
+            "Entrypoint": ["/srv/count"], "Cmd": ["one", "two words"],
+            "Env": ["PATH=/bin", "GREETING=hello"], "WorkingDir": "/srv", "User": "web",
+        },
+        "rootfs": {
+            "type": "layers",
+            "diff_ids": unpacked.map(|layer| format!("sha256:{}", digest(&layer))),
+        },
+    });
+    let kind = "application/vnd.oci.image.config.v1+json";
+    let config = put(config.to_string().as_bytes(), kind);
+    let manifest = json!({"schemaVersion": 2, "config": config, "layers": layers});
+    let kind = "application/vnd.oci.image.manifest.v1+json";
+    let manifest = put(manifest.to_string().as_bytes(), kind);
+    let index = json!({"schemaVersion": 2, "manifests": [manifest]});
+    fs::write(layout.join("index.json"), index.to_string()).expect("written");
+    let marker = r#"{"imageLayoutVersion": "1.0.0"}"#;
+    fs::write(layout.join("oci-layout"), marker).expect("written");
+    let archive = folder.join("web.tar");
+    tool("tar", &["-C", &text(&layout), "-cf", &text(&archive), "."]);
+    archive
+}
+
+#[test]
+fn container_image_runs_its_entry_point_and_clones_go_on_with_it() {
+    let host = Host::with_own_cache();
+    let here = tempfile::tempdir().expect("a folder");
+    let archive = text(&archive(here.path()));
+    let image: GuestImage = host.json(["image", "import", "web", &archive]);
+    assert_eq!(
+        (image.name.as_str(), image.origin),
+        ("web", ImageOrigin::Oci)
+    );
+    host.ok(["run", "web", "--name", "w"]);
+    eventually("the entry point", || {
+        host.ok(["logs", "w"]).contains("logged")
+    });
+    let said = host.ok(["logs", "w"]);
+    assert!(
+        said.contains("hello from 33:34 4 in /srv, one two words"),
+        "{said}"
+    );
+    // Read while it is written it may be empty.
+    let count = |vm: &str| -> u64 {
+        loop {
+            let count = host.sh(vm, "cat /tmp/count 2>/dev/null || true");
+            if let Ok(count) = count.trim().parse() {
+                return count;
+            }
+        }
+    };
+    eventually("a count", || count("w") > 2);
+    let before = count("w");
+    host.fork("w", 1);
+    let in_clone = count("w-1");
+    assert!(
+        in_clone >= before,
+        "{in_clone} after {before}: it did not begin anew"
+    );
+    eventually("more in the clone", || count("w-1") > in_clone);
+    let now = count("w");
+    eventually("more in the parent", || count("w") > now);
+
+    host.sh("w-1", "echo >/tmp/end");
+    let ended = "the entry point /srv/count one two words ended: status 3";
+    eventually("the end", || host.ok(["logs", "w-1"]).contains(ended));
+    assert!(
+        !host.ok(["logs", "w"]).contains(ended),
+        "its parent goes on"
+    );
+    // Without an init there is still a way to end in good order.
+    host.ok(["stop", "w"]);
+
+    let told = host.fails(["image", "rm", "web"]);
+    assert!(told.contains("in use"), "{told}");
+    host.ok(["rm", "--all"]);
+    host.ok(["image", "rm", "web"]);
+    let left: Vec<GuestImage> = host.json(["image", "ls"]);
+    assert!(left.iter().all(|image| image.name != "web"), "{left:?}");
+    host.end();
+}
+
+#[test]
+fn what_is_exported_can_be_imported_and_boots() {
+    let host = Host::with_own_cache();
+    let here = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| text(&here.path().join(name));
+    // The test image's own disk, raw.
+    host.ok(["image", "import", "mine", &text(&tiny()), "--format", "raw"]);
+    host.ok(["run", "mine", "--name", "p"]);
+    host.sh("p", "echo kept >/root/note; sync");
+    let told = host.fails(["image", "export", "--vm", "p", &path("p.qcow2")]);
+    assert!(told.contains("checkpoint"), "{told}");
+    host.ok(["checkpoint", "p", "--name", "kept"]);
+    host.sh("p", "echo later >/root/note; sync");
+    host.ok(["image", "export", "--vm", "kept", &path("kept.qcow2")]);
+    host.ok([
+        "image",
+        "export",
+        "mine",
+        &path("mine.raw"),
+        "--format",
+        "raw",
+    ]);
+    let same = fs::read(path("mine.raw")).expect("read") == fs::read(tiny()).expect("read");
+    assert!(same, "a disk that nobody has changed is as it was");
+    host.ok(["rm", "--all"]);
+
+    host.ok(["image", "import", "again", &path("kept.qcow2")]);
+    let images: Vec<GuestImage> = host.json(["image", "ls"]);
+    let again = images.iter().find(|image| image.name == "again");
+    let again = again.expect("listed");
+    assert_eq!(again.origin, ImageOrigin::Qcow2);
+    host.ok(["run", "again", "--name", "q"]);
+    assert_eq!(host.sh("q", "cat /root/note"), "kept");
+    let left: Vec<_> = fs::read_dir(here.path()).expect("listed").collect();
+    assert_eq!(left.len(), 2, "nothing half written: {left:?}");
+    host.end();
+}
+
+#[test]
+fn what_cannot_be_an_image_is_refused_and_leaves_nothing() {
+    let host = Host::with_own_cache();
+    let here = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| text(&here.path().join(name));
+    let over = path("over.qcow2");
+    tool(
+        "qemu-img",
+        &[
+            "create",
+            "-q",
+            "-f",
+            "qcow2",
+            "-b",
+            "/etc/shadow",
+            "-F",
+            "raw",
+            &over,
+        ],
+    );
+    fs::write(path("empty.img"), vec![0; 1 << 20]).expect("written");
+    fs::write(path("archive.tar"), vec![0; 10_240]).expect("written");
+    for (words, why) in [
+        (["image", "import", "x", &over], "another file"),
+        (
+            ["image", "import", "tiny", &path("empty.img")],
+            "tiny already",
+        ),
+        (["image", "import", "x", &path("empty.img")], "no ext4"),
+        (
+            ["image", "import", "x", &path("archive.tar")],
+            "neither index.json",
+        ),
+        (["image", "import", "x", &path("none.img")], "cannot read"),
+        (["image", "import", "x", &path("none")], "--format"),
+        (["image", "export", "x", &path("out")], "no image"),
+    ] {
+        let told = host.fails(words);
+        assert!(told.contains(why), "{words:?}: {told}");
+    }
+    let images: Vec<GuestImage> = host.json(["image", "ls"]);
+    assert!(
+        images
+            .iter()
+            .all(|image| image.origin == ImageOrigin::Recipe),
+        "{images:?}"
+    );
+    let tmp = fs::read_dir(host.cache().join("tmp"))
+        .expect("there")
+        .count();
+    assert_eq!(tmp, 0);
+    assert!(!here.path().join("out").exists());
+    host.end();
+}

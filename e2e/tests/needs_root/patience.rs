@@ -1,0 +1,58 @@
+//! What is asked for and not waited for; and a guest's console, which waits for
+//! whoever sits at it.
+
+use forkyard_e2e::{Host, eventually};
+use forkyard_types::{ForkStarted, VmState, VmView};
+
+#[test]
+fn a_vm_that_is_not_waited_for_is_listed_at_once_and_runs_soon() {
+    let host = Host::new();
+    let p: VmView = host.json(["run", "tiny", "--name", "p", "--no-wait"]);
+    assert_eq!(p.state, VmState::Starting);
+    assert_eq!(host.vm("p").id, p.id);
+    let taken = host.fails(["run", "tiny", "--name", "p", "--no-wait"]);
+    assert!(taken.contains('p'), "{taken}");
+
+    let late = host.start(["run", "tiny", "--name", "q", "--timeout", "0"], "");
+    let late = late.wait().exited(5);
+    assert!(late.stderr.contains("forkyard ps"), "{}", late.stderr);
+    for name in ["p", "q"] {
+        eventually("it to run", || host.vm(name).state == VmState::Running);
+        assert_eq!(host.sh(name, "hostname"), name);
+    }
+
+    let begun: ForkStarted = host.json(["fork", "p", "-n", "2", "--no-wait"]);
+    let of_fork = || {
+        host.vms()
+            .into_iter()
+            .filter(|vm| vm.fork == Some(begun.fork))
+    };
+    eventually("the clones", || of_fork().count() == 2);
+    for clone in of_fork() {
+        let name = clone.name.as_str();
+        assert_eq!(host.sh(name, "hostname"), name);
+    }
+    let none = host.fails(["fork", "nobody", "--no-wait"]);
+    assert!(none.contains("nobody"), "{none}");
+    host.end();
+}
+
+#[test]
+fn a_vm_that_is_removed_while_it_boots_is_no_more() {
+    let host = Host::new();
+    host.ok(["run", "tiny", "--name", "p", "--no-wait"]);
+    host.ok(["rm", "p"]);
+    host.end();
+}
+
+#[test]
+fn a_command_typed_at_the_console_is_carried_out_and_answered_there() {
+    let host = Host::with_p([]);
+    let typed = "\necho said-$((40+2)) && poweroff\n";
+    let sat = host.start(["console", "p"], typed).wait().exited(0);
+    assert!(sat.text().contains("said-42"), "{}", sat.text());
+    eventually("its end", || host.vm("p").state == VmState::Stopped);
+    let over = host.fails(["console", "p"]);
+    assert!(over.contains("not running"), "{over}");
+    host.end();
+}

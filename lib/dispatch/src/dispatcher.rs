@@ -1,0 +1,449 @@
+//! The engine over real threads.
+//!
+//! Its clock is the caller's; a [`step`](Dispatcher::step) looks at the threads
+//! that may run, ends slices that are over, asks the policy, and carries out what
+//! it says: first it freezes, then it lets go. vCPUs that sleep are never frozen:
+//! one that wakes runs until it is noticed, a few milliseconds at most.
+
+mod shown;
+mod vm;
+
+use crate::{
+    DispatchError, Step,
+    freezer::Frozen,
+    guard::{Alive, Guard, Program},
+    place,
+    protocol::{Level, Wanted},
+    threads::{self, Doing},
+};
+use forkyard_sched::{
+    CpuId, Knobs, Nanos, Orders, Params, Policy, Ran, Reservation, Scheduler, State, TICK, Then,
+    World, rules,
+};
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::{TimeVal, TimeValLike},
+};
+use std::collections::VecDeque;
+use vm::Vm;
+
+/// Time between looks while somebody waits.
+const LOOK: Nanos = Nanos::micros(2_500);
+/// And while nobody does.
+const REST: Nanos = Nanos::millis(20);
+/// Time between reviews.
+const REVIEW: Nanos = Nanos::secs(1);
+
+/// The dispatcher. Dropping it lets every VM go.
+#[derive(Debug)]
+pub struct Dispatcher {
+    policy: Policy,
+    scheduler: Box<dyn Scheduler>,
+    world: World,
+    /// The host's numbers of the CPUs.
+    cpus: Vec<u32>,
+    ends: Vec<Nanos>,
+    vms: Vec<Vm>,
+    guard: Guard,
+    kicks: VecDeque<CpuId>,
+    next_tick: Nanos,
+    next_review: Nanos,
+    switches: u64,
+    own: (f64, f64),
+}
+
+/// Shorter turns than the host's: one that is frozen may hold QEMU's big lock.
+fn knobs() -> Knobs {
+    let cfs = rules::CfsKnobs {
+        latency: Nanos::millis(12),
+        min_granularity: Nanos::millis(5),
+        wakeup_granularity: Nanos::millis(4),
+    };
+    Knobs {
+        cfs,
+        ..Knobs::default()
+    }
+}
+
+impl Dispatcher {
+    /// On the CPUs that the calling thread may run on, with a guard of its own.
+    pub fn new(policy: Policy, guard: Program) -> Result<Self, DispatchError> {
+        let cpus =
+            place::allowed(0).map_err(DispatchError::host("see the CPUs of", "/proc/self"))?;
+        let guard_path = guard.path.clone();
+        Ok(Self {
+            policy,
+            scheduler: policy.build(cpus.len(), &knobs())?,
+            world: World::new(cpus.iter().map(|_| 1.0)),
+            ends: vec![Nanos::FOREVER; cpus.len()],
+            cpus,
+            vms: Vec::new(),
+            guard: Guard::start(guard).map_err(DispatchError::host("start", guard_path))?,
+            kicks: VecDeque::new(),
+            next_tick: Nanos::ZERO,
+            next_review: Nanos::ZERO,
+            switches: 0,
+            own: (0.0, 0.0),
+        })
+    }
+
+    /// Whether it schedules nobody.
+    pub fn is_idle(&self) -> bool {
+        self.vms.is_empty()
+    }
+
+    /// The guard's process.
+    pub fn guard_pid(&self) -> u32 {
+        self.guard.pid()
+    }
+
+    /// Schedules a VM as wanted. On failure nothing has changed but that a VM it
+    /// did not know is observed.
+    pub fn set(&mut self, wanted: &Wanted, now: Nanos) -> Result<(), DispatchError> {
+        self.world.now = now;
+        let place = self.known(wanted)?;
+        let vm = &self.vms[place];
+        let policy = wanted.policy.unwrap_or(self.policy);
+        let params = wanted_params(wanted, vm.params);
+        params.check()?;
+        let level = wanted.level.unwrap_or(match vm.level {
+            Level::Observe if wanted.policy.is_some() => Level::Enforce,
+            level @ (Level::Observe | Level::Place | Level::Enforce) => level,
+        });
+        let enforced = level == Level::Enforce;
+        if enforced && params.cap.is_some() && policy != Policy::Credit {
+            return Err(DispatchError::NoCap(policy));
+        }
+        if policy != self.policy {
+            self.change(policy)?;
+        }
+        self.leave(place);
+        let vm = &mut self.vms[place];
+        vm.params = params;
+        vm.level = level;
+        vm.steps = crate::Steps::default();
+        let entered = self.enter(place);
+        if entered.is_err() {
+            self.leave(place);
+            self.vms[place].level = Level::Observe;
+        }
+        entered
+    }
+
+    /// Lets a VM go.
+    pub fn release(&mut self, pid: u32, now: Nanos) -> Result<(), DispatchError> {
+        self.world.now = now;
+        let found = self.vms.iter().position(|vm| vm.pid == pid);
+        let place = found.ok_or(DispatchError::Unknown(pid))?;
+        self.leave(place);
+        self.vms.remove(place);
+        Ok(())
+    }
+
+    /// Does what is due; says when to be called again at the latest.
+    pub fn step(&mut self, now: Nanos) -> Nanos {
+        self.world.now = now;
+        self.bury();
+        self.look();
+        for cpu in self.world.cpus() {
+            if self.ends[cpu.at()] <= now {
+                self.reschedule(cpu, Then::Wait);
+            }
+        }
+        if self.next_tick <= now {
+            self.next_tick = now + TICK;
+            for cpu in self.world.cpus() {
+                let mut orders = Orders::default();
+                self.scheduler.tick(&self.world, cpu, &mut orders);
+                self.kicks.extend(orders.kicks);
+            }
+        }
+        if self.next_review <= now {
+            self.next_review = now + REVIEW;
+            self.review();
+        }
+        self.settle();
+        self.carry_out();
+        let waits = self
+            .world
+            .vcpus()
+            .any(|(_, view)| view.state() == State::Waiting);
+        let next_look = now + if waits { LOOK } else { REST };
+        let end = self.ends.iter().copied().min().unwrap_or(Nanos::FOREVER);
+        let slice = if waits { end } else { Nanos::FOREVER };
+        next_look.min(slice).min(self.next_review).max(now)
+    }
+
+    /// The VM's place; one it did not know is observed from now on.
+    fn known(&mut self, wanted: &Wanted) -> Result<usize, DispatchError> {
+        let found = self.vms.iter().position(|vm| vm.pid == wanted.pid);
+        if let Some(place) = found {
+            if let Some(name) = &wanted.name {
+                self.vms[place].name.clone_from(name);
+            }
+            return Ok(place);
+        }
+        let vm = Vm::attach(wanted.pid, wanted.name.clone())?;
+        self.vms.push(vm);
+        Ok(self.vms.len() - 1)
+    }
+
+    /// Another policy for all.
+    fn change(&mut self, policy: Policy) -> Result<(), DispatchError> {
+        let scheduler = policy.build(self.cpus.len(), &knobs())?;
+        for place in 0..self.vms.len() {
+            self.leave(place);
+        }
+        self.scheduler = scheduler;
+        self.policy = policy;
+        for place in 0..self.vms.len() {
+            self.enter(place)?;
+        }
+        Ok(())
+    }
+
+    /// Begins to do what the VM's level asks for.
+    fn enter(&mut self, place: usize) -> Result<(), DispatchError> {
+        match self.vms[place].now() {
+            Level::Observe => Ok(()),
+            Level::Place => self.put(place),
+            Level::Enforce => self.enforce(place),
+        }
+    }
+
+    fn put(&mut self, place: usize) -> Result<(), DispatchError> {
+        let class = place::class(self.policy, &self.vms[place].params);
+        let apart = place::keeps_apart(self.policy);
+        let mut load: Vec<usize> = self
+            .cpus
+            .iter()
+            .map(|cpu| {
+                let pinned = self.vms.iter().flat_map(|vm| &vm.vcpus);
+                pinned.filter(|vcpu| vcpu.pinned == Some(*cpu)).count()
+            })
+            .collect();
+        let vm = &mut self.vms[place];
+        let apart = apart && vm.vcpus.len() <= self.cpus.len();
+        let mut taken = Vec::new();
+        for vcpu in &mut vm.vcpus {
+            let path = format!("/proc/{}/task/{}", vm.pid, vcpu.tid);
+            place::tell(vcpu.tid, class).map_err(DispatchError::host("schedule", &path))?;
+            if apart {
+                let free = (0..load.len()).filter(|cpu| !taken.contains(cpu));
+                if let Some(cpu) = { free }.min_by_key(|&cpu| load[cpu]) {
+                    load[cpu] += 1;
+                    taken.push(cpu);
+                    vcpu.pin(self.cpus[cpu], &mut self.guard)
+                        .map_err(DispatchError::host("pin", &path))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn enforce(&mut self, place: usize) -> Result<(), DispatchError> {
+        let guard = &mut self.guard;
+        for vcpu in &mut self.vms[place].vcpus {
+            vcpu.group(guard)?;
+        }
+        let vm = &mut self.vms[place];
+        let domain = self.world.add_domain(vm.params);
+        vm.domain = Some(domain);
+        self.scheduler.init_domain(&self.world, domain);
+        for vcpu in &mut vm.vcpus {
+            let id = self.world.add_vcpu(domain, forkyard_sched::CpuSet::ALL);
+            vcpu.id = Some(id);
+            self.scheduler.init_vcpu(&self.world, id);
+        }
+        let adjusted = self.scheduler.adjust(&self.world, domain, &vm.params);
+        // Whoever is awake is noticed at the next look.
+        Ok(adjusted?)
+    }
+
+    /// Undoes all that was done to a VM.
+    fn leave(&mut self, place: usize) {
+        let vm = &mut self.vms[place];
+        for vcpu in &mut vm.vcpus {
+            if let Some(id) = vcpu.id.take() {
+                if let State::Running(cpu) = self.world[id].state() {
+                    self.ends[cpu.at()] = self.world.now;
+                }
+                self.world.set_state(id, State::Asleep);
+                self.scheduler.sleep(&self.world, id);
+                self.scheduler.destroy_vcpu(&self.world, id);
+                self.world.remove_vcpu(id);
+            }
+            vcpu.let_go(&mut self.guard);
+        }
+        if let Some(domain) = vm.domain.take() {
+            self.scheduler.destroy_domain(&self.world, domain);
+            self.world.remove_domain(domain);
+        }
+    }
+
+    /// Forgets VMs that have ended.
+    fn bury(&mut self) {
+        let gone = |vm: &Vm| threads::started(vm.pid).ok() != Some(vm.started);
+        while let Some(place) = self.vms.iter().position(gone) {
+            self.leave(place);
+            self.vms.remove(place);
+        }
+    }
+
+    /// Sees who fell asleep and who woke, of those who are not frozen.
+    fn look(&mut self) {
+        let mut seen = Vec::new();
+        for vcpu in self.vms.iter().flat_map(|vm| &vm.vcpus) {
+            let thawed = vcpu.frozen() == Frozen::No;
+            if let (Some(id), true) = (vcpu.id, thawed) {
+                seen.push((id, vcpu.watch.doing()));
+            }
+        }
+        for (id, doing) in seen {
+            match (self.world[id].state(), doing) {
+                (State::Running(cpu), Doing::Asleep | Doing::Gone) => {
+                    self.reschedule(cpu, Then::Sleep);
+                }
+                (State::Asleep, Doing::Runnable) => {
+                    self.world.set_state(id, State::Waiting);
+                    let mut orders = Orders::default();
+                    self.scheduler.wake(&self.world, id, &mut orders);
+                    self.kicks.extend(orders.kicks);
+                }
+                (State::Waiting | State::Running(_) | State::Asleep, _) => {}
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        // Kicks of kicks come to an end in every policy; the bound is for one
+        // that has a fault: a dispatcher that spins is worse than a late one.
+        let mut most = 8 * self.cpus.len();
+        while let (Some(cpu), 1..) = (self.kicks.pop_front(), most) {
+            most -= 1;
+            self.reschedule(cpu, Then::Wait);
+        }
+        self.kicks.clear();
+    }
+
+    fn reschedule(&mut self, cpu: CpuId, then: Then) {
+        let last = self.world[cpu].running.map(|vcpu| Ran {
+            vcpu,
+            time: self.world.runs_for(vcpu),
+            then,
+        });
+        if let Some(ran) = last {
+            let state = match then {
+                Then::Wait => State::Waiting,
+                Then::Sleep => State::Asleep,
+            };
+            self.world.set_state(ran.vcpu, state);
+        }
+        let mut orders = Orders::default();
+        let pick = { &mut self.scheduler }.do_schedule(&self.world, cpu, last, &mut orders);
+        self.ends[cpu.at()] = self.world.now + pick.slice;
+        if let Some(vcpu) = pick.vcpu {
+            self.switches += u64::from(last.is_none_or(|ran| ran.vcpu != vcpu));
+            self.world.set_state(vcpu, State::Running(cpu));
+        }
+        self.kicks.extend(orders.kicks);
+    }
+
+    /// Makes it so: whoever waits is stopped before anybody else goes.
+    fn carry_out(&mut self) {
+        if let Ok(Alive::Replaced) | Err(_) = self.guard.check() {
+            // The new one knows the old groups; until that is sure, nobody is frozen.
+            tracing::warn!("the guard died: everything is let go, and begun anew");
+            for place in 0..self.vms.len() {
+                self.leave(place);
+                if let Err(error) = self.enter(place) {
+                    tracing::error!(pid = self.vms[place].pid, ?error, "not scheduled");
+                    self.vms[place].level = Level::Observe;
+                }
+            }
+            return;
+        }
+        for frozen in [Frozen::Yes, Frozen::No] {
+            for vcpu in self.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
+                let Some(id) = vcpu.id else { continue };
+                let state = self.world[id].state();
+                let wanted = match state {
+                    State::Waiting => Frozen::Yes,
+                    State::Running(_) | State::Asleep => Frozen::No,
+                };
+                if wanted != frozen {
+                    continue;
+                }
+                if let State::Running(cpu) = state {
+                    // It may have ended since it was looked at.
+                    let _ = vcpu.pin(self.cpus[cpu.at()], &mut self.guard);
+                }
+                if let Err(error) = vcpu.set(frozen) {
+                    tracing::debug!(tid = vcpu.tid, %error, "not frozen nor thawed");
+                }
+            }
+        }
+    }
+
+    /// Once a second: shares, speeds, and who is better let go.
+    fn review(&mut self) {
+        let second = REVIEW.as_secs_f64();
+        let own = getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| {
+            let micros = |time: TimeVal| time.num_microseconds();
+            let all = micros(usage.user_time()) + micros(usage.system_time());
+            Nanos::micros(u64::try_from(all).unwrap_or(0)).as_secs_f64()
+        });
+        self.own = (own, (own - self.own.0) / second);
+        let mut changed = Vec::new();
+        for (place, vm) in self.vms.iter_mut().enumerate() {
+            let before = vm.now();
+            vm.measure(&self.world, second);
+            if vm.level == Level::Enforce {
+                vm.steps.review(vm.sleeps, self.world.now);
+            }
+            if vm.now() != before {
+                changed.push(place);
+            }
+        }
+        for place in changed {
+            let down = matches!(self.vms[place].steps.step(), Step::Down { .. });
+            tracing::info!(pid = self.vms[place].pid, down, "steps");
+            self.leave(place);
+            if let Err(error) = self.enter(place) {
+                tracing::error!(pid = self.vms[place].pid, ?error, "not scheduled");
+                self.vms[place].level = Level::Observe;
+            }
+        }
+    }
+}
+
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        for place in 0..self.vms.len() {
+            self.leave(place);
+        }
+    }
+}
+
+fn wanted_params(wanted: &Wanted, before: Params) -> Params {
+    let reservation = match (wanted.slice_us, wanted.period_us) {
+        (Some(0), _) => None,
+        (Some(slice), Some(period)) => Some(Reservation {
+            slice: Nanos::micros(slice),
+            period: Nanos::micros(period),
+            extra: forkyard_sched::Extra::Yes,
+        }),
+        (_, _) => before.reservation,
+    };
+    Params {
+        weight: wanted.weight.unwrap_or(before.weight),
+        cap: match wanted.cap {
+            Some(0) => None,
+            Some(cap) => Some(cap),
+            None => before.cap,
+        },
+        parallel: wanted.parallel.unwrap_or(before.parallel),
+        reservation,
+        warp: before.warp,
+    }
+}

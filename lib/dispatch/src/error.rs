@@ -1,0 +1,52 @@
+//! Why the dispatcher could not do something.
+
+use forkyard_sched::{PolicyError, Refused};
+use std::{io, path::PathBuf};
+
+/// Why the dispatcher could not do something.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DispatchError {
+    /// The host refused something.
+    #[error("cannot {what} {path}", path = .path.display())]
+    Host {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+    /// The process has no vCPU threads.
+    #[error(
+        "process {0} has no threads named CPU 0/KVM or CPU 0/TCG: is it QEMU, run with -name …,debug-threads=on?"
+    )]
+    NoVcpus(u32),
+    /// Nothing freezes threads here.
+    #[error(
+        "this host can freeze no single threads: it needs cgroup v2, or the v1 freezer; choose the level place"
+    )]
+    NoFreezer,
+    /// The policy refuses what the VM is promised.
+    #[error("the policy refuses it")]
+    Refused(#[from] Refused),
+    /// There is no such policy.
+    #[error("cannot use the policy")]
+    Policy(#[from] PolicyError),
+    /// The policy has no rule for it.
+    #[error("{0} knows no cap: choose the policy credit, or leave the cap out")]
+    NoCap(forkyard_sched::Policy),
+    /// The process is not one it schedules.
+    #[error("process {0} is not scheduled here")]
+    Unknown(u32),
+}
+
+impl DispatchError {
+    pub(crate) fn host(
+        what: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Host { what, path, source }
+    }
+}

@@ -1,0 +1,27 @@
+//! Scheduling of real vCPU threads from user space.
+//!
+//! ```text
+//! CLI --request--> Dispatcher --World--> policy --picks--> Dispatcher
+//!                     |  observe: reads /proc
+//!                     |  place:   affinity, niceness, SCHED_DEADLINE
+//!                     |  enforce: freezes those who are not to run
+//!                     +--groups--> guard: thaws all when the dispatcher dies
+//! ```
+//!
+//! The policies are those of the simulator. Only vCPU threads are ever frozen:
+//! QEMU's main thread and its I/O threads are not touched. The dispatcher may be
+//! killed at any time; the [`guard`] then lets everything go.
+
+mod dispatcher;
+mod error;
+pub mod freezer;
+pub mod guard;
+mod place;
+pub mod protocol;
+pub mod socket;
+mod step;
+pub mod threads;
+
+pub use dispatcher::Dispatcher;
+pub use error::DispatchError;
+pub use step::{Step, Steps};

@@ -1,0 +1,137 @@
+//! What is said over the dispatcher's socket: one JSON value a line, an answer
+//! to each.
+
+use forkyard_sched::{Parallel, Policy};
+use serde::{Deserialize, Serialize};
+
+/// How far the dispatcher goes with a VM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Watches.
+    #[default]
+    Observe,
+    /// Sets affinity, niceness and deadlines, and lets the host schedule.
+    Place,
+    /// Decides who runs, by freezing who does not.
+    Enforce,
+}
+
+/// What is wanted of a VM. What is absent stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Wanted {
+    /// The QEMU's process.
+    pub pid: u32,
+    /// What to call it.
+    pub name: Option<String>,
+    /// How far to go.
+    pub level: Option<Level>,
+    /// The policy: of all VMs, for they share the CPUs.
+    pub policy: Option<Policy>,
+    /// Its vCPUs wait for each other.
+    pub parallel: Option<Parallel>,
+    /// Its weight; 256 is usual.
+    pub weight: Option<u32>,
+    /// Its cap in per cent of one CPU; 0 lifts it.
+    pub cap: Option<u32>,
+    /// Time reserved for each vCPU, in µs of every period; 0 for none.
+    pub slice_us: Option<u64>,
+    /// The period, in µs.
+    pub period_us: Option<u64>,
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Request {
+    /// Schedule a VM so.
+    Set(Wanted),
+    /// Let a VM go, and forget it.
+    Release {
+        /// The QEMU's process.
+        pid: u32,
+    },
+    /// Tell everything.
+    Show,
+}
+
+/// A vCPU, over the last second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VcpuShown {
+    /// The guest's number of it.
+    pub index: u32,
+    /// Its thread.
+    pub tid: u32,
+    /// The CPU it is meant to be on.
+    pub cpu: Option<u32>,
+    /// The part of a CPU it had.
+    pub share: f64,
+    /// Time running of time running and waiting.
+    pub speed: f64,
+    /// Whether a sibling is meant to be on the same CPU.
+    pub stacked: bool,
+    /// Its place in its queue; absent if it does not wait.
+    pub ordinate: Option<u32>,
+}
+
+/// A VM.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VmShown {
+    /// Its name.
+    pub name: String,
+    /// The QEMU's process.
+    pub pid: u32,
+    /// How far the dispatcher is to go.
+    pub level: Level,
+    /// How far it goes now: a guest that blocks often is let go for a while.
+    pub now: Level,
+    /// Weight.
+    pub weight: u32,
+    /// Cap in per cent of a CPU.
+    pub cap: Option<u32>,
+    /// Whether its vCPUs wait for each other.
+    pub parallel: Parallel,
+    /// Sleeps of a vCPU a second.
+    pub sleeps: f64,
+    /// Greatest difference of its waiting vCPUs' places.
+    pub distance: u32,
+    /// Its vCPUs.
+    pub vcpus: Vec<VcpuShown>,
+}
+
+/// A CPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CpuShown {
+    /// The host's number of it.
+    pub cpu: u32,
+    /// Threads waiting in its queue, front first.
+    pub waiting: Vec<u32>,
+    /// The thread it is meant to run.
+    pub running: Option<u32>,
+}
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Shown {
+    /// The policy.
+    pub policy: Policy,
+    /// The part of one CPU that the dispatcher itself took in the last second.
+    pub own: f64,
+    /// Times it changed who runs, in all.
+    pub switches: u64,
+    /// The CPUs.
+    pub cpus: Vec<CpuShown>,
+    /// The VMs.
+    pub vms: Vec<VmShown>,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reply {
+    /// How things are, once done.
+    Done(Shown),
+    /// Why not.
+    Refused(String),
+}

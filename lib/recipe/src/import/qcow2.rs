@@ -1,0 +1,139 @@
+//! What a qcow2 disk says of itself, before any program believes it.
+//!
+//! A disk of unknown origin may name any file of the host as the one it lies
+//! over, or as the one its data is in: whoever converts it would copy that
+//! file. So it is read here first, and must need no file but itself.
+
+use super::DiskError;
+use forkyard_types::ByteCount;
+use std::{fs::File, io, os::unix::fs::FileExt};
+
+/// Bytes of a header of version 3 that matter.
+const HEADER: usize = 104;
+const MAGIC: &[u8; 4] = b"QFI\xfb";
+/// In `incompatible_features`: the data is in another file.
+const DATA_FILE: u64 = 1 << 2;
+
+/// Whether this is how a qcow2 disk begins.
+pub fn begins(bytes: &[u8]) -> bool {
+    bytes.starts_with(MAGIC)
+}
+
+/// Size of the disk in a qcow2 file that needs no other.
+pub fn alone(file: &File) -> io::Result<Result<ByteCount, DiskError>> {
+    let mut header = [0; HEADER];
+    let mut there = 0;
+    while there < HEADER {
+        match file.read_at(&mut header[there..], there as u64)? {
+            0 => break,
+            read => there += read,
+        }
+    }
+    Ok(judge(&header[..there]))
+}
+
+fn judge(header: &[u8]) -> Result<ByteCount, DiskError> {
+    let long = |at: usize| -> Result<u64, DiskError> {
+        let bytes = header.get(at..).and_then(|rest| rest.first_chunk());
+        bytes
+            .map(|b| u64::from_be_bytes(*b))
+            .ok_or(DiskError::NotQcow2)
+    };
+    let word = |at: usize| Ok::<_, DiskError>(long(at)? >> 32);
+    if !begins(header) || !(2..=3).contains(&word(4)?) {
+        return Err(DiskError::NotQcow2);
+    }
+    if long(8)? != 0 || word(16)? != 0 {
+        return Err(DiskError::NeedsAnother(
+            "the one it lies over, its backing file",
+        ));
+    }
+    if word(32)? != 0 {
+        return Err(DiskError::Encrypted);
+    }
+    if word(4)? == 3 && long(72)? & DATA_FILE != 0 {
+        return Err(DiskError::NeedsAnother("the one with its data"));
+    }
+    Ok(ByteCount(long(24)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::{path::Path, process::Command};
+
+    /// A qcow2 disk, made by qemu-img itself.
+    fn made(dir: &Path, words: &[&str]) -> File {
+        let path = dir.join("disk");
+        let made = Command::new("qemu-img")
+            .args(["create", "-q", "-f", "qcow2"])
+            .args(words)
+            .arg(&path)
+            .arg("7M")
+            .current_dir(dir)
+            .output()
+            .expect("installed");
+        assert!(made.status.success(), "{made:?}");
+        File::open(path).expect("there")
+    }
+
+    fn judged(words: &[&str]) -> Result<ByteCount, DiskError> {
+        let dir = tempfile::tempdir().expect("a directory");
+        File::create(dir.path().join("base"))
+            .and_then(|base| base.set_len(7 << 20))
+            .expect("made");
+        alone(&made(dir.path(), words)).expect("read")
+    }
+
+    #[test]
+    fn a_disk_that_needs_no_other_file_tells_its_size() {
+        for version in [
+            "compat=0.10",
+            "compat=1.1",
+            "extended_l2=on,cluster_size=128k",
+        ] {
+            assert_eq!(
+                judged(&["-o", version]),
+                Ok(ByteCount(7 << 20)),
+                "{version}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_disk_that_needs_another_file_is_refused() {
+        let over = judged(&["-b", "base", "-F", "raw"]);
+        assert!(matches!(over, Err(DiskError::NeedsAnother(_))), "{over:?}");
+        let apart = judged(&["-o", "data_file=elsewhere"]);
+        assert!(
+            matches!(apart, Err(DiskError::NeedsAnother(_))),
+            "{apart:?}"
+        );
+    }
+
+    #[test]
+    fn an_encrypted_disk_is_refused() {
+        let words = [
+            "--object",
+            "secret,id=s,data=x",
+            "-o",
+            "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10",
+        ];
+        assert_eq!(judged(&words), Err(DiskError::Encrypted));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_begins_so_is_judged_without_a_panic(rest in prop::collection::vec(any::<u8>(), 0..HEADER)) {
+            let bytes = [&MAGIC[..], &rest].concat();
+            let _ = judge(&bytes);
+        }
+
+        #[test]
+        fn what_begins_otherwise_is_none(bytes in prop::collection::vec(any::<u8>(), 0..HEADER)) {
+            prop_assume!(!begins(&bytes));
+            prop_assert_eq!(judge(&bytes), Err(DiskError::NotQcow2));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Gang scheduling: siblings run at the same time.
+//!
+//! Problem: a vCPU that waits for a sibling spins in vain while that one is
+//! not running. Terms: a *gang* is the vCPUs of a domain that wait; a *slot* is
+//! the time from one's being chosen to the end of its slice. Rule (Wang §4.5):
+//! when a vCPU is chosen, the CPUs in whose queues its siblings are get an
+//! interrupt and run those in place of their own front, until the end of the
+//! slot. Two policies differ in who starts a gang:
+//!
+//! - **procco**: any vCPU starts its siblings;
+//! - **cpuco**: CPU 0 leads: what it chooses starts, and the others follow.
+//!
+//! A slot that has begun is not broken by another gang nor by one that wakes;
+//! else two gangs would interrupt each other for ever. Where a sibling sleeps,
+//! its CPU goes on with what it has. Gangs cost what they interrupt: fragments of
+//! slots, cold caches, and the wait of neighbours; an engine has to count that.
+
+use crate::{
+    parts::{Hook, Rule},
+    queues::Queues,
+    scheduler::Orders,
+    units::{CpuId, Nanos, VcpuId},
+    world::{State, World},
+};
+
+/// Who starts a gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leader {
+    /// Whoever is chosen.
+    Anyone,
+    /// Whom CPU 0 chooses.
+    FirstCpu,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    vcpu: VcpuId,
+    until: Nanos,
+}
+
+/// The hook.
+#[derive(Clone, Debug)]
+pub struct Gang {
+    leader: Leader,
+    slots: Vec<Option<Slot>>,
+}
+
+impl Gang {
+    /// For so many CPUs.
+    pub fn new(leader: Leader, cpus: usize) -> Self {
+        Self {
+            leader,
+            slots: vec![None; cpus],
+        }
+    }
+
+    fn slot(&self, cpu: CpuId, now: Nanos) -> Option<Slot> {
+        let slot = (*self.slots.get(cpu.at())?)?;
+        (slot.until > now).then_some(slot)
+    }
+}
+
+impl Hook for Gang {
+    fn choose(
+        &mut self,
+        world: &World,
+        queues: &mut Queues,
+        _: &mut dyn Rule,
+        cpu: CpuId,
+        front: VcpuId,
+    ) -> VcpuId {
+        match self.slot(cpu, world.now) {
+            Some(slot)
+                if queues.key(slot.vcpu).is_some() && queues.home(slot.vcpu) == Some(cpu) =>
+            {
+                slot.vcpu
+            }
+            Some(_) | None => {
+                self.slots[cpu.at()] = None;
+                front
+            }
+        }
+    }
+
+    fn chosen(
+        &mut self,
+        world: &World,
+        queues: &Queues,
+        cpu: CpuId,
+        vcpu: VcpuId,
+        slice: Nanos,
+        orders: &mut Orders,
+    ) -> Nanos {
+        if let Some(slot) = self.slot(cpu, world.now)
+            && slot.vcpu == vcpu
+        {
+            return slot.until.minus(world.now);
+        }
+        if self.leader == Leader::FirstCpu && cpu != CpuId(0) {
+            return slice;
+        }
+        let until = world.now + slice;
+        let mut gang = false;
+        for sibling in world.siblings(vcpu) {
+            let Some(home) = queues.home(sibling) else {
+                continue;
+            };
+            let free = home != cpu && self.slot(home, world.now).is_none();
+            // One that runs already is told to run as long as the others.
+            let wants =
+                queues.key(sibling).is_some() || world[sibling].state() == State::Running(home);
+            if free && wants {
+                let vcpu = sibling;
+                self.slots[home.at()] = Some(Slot { vcpu, until });
+                orders.kick(home);
+                gang = true;
+            }
+        }
+        if gang {
+            self.slots[cpu.at()] = Some(Slot { vcpu, until });
+        }
+        slice
+    }
+
+    fn shields(&self, world: &World, cpu: CpuId) -> bool {
+        let running = world[cpu].running;
+        self.slot(cpu, world.now)
+            .is_some_and(|slot| running == Some(slot.vcpu))
+    }
+
+    fn forget(&mut self, vcpu: VcpuId) {
+        for slot in &mut self.slots {
+            *slot = slot.filter(|slot| slot.vcpu != vcpu);
+        }
+    }
+}

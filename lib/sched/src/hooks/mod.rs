@@ -1,0 +1,7 @@
+//! What changes a choice: gangs, and SBCO.
+
+mod gang;
+mod sbco;
+
+pub use gang::{Gang, Leader};
+pub use sbco::{Sbco, SbcoKnobs};

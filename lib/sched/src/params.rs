@@ -1,0 +1,175 @@
+//! What a domain is promised, whatever the policy. A policy heeds what it has
+//! a rule for, and the rest is nothing to it.
+
+use crate::units::Nanos;
+use serde::{Deserialize, Serialize};
+
+/// Weight of a domain of which nothing was said.
+pub const USUAL_WEIGHT: u32 = 256;
+
+/// Whether a domain's vCPUs work on one thing and wait for each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Parallel {
+    /// They do: worth keeping together.
+    Yes,
+    /// Not known to.
+    #[default]
+    No,
+}
+
+/// So much time in every period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reservation {
+    /// Time each vCPU gets in each period.
+    pub slice: Nanos,
+    /// The period.
+    pub period: Nanos,
+    /// Whether it also has a part in what nobody reserved.
+    #[serde(default)]
+    pub extra: Extra,
+}
+
+/// Whether a vCPU gets time that nobody reserved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Extra {
+    /// It has its part in it.
+    #[default]
+    Yes,
+    /// What is reserved and no more.
+    No,
+}
+
+/// How a domain may jump the queue: borrowed virtual time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Warp {
+    /// How far its virtual time is set back while warped.
+    pub back: Nanos,
+    /// The longest it may run warped at a time.
+    pub limit: Nanos,
+    /// How long it stays unwarped after that.
+    pub rest: Nanos,
+}
+
+/// What a domain is promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {
+    /// Its share relative to others'. Credit gives it to the domain; the
+    /// policies of virtual time give it to each of its vCPUs.
+    pub weight: u32,
+    /// The most CPU it gets, in per cent of one CPU; no limit if absent.
+    pub cap: Option<u32>,
+    /// Whether its vCPUs wait for each other.
+    pub parallel: Parallel,
+    /// What each of its vCPUs has reserved.
+    pub reservation: Option<Reservation>,
+    /// How it may jump the queue.
+    pub warp: Option<Warp>,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            weight: USUAL_WEIGHT,
+            cap: None,
+            parallel: Parallel::No,
+            reservation: None,
+            warp: None,
+        }
+    }
+}
+
+/// Why parameters are refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The weight is out of range.
+    #[error("weight {0} is not between 1 and 65535: give one that is")]
+    Weight(u32),
+    /// The cap allows nothing.
+    #[error("a cap of 0 % would never let the domain run: leave it out for no cap")]
+    Cap,
+    /// The reservation makes no sense.
+    #[error("a slice of {slice} does not fit into a period of {period}: make it shorter, above 0")]
+    Reservation {
+        /// Slice asked for.
+        slice: Nanos,
+        /// Period asked for.
+        period: Nanos,
+    },
+    /// More is reserved than there is.
+    #[error(
+        "{cpu} would have {per_mille} ‰ of its time reserved: shorten the slice or lengthen the period"
+    )]
+    Overcommitted {
+        /// The CPU that is full.
+        cpu: crate::units::CpuId,
+        /// What would be reserved of it.
+        per_mille: u64,
+    },
+}
+
+impl Params {
+    /// Refuses what no policy could keep.
+    pub fn check(&self) -> Result<(), Refused> {
+        if !(1..=65_535).contains(&self.weight) {
+            return Err(Refused::Weight(self.weight));
+        }
+        if self.cap == Some(0) {
+            return Err(Refused::Cap);
+        }
+        if let Some(Reservation { slice, period, .. }) = self.reservation
+            && (slice == Nanos::ZERO || slice > period)
+        {
+            return Err(Refused::Reservation { slice, period });
+        }
+        Ok(())
+    }
+}
+
+impl Reservation {
+    /// The part of a CPU it takes, in millionths.
+    pub fn millionths(&self) -> u64 {
+        Nanos(1_000_000).scale(self.slice.0, self.period.0).0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_policy_could_keep_is_refused() {
+        assert_eq!(Params::default().check(), Ok(()));
+        let weight = |weight| {
+            Params {
+                weight,
+                ..Params::default()
+            }
+            .check()
+        };
+        assert_eq!(weight(0), Err(Refused::Weight(0)));
+        assert_eq!(weight(65_536), Err(Refused::Weight(65_536)));
+        let cap = Params {
+            cap: Some(0),
+            ..Params::default()
+        };
+        assert_eq!(cap.check(), Err(Refused::Cap));
+        for slice in [0, 11] {
+            let reservation = Reservation {
+                slice: Nanos(slice),
+                period: Nanos(10),
+                extra: Extra::No,
+            };
+            let params = Params {
+                reservation: Some(reservation),
+                ..Params::default()
+            };
+            assert!(matches!(params.check(), Err(Refused::Reservation { .. })));
+        }
+    }
+}

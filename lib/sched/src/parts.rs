@@ -1,0 +1,196 @@
+//! What policies are composed of: a rule that orders a queue, a filter that
+//! says where a vCPU may wait, and a hook that may change a choice.
+
+use crate::{
+    params::{Params, Refused},
+    queues::{Layout, Place, Queues},
+    scheduler::Orders,
+    tree::{Key, Tree},
+    units::{CpuId, DomainId, Nanos, VcpuId},
+    world::World,
+};
+use std::fmt;
+
+/// Why a vCPU enters a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It slept.
+    Woke,
+    /// It ran, and would run on.
+    Ran,
+    /// It comes from another CPU's queue.
+    Moved,
+    /// An instant it named has come.
+    Due,
+    /// Its order has changed.
+    Rekeyed,
+}
+
+/// Whether the order of all queues has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rekey {
+    /// It has.
+    All,
+    /// It has not.
+    None,
+}
+
+/// How vCPUs come to CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// A CPU with nothing to do takes one that waits elsewhere.
+    Steal,
+    /// Besides, at each tick, from a queue longer by two or more.
+    Even,
+    /// Each stays on the CPU it was first given, the one least reserved.
+    Bound,
+    /// Only waking moves a vCPU.
+    Stay,
+}
+
+/// Orders the queue of a CPU, and says how long one may run.
+pub trait Rule: fmt::Debug + Send {
+    /// Whether CPUs share queues.
+    fn layout(&self) -> Layout {
+        Layout::PerCpu
+    }
+
+    /// A vCPU was set up.
+    fn init(&mut self, world: &World, vcpu: VcpuId);
+
+    /// Its place in the queue of a CPU that it enters.
+    fn enter(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId, why: Why) -> Place;
+
+    /// It ran for so long on a CPU that has this queue.
+    fn charge(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId, ran: Nanos);
+
+    /// It was picked, and taken out of the queue: how long it may run.
+    fn slice(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId) -> Nanos;
+
+    /// It is about to enter another CPU's queue.
+    fn moved(&mut self, _vcpu: VcpuId, _from: CpuId, _to: CpuId) {}
+
+    /// Whether one that woke is to run in place of one that runs.
+    fn preempts(&self, world: &World, woken: VcpuId, running: VcpuId) -> bool;
+
+    /// Among those that run, the one with the greatest is the first to give way.
+    fn standing(&self, _world: &World, _vcpu: VcpuId) -> i64 {
+        0
+    }
+
+    /// Time has passed.
+    fn tick(&mut self, _world: &World, _cpu: CpuId) -> Rekey {
+        Rekey::None
+    }
+
+    /// One was picked.
+    fn picked(&mut self, _world: &World, _vcpu: VcpuId) -> Rekey {
+        Rekey::None
+    }
+
+    /// Whether a CPU whose front is `mine` should rather have `theirs`.
+    fn covets(&self, mine: Option<Key>, _theirs: Key) -> bool {
+        mine.is_none()
+    }
+
+    /// Whether an instant that a waiting vCPU named ends the slice of one that
+    /// runs.
+    fn punctual(&self) -> bool {
+        false
+    }
+
+    /// Moves a vCPU's virtual time; not for rules that have none.
+    fn shift(&mut self, _vcpu: VcpuId, _by: i64) {}
+
+    /// Refuses what it could not keep. `home` tells the CPU of each vCPU.
+    fn admit(
+        &self,
+        _world: &World,
+        _domain: DomainId,
+        _params: &Params,
+        _home: &dyn Fn(VcpuId) -> Option<CpuId>,
+    ) -> Result<(), Refused> {
+        Ok(())
+    }
+}
+
+/// Says where a vCPU may wait.
+pub trait Filter: fmt::Debug + Send {
+    /// Whether it may wait at this CPU. If there is no such CPU, it may at all
+    /// that its affinity allows.
+    fn allows(&self, world: &World, queues: &Queues, vcpu: VcpuId, cpu: CpuId) -> bool;
+}
+
+/// May change a choice.
+pub trait Hook: fmt::Debug + Send {
+    /// A CPU is about to choose.
+    fn before(&mut self, _world: &World, _queues: &mut Queues, _rule: &mut dyn Rule, _cpu: CpuId) {}
+
+    /// Who runs, the front being the usual choice. Must be in the CPU's queue.
+    fn choose(
+        &mut self,
+        _world: &World,
+        _queues: &mut Queues,
+        _rule: &mut dyn Rule,
+        _cpu: CpuId,
+        front: VcpuId,
+    ) -> VcpuId {
+        front
+    }
+
+    /// One was chosen, for so long: how long it is to be.
+    fn chosen(
+        &mut self,
+        _world: &World,
+        _queues: &Queues,
+        _cpu: CpuId,
+        _vcpu: VcpuId,
+        slice: Nanos,
+        _orders: &mut Orders,
+    ) -> Nanos {
+        slice
+    }
+
+    /// Whether one that wakes may not take this CPU now.
+    fn shields(&self, _world: &World, _cpu: CpuId) -> bool {
+        false
+    }
+
+    /// A vCPU is gone.
+    fn forget(&mut self, _vcpu: VcpuId) {}
+}
+
+/// Anywhere its affinity allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Anywhere;
+
+impl Filter for Anywhere {
+    fn allows(&self, _: &World, _: &Queues, _: VcpuId, _: CpuId) -> bool {
+        true
+    }
+}
+
+/// No vCPU waits where a sibling waits or runs.
+///
+/// Problem: siblings in one queue run one after the other, so that one spins
+/// for a lock whose holder cannot run before it stops (Wang §4.3.1: 20 to 43 %
+/// of the time under the host's default). Rule: where a vCPU is placed, when it
+/// is made, wakes up or is moved, the CPUs of its siblings are taken out of the
+/// choice (§4.5, `SCHED_DISPATCH` of algorithm 2; "balance scheduling" of
+/// Sukwong and Kim). A domain with more vCPUs than CPUs is placed anywhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Balance;
+
+impl Filter for Balance {
+    fn allows(&self, world: &World, queues: &Queues, vcpu: VcpuId, cpu: CpuId) -> bool {
+        !world
+            .siblings(vcpu)
+            .any(|sibling| queues.occupies(world, sibling, cpu))
+    }
+}
+
+/// The front it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain;
+
+impl Hook for Plain {}

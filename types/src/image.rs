@@ -1,0 +1,144 @@
+//! Guest images, as the API has them.
+
+use crate::ByteCount;
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// A guest image.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestImage {
+    /// Its recipe's name, or the one it was imported under.
+    pub name: String,
+    /// What it is for.
+    pub summary: String,
+    /// Bytes it takes on disk; none if it has not been built yet.
+    pub built: Option<ByteCount>,
+    /// Where it comes from.
+    #[serde(default)]
+    pub origin: ImageOrigin,
+}
+
+/// Where a guest image comes from.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ImageOrigin {
+    /// Built here from a recipe, and can be built again.
+    #[default]
+    Recipe,
+    /// Imported from a raw disk.
+    Raw,
+    /// Imported from a qcow2 disk.
+    Qcow2,
+    /// Imported from an archive of a container image.
+    Oci,
+}
+
+/// What an image is imported from. Always said, never guessed from content:
+/// whoever wrote a disk decides what it looks like.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ImportFormat {
+    /// A disk, byte by byte.
+    Raw,
+    /// A disk as QEMU keeps it, that needs no other file.
+    Qcow2,
+    /// An archive of a container image: an OCI layout, or of `docker save`.
+    Oci,
+}
+
+/// `PUT /v1/images/{name}`: what the body is, and what to take of it.
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "schema", into_params(parameter_in = Query))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImportRequest {
+    /// What the body is.
+    pub format: ImportFormat,
+    /// Of a disk with a partition table: the partition with the root file
+    /// system, counted from 1.
+    #[serde(default)]
+    pub partition: Option<u32>,
+    /// Of a container image: size of the guest's disk, in MiB; made up from
+    /// what is in it if absent.
+    #[serde(default)]
+    pub size_mib: Option<u64>,
+}
+
+/// How a disk is written when it is exported.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportFormat {
+    /// Byte by byte.
+    Raw,
+    /// As QEMU keeps disks; holes take no room.
+    Qcow2,
+}
+
+/// `GET /v1/images/{name}/disk`, `GET /v1/vms/{vm}/disk`: how to write it.
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "schema", into_params(parameter_in = Query))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportRequest {
+    /// How to write it.
+    pub format: ExportFormat,
+}
+
+/// Name of an imported image: so that VMs can be named after it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ImageName(String);
+
+/// Text that is no name for an imported image.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no name for an image: wanted 1 to 48 lower-case letters, digits and inner hyphens"
+)]
+pub struct InvalidImageName(String);
+
+impl ImageName {
+    /// Its text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ImageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for ImageName {
+    type Err = InvalidImageName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidImageName> {
+        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        let fits = (1..=48).contains(&text.len())
+            && text.bytes().all(inner)
+            && !text.starts_with('-')
+            && !text.ends_with('-');
+        match fits {
+            true => Ok(Self(text.to_owned())),
+            false => Err(InvalidImageName(text.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_image_name_leaves_room_for_names_of_vms() {
+        let longest = "a".repeat(48);
+        let name: ImageName = longest.parse().expect("fits");
+        assert!(format!("{name}-0a1b").parse::<crate::VmName>().is_ok());
+        for wrong in ["", "-a", "a-", "A", "a.b", "../a", "a/b", &"a".repeat(49)] {
+            assert!(wrong.parse::<ImageName>().is_err(), "{wrong}");
+        }
+    }
+}
