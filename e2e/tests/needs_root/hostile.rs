@@ -1,7 +1,7 @@
 //! Guests that want too much, and what a QEMU that a guest has taken over could do.
 
 use forkyard_e2e::{Host, eventually};
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, path::Path};
 
 #[test]
 fn a_fork_bomb_is_refused_and_its_neighbours_do_not_notice() {
@@ -91,6 +91,33 @@ fn a_qemu_has_no_rights_no_network_and_a_user_of_its_own() {
         assert_eq!(ids.len(), 1, "real, effective and all others: {ids:?}");
         assert!(!ids.contains("0"), "{} is root", vm.name);
         assert!(users.insert(field("Uid").to_owned()), "two VMs, one user");
+        let root = format!("/proc/{pid}/root");
+        for gone in ["root", "home", "proc", "run", "etc/shadow", "etc/passwd"] {
+            assert!(
+                !Path::new(&format!("{root}/{gone}")).exists(),
+                "{gone} of {}",
+                vm.name
+            );
+        }
+        let state = host.folder().join("state");
+        let shown = fs::read_dir(format!("{root}{}", state.display())).expect("its disk");
+        let shown: Vec<_> = shown.flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(shown, ["vms"], "nor the records");
+        let disks: BTreeSet<_> = fs::read_dir(format!("{root}{}/vms", state.display()))
+            .expect("its disk")
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        let ancestors = std::iter::successors(Some(vm.id), |id| {
+            let vms = host.vms();
+            vms.iter().find(|vm| vm.id == *id)?.parent
+        });
+        assert_eq!(
+            disks,
+            ancestors.map(|id| id.to_string()).collect(),
+            "{}",
+            vm.name
+        );
         let network = |pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("a network");
         assert_ne!(network(pid), network(daemon), "{}", vm.name);
     }

@@ -11,12 +11,13 @@
 //! death costs the words of that while, and no guest, however talkative, waits
 //! for the host or fills its disk.
 
-use crate::{VmmError, files};
+use crate::{
+    VmmError, files,
+    halves::{self, Halves, Names},
+};
 use std::{
-    fs::{self, File},
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
+    io,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::{
@@ -29,9 +30,10 @@ use tokio::{
     task::spawn_blocking,
 };
 
-/// Most bytes of each of the two files; when the newer one is full, the older
-/// one goes.
-const HALF: u64 = 512 << 10;
+const LOG: Names = Names {
+    older: files::CONSOLE_OLDER,
+    newer: files::CONSOLE,
+};
 /// Bytes read at once.
 const PIECE: usize = 8 << 10;
 /// Pieces a follower may be behind before it misses some.
@@ -56,9 +58,7 @@ pub struct Following {
 
 #[derive(Debug)]
 struct Log {
-    dir: PathBuf,
-    /// The newer file, and its length.
-    newer: Option<(File, u64)>,
+    kept: Halves,
     /// None once nothing follows.
     news: Option<broadcast::Sender<Arc<[u8]>>>,
 }
@@ -71,8 +71,7 @@ impl Console {
         let (news, _) = broadcast::channel(BEHIND);
         let (typed, pieces) = mpsc::channel(TYPED);
         let log = Arc::new(Mutex::new(Log {
-            dir: dir.to_owned(),
-            newer: None,
+            kept: Halves::new(dir, LOG),
             news: Some(news),
         }));
         match connect(&dir.join(files::CONSOLE_SOCKET)) {
@@ -96,7 +95,7 @@ impl Console {
             // Held for both: nothing is missed or heard twice.
             let log = lock(&log);
             Ok(Following {
-                so_far: kept(&log.dir)?,
+                so_far: kept(log.kept.dir())?,
                 news: log.news.as_ref().map(broadcast::Sender::subscribe),
             })
         })
@@ -128,16 +127,7 @@ impl Following {
 /// What is kept of the console of a machine whose directory this is or was,
 /// 1 MiB at most. Blocks for a read of that.
 pub fn kept(dir: &Path) -> Result<Vec<u8>, VmmError> {
-    let mut all = Vec::new();
-    for name in [files::CONSOLE_OLDER, files::CONSOLE] {
-        let path = dir.join(name);
-        match fs::read(&path) {
-            Ok(half) => all.extend(half),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(VmmError::io("read", path)(error)),
-        }
-    }
-    Ok(all)
+    halves::kept(dir, LOG)
 }
 
 fn connect(socket: &Path) -> io::Result<(OwnedReadHalf, OwnedWriteHalf)> {
@@ -174,38 +164,18 @@ async fn pass_on(mut pieces: mpsc::Receiver<Vec<u8>>, mut to: OwnedWriteHalf) {
 
 impl Log {
     fn take(&mut self, piece: Arc<[u8]>) -> io::Result<()> {
-        let kept = self.append(&piece);
+        let kept = self.kept.append(&piece);
         if let Some(news) = &self.news {
             // Nobody may be listening.
             let _ = news.send(piece);
         }
         kept
     }
-
-    fn append(&mut self, piece: &[u8]) -> io::Result<()> {
-        let path = self.dir.join(files::CONSOLE);
-        let (mut file, mut len) = match self.newer.take() {
-            Some(newer) => newer,
-            None => open(&path)?,
-        };
-        if len + piece.len() as u64 > HALF {
-            fs::rename(&path, self.dir.join(files::CONSOLE_OLDER))?;
-            (file, len) = open(&path)?;
-        }
-        file.write_all(piece)?;
-        self.newer = Some((file, len + piece.len() as u64));
-        Ok(())
-    }
 }
 
-fn open(path: &Path) -> io::Result<(File, u64)> {
-    let mut options = File::options();
-    let file = options.create(true).append(true).mode(0o600).open(path)?;
-    let len = file.metadata()?.len();
-    Ok((file, len))
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+/// Does something that blocks where that may be done. If cancelled, it is done
+/// all the same.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match spawn_blocking(work).await {
         Ok(done) => done,
         Err(failed) => match failed.try_into_panic() {
@@ -223,8 +193,10 @@ fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::halves::HALF;
     use std::{
-        io::Read,
+        fs,
+        io::{Read, Write as _},
         os::unix::net::{UnixListener, UnixStream as Peer},
     };
 

@@ -10,5 +10,9 @@ pub const CONSOLE_SOCKET: &str = "console.sock";
 pub const CONSOLE: &str = "console.log";
 /// What it wrote before that.
 pub const CONSOLE_OLDER: &str = "console.log.1";
-/// What QEMU said on its standard output and error.
+/// Where QEMU says what it has to say.
+pub const LOG_PIPE: &str = "qemu.pipe";
+/// The last that QEMU said on its standard output and error.
 pub const LOG: &str = "qemu.log";
+/// What it said before that.
+pub const LOG_OLDER: &str = "qemu.log.1";

@@ -7,10 +7,11 @@
 //!             ^------------------------- the state of the parent --------------------------+
 //! ```
 //!
-//! A QEMU runs without privileges, in a session, sandbox and cgroup of its own,
-//! and outlives the daemon that started it. Everything it uses in its VM's
+//! A QEMU runs without privileges, in a session, sandbox, cgroup and root of its
+//! own, and outlives the daemon that started it. Everything it uses in its VM's
 //! directory it inherits as an open descriptor, so that the directory may
-//! belong to the daemon alone.
+//! belong to the daemon alone; of other files it sees those of its disk and its
+//! memory, and what it takes to run.
 //!
 //! Decides nothing: no ids, paths, users or sizes are chosen here. Memory is
 //! neither read nor copied here either; [`Machine::ram`] says where it lies.
@@ -23,6 +24,7 @@ mod disk;
 mod engine;
 mod error;
 pub mod files;
+mod halves;
 mod link;
 mod machine;
 mod plumbing;
@@ -31,8 +33,10 @@ mod qemu;
 mod qmp;
 mod region;
 mod remains;
+mod room;
 mod shell;
 mod spec;
+mod words;
 
 pub use accel::{Accel, AccelChoice, Probe, UnknownAccel, Verdict};
 pub use console::Console;

@@ -2,12 +2,14 @@
 
 use crate::{
     Console, Exit, Machine, MachineRecord, Overlay, Region, RunState, VmmError,
+    console::blocking,
     disk::{self, Disk},
     files,
     link::Link,
     plumbing::StateFile,
     region,
     remains::Remains,
+    room,
 };
 use forkyard_sys_host::userfault::Userfault;
 use qapi::qmp;
@@ -57,6 +59,15 @@ impl QemuMachine {
     /// Cancel-safe, though the line may still be carried out.
     pub async fn monitor(&self, line: &str) -> Result<String, VmmError> {
         self.link.ask_human(line).await
+    }
+
+    /// Takes files out of QEMU's room that it has closed. If that fails they
+    /// stay, and take up space, for as long as QEMU lives.
+    async fn hide(&self, files: Vec<PathBuf>) {
+        let process = self.record.process;
+        if let Err(error) = blocking(move || room::remove(process, &files)).await {
+            tracing::warn!(%process, error = &error as &dyn std::error::Error, "files stay with QEMU");
+        }
     }
 
     /// Asks QEMU where memory lies, and believes it only if its process has
@@ -117,7 +128,13 @@ impl Machine for QemuMachine {
     }
 
     async fn prepare_overlay(&self, path: &Path) -> Result<Overlay, VmmError> {
-        self.disk.lock().await.prepare(&self.link, path).await
+        let (process, file) = (self.record.process, path.to_owned());
+        blocking(move || room::add(process, &file)).await?;
+        let prepared = self.disk.lock().await.prepare(&self.link, path).await;
+        if prepared.is_err() {
+            self.hide(vec![path.to_owned()]).await;
+        }
+        prepared
     }
 
     async fn freeze_disk(&self, overlay: Overlay) -> Result<(), VmmError> {
@@ -132,7 +149,9 @@ impl Machine for QemuMachine {
     ) -> Result<(), VmmError> {
         // Held throughout: nothing may be frozen meanwhile.
         let mut disk = self.disk.lock().await;
-        disk.fold(&self.link, (upper, base), give_up).await
+        disk.fold(&self.link, (upper, base), give_up).await?;
+        self.hide(upper.to_vec()).await;
+        Ok(())
     }
 
     async fn lift_disk(
@@ -142,11 +161,15 @@ impl Machine for QemuMachine {
         give_up: impl Future<Output = ()> + Send,
     ) -> Result<(), VmmError> {
         let mut disk = self.disk.lock().await;
-        disk.lift(&self.link, (upper, base), give_up).await
+        disk.lift(&self.link, (upper, base), give_up).await?;
+        self.hide(upper.to_vec()).await;
+        Ok(())
     }
 
     async fn discard_overlay(&self, overlay: Overlay) -> Result<(), VmmError> {
-        disk::close(&self.link, overlay.number).await
+        disk::close(&self.link, overlay.number).await?;
+        self.hide(vec![overlay.path]).await;
+        Ok(())
     }
 
     async fn save_descriptor(&self) -> Result<Vec<u8>, VmmError> {

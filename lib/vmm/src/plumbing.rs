@@ -4,7 +4,8 @@
 //!
 //! Sockets listen before QEMU starts, so nobody need wait for them to appear.
 
-use crate::{Nic, VmmError, files};
+use crate::{Nic, Owner, VmmError, files, process::ProcessId, room, words::Words};
+use forkyard_sys_host::room::Room;
 use forkyard_types::Mac;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::{
@@ -13,7 +14,7 @@ use std::{
     os::{
         fd::{AsRawFd, OwnedFd, RawFd},
         unix::{
-            fs::{FileExt, OpenOptionsExt, PermissionsExt},
+            fs::{FileExt, OpenOptionsExt, PermissionsExt, fchown},
             net::UnixListener,
         },
     },
@@ -34,9 +35,9 @@ pub(crate) struct Plumbing {
     /// Those numbers.
     pub(crate) numbers: Numbers,
     /// For QEMU's standard output and error.
-    pub(crate) log: [File; 2],
-    /// What QEMU saves its state to.
-    pub(crate) state_out: StateFile,
+    pub(crate) log: File,
+    /// What comes of it.
+    pub(crate) words: Words,
 }
 
 /// QEMU's numbers of what it inherits.
@@ -57,9 +58,7 @@ impl Plumbing {
         let qmp = listen(&dir.join(files::QMP))?;
         let agent = listen(&dir.join(files::AGENT))?;
         let console = listen(&dir.join(files::CONSOLE_SOCKET))?;
-        let log = dir.join(files::LOG);
-        let log = [append(&log)?, append(&log)?];
-        let (state_out, theirs) = StateFile::create()?;
+        let (log, words) = Words::lay(dir)?;
         let track = OwnedFd::from(open_null()?);
         let numbers = Numbers {
             qmp: qmp.as_raw_fd(),
@@ -68,13 +67,13 @@ impl Plumbing {
             nic: nic.as_ref().map(|nic| (nic.tap.as_raw_fd(), nic.mac)),
             track: track.as_raw_fd(),
         };
-        let mut inherited = vec![qmp.into(), agent.into(), console.into(), theirs, track];
+        let mut inherited = vec![qmp.into(), agent.into(), console.into(), track];
         inherited.extend(nic.map(|nic| nic.tap));
         Ok(Self {
             inherited,
             numbers,
             log,
-            state_out,
+            words,
         })
     }
 }
@@ -83,27 +82,70 @@ impl Plumbing {
 #[derive(Debug)]
 pub(crate) struct StateFile {
     file: File,
-    /// QEMU's number of it.
-    pub(crate) number: RawFd,
+    there: There,
+}
+
+/// How QEMU has a state file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum There {
+    /// Open, under this number.
+    Open(RawFd),
+    /// In its room.
+    InRoom,
 }
 
 impl StateFile {
     const NAME: &str = "forkyard-state";
+    /// In a room.
+    const PATH: &str = "/device-state";
 
     /// An empty one, and the descriptor for QEMU.
     pub(crate) fn create() -> Result<(Self, OwnedFd), VmmError> {
         let made = || -> io::Result<_> {
             let ours = memfd_create(Self::NAME, MFdFlags::MFD_CLOEXEC)?;
             let theirs = ours.try_clone()?;
-            let number = theirs.as_raw_fd();
+            let there = There::Open(theirs.as_raw_fd());
             let file = File::from(ours);
-            Ok((Self { file, number }, theirs))
+            Ok((Self { file, there }, theirs))
         };
         made().map_err(VmmError::io("create memory file", Self::NAME))
     }
 
-    /// The one a living QEMU of an earlier daemon holds.
-    pub(crate) fn of_process(pid: u32, number: RawFd) -> Result<Self, VmmError> {
+    /// An empty one in a room, for this user to write. Blocks for some calls.
+    pub(crate) fn create_in(room: &Room, owner: Owner) -> Result<Self, VmmError> {
+        let made = room.within(|| {
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .mode(PRIVATE)
+                .open(Self::PATH)?;
+            fchown(&file, Some(owner.uid), Some(owner.gid))?;
+            Ok(file)
+        });
+        let file = made.map_err(VmmError::io("create memory file", Self::PATH))?;
+        let there = There::InRoom;
+        Ok(Self { file, there })
+    }
+
+    /// The one of a living QEMU of an earlier daemon: in its room, or under this
+    /// number. Blocks likewise.
+    pub(crate) fn of_process(process: ProcessId, number: Option<RawFd>) -> Result<Self, VmmError> {
+        match number {
+            Some(number) => Self::of_number(process.pid, number),
+            None => {
+                let room = room::of(process)?.ok_or(VmmError::Gone { process })?;
+                let open = || File::options().read(true).write(true).open(Self::PATH);
+                let file = room
+                    .within(open)
+                    .map_err(VmmError::io("open", Self::PATH))?;
+                let there = There::InRoom;
+                Ok(Self { file, there })
+            }
+        }
+    }
+
+    fn of_number(pid: u32, number: RawFd) -> Result<Self, VmmError> {
         let path = PathBuf::from(format!("/proc/{pid}/fd/{number}"));
         let opened = || -> io::Result<_> {
             let name = fs::read_link(&path)?;
@@ -112,7 +154,8 @@ impl StateFile {
                 return Err(io::ErrorKind::InvalidData.into());
             }
             let file = File::options().read(true).write(true).open(&path)?;
-            Ok(Self { file, number })
+            let there = There::Open(number);
+            Ok(Self { file, there })
         };
         opened().map_err(VmmError::io("open", &path))
     }
@@ -120,7 +163,18 @@ impl StateFile {
     /// What QEMU opens to write to it. By name, not by number: so it is opened
     /// anew, from its start, each time.
     pub(crate) fn name_in_qemu(&self) -> String {
-        format!("/proc/self/fd/{}", self.number)
+        match self.there {
+            There::Open(number) => format!("/proc/self/fd/{number}"),
+            There::InRoom => Self::PATH.to_owned(),
+        }
+    }
+
+    /// QEMU's number of it, if it has it open.
+    pub(crate) fn number(&self) -> Option<RawFd> {
+        match self.there {
+            There::Open(number) => Some(number),
+            There::InRoom => None,
+        }
     }
 
     /// Fills it. It is in memory: this blocks for a copy alone.
@@ -158,15 +212,6 @@ fn open_null() -> Result<File, VmmError> {
     File::open(NULL).map_err(VmmError::io("open", NULL))
 }
 
-fn append(path: &Path) -> Result<File, VmmError> {
-    File::options()
-        .create(true)
-        .append(true)
-        .mode(PRIVATE)
-        .open(path)
-        .map_err(VmmError::io("create", path))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,9 +235,10 @@ mod tests {
     fn the_file_of_another_process_is_found_by_number_and_no_other_file_is() {
         let (state, _theirs) = StateFile::create().expect("memory");
         state.put(b"x").expect("put");
-        let again = StateFile::of_process(std::process::id(), state.number).expect("found");
+        let number = state.number().expect("open");
+        let again = StateFile::of_number(std::process::id(), number).expect("found");
         assert_eq!(again.take().expect("taken"), b"x");
         let other = File::open("/dev/null").expect("device");
-        assert!(StateFile::of_process(std::process::id(), other.as_raw_fd()).is_err());
+        assert!(StateFile::of_number(std::process::id(), other.as_raw_fd()).is_err());
     }
 }

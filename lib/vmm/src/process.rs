@@ -3,12 +3,11 @@
 //! It may be our child, or one that an earlier daemon started. Either is held
 //! by descriptor, so that its number may pass to another without harm.
 
+use crate::words::Words;
 use forkyard_sys_host::process::{Ending, PidFd};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt, fs, io,
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
     process::{Child, ExitStatus},
     sync::Arc,
 };
@@ -79,14 +78,14 @@ impl Held {
 impl Process {
     /// Watches a child; it is reaped as it ends. A child that cannot be
     /// watched is killed.
-    pub(crate) fn of_child(mut child: Child, stderr: PathBuf) -> io::Result<Self> {
+    pub(crate) fn of_child(mut child: Child, words: Words) -> io::Result<Self> {
         let held = || {
             // An unreaped child keeps its number.
             let handle = PidFd::open(child.id())?;
             Ok((ProcessId::of(child.id())?, Held::of(handle)?))
         };
         match held() {
-            Ok((id, held)) => Ok(Self::watch(id, held, Some(child), stderr)),
+            Ok((id, held)) => Ok(Self::watch(id, held, Some(child), words)),
             Err(error) => {
                 child.kill()?;
                 child.wait()?;
@@ -95,8 +94,12 @@ impl Process {
         }
     }
 
-    /// Watches a process that another started; none if it has ended.
-    pub(crate) fn of_stranger(id: ProcessId, stderr: PathBuf) -> io::Result<Option<Self>> {
+    /// Watches a process that another started, and listens to it; none if it has
+    /// ended.
+    pub(crate) fn of_stranger(
+        id: ProcessId,
+        listen: impl FnOnce() -> Words,
+    ) -> io::Result<Option<Self>> {
         let handle = match PidFd::open(id.pid) {
             Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => return Ok(None),
             other => other?,
@@ -106,7 +109,7 @@ impl Process {
         match ProcessId::of(id.pid) {
             Ok(now) if now == id => {
                 let held = Held::of(handle)?;
-                Ok(Some(Self::watch(id, held, None, stderr)))
+                Ok(Some(Self::watch(id, held, None, listen())))
             }
             Ok(_) => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -114,7 +117,7 @@ impl Process {
         }
     }
 
-    fn watch(id: ProcessId, held: Held, mut child: Option<Child>, stderr: PathBuf) -> Self {
+    fn watch(id: ProcessId, held: Held, mut child: Option<Child>, words: Words) -> Self {
         let Held { handle, ending } = held;
         let (sender, exit) = watch::channel(None);
         tokio::spawn(async move {
@@ -124,7 +127,7 @@ impl Process {
             }
             // The end has come: waiting for the status does not block.
             let status = child.as_mut().and_then(|child| child.wait().ok());
-            let stderr = tail(&stderr).unwrap_or_default();
+            let stderr = words.last().await;
             sender.send_replace(Some(Exit { status, stderr }));
         });
         Self { id, handle, exit }
@@ -157,32 +160,23 @@ impl Process {
     }
 }
 
-/// The end of a log, as text.
-fn tail(path: &Path) -> io::Result<String> {
-    const ENOUGH: u64 = 2048;
-    let file = fs::File::open(path)?;
-    let size = file.metadata()?.len();
-    let take = size.min(ENOUGH);
-    let mut bytes = vec![0; usize::try_from(take).map_err(io::Error::other)?];
-    file.read_exact_at(&mut bytes, size - take)?;
-    Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::{
         os::unix::process::ExitStatusExt,
+        path::Path,
         process::{Command, Stdio},
     };
 
-    fn child(script: &str, stderr: &Path) -> Child {
-        Command::new("sh")
+    fn child(script: &str, dir: &Path) -> (Child, Words) {
+        let (stderr, words) = Words::lay(dir).expect("pipe");
+        let child = Command::new("sh")
             .args(["-c", script])
-            .stderr(fs::File::create(stderr).expect("log"))
+            .stderr(stderr)
             .stdin(Stdio::null())
-            .spawn()
-            .expect("sh")
+            .spawn();
+        (child.expect("sh"), words)
     }
 
     #[test]
@@ -195,8 +189,8 @@ mod tests {
     #[tokio::test]
     async fn a_child_that_ends_leaves_its_status_and_last_words() {
         let dir = tempfile::tempdir().expect("dir");
-        let log = dir.path().join("log");
-        let process = Process::of_child(child("echo oops >&2; exit 3", &log), log).expect("child");
+        let (child, words) = child("echo oops >&2; exit 3", dir.path());
+        let process = Process::of_child(child, words).expect("child");
         let exit = process.exited().await;
         assert_eq!(exit.status, Some(ExitStatus::from_raw(3 << 8)));
         assert_eq!(exit.stderr, "oops");
@@ -205,10 +199,10 @@ mod tests {
     #[tokio::test]
     async fn a_stranger_is_watched_and_killed() {
         let dir = tempfile::tempdir().expect("dir");
-        let log = dir.path().join("log");
-        let mut child = child("exec sleep 600", &log);
+        let (mut child, words) = child("exec sleep 600", dir.path());
         let id = ProcessId::of(child.id()).expect("alive");
-        let process = Process::of_stranger(id, log).expect("host").expect("alive");
+        let found = Process::of_stranger(id, || words).expect("host");
+        let process = found.expect("alive");
         process.kill().expect("killed");
         assert_eq!(process.exited().await.status, None);
         child.wait().expect("reaped");
@@ -221,16 +215,8 @@ mod tests {
             start: own.start - 1,
             ..own
         };
-        let found = Process::of_stranger(former, PathBuf::new()).expect("host");
+        let listen = || panic!("nobody is listened to");
+        let found = Process::of_stranger(former, listen).expect("host");
         assert!(found.is_none());
-    }
-
-    #[test]
-    fn only_the_end_of_a_long_log_is_quoted() {
-        let dir = tempfile::tempdir().expect("dir");
-        let log = dir.path().join("log");
-        fs::write(&log, format!("{}the end\n", "x".repeat(10_000))).expect("log");
-        let text = tail(&log).expect("read");
-        assert!(text.ends_with("xthe end") && text.len() <= 2048);
     }
 }

@@ -1,8 +1,8 @@
 //! The engine on stock QEMU: starting it and finding it again.
 
 use crate::{
-    BootSpec, Engine, MachineRecord, MachineSpec, QemuMachine, QemuShell, ShellSpec, VmmError,
-    argv,
+    BootSpec, Engine, Kernel, MachineRecord, MachineSpec, QemuMachine, QemuShell, ShellSpec,
+    VmmError, argv,
     cgroup::Parent,
     disk::Disk,
     files,
@@ -10,8 +10,10 @@ use crate::{
     plumbing::{Plumbing, StateFile},
     process::Process,
     remains::{Remains, Tether},
+    room,
+    words::Words,
 };
-use forkyard_sys_host::process::{Credentials, empty_network, in_cgroup, isolate};
+use forkyard_sys_host::process::{Credentials, Surroundings, empty_network, in_cgroup, isolate};
 use forkyard_types::VmId;
 use std::{
     os::fd::OwnedFd,
@@ -77,6 +79,8 @@ struct Plan {
     machine: MachineSpec,
     plumbing: Plumbing,
     args: Vec<String>,
+    /// What it opens by name.
+    files: Vec<PathBuf>,
 }
 
 /// A QEMU that was just started.
@@ -158,8 +162,16 @@ impl Qemu {
             machine,
             plumbing,
             args,
+            files,
         } = plan;
-        let [out, err] = plumbing.log;
+        let room = room::build(room::Guest {
+            programs: [Some(&self.program), self.tracker.as_deref()],
+            accel: machine.accel,
+            files: &files,
+        })?;
+        let state_out = StateFile::create_in(&room, machine.owner)?;
+        let (out, err) = (plumbing.log.try_clone(), plumbing.log);
+        let out = out.map_err(VmmError::io("share", machine.dir.join(files::LOG_PIPE)))?;
         let mut command = Command::new(&self.program);
         command
             .args(args)
@@ -185,12 +197,11 @@ impl Qemu {
         let cgroup = self.cgroups.of(machine.id);
         cgroup.create(machine.limits)?;
         in_cgroup(&mut command, cgroup.door()?);
-        isolate(
-            &mut command,
-            credentials,
-            self.network.clone(),
-            plumbing.inherited,
-        );
+        let surroundings = Surroundings {
+            network: self.network.clone(),
+            room,
+        };
+        isolate(&mut command, credentials, surroundings, plumbing.inherited);
         let program = || self.program.clone();
         let spawn_error = |source| VmmError::Spawn {
             program: program(),
@@ -204,8 +215,7 @@ impl Qemu {
                 return Err(error);
             }
         };
-        let process =
-            Process::of_child(child, machine.dir.join(files::LOG)).map_err(spawn_error)?;
+        let process = Process::of_child(child, plumbing.words).map_err(spawn_error)?;
         let tether = Tether::new(Remains {
             process: Some(process.clone()),
             cgroup: cgroup.clone(),
@@ -217,21 +227,20 @@ impl Qemu {
             process: process.id(),
             memory: machine.memory,
             accel: machine.accel,
-            state_fd: plumbing.state_out.number,
+            state_fd: None,
             track_fd: track,
         };
         Ok(Spawned {
             tether,
             process,
             record,
-            state_out: plumbing.state_out,
+            state_out,
         })
     }
 
     /// What a record stands for, as far as it still exists.
     fn remains(&self, record: &MachineRecord) -> Result<Remains, VmmError> {
-        let stderr = record.dir.join(files::LOG);
-        let process = Process::of_stranger(record.process, stderr)
+        let process = Process::of_stranger(record.process, || Words::listen(&record.dir))
             .map_err(VmmError::io("watch process of", &record.dir))?;
         Ok(Remains {
             process,
@@ -251,11 +260,17 @@ impl Engine for Qemu {
             .start(move || {
                 let plumbing = Plumbing::lay(&spec.machine.dir, spec.machine.nic.take())?;
                 let args = argv::boot(&spec, plumbing.numbers)?;
-                let machine = spec.machine;
+                let BootSpec { machine, kernel } = spec;
+                let mut files = files_of(&machine)?;
+                files.extend(kernel.into_iter().flat_map(|kernel| {
+                    let Kernel { image, initrd, .. } = kernel;
+                    std::iter::once(image).chain(initrd)
+                }));
                 Ok(Plan {
                     machine,
                     plumbing,
                     args,
+                    files,
                 })
             })
             .await?;
@@ -277,11 +292,17 @@ impl Engine for Qemu {
                 let mut plumbing = Plumbing::lay(&spec.machine.dir, spec.machine.nic.take())?;
                 plumbing.inherited.push(inherited);
                 let args = argv::shell(&spec, plumbing.numbers)?;
-                let machine = spec.machine;
+                let ShellSpec {
+                    machine,
+                    memory_file,
+                } = spec;
+                let mut files = files_of(&machine)?;
+                files.push(memory_file);
                 Ok(Plan {
                     machine,
                     plumbing,
                     args,
+                    files,
                 })
             })
             .await?;
@@ -318,10 +339,16 @@ impl Qemu {
         remains: Remains,
         process: Process,
     ) -> Result<QemuMachine, VmmError> {
-        let state_out = StateFile::of_process(record.process.pid, record.state_fd)?;
+        let state_out = StateFile::of_process(record.process, record.state_fd)?;
         let link = Link::open(process, &record.dir.join(files::QMP), self.patience).await?;
         let disk = Disk::survey(&link).await?;
         disk.close_leftovers(&link).await?;
         Ok(QemuMachine::new(record, link, remains, state_out, disk))
     }
+}
+
+/// The files of a machine's disk.
+fn files_of(machine: &MachineSpec) -> Result<Vec<PathBuf>, VmmError> {
+    let disk = machine.disk.as_deref().map(room::chain);
+    disk.unwrap_or_else(|| Ok(Vec::new()))
 }

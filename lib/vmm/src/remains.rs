@@ -38,8 +38,14 @@ impl Remains {
             gone(process.exited()).await?;
         }
         self.cgroup.remove(TO_DIE).await?;
-        for socket in [files::QMP, files::AGENT, files::CONSOLE_SOCKET] {
-            let path = self.dir.join(socket);
+        let ends = [
+            files::QMP,
+            files::AGENT,
+            files::CONSOLE_SOCKET,
+            files::LOG_PIPE,
+        ];
+        for end in ends {
+            let path = self.dir.join(end);
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(VmmError::io("remove", path)(error));

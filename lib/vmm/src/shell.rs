@@ -40,7 +40,7 @@ impl QemuShell {
         self.state_in.put(descriptor)?;
         self.link
             .ask(qmp::migrate_incoming {
-                uri: Some(format!("fd:{}", self.state_in.number)),
+                uri: self.state_in.number().map(|number| format!("fd:{number}")),
                 channels: None,
                 exit_on_error: None,
             })

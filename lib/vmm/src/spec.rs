@@ -102,8 +102,9 @@ pub struct MachineRecord {
     pub memory: ByteCount,
     /// What executes its instructions.
     pub accel: Accel,
-    /// QEMU's number of the descriptor it saves device state through.
-    pub state_fd: i32,
+    /// QEMU's number of the descriptor it saves device state through; none of
+    /// one that does so through a file in its room.
+    pub state_fd: Option<i32>,
     /// QEMU's number of the descriptor its memory is watched by, if it has one.
     pub track_fd: i32,
 }

@@ -1,5 +1,6 @@
 //! The host kernel's interfaces that no safe crate offers: page maps, memory
-//! of other processes, anonymous files, descriptor passing, FUSE, taps.
+//! of other processes, anonymous files, descriptor passing, FUSE, taps, mount
+//! namespaces.
 //!
 //! The only place on the host side that may say `unsafe`. No policy; no raw
 //! pointer crosses a public face.
@@ -11,6 +12,7 @@ pub mod mapping;
 pub mod memory;
 pub mod pagemap;
 pub mod process;
+pub mod room;
 pub mod sched;
 pub mod tap;
 pub mod userfault;

@@ -5,6 +5,7 @@
 //! ends and its number is given to another, the descriptor still names the
 //! first, so that neither a wait nor a signal can reach a stranger.
 
+use crate::room::Room;
 use std::{
     io,
     os::{
@@ -131,18 +132,28 @@ pub fn in_cgroup(command: &mut Command, door: std::fs::File) {
     unsafe { command.pre_exec(join) };
 }
 
-/// Makes `command` start a process in a session of its own, in the network given,
-/// with these credentials, without capabilities and without a way to any, and with
-/// no descriptors but the three standard ones and `inherited`, which keep their
-/// numbers.
+/// What a process is to see of the host.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// A network.
+    pub network: Arc<OwnedFd>,
+    /// The only files there are.
+    pub room: Room,
+}
+
+/// Makes `command` start a process in a session of its own, in the surroundings
+/// given, with these credentials, without capabilities and without a way to any,
+/// and with no descriptors but the three standard ones and `inherited`, which keep
+/// their numbers. The program is looked for in its room.
 ///
 /// The descriptors are closed on this side when `command` is dropped.
 pub fn isolate(
     command: &mut Command,
     credentials: Credentials,
-    network: Arc<OwnedFd>,
+    surroundings: Surroundings,
     inherited: Vec<OwnedFd>,
 ) {
+    let Surroundings { network, room } = surroundings;
     let Credentials { uid, gid, groups } = credentials;
     // SAFETY: between fork and exec the closure makes system calls alone: it
     // neither allocates nor takes a lock, whatever the other threads of this
@@ -151,6 +162,7 @@ pub fn isolate(
         command.pre_exec(move || {
             check(libc::setsid())?;
             check(libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET))?;
+            check(libc::setns(room.as_raw_fd(), libc::CLONE_NEWNS))?;
             check(libc::setgroups(groups.len(), groups.as_ptr()))?;
             drop_capabilities()?;
             check(libc::setresgid(gid, gid, gid))?;
@@ -213,6 +225,7 @@ fn check(returned: libc::c_int) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::room::{Piece, Use};
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use std::{
         fs::File,
@@ -271,15 +284,21 @@ mod tests {
         let mut command = Command::new("sh");
         command
             .arg("-c")
-            .arg(format!("ls -l /proc/$$/fd >&{given}; id -u >&{given}; id -G >&{given}; grep -E '^(Cap|NoNew)' /proc/self/status >&{given}; tail -n +2 /proc/net/route | grep -q . || echo alone >&{given}; [ $(cut -d' ' -f6 /proc/$$/stat) = $$ ] && echo leader >&{given}"))
+            .arg(format!("ls -l /proc/$$/fd >&{given}; id -u >&{given}; id -G >&{given}; grep -E '^(Cap|NoNew)' /proc/self/status >&{given}; tail -n +2 /proc/net/route | grep -q . || echo alone >&{given}; [ -e /etc ] || echo homeless >&{given}; [ $(cut -d' ' -f6 /proc/$$/stat) = $$ ] && echo leader >&{given}"))
             .stdin(Stdio::null());
         let nobody = Credentials {
             uid: 65534,
             gid: 65534,
             groups: vec![4242],
         };
-        let network = Arc::new(empty_network().expect("root"));
-        isolate(&mut command, nobody, network, vec![writer.into()]);
+        let pieces = ["/usr", "/proc"].map(|path| Piece::of(path.as_ref(), Use::Program));
+        let links = ["/bin", "/lib", "/lib64"].map(|at| (at.into(), format!("usr{at}").into()));
+        let pieces = pieces.into_iter().collect::<Result<_, _>>().expect("root");
+        let surroundings = Surroundings {
+            network: Arc::new(empty_network().expect("root")),
+            room: Room::build(pieces, links.into()).expect("root"),
+        };
+        isolate(&mut command, nobody, surroundings, vec![writer.into()]);
         let mut child = command.spawn().expect("spawned as root");
         drop(command);
         let mut told = String::new();
@@ -291,7 +310,8 @@ mod tests {
         let capabilities: String = ["Inh", "Prm", "Eff", "Bnd", "Amb"]
             .map(|set| format!("Cap{set}:\t{nothing}\n"))
             .concat();
-        let wanted = format!("\n65534\n65534 4242\n{capabilities}NoNewPrivs:\t1\nalone\nleader\n");
+        let wanted =
+            format!("\n65534\n65534 4242\n{capabilities}NoNewPrivs:\t1\nalone\nhomeless\nleader\n");
         assert!(told.ends_with(&wanted), "{told}");
     }
 }

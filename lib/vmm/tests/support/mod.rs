@@ -131,6 +131,16 @@ impl Site {
         self.qemu.boot(self.boot_spec()).await.expect("boots")
     }
 
+    /// One whose disk is a fresh slice over the others'.
+    pub async fn boot_over_the_disk(&self) -> QemuMachine {
+        let own = self.path().join(format!("{}.qcow2", VmId::random()));
+        slice(&own, &self.disk, self.owner);
+        let machine = self.machine(&own);
+        let kernel = None;
+        let booted = self.qemu.boot(BootSpec { machine, kernel }).await;
+        booted.expect("boots")
+    }
+
     /// A shell with a fresh slice over `backing`.
     pub async fn shell(&self, backing: &Path) -> QemuShell {
         let own = self.path().join(format!("{}.qcow2", VmId::random()));
@@ -243,7 +253,8 @@ pub async fn read_and_quit(machine: QemuMachine, pattern: u8) -> bool {
     !log.contains("Pattern verification failed")
 }
 
-async fn qemu_io(machine: &QemuMachine, command: &str) {
+/// Has QEMU itself do something to a machine's disk, and tell of it in its log.
+pub async fn qemu_io(machine: &QemuMachine, command: &str) {
     const DISK: &str = "/machine/peripheral/disk0/virtio-backend";
     let line = format!("qemu-io -d {DISK} \"{command}\"");
     let refused = machine.monitor(&line).await.expect("carried out");

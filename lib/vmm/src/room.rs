@@ -1,0 +1,210 @@
+//! What a QEMU sees of the host's files: what it takes to run, read-only, and
+//! what it was told of, each at the path that it has here.
+//!
+//! ```text
+//! start       programs, libraries, firmware; null, zero, urandom, KVM
+//!             the disk's slices down to the base; memory or kernel
+//! later       + an overlay, before QEMU is told to open it
+//!             - a slice that was folded or is not used after all
+//! ```
+//!
+//! No `/proc`, no folder of anybody. What is missing here is missing there, for
+//! QEMU to complain of.
+
+use crate::{Accel, VmmError, process::ProcessId};
+use forkyard_sys_host::room::{Piece, Room, Use};
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io,
+    os::unix::{ffi::OsStrExt, fs::FileExt},
+    path::{Path, PathBuf},
+};
+
+/// Where programs, libraries and firmware are.
+const PROGRAMS: [&str; 8] = [
+    "/usr",
+    "/bin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+];
+const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
+const KVM: &str = "/dev/kvm";
+
+/// Who goes into a room, and what he needs of his own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guest<'a> {
+    /// His program, as it is to be found; and what is loaded into it.
+    pub(crate) programs: [Option<&'a Path>; 2],
+    /// What executes instructions.
+    pub(crate) accel: Accel,
+    /// What he opens by name.
+    pub(crate) files: &'a [PathBuf],
+}
+
+/// Makes a room. Blocks for about a millisecond.
+pub(crate) fn build(guest: Guest<'_>) -> Result<Room, VmmError> {
+    let (mut pieces, mut links) = (Vec::new(), Vec::new());
+    let programs = PROGRAMS.map(Path::new);
+    for path in programs {
+        match fs::read_link(path) {
+            Ok(target) => links.push((path.to_owned(), target)),
+            Err(_) => pieces.extend(piece(path, Use::Program)?),
+        }
+    }
+    let own = guest.programs.into_iter().flatten().filter_map(home);
+    for path in own.filter(|path| !programs.iter().any(|known| path.starts_with(known))) {
+        pieces.extend(piece(path, Use::Program)?);
+    }
+    let kvm = (guest.accel == Accel::Kvm).then_some(KVM);
+    for path in DEVICES.into_iter().chain(kvm) {
+        pieces.extend(piece(Path::new(path), Use::Device)?);
+    }
+    for path in guest.files {
+        pieces.extend(piece(path, Use::Data)?);
+    }
+    Room::build(pieces, links).map_err(VmmError::io("make a room of", "/"))
+}
+
+/// Puts a file into the room of a process, if it has one. Blocks for some
+/// system calls.
+pub(crate) fn add(process: ProcessId, path: &Path) -> Result<(), VmmError> {
+    let (Some(room), Some(piece)) = (of(process)?, piece(path, Use::Data)?) else {
+        return Ok(());
+    };
+    room.add(piece).map_err(VmmError::io("show QEMU", path))
+}
+
+/// Takes files out of the room of a process, if it has one. Blocks likewise.
+pub(crate) fn remove(process: ProcessId, paths: &[PathBuf]) -> Result<(), VmmError> {
+    let Some(room) = of(process)? else {
+        return Ok(());
+    };
+    for path in paths {
+        room.remove(path)
+            .map_err(VmmError::io("hide from QEMU", path))?;
+    }
+    Ok(())
+}
+
+/// The room of a process, unless that was started without one, by a daemon
+/// that knew of none. Not to be kept: it would outlast the process, and with it
+/// the space of files that have gone.
+pub(crate) fn of(process: ProcessId) -> Result<Option<Room>, VmmError> {
+    let found = Room::of_process(process.pid);
+    // In this order: if the process meant is there now, it was before.
+    match ProcessId::of(process.pid) {
+        Ok(now) if now == process => {
+            found.map_err(VmmError::io("find the room of", process.to_string()))
+        }
+        Ok(_) | Err(_) => Err(VmmError::Gone { process }),
+    }
+}
+
+/// A qcow2 file and those below it, as their headers name them; what is no
+/// regular file is left out, with what lies below. Blocks for reads.
+pub(crate) fn chain(top: &Path) -> Result<Vec<PathBuf>, VmmError> {
+    let mut chain = Vec::new();
+    let mut next = Some(top.to_owned());
+    while let Some(path) = next {
+        if chain.contains(&path) || !fs::metadata(&path).is_ok_and(|file| file.is_file()) {
+            break;
+        }
+        next = backing(&path)
+            .map_err(VmmError::io("read", &path))?
+            .filter(|below| below.is_absolute());
+        chain.push(path);
+    }
+    Ok(chain)
+}
+
+/// What a qcow2 file lies over, by its header; none of a file that is no qcow2.
+fn backing(path: &Path) -> io::Result<Option<PathBuf>> {
+    const MAGIC: [u8; 4] = *b"QFI\xfb";
+    /// QEMU believes no longer name.
+    const LONGEST: u32 = 1023;
+    let file = File::open(path)?;
+    let mut header = [0; 20];
+    match file.read_exact_at(&mut header, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    }
+    let [m0, m1, m2, m3, _, _, _, _, offset @ .., s0, s1, s2, s3] = header;
+    let (offset, size) = (
+        u64::from_be_bytes(offset),
+        u32::from_be_bytes([s0, s1, s2, s3]),
+    );
+    if [m0, m1, m2, m3] != MAGIC || offset == 0 || size > LONGEST {
+        return Ok(None);
+    }
+    let mut name = vec![0; usize::try_from(size).map_err(io::Error::other)?];
+    file.read_exact_at(&mut name, offset)?;
+    Ok(Some(OsStr::from_bytes(&name).into()))
+}
+
+/// What must be there for a program of this path: if it was installed into a
+/// folder of its own, all of that.
+fn home(program: &Path) -> Option<&Path> {
+    let folder = program.is_absolute().then(|| program.parent()).flatten()?;
+    match folder.ends_with("bin") {
+        true => folder.parent().filter(|prefix| prefix.parent().is_some()),
+        false => Some(program),
+    }
+}
+
+/// None of a path at which there is nothing.
+fn piece(path: &Path, r#use: Use) -> Result<Option<Piece>, VmmError> {
+    match Piece::of(path, r#use) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some).map_err(VmmError::io("show QEMU", path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn qcow2(path: &Path, backing: &str) {
+        let mut bytes = b"QFI\xfb\0\0\0\x03".to_vec();
+        bytes.extend(64_u64.to_be_bytes());
+        bytes.extend(u32::try_from(backing.len()).expect("short").to_be_bytes());
+        bytes.resize(64, 0);
+        bytes.extend(backing.as_bytes());
+        fs::write(path, bytes).expect("written");
+    }
+
+    #[test]
+    fn a_disk_is_followed_down_to_what_is_no_qcow2_file() {
+        let dir = tempfile::tempdir().expect("dir");
+        let [top, middle, base] = ["top", "middle", "base"].map(|name| dir.path().join(name));
+        qcow2(&top, middle.to_str().expect("text"));
+        qcow2(&middle, base.to_str().expect("text"));
+        fs::write(&base, "raw").expect("written");
+        assert_eq!(chain(&top).expect("read"), [top, middle, base]);
+    }
+
+    #[test]
+    fn a_header_that_lies_leads_to_no_device_no_folder_and_not_round_in_circles() {
+        let dir = tempfile::tempdir().expect("dir");
+        let top = dir.path().join("top");
+        for named in ["/dev/null", "/", "relative", "json:{}", "/no/such/file"] {
+            qcow2(&top, named);
+            assert_eq!(chain(&top).expect("read"), [top.clone()], "{named}");
+        }
+        qcow2(&top, top.to_str().expect("text"));
+        assert_eq!(chain(&top).expect("read"), [top]);
+    }
+
+    #[test]
+    fn a_program_of_its_own_folder_brings_that_and_nobody_brings_everything() {
+        let home = |path: &'static str| home(Path::new(path));
+        assert_eq!(home("/opt/qemu/bin/qemu"), Some(Path::new("/opt/qemu")));
+        assert_eq!(home("/srv/qemu"), Some(Path::new("/srv/qemu")));
+        assert_eq!(home("/bin/qemu"), None);
+        assert_eq!(home("qemu"), None);
+    }
+}
