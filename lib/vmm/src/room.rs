@@ -193,7 +193,11 @@ mod tests {
         let top = dir.path().join("top");
         for named in ["/dev/null", "/", "relative", "json:{}", "/no/such/file"] {
             qcow2(&top, named);
-            assert_eq!(chain(&top).expect("read"), [top.clone()], "{named}");
+            assert_eq!(
+                chain(&top).expect("read"),
+                std::slice::from_ref(&top),
+                "{named}"
+            );
         }
         qcow2(&top, top.to_str().expect("text"));
         assert_eq!(chain(&top).expect("read"), [top]);

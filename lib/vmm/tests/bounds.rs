@@ -96,7 +96,10 @@ async fn a_fold_takes_what_was_folded_out_of_sight() {
     }
     let [a, b, c, d] = &paths;
     let never = std::future::pending();
-    machine.fold_disk(c, a, never).await.expect("folded");
+    machine
+        .fold_disk(&[c.clone(), b.clone()], a, never)
+        .await
+        .expect("folded");
     assert!(seen(a) && !seen(b) && !seen(c) && seen(d));
     assert!(support::read_and_quit(machine, 5).await, "what was folded");
 }
