@@ -91,6 +91,13 @@ fn a_qemu_has_no_rights_no_network_and_a_user_of_its_own() {
         assert_eq!(ids.len(), 1, "real, effective and all others: {ids:?}");
         assert!(!ids.contains("0"), "{} is root", vm.name);
         assert!(users.insert(field("Uid").to_owned()), "two VMs, one user");
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("alive");
+        for bound in ["core file size", "processes", "data size"] {
+            let line = limits.lines().find(|line| line.contains(bound));
+            let hard = line.and_then(|line| line.split_whitespace().rev().nth(1));
+            let hard: Option<u64> = hard.and_then(|hard| hard.parse().ok());
+            assert!(hard.is_some(), "{bound} of {}: {limits}", vm.name);
+        }
         let root = format!("/proc/{pid}/root");
         for gone in ["root", "home", "proc", "run", "etc/shadow", "etc/passwd"] {
             assert!(

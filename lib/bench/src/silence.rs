@@ -109,12 +109,10 @@ mod tests {
         assert_eq!(of(&[11, 12]), None);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn words_are_heard_before_during_and_after() {
         let words = stream::unfold((), |()| async {
             sleep(Duration::from_millis(1)).await;
-            // The gaps are told by the real clock, which must move.
-            std::thread::sleep(Duration::from_micros(10));
             Some(((), ()))
         });
         let act = async {
@@ -123,10 +121,10 @@ mod tests {
         };
         let (done, silence) = during(words, act).await.expect("heard");
         assert_eq!(done, 7);
-        assert!(silence.longest >= Duration::from_micros(10));
+        assert!(silence.longest >= Duration::from_millis(1));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn what_fails_is_not_measured() {
         let act = async { Err::<(), _>(BenchError::Interrupted) };
         let outcome = during(stream::pending(), act).await;

@@ -200,6 +200,7 @@ impl Qemu {
         let surroundings = Surroundings {
             network: self.network.clone(),
             room,
+            bounds: machine.limits.bounds(),
         };
         isolate(&mut command, credentials, surroundings, plumbing.inherited);
         let program = || self.program.clone();

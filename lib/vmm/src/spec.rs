@@ -1,6 +1,7 @@
 //! What a machine is made of, as its owner asks for it.
 
 use crate::{Accel, ProcessId};
+use forkyard_sys_host::process::Bounds;
 use forkyard_types::{ByteCount, Mac, VmId};
 use serde::{Deserialize, Serialize};
 use std::{num::NonZeroU8, os::fd::OwnedFd, path::PathBuf};
@@ -23,14 +24,27 @@ pub struct Nic {
     pub mac: Mac,
 }
 
-/// What one QEMU may take of the host. Enforced where the host's cgroup v2
-/// has the controllers for it.
+/// What one QEMU may take of the host: by cgroup v2, where that has the
+/// controllers; and anywhere by resource limits, which count threads alike, but
+/// of memory what is mapped, not what is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Memory of the process, guest and all.
     pub memory: Option<ByteCount>,
     /// Threads.
     pub pids: Option<u32>,
+}
+
+impl Limits {
+    /// As resource limits. What QEMU maps without using it, the cache of
+    /// translated code and stacks, comes on top.
+    pub(crate) fn bounds(self) -> Bounds {
+        const UNUSED: u64 = 2 << 30;
+        Bounds {
+            threads: self.pids.map(u64::from),
+            private: self.memory.map(|most| most.0 + UNUSED),
+        }
+    }
 }
 
 /// A machine, however its state comes to be. A parent and its clones differ

@@ -139,6 +139,19 @@ pub struct Surroundings {
     pub network: Arc<OwnedFd>,
     /// The only files there are.
     pub room: Room,
+    /// What it may take, wherever there are no cgroups to say so.
+    pub bounds: Bounds,
+}
+
+/// Most that a process may take. It never leaves a core file: that would be
+/// all its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Threads of all processes of its user.
+    pub threads: Option<u64>,
+    /// Bytes that it has to itself, used or not: what it has mapped to write
+    /// and shares with nobody.
+    pub private: Option<u64>,
 }
 
 /// Makes `command` start a process in a session of its own, in the surroundings
@@ -153,7 +166,11 @@ pub fn isolate(
     surroundings: Surroundings,
     inherited: Vec<OwnedFd>,
 ) {
-    let Surroundings { network, room } = surroundings;
+    let Surroundings {
+        network,
+        room,
+        bounds,
+    } = surroundings;
     let Credentials { uid, gid, groups } = credentials;
     // SAFETY: between fork and exec the closure makes system calls alone: it
     // neither allocates nor takes a lock, whatever the other threads of this
@@ -163,6 +180,7 @@ pub fn isolate(
             check(libc::setsid())?;
             check(libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET))?;
             check(libc::setns(room.as_raw_fd(), libc::CLONE_NEWNS))?;
+            bound(bounds)?;
             check(libc::setgroups(groups.len(), groups.as_ptr()))?;
             drop_capabilities()?;
             check(libc::setresgid(gid, gid, gid))?;
@@ -183,6 +201,25 @@ pub fn empty_network() -> io::Result<OwnedFd> {
     });
     made.join()
         .map_err(|_| io::Error::other("the thread panicked"))?
+}
+
+/// In a child about to `exec`: what it becomes cannot raise these again.
+fn bound(bounds: Bounds) -> io::Result<()> {
+    let wanted = [
+        (libc::RLIMIT_CORE, Some(0)),
+        (libc::RLIMIT_NPROC, bounds.threads),
+        (libc::RLIMIT_DATA, bounds.private),
+    ];
+    for (resource, most) in wanted {
+        let Some(most) = most else { continue };
+        let limit = libc::rlimit {
+            rlim_cur: most,
+            rlim_max: most,
+        };
+        // SAFETY: the structure is read during the call alone.
+        check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
+    }
+    Ok(())
 }
 
 /// In a child about to `exec`: nothing it becomes may have more than its user
@@ -284,7 +321,7 @@ mod tests {
         let mut command = Command::new("sh");
         command
             .arg("-c")
-            .arg(format!("ls -l /proc/$$/fd >&{given}; id -u >&{given}; id -G >&{given}; grep -E '^(Cap|NoNew)' /proc/self/status >&{given}; tail -n +2 /proc/net/route | grep -q . || echo alone >&{given}; [ -e /etc ] || echo homeless >&{given}; [ $(cut -d' ' -f6 /proc/$$/stat) = $$ ] && echo leader >&{given}"))
+            .arg(format!("ls -l /proc/$$/fd >&{given}; id -u >&{given}; id -G >&{given}; for of in c p d; do ulimit -H -$of >&{given}; done; grep -E '^(Cap|NoNew)' /proc/self/status >&{given}; tail -n +2 /proc/net/route | grep -q . || echo alone >&{given}; [ -e /etc ] || echo homeless >&{given}; [ $(cut -d' ' -f6 /proc/$$/stat) = $$ ] && echo leader >&{given}"))
             .stdin(Stdio::null());
         let nobody = Credentials {
             uid: 65534,
@@ -297,6 +334,10 @@ mod tests {
         let surroundings = Surroundings {
             network: Arc::new(empty_network().expect("root")),
             room: Room::build(pieces, links.into()).expect("root"),
+            bounds: Bounds {
+                threads: Some(400),
+                private: Some(3 << 30),
+            },
         };
         isolate(&mut command, nobody, surroundings, vec![writer.into()]);
         let mut child = command.spawn().expect("spawned as root");
@@ -310,8 +351,9 @@ mod tests {
         let capabilities: String = ["Inh", "Prm", "Eff", "Bnd", "Amb"]
             .map(|set| format!("Cap{set}:\t{nothing}\n"))
             .concat();
-        let wanted =
-            format!("\n65534\n65534 4242\n{capabilities}NoNewPrivs:\t1\nalone\nhomeless\nleader\n");
+        let wanted = format!(
+            "\n65534\n65534 4242\n0\n400\n3145728\n{capabilities}NoNewPrivs:\t1\nalone\nhomeless\nleader\n"
+        );
         assert!(told.ends_with(&wanted), "{told}");
     }
 }
