@@ -1,6 +1,6 @@
 //! Rules every change keeps, all checked even if the first is broken.
 
-use crate::{header, house, openapi, run::cargo, stages::Stages};
+use crate::{features, header, house, openapi, run::cargo, stages::Stages};
 use anyhow::Result;
 use std::path::Path;
 
@@ -43,5 +43,6 @@ pub fn into(stages: &mut Stages, root: &Path) {
     });
     stages.run("C header", || header::check(root));
     stages.run("API description", || openapi::check(root));
+    stages.run("features", || features::check(root));
     stages.run("house rules", || house::check(root));
 }

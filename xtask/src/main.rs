@@ -11,6 +11,7 @@
 
 mod check;
 mod dist;
+mod features;
 mod guest;
 mod header;
 mod house;
