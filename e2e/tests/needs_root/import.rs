@@ -6,6 +6,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::{
     fs,
+    io::Write,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -186,6 +187,31 @@ fn container_image_runs_its_entry_point_and_clones_go_on_with_it() {
     host.ok(["image", "rm", "web"]);
     let left: Vec<GuestImage> = host.json(["image", "ls"]);
     assert!(left.iter().all(|image| image.name != "web"), "{left:?}");
+    host.end();
+}
+
+#[test]
+fn an_import_that_the_daemons_death_ends_leaves_nothing_and_can_be_made_again() {
+    let host = Host::with_own_cache();
+    let disk = fs::read(tiny()).expect("read");
+    let mut import = host.talk_to(["image", "import", "mine", "-", "--format", "raw"]);
+    let mut input = import.stdin.take().expect("a pipe");
+    // Some of it, and no more: the daemon waits in the middle.
+    input.write_all(&disk[..disk.len() / 2]).expect("taken");
+    let begun =
+        || fs::read_dir(host.cache().join("tmp")).is_ok_and(|mut work| work.next().is_some());
+    eventually("it to have begun", begun);
+    host.kill_9("forkyardd");
+    drop(input);
+    assert!(!import.wait().expect("ended").success(), "it is not there");
+    let images: Vec<GuestImage> = host.json(["image", "ls"]);
+    assert!(
+        images.iter().all(|image| image.name != "mine"),
+        "{images:?}"
+    );
+    eventually("what it left to go", || !begun());
+    host.ok(["image", "import", "mine", &text(&tiny()), "--format", "raw"]);
+    host.ok(["run", "mine", "--name", "p"]);
     host.end();
 }
 

@@ -196,11 +196,10 @@ impl Host {
         let disks = self.folders.disks(record.id);
         self.remove_files(&crate::checkpoint::files(&disks));
         let _ = fs::remove_dir(disks);
-        note(
-            record,
-            "record",
-            self.store.remove_vm(record.id).map_err(HostError::from),
-        );
+        match self.store.remove_vm(record.id) {
+            Ok(()) => self.registry().give_back_uid(record.uid),
+            Err(error) => note(record, "record", Err(error.into())),
+        }
         if let Some(image) = record.memory_image {
             self.retire(image).await;
         }

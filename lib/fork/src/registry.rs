@@ -90,9 +90,10 @@ impl Registry {
         self.chains.shorten(vm, onto)
     }
 
-    /// Gives back what a VM or shell had, and names the slices nobody needs.
+    /// Gives back what a VM or shell had, all but its user, and names the slices
+    /// nobody needs. Its user stays its own until its record has gone: no two
+    /// records may have one.
     pub fn vacate(&mut self, record: &VmRecord) -> Vec<PathBuf> {
-        self.uids.remove(&record.uid);
         self.vms.remove(&record.id);
         self.chains.detach(record.id)
     }
@@ -127,5 +128,49 @@ impl Registry {
             (record.created, record.family, record.member)
         });
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forkyard_types::{ByteCount, Epoch, FamilyId, Member, VmState};
+
+    fn record(uid: u32) -> VmRecord {
+        let id = VmId::random();
+        VmRecord {
+            id,
+            name: id.as_str().parse().expect("a name"),
+            family: FamilyId::random(),
+            member: Member(0),
+            birth: None,
+            generation: 0,
+            epoch: Epoch::random(),
+            image: "tiny".into(),
+            vcpus: 1,
+            memory: ByteCount::default(),
+            uid,
+            accel: "tcg".into(),
+            state: VmState::Warm,
+            created: 0,
+            warm: 0,
+            memory_image: None,
+            chain: Vec::new(),
+            machine: None,
+            secrets: Vec::new(),
+            request: None,
+        }
+    }
+
+    #[test]
+    fn a_users_number_is_free_only_once_it_is_given_back() {
+        let mut registry = Registry::default();
+        let first = registry.take_uid().expect("there are many");
+        registry.vacate(&record(first));
+        // The store may still have it, and refuses another.
+        let second = registry.take_uid().expect("there are many");
+        assert_ne!(first, second);
+        registry.give_back_uid(first);
+        assert_eq!(registry.take_uid().expect("free again"), first);
     }
 }
