@@ -73,7 +73,7 @@ impl Host {
             tracing::info!(kind = left.kind, name = left.name, "cleared up");
         }
         let vms = self.registry().all();
-        vms.iter().for_each(|vm| self.keep_warm(vm));
+        vms.iter().for_each(|vm| self.keep_warm(vm, Vec::new()));
         Ok(())
     }
 

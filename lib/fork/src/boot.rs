@@ -159,7 +159,7 @@ impl Host {
         }
         drop(turn);
         booted?;
-        self.keep_warm(&vm);
+        self.keep_warm(&vm, Vec::new());
         Ok(())
     }
 

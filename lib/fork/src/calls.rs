@@ -144,7 +144,7 @@ impl Host {
         let grant = Grant { promises, places };
         self.tickets(|tickets| tickets.grant(ticket.id, vm.id, (request, kind), grant));
         // The clones are made ready while the program prepares for them.
-        self.keep_warm(vm);
+        self.keep_warm(vm, Vec::new());
         Ok(ticket)
     }
 

@@ -66,13 +66,14 @@ impl Host {
         let member = self.take_members(parent, &mut place)?.remove(0);
         let generation = self.generation(parent, &body, turn.next.take()).await?;
         let image = generation.image;
-        let (_, rest) = generation.split(0);
+        let (_, mut rest) = generation.split(0);
+        let spare = std::mem::take(&mut rest.spare);
         let taken = self
             .take_instant(parent, &body, (fork, request.mode), rest, &[], &mut report)
             .await;
         let of_parent = parent.record();
         drop(turn);
-        self.keep_warm(parent);
+        self.keep_warm(parent, spare);
         let descriptor = taken?;
         let id = VmId::random();
         let record = VmRecord {

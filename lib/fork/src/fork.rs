@@ -190,7 +190,8 @@ impl Host {
                 .unwrap_or_else(|| HostError::Invalid("no clone was wanted".into())));
         }
         let image = generation.image;
-        let (shells, rest) = generation.split(wanted.len());
+        let (shells, mut rest) = generation.split(wanted.len());
+        let spare = std::mem::take(&mut rest.spare);
         let assigned = assign(wanted, shells);
         let outcome = self
             .take_instant(
@@ -204,12 +205,12 @@ impl Host {
             .await;
         drop(turn);
         self.tidy(parent);
-        self.keep_warm(parent);
         let descriptor = match outcome {
             Ok(descriptor) => descriptor,
             Err(error) => {
                 let shells = assigned.into_iter().filter_map(|(_, shell)| shell);
                 self.end_shells(shells.collect()).await;
+                self.keep_warm(parent, spare);
                 return Err(error);
             }
         };
@@ -221,6 +222,9 @@ impl Host {
         let clones = self
             .bring_up_all(parent, (assigned, failed), origin, &descriptor, &mut report)
             .await;
+        // Nobody waits for what is ended and started here, and the clones would
+        // have shared the processors with it.
+        self.keep_warm(parent, spare);
         let served = self.pager_call(move |pager| pager.stats(image)).await;
         report.pages_fetched = served.map(|usage| usage.pages_served).unwrap_or_default();
         counted.done(&report, &clones);

@@ -221,11 +221,13 @@ impl Host {
     }
 
     /// Keeps as many shells warm as are wanted, a few at a time: a fork asked for
-    /// meanwhile need not wait for all of them.
-    pub(crate) fn keep_warm(&self, parent: &Arc<Vm>) {
+    /// meanwhile need not wait for all of them. Before that it ends those that are
+    /// of no more use.
+    pub(crate) fn keep_warm(&self, parent: &Arc<Vm>, spare: Vec<WarmShell>) {
         let (host, parent) = (self.handle(), parent.clone());
         tokio::spawn(async move {
             let Some(host) = host.upgrade() else { return };
+            host.end_shells(spare).await;
             loop {
                 let mut turn = parent.turn.lock().await;
                 let want = host.shells_wanted(&parent);
@@ -291,12 +293,6 @@ impl Host {
         self.remove_files(&[generation.template, generation.overlay_path]);
         self.end_shells(generation.shells).await;
         self.retire(generation.image).await;
-    }
-
-    /// What is left of a generation after its fork.
-    pub(crate) async fn use_up(&self, template: PathBuf, shells: Vec<WarmShell>) {
-        self.remove_files(&[template]);
-        self.end_shells(shells).await;
     }
 
     pub(crate) async fn end_shells(&self, shells: Vec<WarmShell>) {

@@ -38,7 +38,7 @@ impl Host {
             overlay,
             overlay_path,
             template,
-            spare,
+            spare: _,
         } = rest;
         let ready = async {
             self.admit(parent, assigned).await?;
@@ -92,7 +92,7 @@ impl Host {
                 self.remove_files(&[overlay_path]);
             }
         }
-        self.use_up(template, spare).await;
+        self.remove_files(&[template]);
         published
     }
 
