@@ -20,6 +20,7 @@ use std::{
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -42,19 +43,25 @@ pub struct Host {
     pub(crate) own_cache: Option<TempDir>,
     /// Of its daemons, if they are counted.
     steps: Option<Steps>,
-    _slot: Slot,
+    /// What its daemons and commands are told beside where it is.
+    pub(crate) told: Vec<(&'static str, OsString)>,
+    _slot: Arc<Slot>,
 }
 
 impl Host {
     /// Waits until a host may be had. Panics where there is nothing to test:
     /// without root, or without the programs that `cargo xtask test` builds.
     pub fn new() -> Self {
+        Self::on(Arc::new(Slot::wait()))
+    }
+
+    /// One of several that share a slot.
+    pub(crate) fn on(slot: Arc<Slot>) -> Self {
         let variable = |name: &str| {
             let value = env::var_os(name).map(PathBuf::from);
             value.unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`"))
         };
         let (dist, cache) = (variable("FORKYARD_DIST"), variable("FORKYARD_CACHE"));
-        let slot = Slot::wait();
         let folder = tempfile::Builder::new()
             .prefix(&slot.prefix())
             .tempdir()
@@ -73,6 +80,7 @@ impl Host {
             cache,
             own_cache: None,
             steps: None,
+            told: Vec::new(),
             _slot: slot,
         }
     }
@@ -206,6 +214,7 @@ impl Host {
             ("FORKYARD_ACCEL", "tcg".into()),
         ];
         variables.extend(self.steps.iter().flat_map(Steps::variables));
+        variables.extend(self.told.iter().cloned());
         variables
     }
 
@@ -341,8 +350,13 @@ impl Host {
 
     /// The processes of this program on the host.
     pub fn processes(&self, program: &str) -> Vec<Process> {
-        let all = self.place.processes().into_iter();
+        let all = self.all_processes().into_iter();
         all.filter(|process| process.is(program)).collect()
+    }
+
+    /// Every process on the host.
+    pub fn all_processes(&self) -> Vec<Process> {
+        self.place.processes()
     }
 
     /// The process that runs this program, and not one that it has just

@@ -5,6 +5,7 @@
 //! Slot    so many hosts at once as the machine bears
 //! Place   network, mounts and cgroup tree of a host's own
 //! Host    commands in a place, and folders that go with it
+//! Cluster several hosts on one network, which can be cut or die
 //! outside the rest of the world, at the other end of a cable
 //! remains what is left in a place
 //! guest   C programs for guests, compiled here
@@ -15,6 +16,7 @@
 //! types of its answers, and what it promises to leave behind (nothing).
 
 mod cache;
+mod cluster;
 pub mod guest;
 mod host;
 mod outcome;
@@ -25,6 +27,7 @@ pub mod remains;
 mod slot;
 pub mod steps;
 
+pub use cluster::Cluster;
 pub use host::{Host, eventually};
 pub use outcome::{Outcome, Running};
 pub use outside::Outside;

@@ -135,7 +135,7 @@ pub fn ask(address: Ipv4Addr, port: u16) -> io::Result<String> {
 
 /// Speaks netlink in the namespace of the calling thread, whether or not that
 /// one is about something asynchronous already.
-fn netlink<F: Future<Output = ()>>(work: impl FnOnce(Handle) -> F + Send) {
+pub(crate) fn netlink<F: Future<Output = ()>>(work: impl FnOnce(Handle) -> F + Send) {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -150,7 +150,7 @@ fn netlink<F: Future<Output = ()>>(work: impl FnOnce(Handle) -> F + Send) {
     thread::scope(|scope| scope.spawn(run).join()).expect("netlink");
 }
 
-async fn up(netlink: &Handle, link: &str, addresses: &[(Ipv4Addr, u8)]) {
+pub(crate) async fn up(netlink: &Handle, link: &str, addresses: &[(Ipv4Addr, u8)]) {
     let index = nix::net::if_::if_nametoindex(link).expect("there");
     for (address, prefix) in addresses {
         let added = netlink.address().add(index, IpAddr::V4(*address), *prefix);

@@ -10,8 +10,8 @@ use std::{
 };
 
 /// What a host without VMs may have: its records, its certificate, its logs,
-/// its lock, and empty folders.
-const MAY_STAY: [&str; 8] = [
+/// its lock, whom it knows, and empty folders.
+const MAY_STAY: [&str; 9] = [
     "state/forkyard.db",
     "state/forkyard.db-shm",
     "state/forkyard.db-wal",
@@ -20,6 +20,7 @@ const MAY_STAY: [&str; 8] = [
     "run/lock",
     "run/daemon.log",
     "run/pager.log",
+    "peers.toml",
 ];
 
 /// Everything found that should not be there, one line each.

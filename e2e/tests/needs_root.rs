@@ -5,6 +5,8 @@
 mod balloon;
 #[path = "needs_root/checkpoint.rs"]
 mod checkpoint;
+#[path = "needs_root/cluster.rs"]
+mod cluster;
 #[path = "needs_root/copy.rs"]
 mod copy;
 #[path = "needs_root/crash.rs"]

@@ -1,8 +1,8 @@
 //! Messages of the HTTP API: requests, answers and errors, as JSON.
 
 use crate::{
-    Address, ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, NetworkPolicy, PageCount,
-    Publish, TicketId, VmId, VmName,
+    Address, Awaited, ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, NetworkPolicy,
+    PageCount, Publish, TicketId, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
@@ -125,6 +125,15 @@ pub struct VmView {
     /// It runs, but its agent or its QEMU does not answer, for this reason.
     #[serde(default)]
     pub silence: Option<String>,
+    /// The other host it runs on; none if it is this one.
+    #[serde(default)]
+    pub host: Option<String>,
+    /// Pages of it that are still on another host.
+    #[serde(default)]
+    pub awaits: Vec<Awaited>,
+    /// Why it was ended, if not because somebody wanted that.
+    #[serde(default)]
+    pub failure: Option<String>,
 }
 
 /// `POST /v1/vms/{id}/fork`: fork a running VM.
@@ -143,6 +152,14 @@ pub struct ForkRequest {
     /// Whether they inherit what the VM was told to keep secret.
     #[serde(default)]
     pub inherit_secrets: bool,
+    /// Hosts to make them on, in turns: peers by name, and `here`. Here alone if
+    /// there are none.
+    #[serde(default)]
+    pub to: Vec<String>,
+    /// Whether those on other hosts fetch all pages in the background, and need
+    /// this one no more when they have.
+    #[serde(default)]
+    pub settle: bool,
 }
 
 /// What a fork spares.

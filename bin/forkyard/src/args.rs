@@ -223,6 +223,13 @@ pub struct Fork {
     /// Let them inherit what `run` was told to keep secret.
     #[arg(long)]
     pub inherit_secrets: bool,
+    /// Hosts to make them on, in turns: peers of the daemon by name, and `here`.
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub to: Vec<String>,
+    /// Have those on other hosts fetch all their pages in the background, so that
+    /// they need this host no more.
+    #[arg(long, requires = "to")]
+    pub settle: bool,
     /// How long to wait for them.
     #[command(flatten)]
     pub patience: Patience,

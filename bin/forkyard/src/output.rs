@@ -46,10 +46,12 @@ pub fn vms(vms: &[VmView]) {
         .map(|vm| {
             [
                 vm.name.to_string(),
-                match vm.silence {
-                    Some(_) => "silent".to_owned(),
-                    None => word(&vm.state),
+                match (&vm.silence, &vm.failure) {
+                    (Some(_), _) => "silent".to_owned(),
+                    (None, Some(_)) => "failed".to_owned(),
+                    (None, None) => word(&vm.state),
                 },
+                vm.host.clone().unwrap_or_default(),
                 vm.address.ip.to_string(),
                 listed(&vm.published),
                 vm.image.clone(),
@@ -64,7 +66,7 @@ pub fn vms(vms: &[VmView]) {
         .collect();
     table(
         [
-            "NAME", "STATE", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT", "ID",
+            "NAME", "STATE", "HOST", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT", "ID",
         ],
         &rows,
     );

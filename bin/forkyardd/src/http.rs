@@ -4,6 +4,7 @@
 mod host;
 mod images;
 mod input;
+mod peer;
 mod tokens;
 mod vms;
 
@@ -32,7 +33,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 /// Most bytes of a request, where nothing else is said.
 const BODY: usize = 1 << 20;
-/// Most bytes of a request to run a command: standard input is part of it.
+/// Most bytes of a request to run a command, standard input being part of it, or
+/// to make clones, as the state of devices is.
 const INPUT: usize = 64 << 20;
 
 /// What handlers share.
@@ -126,6 +128,7 @@ fn common() -> OpenApiRouter<Shared> {
         .merge(
             OpenApiRouter::new()
                 .routes(routes!(vms::exec))
+                .routes(routes!(peer::clones))
                 .layer(DefaultBodyLimit::max(INPUT)),
         )
         .routes(routes!(vms::logs))

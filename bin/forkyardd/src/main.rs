@@ -7,6 +7,7 @@ mod idle;
 mod listen;
 mod log;
 mod metrics;
+mod peers;
 mod remote;
 mod reply;
 
@@ -15,6 +16,7 @@ use clap::{ArgAction, Parser};
 use forkyard_access::Access;
 use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options};
 use idle::Idle;
+use peers::PeersFile;
 use std::{
     net::SocketAddr,
     path::PathBuf,
@@ -64,6 +66,18 @@ struct Args {
     /// The certificate's key, in PEM.
     #[arg(long, env = "FORKYARD_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Other hosts that VMs can be forked to: a TOML file of `[peer.NAME]`, each with
+    /// `url`, `token` and `trust`.
+    #[arg(long, env = "FORKYARD_PEERS", value_name = "FILE")]
+    peers: Option<PathBuf>,
+    /// Where other hosts get pages of this one's VMs (UDP); needed to fork to them.
+    #[arg(
+        long,
+        env = "FORKYARD_PAGES",
+        value_name = "ADDRESS:PORT",
+        requires = "peers"
+    )]
+    pages: Option<SocketAddr>,
     /// Most clones of a family, alive or promised, at which its guests get no more
     /// by their own calls.
     #[arg(long, env = "FORKYARD_GUEST_CLONES", value_name = "N", default_value_t = GuestBounds::default().clones)]
@@ -158,7 +172,13 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     };
     let database = folders.database();
     let metrics = metrics::Metrics::install()?;
+    if let Some(pages) = args.pages.filter(|at| at.ip().is_unspecified()) {
+        anyhow::bail!("--pages {pages}: others must be told an address of this host's");
+    }
     let host = listen::host(folders, options).await?;
+    if let Some(file) = &args.peers {
+        host.meet(args.pages, Box::new(PeersFile(file.clone())));
+    }
     let (remote, view) = match args.listen {
         Some(address) => {
             let given = args.tls_cert.as_deref().zip(args.tls_key.as_deref());

@@ -141,7 +141,9 @@ pub async fn render(
 
 /// How things stand now.
 async fn look(host: &Host) -> Result<(), HostError> {
-    let vms = host.list();
+    let mut vms = host.list();
+    // Those elsewhere are counted there.
+    vms.retain(|vm| vm.host.is_none());
     for (state, label) in [
         (VmState::Starting, "starting"),
         (VmState::Running, "running"),

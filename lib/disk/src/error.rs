@@ -24,6 +24,14 @@ pub enum DiskError {
         /// What it said.
         said: String,
     },
+    /// What `qemu-img` said of a slice makes no sense.
+    #[error("qemu-img says of {} what cannot be: {why}", path.display())]
+    QemuImgSaid {
+        /// The slice.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// `qemu-img` did not come to an end.
     #[error("creating {} took longer than {after:?}", path.display())]
     Timeout {

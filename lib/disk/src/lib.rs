@@ -12,11 +12,13 @@
 //! whom is told to [`Chains`], which deletes nothing itself.
 
 mod chain;
+mod changes;
 mod error;
 mod file;
 mod qemu_img;
 
 pub use chain::{ChainError, Chains};
+pub use changes::{Change, Held};
 pub use error::DiskError;
 pub use file::{Access, copy_template, set_access};
 pub use qemu_img::{Backing, Format, QemuImg};

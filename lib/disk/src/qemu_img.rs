@@ -88,7 +88,7 @@ impl QemuImg {
             .arg(&backing.path)
             .arg(path)
             .arg(size.0.to_string());
-        self.run(command, path).await
+        self.run(command, path).await.map(drop)
     }
 
     /// Copies the disk that a chain of slices shows, the upper ones first, to
@@ -115,10 +115,12 @@ impl QemuImg {
             .arg(opened(chain).unwrap_or_default())
             // Its standard input is the target.
             .arg("/proc/self/fd/0");
-        self.run_with(command, target.into(), &path).await
+        let copied = self.run_with(command, target.into(), &path).await;
+        copied.map(drop)
     }
 
-    async fn run(&self, command: Command, path: &Path) -> Result<(), DiskError> {
+    /// Runs it; what it printed.
+    pub(crate) async fn run(&self, command: Command, path: &Path) -> Result<Vec<u8>, DiskError> {
         self.run_with(command, Stdio::null(), path).await
     }
 
@@ -128,7 +130,7 @@ impl QemuImg {
         mut command: Command,
         stdin: Stdio,
         path: &Path,
-    ) -> Result<(), DiskError> {
+    ) -> Result<Vec<u8>, DiskError> {
         let output = command.stdin(stdin).kill_on_drop(true).output();
         let ended = tokio::time::timeout(self.patience, output).await;
         let output = ended
@@ -141,7 +143,7 @@ impl QemuImg {
                 source,
             })?;
         if output.status.success() {
-            return Ok(());
+            return Ok(output.stdout);
         }
         Err(DiskError::QemuImg {
             path: path.to_owned(),
@@ -152,7 +154,7 @@ impl QemuImg {
 }
 
 /// A chain as QEMU opens it, each slice over the next whatever is written in it.
-fn opened(chain: &[Backing]) -> Option<String> {
+pub(crate) fn opened(chain: &[Backing]) -> Option<String> {
     let node = chain.iter().rev().fold(None, |below, slice| {
         let path = slice.path.to_str().unwrap_or_default();
         let mut node = serde_json::json!({
@@ -169,7 +171,7 @@ fn opened(chain: &[Backing]) -> Option<String> {
 
 impl Backing {
     /// A slice may also say that its data is in another file.
-    fn refuse_data_elsewhere(&self) -> Result<(), DiskError> {
+    pub(crate) fn refuse_data_elsewhere(&self) -> Result<(), DiskError> {
         if self.format == Format::Raw {
             return Ok(());
         }

@@ -98,9 +98,12 @@ impl Host {
             .accel
             .get_or_try_init(|| self.choose_accel(&base))
             .await?;
-        let family =
-            self.store
-                .found_family(FamilyId::random(), Subnet::FAMILIES, request.max_clones)?;
+        let family = self.store.found_family_from(
+            self.first_family(),
+            FamilyId::random(),
+            Subnet::FAMILIES,
+            request.max_clones,
+        )?;
         self.store.put_network(family.id, &request.network)?;
         let id = VmId::random();
         let record = VmRecord {
@@ -127,6 +130,8 @@ impl Host {
             machine: None,
             secrets: request.secrets,
             request: None,
+            disk_image: None,
+            failure: None,
         };
         let nobody = std::collections::BTreeSet::new();
         self.store
@@ -145,6 +150,16 @@ impl Host {
             policy: request.network,
             ports,
         })
+    }
+
+    /// From where to look for a number. Families of hosts that know each other may
+    /// meet, and must then have different ones.
+    fn first_family(&self) -> u16 {
+        match self.meeting.get() {
+            Some(_) => u16::try_from(uuid::Uuid::new_v4().as_u128() % u128::from(Subnet::FAMILIES))
+                .unwrap_or(0),
+            None => 0,
+        }
     }
 
     /// Boots it, or removes it. Whoever wants its end waits for its turn.

@@ -11,6 +11,7 @@ use crate::{
     clone::Asked,
     fork::Wanted,
     quota::Asker,
+    remote::Far,
     requests::Outcome,
     ticket::{Begun, Grant, Killed, Promise, lay_out},
     vm::{Vm, lock},
@@ -191,6 +192,7 @@ impl Host {
             mode: ForkMode::Fast,
             scrub: vm.record().secrets,
             home: Some(crate::vm::address(vm.network, &vm.record()).ip),
+            far: Far::default(),
         };
         let outcome = match asleep {
             None => self.fork_vm(vm, &wanted, asked).await,

@@ -9,13 +9,14 @@ use crate::{
     Host, HostError,
     blocking::blocking,
     clone::{Asked, Origin},
-    fork::{Forked, Wanted, assign, micros},
+    fork::{Forked, Wanted, micros},
+    remote::Frozen,
+    shells::Over,
     telemetry::Counted,
     vm::Vm,
 };
 use forkyard_disk::{Backing, Format};
 use forkyard_image::{Lineage, write_file};
-use forkyard_network::Link;
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_store::VmRecord;
 use forkyard_types::{
@@ -95,6 +96,7 @@ impl Host {
             chain: of_parent.chain[1..].to_vec(),
             machine: None,
             request: asked,
+            failure: None,
             ..of_parent
         };
         let network = parent.network;
@@ -228,43 +230,35 @@ impl Host {
         if !blocking(move || Ok::<_, HostError>(memory.exists())).await? {
             self.serve_checkpoint(&record).await?;
         }
-        // After a restart of the host there is none.
-        let bridge = Link::Bridge(record.family);
-        if !self.network.links().await?.contains(&bridge) {
-            let known = self.store.networks()?.into_iter();
-            let mut own = known.filter(|(family, _)| family.id == record.family);
-            let policy = own.next().map(|(_, policy)| policy).unwrap_or_default();
-            self.network
-                .create_family(record.family, asleep.network, &policy, None)
-                .await?;
-        }
-        let template = folder.join(format!("{id}.template"));
-        let backing = Backing {
-            path: disk,
-            format: Format::Qcow2,
+        self.need_network(asleep).await?;
+        let over = Over {
+            memory: image,
+            disk: Backing {
+                path: disk,
+                format: Format::Qcow2,
+            },
+            template: folder.join(format!("{id}.template")),
         };
-        self.images.create_slice(&template, &backing, None).await?;
-        let (shells, mut failed) = self
-            .make_shells(asleep, image, &template, wanted.len())
-            .await;
-        self.remove_files(&[template]);
+        let shells = self.shells_over(asleep, &over, wanted).await?;
         report.shells_us = micros(begun.elapsed());
-        if shells.is_empty() {
-            return Err(failed
-                .pop()
-                .unwrap_or_else(|| HostError::Invalid("no clone was wanted".into())));
-        }
-        let assigned = assign(wanted, shells);
-        self.admit(asleep, &assigned).await?;
+        let frozen = Frozen {
+            parent: asleep,
+            memory: image,
+            chain: &record.chain,
+            devices: &descriptor,
+        };
+        let parcels = self.parcels(frozen, &asked).await;
         drop(turn);
         let origin = Origin {
             fork: id,
             asked: &asked,
             begun,
         };
-        let clones = self
-            .bring_up_all(asleep, (assigned, failed), origin, &descriptor, &mut report)
-            .await;
+        let (mut clones, far) = tokio::join!(
+            self.bring_up_all(asleep, shells, origin, &descriptor, &mut report),
+            self.send(parcels, &asked.far),
+        );
+        clones.extend(far);
         counted.done(&report, &clones);
         self.note_fork(id, asleep, &report);
         tracing::info!(checkpoint = %asleep.name(), fork = %id, clones = clones.len(), ?report, "woken");

@@ -4,6 +4,7 @@ use crate::{
     Host, HostError,
     fork::Wanted,
     generation::WarmShell,
+    remote::Far,
     ticket::Denied,
     vm::{Body, Vm},
 };
@@ -34,6 +35,8 @@ pub(crate) struct Asked {
     pub scrub: Vec<String>,
     /// Whom the clones are told is their parent; none: the VM they are made of.
     pub home: Option<Ipv4Addr>,
+    /// What other hosts make of it.
+    pub far: Far,
 }
 
 /// The fork that clones come from.

@@ -5,6 +5,7 @@
 
 use crate::{Host, HostError};
 use forkyard_network::Link;
+use forkyard_store::VmRecord;
 use forkyard_types::{Diagnosis, ImageId, Leftover, VmId};
 use std::{
     collections::BTreeSet,
@@ -157,9 +158,14 @@ impl Host {
     ) -> Result<Vec<ImageId>, HostError> {
         let bases = self.bases.published()?;
         let records = self.store.vms()?;
-        let used: BTreeSet<_> = records.iter().filter_map(|vm| vm.memory_image).collect();
-        let needed =
-            |id: &ImageId| used.contains(id) || bases.contains(id) || next.images.contains(id);
+        let images_of = |vm: &VmRecord| [vm.memory_image, vm.disk_image];
+        let used: BTreeSet<_> = records.iter().flat_map(images_of).flatten().collect();
+        let needed = |id: &ImageId| {
+            used.contains(id)
+                || bases.contains(id)
+                || next.images.contains(id)
+                || self.arrivals.is_held(*id)
+        };
         Ok(images.filter(|id| !needed(id)).collect())
     }
 

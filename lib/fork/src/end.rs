@@ -50,7 +50,10 @@ impl Host {
 
     /// Ends a VM and removes all that is its own.
     pub async fn remove(&self, vm: &str) -> Result<VmView, HostError> {
-        let vm = self.vm(vm)?;
+        let vm = match self.vm(vm) {
+            Err(HostError::Elsewhere { .. }) => return self.remove_elsewhere(vm).await,
+            found => found?,
+        };
         let view = vm.view();
         self.end(&vm, None).await;
         Ok(view)
@@ -58,7 +61,7 @@ impl Host {
 
     /// Its QEMU is gone: notes that it stopped. A ticket's clone is no more
     /// once it has stopped.
-    async fn has_ended(&self, vm: &Arc<Vm>) {
+    pub(crate) async fn has_ended(&self, vm: &Arc<Vm>) {
         if vm.ephemeral {
             return self.end(vm, None).await;
         }
@@ -66,6 +69,7 @@ impl Host {
         if self.registry().get(vm.id).is_none() || !vm.is_running() {
             return;
         }
+        self.note_loss(vm).await;
         if let Some(generation) = turn.next.take() {
             self.discard(vm, generation).await;
         }
@@ -200,20 +204,25 @@ impl Host {
             Ok(()) => self.registry().give_back_uid(record.uid),
             Err(error) => note(record, "record", Err(error.into())),
         }
-        if let Some(image) = record.memory_image {
+        for image in record.memory_image.into_iter().chain(record.disk_image) {
             self.retire(image).await;
         }
-        match self.store.remove_family_if_empty(record.family) {
-            Ok(true) => note(
-                record,
-                "bridge",
-                self.network
-                    .remove_family(record.family)
-                    .await
-                    .map_err(HostError::from),
-            ),
-            Ok(false) => {}
-            Err(error) => note(record, "family", Err(error.into())),
+        self.end_family_if_empty(record.family).await;
+    }
+
+    /// Removes a family that has no VM left, here or elsewhere, and its network.
+    pub(crate) async fn end_family_if_empty(&self, family: FamilyId) {
+        let ended = match self.store.remove_family_if_empty(family) {
+            Ok(true) => self
+                .network
+                .remove_family(family)
+                .await
+                .map_err(HostError::from),
+            Ok(false) => Ok(()),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = ended {
+            tracing::warn!(%family, error = &error as &dyn std::error::Error, "not removed");
         }
     }
 }

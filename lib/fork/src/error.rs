@@ -183,6 +183,42 @@ pub enum HostError {
     /// A guest image could not be built.
     #[error("the guest image could not be built")]
     Build(#[from] BuildError),
+    /// Pages of it were on a host that is gone.
+    #[error("{vm} is not all here, and cannot be any more: {why}")]
+    Lost {
+        /// The VM.
+        vm: VmName,
+        /// What is lost.
+        why: String,
+    },
+    /// It is not this host's to do anything with.
+    #[error("{vm} runs on host {host}")]
+    Elsewhere {
+        /// The VM.
+        vm: VmName,
+        /// Where it is.
+        host: String,
+    },
+    /// Another host refused, or could not be asked.
+    #[error("host {peer}")]
+    Peer {
+        /// The host.
+        peer: String,
+        /// What it said, or why it was not asked.
+        source: ApiError,
+    },
+    /// No other host is known.
+    #[error("this host knows no others")]
+    NoPeers,
+    /// Others cannot get pages of this one.
+    #[error("other hosts cannot get pages of this one")]
+    NoPages,
+    /// A family of another host has the same network as one of this host.
+    #[error("{network} is the network of another family here")]
+    NetworkTaken {
+        /// The network.
+        network: std::net::Ipv4Addr,
+    },
     /// The host's file system failed.
     #[error("cannot {what} {}", path.display())]
     Io {
@@ -213,10 +249,15 @@ impl HostError {
             }
             cause = error.source();
         }
+        // Another host knows best what to do there.
+        let told = self
+            .source()
+            .and_then(|cause| cause.downcast_ref::<ApiError>());
+        let hint = told.map_or_else(|| self.hint().map(str::to_owned), |told| told.hint.clone());
         ApiError {
             kind: self.kind(),
             message,
-            hint: self.hint().map(str::to_owned),
+            hint,
         }
     }
 
@@ -227,7 +268,13 @@ impl HostError {
             Self::NoSuchVm { .. } | Self::NoSuchImage { .. } | Self::NoSuchCheckpoint { .. } => {
                 ErrorKind::NotFound
             }
+            Self::Peer { source, .. } => source.kind,
             Self::NotPassable { .. }
+            | Self::Lost { .. }
+            | Self::Elsewhere { .. }
+            | Self::NoPeers
+            | Self::NoPages
+            | Self::NetworkTaken { .. }
             | Self::NotRunning { .. }
             | Self::Paused { .. }
             | Self::NotNoted
@@ -288,6 +335,26 @@ impl HostError {
             (
                 matches!(self, Self::NoSuchImage { .. }),
                 "`forkyard image ls` lists the images",
+            ),
+            (
+                matches!(self, Self::Elsewhere { .. }),
+                "ask the daemon there; `forkyard rm` does it for you",
+            ),
+            (
+                matches!(self, Self::NoPeers),
+                "`forkyardd --peers FILE` says which there are",
+            ),
+            (
+                matches!(self, Self::NoPages),
+                "`forkyardd --pages ADDRESS:PORT` says where they do",
+            ),
+            (
+                matches!(self, Self::NetworkTaken { .. }),
+                "end that family, or boot the VM anew: it then has another network",
+            ),
+            (
+                matches!(self, Self::Lost { .. }),
+                "fork again from a VM that is alive; `forkyard rm` removes it",
             ),
             (
                 matches!(self, Self::NotRunning { .. }),

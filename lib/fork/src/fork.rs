@@ -13,7 +13,8 @@ use crate::{
     Host, HostError,
     clone::{Asked, Origin},
     generation::WarmShell,
-    quota::Asker,
+    quota::{Asker, Places},
+    remote::{Dealt, Frozen},
     telemetry::Counted,
     vm::Vm,
 };
@@ -114,14 +115,27 @@ impl Host {
                 request.count
             )));
         }
+        let mut dealt = Dealt::new(&request)?;
         let parent = self.vm(vm)?;
         let asleep = parent.record().state == VmState::Checkpoint;
         if !asleep {
             parent.body()?;
         }
         // Held until the clones count by themselves.
-        let mut places = self.places(&parent, request.count, Asker::Outside)?;
-        let members = self.take_members(&parent, &mut places)?;
+        let mut places = match dealt.here {
+            0 => None,
+            count => Some(self.places(&parent, count, Asker::Outside)?),
+        };
+        let far_places = match dealt.far() {
+            0 => None,
+            count => Some(self.places(&parent, count, Asker::Outside)?),
+        };
+        dealt.cut(far_places.as_ref().map_or(0, Places::count));
+        let members = match &mut places {
+            Some(places) => self.take_members(&parent, places)?,
+            None => Vec::new(),
+        };
+        let here = u16::try_from(members.len()).unwrap_or(MOST_CLONES);
         let wanted: Vec<_> = (1..)
             .zip(members)
             .map(|(number, member)| Wanted {
@@ -138,13 +152,17 @@ impl Host {
             mode: request.mode,
             scrub: self.to_scrub(&parent, &request)?,
             home: None,
+            far: self.far(&dealt, here, request.settle)?,
         };
+        let granted = here + dealt.far();
         begun();
         let forked = match asleep {
             true => self.wake(&parent, &wanted, asked).await?,
             false => self.fork_vm(&parent, &wanted, asked).await?,
         };
-        let refused = (places.count()..request.count).filter_map(|_| places.refusal());
+        let limited = [&places, &far_places].into_iter().flatten();
+        let refusal = limited.into_iter().find_map(Places::refusal);
+        let refused = (granted..request.count).filter_map(|_| refusal);
         let result = |outcome: Result<VmView, HostError>| match outcome {
             Ok(vm) => CloneResult::Vm(Box::new(vm)),
             Err(error) => CloneResult::Error(error.to_api()),
@@ -183,7 +201,7 @@ impl Host {
         };
         let (generation, mut failed) = shells.instrument(debug_span!("shells")).await?;
         report.shells_us = micros(begun.elapsed());
-        if generation.shells.is_empty() {
+        if generation.shells.is_empty() && !wanted.is_empty() {
             self.discard(parent, generation).await;
             return Err(failed
                 .pop()
@@ -203,10 +221,26 @@ impl Host {
                 &mut report,
             )
             .await;
+        let outcome = match outcome {
+            Ok(descriptor) => {
+                // The slices that were frozen stay as they are while it is this
+                // fork's turn.
+                let chain = parent.record().chain;
+                let frozen = Frozen {
+                    parent,
+                    memory: image,
+                    chain: chain.get(1..).unwrap_or_default(),
+                    devices: &descriptor,
+                };
+                let parcels = self.parcels(frozen, &asked).await;
+                Ok((descriptor, parcels))
+            }
+            Err(error) => Err(error),
+        };
         drop(turn);
         self.tidy(parent);
-        let descriptor = match outcome {
-            Ok(descriptor) => descriptor,
+        let (descriptor, parcels) = match outcome {
+            Ok(taken) => taken,
             Err(error) => {
                 let shells = assigned.into_iter().filter_map(|(_, shell)| shell);
                 self.end_shells(shells.collect()).await;
@@ -219,14 +253,23 @@ impl Host {
             asked: &asked,
             begun,
         };
-        let clones = self
-            .bring_up_all(parent, (assigned, failed), origin, &descriptor, &mut report)
-            .await;
+        let (mut clones, far) = tokio::join!(
+            self.bring_up_all(parent, (assigned, failed), origin, &descriptor, &mut report),
+            self.send(parcels, &asked.far),
+        );
         // Nobody waits for what is ended and started here, and the clones would
         // have shared the processors with it.
         self.keep_warm(parent, spare);
+        if !far.is_empty() {
+            report.ready_us = report.ready_us.max(micros(begun.elapsed()));
+        }
+        clones.extend(far);
         let served = self.pager_call(move |pager| pager.stats(image)).await;
         report.pages_fetched = served.map(|usage| usage.pages_served).unwrap_or_default();
+        if wanted.is_empty() {
+            // Nobody here lies over it; others get it for as long as it is offered.
+            self.retire(image).await;
+        }
         counted.done(&report, &clones);
         self.note_fork(id, parent, &report);
         tracing::info!(parent = %parent.name(), fork = %id, clones = clones.len(), ?report, "forked");
@@ -263,7 +306,7 @@ impl Host {
             let made = made.map(|clone| {
                 report.running_us = report.running_us.max(micros(clone.running));
                 report.ready_us = report.ready_us.max(micros(clone.ready));
-                clone.vm.view()
+                self.view_of(&clone.vm)
             });
             clones.push((number, made));
         }
@@ -287,9 +330,10 @@ impl Host {
         }
         let used = self.store.vms().map(|vms| {
             vms.iter()
-                .any(|vm: &VmRecord| vm.memory_image == Some(image))
+                .any(|vm: &VmRecord| [vm.memory_image, vm.disk_image].contains(&Some(image)))
         });
         if matches!(used, Ok(false))
+            && !self.arrivals.is_held(image)
             && let Err(error) = self.pager_call(move |pager| pager.retire(image)).await
         {
             tracing::warn!(%image, error = &error as &dyn std::error::Error, "page image not retired");

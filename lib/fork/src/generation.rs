@@ -56,6 +56,8 @@ impl Host {
         if let Some(generation) = next {
             return Ok(generation);
         }
+        // What is taken next lies over what it came from.
+        self.bring_home(parent).await?;
         self.fold_deepest(parent, body).await;
         let record = parent.record();
         let image = ImageId::random();
@@ -170,6 +172,7 @@ impl Host {
             chain,
             machine: None,
             request: None,
+            failure: None,
             ..parent_record
         };
         self.store.put_vm(&record)?;

@@ -8,6 +8,7 @@ use crate::{
     pager_process,
     quota::Quotas,
     registry::{Registry, gid},
+    remote::{Abroad, Arrivals, Meeting, order},
     ticket::Tickets,
     vm::{Machine, Vm, lock},
 };
@@ -22,7 +23,7 @@ use std::{
     fs::{self, File},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
     time::Duration,
 };
 use tokio::sync::{Notify, OnceCell, watch};
@@ -76,6 +77,12 @@ pub struct Host {
     /// What an earlier daemon left is known; no guest is answered before.
     pub(crate) settled: watch::Sender<bool>,
     pub(crate) accel: OnceCell<forkyard_vmm::Accel>,
+    /// Other hosts, once they are known.
+    pub(crate) meeting: OnceLock<Meeting>,
+    /// What comes from them.
+    pub(crate) arrivals: Arrivals,
+    /// What they made for this one.
+    pub(crate) abroad: Abroad,
     registry: Mutex<Registry>,
     pager: PagerClient,
     me: Weak<Host>,
@@ -130,19 +137,29 @@ impl Host {
             ended: Notify::new(),
             settled: watch::Sender::new(false),
             accel: OnceCell::new(),
+            meeting: OnceLock::new(),
+            arrivals: Arrivals::default(),
+            abroad: Abroad::default(),
             registry: Mutex::default(),
             pager,
             me: me.clone(),
             _lock: lock,
         });
+        host.load_abroad()?;
         host.adopt_all().await?;
+        host.watch_arrivals();
         host.settled.send_replace(true);
         Ok(host)
     }
 
-    /// Lets go of the host. VMs run on; with none left, the pager goes too.
+    /// Lets go of the host. VMs run on; with none left, the pager goes too, unless
+    /// clones elsewhere get pages of it.
     pub async fn close(&self) {
         if self.registry().all().is_empty() {
+            // What was removed there a moment ago needs nothing any more.
+            self.look_abroad().await;
+        }
+        if self.registry().all().is_empty() && self.abroad.is_empty() {
             if let Err(error) = self.network.remove_rules().await {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
@@ -164,20 +181,28 @@ impl Host {
         }
     }
 
-    /// Every VM, the oldest first.
+    /// Every VM, the oldest first, and every clone that other hosts made for this
+    /// one, as it was seen last.
     pub fn list(&self) -> Vec<VmView> {
         let vms = self.registry().all();
-        vms.iter().map(|vm| self.view_of(vm)).collect()
+        let mut views: Vec<_> = vms.iter().map(|vm| self.view_of(vm)).collect();
+        views.extend(self.abroad.views());
+        order(&mut views);
+        views
     }
 
     /// A VM by name or id.
-    pub fn find(&self, vm: &str) -> Result<VmView, HostError> {
-        Ok(self.view_of(&*self.vm(vm)?))
+    pub fn find(&self, word: &str) -> Result<VmView, HostError> {
+        match self.registry().find(word) {
+            Ok(vm) => Ok(self.view_of(&vm)),
+            Err(error) => self.abroad.find(word).ok_or(error),
+        }
     }
 
     /// A VM, and the ports that lead to it.
     pub(crate) fn view_of(&self, vm: &Vm) -> VmView {
         let mut view = vm.view();
+        view.awaits = self.arrivals.awaited(&vm.record());
         if vm.is_founder() {
             view.published = self.network.policy(view.family).publish;
         }
@@ -202,8 +227,12 @@ impl Host {
                 allocated: crate::bases::allocated(path)?,
             })
         };
+        let awaits = self.awaited(&record).await?;
         Ok(VmInspect {
-            vm: self.view_of(&vm),
+            vm: VmView {
+                awaits,
+                ..self.view_of(&vm)
+            },
             network: self.network.policy(record.family),
             memory_image,
             private_pages,
@@ -240,10 +269,11 @@ impl Host {
 
     /// Removes a built guest image, unless a VM uses it.
     pub async fn remove_image(&self, name: &str) -> Result<GuestImage, HostError> {
-        if let Some(vm) = self.list().into_iter().find(|vm| vm.image == name) {
+        let vms = self.registry().all();
+        if let Some(vm) = vms.iter().find(|vm| vm.record().image == name) {
             return Err(HostError::ImageInUse {
                 name: name.to_owned(),
-                vm: vm.name,
+                vm: vm.name(),
             });
         }
         self.bases.remove(name.to_owned()).await
@@ -255,7 +285,8 @@ impl Host {
     }
 
     pub(crate) fn vm(&self, word: &str) -> Result<Arc<Vm>, HostError> {
-        self.registry().find(word)
+        let found = self.registry().find(word);
+        found.map_err(|error| self.elsewhere(word).unwrap_or(error))
     }
 
     pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {

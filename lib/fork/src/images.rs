@@ -109,17 +109,13 @@ impl Host {
                 return Err(HostError::Running { vm: vm.name() });
             }
         }
-        // After a restart of the host the pager may not serve it yet.
-        self.bases.serve_built().await?;
-        let (bases, bottom) = (self.bases.clone(), record.chain.last().cloned());
-        let bottom = bottom.ok_or_else(|| HostError::Invalid("it has no disk".into()))?;
-        let base = blocking(move || bases.below(&bottom)).await?;
+        let base = self.below(&record, &record.chain).await?;
         let slices = record.chain.into_iter().map(|path| Backing {
             path,
             format: Format::Qcow2,
         });
         let base = Backing {
-            path: base,
+            path: self.folders.page_image(base),
             format: Format::Raw,
         };
         let chain: Vec<_> = slices.chain([base]).collect();

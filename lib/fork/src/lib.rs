@@ -30,8 +30,10 @@ mod pager_process;
 mod pause;
 mod quota;
 mod registry;
+mod remote;
 mod requests;
 mod secrets;
+mod shells;
 mod stuck;
 pub mod telemetry;
 mod ticket;
@@ -45,6 +47,7 @@ pub use folders::Folders;
 pub use host::{Host, Options};
 pub use images::{Incoming, Outgoing};
 pub use quota::QuotaReached;
+pub use remote::{Neighbours, Peer};
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 
 pub use forkyard_vmm::AccelChoice;

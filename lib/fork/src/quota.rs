@@ -127,7 +127,8 @@ impl Host {
                 let record = vm.record();
                 record.family == family && record.birth.is_some() && vm.is_running()
             });
-            u16::try_from(clones.count()).unwrap_or(u16::MAX)
+            let count = clones.count() + self.abroad.of_family(family);
+            u16::try_from(count).unwrap_or(u16::MAX)
         };
         Ok(self.quotas.take(family, want, limit, alive)?)
     }

@@ -159,6 +159,8 @@ mod tests {
             machine: None,
             secrets: Vec::new(),
             request: None,
+            disk_image: None,
+            failure: None,
         }
     }
 

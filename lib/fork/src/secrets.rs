@@ -5,7 +5,7 @@ use crate::{Host, HostError, vm::Vm};
 use forkyard_types::ForkRequest;
 
 /// Paths of one VM.
-const MOST: usize = 64;
+pub(crate) const MOST: usize = 64;
 /// Bytes of one path.
 const LONGEST: usize = 1024;
 

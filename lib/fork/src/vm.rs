@@ -238,6 +238,9 @@ impl Vm {
             accel: record.accel.clone(),
             created: record.created,
             silence: lock(&self.silence).clone(),
+            host: None,
+            awaits: Vec::new(),
+            failure: record.failure.clone(),
         }
     }
 }

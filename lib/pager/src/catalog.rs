@@ -279,6 +279,12 @@ impl<W> Catalog<W> {
         Some((*node, self.entries.get(node)?.pages))
     }
 
+    /// Whether a file's image is all there.
+    pub fn is_ready(&self, node: Node) -> bool {
+        let entry = self.entries.get(&node);
+        entry.is_some_and(|entry| entry.ready().is_some())
+    }
+
     /// Size of a file, whether it still has a name or not.
     pub fn size(&self, node: Node) -> Option<PageCount> {
         Some(self.entries.get(&node)?.pages)

@@ -100,7 +100,8 @@ impl PagerClient {
         }
     }
 
-    /// Listens to other hosts at `at`; answers where. Once in the life of a pager.
+    /// Listens to other hosts at `at`; answers where. At one address in the life of
+    /// a pager; to ask for it again is no error.
     pub fn listen(&self, at: SocketAddr) -> Result<SocketAddr, PagerError> {
         match self.call(&Request::Listen { at }, None)? {
             Answer::Listening(at) => Ok(at),

@@ -75,13 +75,14 @@ pub(crate) enum News {
 #[derive(Debug)]
 pub(crate) struct Arriving {
     image: ImageId,
+    from: SocketAddr,
     arrivals: Arc<Arrivals<Waiting>>,
     /// Set once it is started.
     client: OnceLock<Client>,
 }
 
 /// How far an image is on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Arrival {
     /// Pages of the image.
     pub pages: PageCount,
@@ -89,6 +90,12 @@ pub struct Arrival {
     pub away: PageCount,
     /// Whether those can still come.
     pub alive: bool,
+    /// Whether it is an image like any other now, which needs nobody.
+    pub settled: bool,
+    /// Where they come from; none if none is away, or the pager that knew has ended.
+    pub from: Option<SocketAddr>,
+    /// The first of those that will not come any more: page and number.
+    pub lost: Vec<(PageNo, PageCount)>,
 }
 
 impl Peers {
@@ -134,13 +141,19 @@ pub(crate) fn start(service: Weak<Service>, heard: Receiver<News>) -> io::Result
 }
 
 impl Service {
-    /// Listens to other hosts at `at`; once in the life of a pager.
+    /// Listens to other hosts at `at`; at one address in the life of a pager, and
+    /// asking for that again is no error.
     pub fn listen(&self, at: SocketAddr) -> Result<SocketAddr, Refusal> {
+        if let Some(server) = self.peers().server.get() {
+            return listens_at(server, at);
+        }
         let server = Server::start(at).map_err(|error| host(&error))?;
-        let address = server.address();
+        // Another may have been faster.
         match self.peers().server.set(server) {
-            Ok(()) => Ok(address),
-            Err(_) => Err(Refusal::ListensAlready),
+            Ok(()) | Err(_) => match self.peers().server.get() {
+                Some(server) => listens_at(server, at),
+                None => Err(Refusal::ListensNot),
+            },
         }
     }
 
@@ -178,6 +191,7 @@ impl Service {
         let arrivals = Arrivals::new(image, pages).map_err(|error| host(&error))?;
         let arriving = Arc::new(Arriving {
             image,
+            from: fetching.server,
             arrivals: Arc::new(arrivals),
             client: OnceLock::new(),
         });
@@ -238,22 +252,38 @@ impl Service {
 
     /// How far an image is on its way; one that is not on its way is all here.
     pub fn arrival(&self, image: ImageId) -> Result<Arrival, Refusal> {
-        let found = self.catalog().find(image);
-        let (node, pages) = found.ok_or(Refusal::UnknownImage { image })?;
-        let here = Arrival {
-            pages,
-            away: PageCount(0),
-            alive: true,
+        let (node, pages, settled) = {
+            let catalog = self.catalog();
+            let found = catalog.find(image);
+            let (node, pages) = found.ok_or(Refusal::UnknownImage { image })?;
+            (node, pages, catalog.is_ready(node))
         };
-        let arriving = self.peers().get(node);
-        Ok(arriving.map_or(here, |arriving| {
-            let (have, alive) = arriving.arrivals.progress();
-            Arrival {
-                away: PageCount(pages.0.saturating_sub(have.0)),
-                alive,
-                ..here
+        let arriving = (!settled).then(|| self.peers().get(node)).flatten();
+        Ok(match arriving {
+            Some(arriving) => {
+                let progress = arriving.arrivals.progress();
+                Arrival {
+                    pages,
+                    away: PageCount(pages.0.saturating_sub(progress.have.0)),
+                    alive: progress.alive,
+                    settled,
+                    from: Some(arriving.from),
+                    lost: progress.lost,
+                }
             }
-        }))
+            // Whoever had part of it has ended, and it is all lost.
+            None => Arrival {
+                pages,
+                away: PageCount(if settled { 0 } else { pages.0 }),
+                alive: settled,
+                settled,
+                from: None,
+                lost: (!settled)
+                    .then_some((PageNo(0), pages))
+                    .into_iter()
+                    .collect(),
+            },
+        })
     }
 
     /// A read of an image that is on its way.
@@ -348,6 +378,15 @@ impl Arriving {
         {
             client.want(pages, Urgency::Waited);
         }
+    }
+}
+
+/// Where it listens, if that is what is wanted.
+fn listens_at(server: &Server, wanted: SocketAddr) -> Result<SocketAddr, Refusal> {
+    let at = server.address();
+    match at.ip() == wanted.ip() && [0, at.port()].contains(&wanted.port()) {
+        true => Ok(at),
+        false => Err(Refusal::ListensAlready),
     }
 }
 

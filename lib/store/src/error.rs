@@ -14,6 +14,14 @@ pub enum StoreError {
         /// Why.
         source: rusqlite::Error,
     },
+    /// Others may read the file, and cannot be kept from it.
+    #[error("cannot close the records {path} to others")]
+    Closed {
+        /// The file.
+        path: PathBuf,
+        /// What the host said.
+        source: std::io::Error,
+    },
     /// It was written by a later version.
     #[error(
         "the records {path} are of version {found}, this program knows {known}: use the newer program"
@@ -55,6 +63,13 @@ pub enum StoreError {
     TokenNameTaken {
         /// The name.
         name: String,
+    },
+    /// Another family has the number, and so the network, of one that comes from
+    /// another host.
+    #[error("another family of this host has number {number}, and so its network")]
+    NumberTaken {
+        /// The number.
+        number: u16,
     },
     /// No number is left to give.
     #[error("no {what} is left: {limit} are in use")]

@@ -5,8 +5,8 @@ use crate::{
     row::{from_json, json, parsed},
 };
 use forkyard_types::{FamilyId, Member, NetworkPolicy};
-use rusqlite::{OptionalExtension, Row, TransactionBehavior, params};
-use std::collections::BTreeSet;
+use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
+use std::{collections::BTreeSet, ops::Range};
 
 /// Number of a family on its host: its network follows from it. Unique among
 /// the families that exist, and given again when one has gone.
@@ -32,20 +32,29 @@ impl Store {
         limit: u16,
         max_clones: Option<u16>,
     ) -> Result<FamilyRecord, StoreError> {
+        self.found_family_from(0, id, limit, max_clones)
+    }
+
+    /// The same, under the first free number from `from` on, round and round.
+    pub fn found_family_from(
+        &self,
+        from: u16,
+        id: FamilyId,
+        limit: u16,
+        max_clones: Option<u16>,
+    ) -> Result<FamilyRecord, StoreError> {
         let mut connection = self.lock();
         let found = (|| {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let number: u16 = transaction.query_row(
-                "SELECT MIN(n) FROM (
-                     SELECT 0 AS n UNION SELECT number + 1 FROM family
-                 ) WHERE n NOT IN (SELECT number FROM family)",
-                [],
-                |row| row.get(0),
-            )?;
-            if number >= limit {
+            let taken: BTreeSet<u16> = transaction
+                .prepare_cached("SELECT number FROM family")?
+                .query_map([], |row| row.get(0))?
+                .collect::<Result<_, _>>()?;
+            let mut numbers = (from..limit).chain(0..from.min(limit));
+            let Some(number) = numbers.find(|number| !taken.contains(number)) else {
                 return Ok(None);
-            }
+            };
             transaction.execute(
                 "INSERT INTO family (id, number, next_member, max_clones) VALUES (?1, ?2, 0, ?3)",
                 params![id.as_str(), number, max_clones],
@@ -78,17 +87,19 @@ impl Store {
         let chosen = (|| {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let first: u16 = transaction.query_row(
-                "SELECT next_member FROM family WHERE id = ?1",
-                [family.as_str()],
-                |row| row.get(0),
-            )?;
+            let (next, own) = places(&transaction, family, limit)?;
+            let lent = lent(&transaction, family)?;
+            let first = next.clamp(own.start, own.end);
             let recorded: BTreeSet<Member> = transaction
                 .prepare_cached("SELECT member FROM vm WHERE family = ?1 AND state <> 'warm'")?
                 .query_map([family.as_str()], |row| Ok(Member(row.get(0)?)))?
                 .collect::<Result<_, _>>()?;
-            let free = (first..limit).chain(0..first.min(limit)).map(Member);
-            let free = free.filter(|it| !recorded.contains(it) && !taken.contains(it));
+            let free = (first..own.end).chain(own.start..first).map(Member);
+            let free = free.filter(|it| {
+                !recorded.contains(it)
+                    && !taken.contains(it)
+                    && !lent.iter().any(|(_, places)| places.contains(&it.0))
+            });
             let chosen: Vec<_> = free.take(count.into()).collect();
             if chosen.len() < usize::from(count) {
                 return Ok(None);
@@ -107,6 +118,97 @@ impl Store {
             limit: limit.into(),
         };
         chosen.map_err(self.failed())?.ok_or(exhausted)
+    }
+
+    /// Lends a peer places of a family: those it was lent before, or a block that
+    /// nobody has any of, no more than `most` and a quarter of what there is here.
+    pub fn lend_members(
+        &self,
+        family: FamilyId,
+        peer: &str,
+        most: u16,
+        limit: u16,
+    ) -> Result<Range<u16>, StoreError> {
+        let mut connection = self.lock();
+        let chosen = (|| {
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let lent = lent(&transaction, family)?;
+            if let Some((_, places)) = lent.iter().find(|(to, _)| to == peer) {
+                return Ok(Some(places.clone()));
+            }
+            let (_, own) = places(&transaction, family, limit)?;
+            let size = most.min((own.end - own.start) / 4);
+            let in_use: BTreeSet<u16> = transaction
+                .prepare_cached("SELECT member FROM vm WHERE family = ?1 AND state <> 'warm'")?
+                .query_map([family.as_str()], |row| row.get(0))?
+                .collect::<Result<_, _>>()?;
+            // The first ones stay here.
+            let blocks = own.start.saturating_add(size)..own.end;
+            let blocks = blocks
+                .step_by(usize::from(size.max(1)))
+                .filter_map(|start| {
+                    let end = start.checked_add(size)?;
+                    (size > 0 && end <= own.end).then_some(start..end)
+                });
+            let free = |places: &Range<u16>| {
+                in_use.range(places.clone()).next().is_none()
+                    && lent
+                        .iter()
+                        .all(|(_, other)| places.end <= other.start || other.end <= places.start)
+            };
+            let Some(chosen) = blocks.into_iter().find(free) else {
+                return Ok(None);
+            };
+            transaction.execute(
+                "INSERT INTO lent VALUES (?1, ?2, ?3, ?4)",
+                params![
+                    family.as_str(),
+                    peer,
+                    chosen.start,
+                    chosen.end - chosen.start
+                ],
+            )?;
+            transaction.commit()?;
+            Ok(Some(chosen))
+        })();
+        let exhausted = StoreError::Exhausted {
+            what: "block of places in the family",
+            limit: limit.into(),
+        };
+        chosen.map_err(self.failed())?.ok_or(exhausted)
+    }
+
+    /// Lets a family of another host in, of which this one may give those places.
+    /// One that is known keeps what it has.
+    pub fn join_family(
+        &self,
+        family: FamilyRecord,
+        own: Range<u16>,
+        network: &NetworkPolicy,
+    ) -> Result<(), StoreError> {
+        let network = json(network).map_err(self.failed())?;
+        let joined = self.lock().execute(
+            "INSERT INTO family (id, number, next_member, max_clones, network, first_member, end_member)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?3, ?6) ON CONFLICT (id) DO NOTHING",
+            params![
+                family.id.as_str(),
+                family.number.0,
+                own.start,
+                family.max_clones,
+                network,
+                own.end
+            ],
+        );
+        match joined {
+            Ok(_) => Ok(()),
+            Err(rusqlite::Error::SqliteFailure(_, Some(text))) if text.contains("number") => {
+                Err(StoreError::NumberTaken {
+                    number: family.number.0,
+                })
+            }
+            Err(source) => Err(self.failed()(source)),
+        }
     }
 
     /// Records what a family may do on the network.
@@ -162,7 +264,8 @@ impl Store {
         let gone = self
             .lock()
             .execute(
-                "DELETE FROM family WHERE id = ?1 AND id NOT IN (SELECT family FROM vm)",
+                "DELETE FROM family WHERE id = ?1 AND id NOT IN
+                     (SELECT family FROM vm UNION SELECT family FROM abroad)",
                 [id.as_str()],
             )
             .map_err(self.failed())?;
@@ -175,7 +278,8 @@ impl Store {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached(
-                "DELETE FROM family WHERE id NOT IN (SELECT family FROM vm) RETURNING id",
+                "DELETE FROM family WHERE id NOT IN
+                     (SELECT family FROM vm UNION SELECT family FROM abroad) RETURNING id",
             )
             .map_err(self.failed())?;
         let gone = statement
@@ -183,6 +287,37 @@ impl Store {
             .map_err(self.failed())?;
         gone.collect::<Result<_, _>>().map_err(self.failed())
     }
+}
+
+/// The place of a family to try next, and those this host may give.
+fn places(
+    records: &Connection,
+    family: FamilyId,
+    limit: u16,
+) -> rusqlite::Result<(u16, Range<u16>)> {
+    records.query_row(
+        "SELECT next_member, COALESCE(first_member, 0), COALESCE(end_member, ?2)
+         FROM family WHERE id = ?1",
+        params![family.as_str(), limit],
+        |row| {
+            let (first, end): (u16, u16) = (row.get(1)?, row.get(2)?);
+            Ok((
+                row.get(0)?,
+                first.min(limit)..end.clamp(first, limit.max(first)),
+            ))
+        },
+    )
+}
+
+/// Places of a family that other hosts give, and which.
+fn lent(records: &Connection, family: FamilyId) -> rusqlite::Result<Vec<(String, Range<u16>)>> {
+    records
+        .prepare_cached("SELECT peer, first, places FROM lent WHERE family = ?1")?
+        .query_map([family.as_str()], |row| {
+            let (first, places): (u16, u16) = (row.get(1)?, row.get(2)?);
+            Ok((row.get(0)?, first..first.saturating_add(places)))
+        })?
+        .collect()
 }
 
 #[cfg(test)]
@@ -296,5 +431,62 @@ mod tests {
         let take = || store.take_members(family, 1, 4, &held).expect("room");
         let given: Vec<_> = (0..5).flat_map(|_| take()).map(|it| it.0).collect();
         assert_eq!(given, [0, 1, 3, 0, 1]);
+    }
+
+    #[test]
+    fn places_that_are_lent_are_given_by_one_host_alone() {
+        let (_here, here) = store();
+        let (_there, there) = store();
+        let family = here
+            .found_family(FamilyId::random(), 9, None)
+            .expect("room");
+        let nobody = BTreeSet::new();
+        let lent = here.lend_members(family.id, "b", 8, 40).expect("room");
+        assert_eq!(lent, 8..16);
+        let again = here.lend_members(family.id, "b", 8, 40).expect("the same");
+        assert_eq!(again, lent);
+        assert_eq!(
+            here.lend_members(family.id, "c", 99, 40).expect("room"),
+            20..30
+        );
+        let mine = here.take_members(family.id, 22, 40, &nobody).expect("room");
+        assert_eq!(mine.last(), Some(&Member(39)));
+        here.take_members(family.id, 23, 40, &nobody)
+            .expect_err("the others are lent");
+        let policy = NetworkPolicy::default();
+        there
+            .join_family(family, lent.clone(), &policy)
+            .expect("new");
+        there.join_family(family, 0..1, &policy).expect("known");
+        let theirs = there.take_members(family.id, 8, 40, &nobody).expect("room");
+        assert!(theirs.iter().all(|member| lent.contains(&member.0)));
+        there
+            .take_members(family.id, 9, 40, &nobody)
+            .expect_err("it has no more");
+        // What it was lent it may lend in part.
+        assert_eq!(
+            there.lend_members(family.id, "d", 8, 40).expect("room"),
+            10..12
+        );
+    }
+
+    #[test]
+    fn two_families_with_one_network_are_not_on_one_host() {
+        let (_folder, store) = store();
+        let first = store
+            .found_family_from(7, FamilyId::random(), 9, None)
+            .expect("room");
+        assert_eq!(first.number, FamilyNo(7));
+        let other = FamilyRecord {
+            id: FamilyId::random(),
+            ..first
+        };
+        let refused = store.join_family(other, 0..9, &NetworkPolicy::default());
+        assert!(
+            matches!(refused, Err(StoreError::NumberTaken { number: 7 })),
+            "{refused:?}"
+        );
+        let next = store.found_family_from(7, FamilyId::random(), 8, None);
+        assert_eq!(next.expect("room").number, FamilyNo(0));
     }
 }

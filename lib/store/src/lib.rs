@@ -7,6 +7,7 @@
 //! Calls block for as long as a small write to a local file takes. One daemon
 //! at a time: the caller holds the lock of the host's folder.
 
+mod abroad;
 mod error;
 mod family;
 mod fork;
@@ -23,6 +24,8 @@ pub use vm::{Birth, VmRecord};
 
 use rusqlite::Connection;
 use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -42,6 +45,14 @@ impl Store {
             source,
         };
         let mut connection = Connection::open(path).map_err(failed)?;
+        // It holds what lets others in. SQLite gives the files beside it its mode.
+        if let Err(error) = fs::set_permissions(path, fs::Permissions::from_mode(0o600)) {
+            let path = path.into();
+            return Err(StoreError::Closed {
+                path,
+                source: error,
+            });
+        }
         schema::prepare(path, &mut connection)?;
         Ok(Self {
             path: path.into(),

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 6] = [
+const STEPS: [&str; 7] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -66,6 +66,28 @@ const STEPS: [&str; 6] = [
 ",
     // In a checkpoint that a guest took, the request it was taken by.
     "ALTER TABLE vm ADD COLUMN request TEXT;",
+    // Clones on other hosts, and of VMs on other hosts: what their disks lie over,
+    // why they were ended, which places of a family which host gives.
+    "
+    ALTER TABLE vm ADD COLUMN disk_image TEXT;
+    ALTER TABLE vm ADD COLUMN failure TEXT;
+    ALTER TABLE family ADD COLUMN first_member INTEGER;
+    ALTER TABLE family ADD COLUMN end_member INTEGER;
+    CREATE TABLE lent (
+        family TEXT NOT NULL REFERENCES family(id) ON DELETE CASCADE,
+        peer TEXT NOT NULL,
+        first INTEGER NOT NULL,
+        places INTEGER NOT NULL,
+        PRIMARY KEY (family, peer)
+    ) STRICT;
+    CREATE TABLE abroad (
+        fork TEXT NOT NULL,
+        peer TEXT NOT NULL,
+        family TEXT NOT NULL,
+        entry TEXT NOT NULL,
+        PRIMARY KEY (fork, peer)
+    ) STRICT;
+",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {

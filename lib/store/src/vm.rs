@@ -64,6 +64,11 @@ pub struct VmRecord {
     /// In a checkpoint that a guest took: the request it was taken by, which
     /// returns in its clones. None in all else.
     pub request: Option<RequestId>,
+    /// Page image its lowest slice lies over, if it came from another host; else
+    /// that is the disk of a guest image.
+    pub disk_image: Option<ImageId>,
+    /// Why it was ended, if not because somebody wanted that.
+    pub failure: Option<String>,
 }
 
 fn state_text(state: VmState) -> &'static str {
@@ -122,6 +127,8 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         machine: row.get("machine")?,
         secrets: from_json(row, "secrets")?,
         request: optional(row, "request")?,
+        disk_image: optional(row, "disk_image")?,
+        failure: row.get("failure")?,
     })
 }
 
@@ -131,9 +138,9 @@ impl Store {
         let chain = json(&vm.chain).map_err(self.failed())?;
         let secrets = json(&vm.secrets).map_err(self.failed())?;
         let written = self.lock().execute(
-            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21)
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13,
-                 warm=?15, memory_image=?16, chain=?17, machine=?18",
+                 warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23",
             params![
                 vm.id.as_str(),
                 vm.name.as_str(),
@@ -156,6 +163,8 @@ impl Store {
                 secrets,
                 vm.generation,
                 vm.request.map(|request| request.to_string()),
+                vm.disk_image.map(|image| image.to_string()),
+                vm.failure,
             ],
         );
         match written {
@@ -216,6 +225,8 @@ mod tests {
             machine: Some("{}".into()),
             secrets: vec!["/etc/key".into()],
             request: Some(RequestId::random()),
+            disk_image: Some(ImageId::random()),
+            failure: None,
         }
     }
 
@@ -235,6 +246,7 @@ mod tests {
         vm.state = VmState::Stopped;
         vm.birth = None;
         vm.machine = None;
+        vm.failure = Some("its pages are lost".into());
         store.put_vm(&vm).expect("changed");
         drop(store);
         let store = Store::open(&folder.path().join("db")).expect("again");

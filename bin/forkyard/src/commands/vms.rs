@@ -121,6 +121,8 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
         mode: mode(fork.live),
         scrub: fork.scrub,
         inherit_secrets: fork.inherit_secrets,
+        to: fork.to,
+        settle: fork.settle,
     };
     if fork.patience.no_wait {
         let begun: ForkStarted = client.post(&fork.patience.path(&path), &request).await?;
@@ -237,6 +239,15 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
             "touched  {} asked for, {} given ahead",
             image.touched, image.prefetched
         );
+    }
+    for awaited in &seen.vm.awaits {
+        println!(
+            "away     {} of {} of its {}, on another host",
+            awaited.away, awaited.pages, awaited.part
+        );
+    }
+    if let Some(why) = &seen.vm.failure {
+        println!("failure  {why}");
     }
     println!("private  {}", seen.private_pages);
     for slice in &seen.disk {

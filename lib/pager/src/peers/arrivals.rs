@@ -21,6 +21,20 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Most stretches of lost pages that are told of.
+const MOST_TOLD: usize = 8;
+
+/// How far an image is on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Pages that are here.
+    pub have: PageCount,
+    /// Whether all others can still come.
+    pub alive: bool,
+    /// The first of those that cannot, page and number.
+    pub lost: Vec<(PageNo, PageCount)>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Arrivals<W> {
@@ -110,11 +124,30 @@ impl<W> Arrivals<W> {
         self.pages
     }
 
-    /// Pages that are here, and whether the others can still come.
-    pub fn progress(&self) -> (PageCount, bool) {
+    /// What is here, and whether the rest can still come.
+    pub fn progress(&self) -> Progress {
         let state = self.state();
         let alive = state.lost.is_none() && !state.failed && state.gone.is_empty();
-        (state.have.count(), alive)
+        let (dead, failed) = (state.lost.is_some(), state.failed);
+        let missing = |page: &PageNo| {
+            !state.have.contains(*page) && (dead || failed || state.gone.contains(page))
+        };
+        let mut lost: Vec<(PageNo, PageCount)> = Vec::new();
+        if !alive {
+            for page in (0..self.pages.0).map(PageNo).filter(missing) {
+                let told = lost.len();
+                match lost.last_mut() {
+                    Some((first, pages)) if first.0 + pages.0 == page.0 => pages.0 += 1,
+                    Some(_) if told == MOST_TOLD => break,
+                    Some(_) | None => lost.push((page, PageCount(1))),
+                }
+            }
+        }
+        Progress {
+            have: state.have.count(),
+            alive,
+            lost,
+        }
     }
 
     /// Somebody wants to read pages, which are inside the image.

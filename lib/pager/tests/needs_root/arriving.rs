@@ -127,7 +127,27 @@ fn death_of_the_other_host_fails_what_is_missing_and_nothing_else() {
     read(&host, image, 2222).expect_err("nobody has it");
     read(&host, image, 2223).expect_err("nobody has it");
     assert_eq!(read(&host, image, 11).expect("is here"), filled(11));
-    assert!(!host.client.arrival(image).expect("known").alive);
+    let arrival = host.client.arrival(image).expect("known");
+    assert!(!arrival.alive && !arrival.settled, "{arrival:?}");
+    assert_eq!(arrival.from, Some(at));
+    let lost = |page: u64| {
+        let stretches = arrival.lost.iter();
+        let mut within = stretches.map(|(first, pages)| first.0..first.0 + pages.0);
+        within.any(|stretch| stretch.contains(&page))
+    };
+    assert!(lost(2222) && !lost(11), "{arrival:?}");
+}
+
+#[test]
+fn image_whose_pager_died_on_the_way_is_said_to_be_lost() {
+    let (_parent, image, at) = offering();
+    let host = Fixture::start();
+    host.client
+        .fetch(image, fetching(at, false))
+        .expect("fetches");
+    host.client.fail(image, "as after a death").expect("fails");
+    let arrival = host.client.arrival(image).expect("known");
+    assert!(!arrival.alive && arrival.away == PageCount(PAGES));
 }
 
 #[test]
@@ -186,8 +206,12 @@ fn what_makes_no_sense_is_refused() {
         .client
         .listen(SocketAddr::new(HERE, 0))
         .expect("listens");
-    let again = pager.client.listen(SocketAddr::new(HERE, 0)).map(drop);
-    assert_eq!(refusal(again), Refusal::ListensAlready);
+    // The daemon that asks may be another than the one that asked first.
+    let again = pager.client.listen(SocketAddr::new(HERE, 0));
+    assert_eq!(again.expect("as it does"), at);
+    let elsewhere = SocketAddr::new(HERE, at.port() ^ 1);
+    let elsewhere = pager.client.listen(elsewhere).map(drop);
+    assert_eq!(refusal(elsewhere), Refusal::ListensAlready);
     let image = ImageId::random();
     pager.client.promise(image, PageCount(1)).expect("promises");
     assert_eq!(

@@ -1,0 +1,203 @@
+//! Other hosts as an operator names them, in a file (`forkyardd --peers`):
+//!
+//! ```toml
+//! [peer.b]
+//! url = "https://10.0.0.2:7433"
+//! token = "fy_…"            # of `forkyard token create` there
+//! trust = "sha256:…"        # or a file of certificates; the system's if absent
+//! ```
+//!
+//! It is read whenever a peer is needed, so that it can be changed at any time. It
+//! holds secrets, and is refused if others than its owner may read it.
+
+use forkyard_client::{Client, ClientError, Place, Trust};
+use forkyard_fork::{Neighbours, Peer};
+use forkyard_types::{
+    ApiError, ErrorKind, PeerForkRequest, PeerForkResponse, TokenSecret, VmId, VmView,
+};
+use futures::future::{BoxFuture, FutureExt};
+use hyper::Method;
+use serde::Deserialize;
+use std::{
+    collections::BTreeMap, error::Error, fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc,
+};
+
+/// Name that no peer may have: it means the host itself.
+const HERE: &str = "here";
+
+/// The peers of a file.
+#[derive(Debug)]
+pub struct PeersFile(pub PathBuf);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listing {
+    #[serde(default)]
+    peer: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    url: String,
+    token: TokenSecret,
+    #[serde(default)]
+    trust: Option<String>,
+}
+
+/// A peer whose daemon is asked over the network.
+#[derive(Debug)]
+struct Daemon {
+    name: String,
+    client: Client,
+}
+
+impl PeersFile {
+    fn read(&self) -> Result<Listing, ApiError> {
+        let path = self.0.display();
+        let failed = |error: &dyn Error| invalid(format!("{path}: {error}"));
+        let facts = fs::metadata(&self.0).map_err(|error| failed(&error))?;
+        if facts.permissions().mode() & 0o077 != 0 {
+            return Err(ApiError {
+                hint: Some(format!("`chmod 600 {path}`")),
+                ..invalid(format!("{path} holds tokens, and others may read it"))
+            });
+        }
+        let text = fs::read_to_string(&self.0).map_err(|error| failed(&error))?;
+        let listing: Listing = toml::from_str(&text).map_err(|error| failed(&error))?;
+        match listing.peer.contains_key(HERE) {
+            true => Err(invalid(format!(
+                "{path} names a peer {HERE:?}, which means the host itself"
+            ))),
+            false => Ok(listing),
+        }
+    }
+}
+
+impl Neighbours for PeersFile {
+    fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError> {
+        let mut listing = self.read()?;
+        let entry = listing.peer.remove(name).ok_or_else(|| {
+            let known: Vec<_> = listing.peer.keys().map(String::as_str).collect();
+            ApiError {
+                kind: ErrorKind::NotFound,
+                message: format!("no such peer is in {}", self.0.display()),
+                hint: Some(format!("it names: {}", known.join(", "))),
+            }
+        })?;
+        let place = entry
+            .url
+            .parse::<Place>()
+            .map_err(|error| invalid(format!("peer {name}: {error}")))?;
+        let trust = entry.trust.map(|text| text.parse::<Trust>()).transpose();
+        let trust = trust.map_err(|error| invalid(format!("peer {name}: {error}")))?;
+        let trust = trust.unwrap_or(Trust::System);
+        let client = Client::at(place, Some(entry.token), &trust).map_err(|e| told(&e))?;
+        Ok(Arc::new(Daemon {
+            name: name.to_owned(),
+            client,
+        }))
+    }
+}
+
+impl Peer for Daemon {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn clones(
+        &self,
+        request: PeerForkRequest,
+    ) -> BoxFuture<'_, Result<PeerForkResponse, ApiError>> {
+        let asked = async move { self.client.post("/v1/peer/clones", &request).await };
+        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
+    }
+
+    fn vms(&self) -> BoxFuture<'_, Result<Vec<VmView>, ApiError>> {
+        let asked = self.client.call(Method::GET, "/v1/vms");
+        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
+    }
+
+    fn remove(&self, vm: VmId) -> BoxFuture<'_, Result<VmView, ApiError>> {
+        let asked = async move {
+            let path = format!("/v1/vms/{vm}");
+            self.client.call(Method::DELETE, &path).await
+        };
+        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
+    }
+}
+
+fn invalid(message: String) -> ApiError {
+    ApiError {
+        kind: ErrorKind::Invalid,
+        message,
+        hint: None,
+    }
+}
+
+/// What the peer said, or why it could not be asked, causes and all.
+fn told(error: &ClientError) -> ApiError {
+    if let ClientError::Refused(refused) = error {
+        return refused.clone();
+    }
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        message = format!("{message}: {error}");
+        cause = error.source();
+    }
+    ApiError {
+        kind: ErrorKind::Host,
+        message,
+        hint: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str, mode: u32) -> (tempfile::TempDir, PeersFile) {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("peers.toml");
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
+        (folder, PeersFile(path))
+    }
+
+    const B: &str = "[peer.b]\nurl = \"https://192.0.2.2:7433\"\ntoken = \"t\"\n";
+
+    fn pinned() -> String {
+        format!("{B}trust = \"sha256:{}\"\n", "0".repeat(64))
+    }
+
+    #[test]
+    fn a_peer_is_found_by_its_name_alone() {
+        let (_folder, peers) = file(&pinned(), 0o600);
+        assert_eq!(peers.find("b").expect("named").name(), "b");
+        let error = peers.find("c").expect_err("not named");
+        assert_eq!(error.kind, ErrorKind::NotFound);
+        assert!(error.hint.is_some_and(|hint| hint.ends_with(" b")));
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_or_that_says_what_cannot_be_is_refused() {
+        for mode in [0o640, 0o604] {
+            let (_folder, peers) = file(&pinned(), mode);
+            peers.find("b").expect_err("others may read it");
+        }
+        for text in [
+            pinned().replace("peer.b", "peer.here"),
+            pinned().replace("https:", "http:"),
+            pinned().replace("sha256:0", "sha256:x"),
+            pinned() + "tokens = 1\n",
+            "[peer.b]\nurl = \"https://192.0.2.2\"\n".into(),
+        ] {
+            let (_folder, peers) = file(&text, 0o600);
+            let error = peers.find("b").expect_err(&text);
+            assert_eq!(error.kind, ErrorKind::Invalid, "{text}");
+        }
+        let nowhere = PeersFile("/nonexistent/peers.toml".into());
+        nowhere.find("b").expect_err("not there");
+    }
+}

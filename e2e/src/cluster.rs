@@ -1,0 +1,289 @@
+//! Several hosts on one network, each with a daemon that knows the others.
+//!
+//! ```text
+//! host 0: up0 10.77.0.1 ---.
+//! host 1: up0 10.77.0.2 ---+--- port0, port1, … on a bridge, in a namespace
+//! ...                          of their own
+//! ```
+//!
+//! They take one slot together. Dropped, they are ended as any host is.
+
+use crate::{
+    Host, Process,
+    outside::{UPLINK, netlink, up},
+    slot::Slot,
+};
+use forkyard_types::TokenGrant;
+use nix::{
+    sched::{CloneFlags, unshare},
+    sys::signal::{Signal, kill},
+    unistd::{Pid, gettid},
+};
+use rtnetlink::{LinkBridge, LinkUnspec, LinkVeth};
+use std::{
+    fs::{self, File, Permissions},
+    net::Ipv4Addr,
+    os::unix::fs::PermissionsExt,
+    process::{Child, Command, Stdio},
+    sync::{Arc, mpsc},
+    thread,
+};
+
+/// Where daemons listen, and where pagers do.
+const API: u16 = 7433;
+const PAGES: u16 = 7434;
+const BRIDGE: &str = "switch";
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Hosts that know each other: each calls the others `h0`, `h1`, ….
+#[derive(Debug)]
+pub struct Cluster {
+    daemons: Vec<Option<Child>>,
+    hosts: Vec<Host>,
+    switch: Switch,
+}
+
+/// A network namespace with a bridge, and the thread in it.
+#[derive(Debug)]
+struct Switch {
+    work: mpsc::Sender<Work>,
+    thread: u32,
+}
+
+impl Cluster {
+    /// Waits until so many hosts may be had; their daemons run.
+    pub fn new(count: u8) -> Self {
+        let slot = Arc::new(Slot::wait());
+        let switch = Switch::new();
+        let mut cluster = Self {
+            daemons: Vec::new(),
+            hosts: Vec::new(),
+            switch,
+        };
+        for number in 0..count {
+            let mut host = Host::on(slot.clone());
+            cluster.switch.connect(&host, number);
+            let peers = host.folder().join("peers.toml");
+            File::create(&peers)
+                .and_then(|file| file.set_permissions(Permissions::from_mode(0o600)))
+                .expect("a file of its own");
+            host.told = vec![
+                (
+                    "FORKYARD_LISTEN",
+                    format!("{}:{API}", address(number)).into(),
+                ),
+                (
+                    "FORKYARD_PAGES",
+                    format!("{}:{PAGES}", address(number)).into(),
+                ),
+                ("FORKYARD_PEERS", peers.into()),
+            ];
+            cluster.hosts.push(host);
+            cluster.daemons.push(None);
+            cluster.start(number.into());
+        }
+        cluster.introduce();
+        cluster
+    }
+
+    /// One of the hosts.
+    pub fn host(&self, number: usize) -> &Host {
+        &self.hosts[number]
+    }
+
+    /// Its address on their network.
+    pub fn address(&self, number: usize) -> Ipv4Addr {
+        address(u8::try_from(number).expect("few hosts"))
+    }
+
+    /// Starts a host's daemon, and waits until it answers.
+    pub fn start(&mut self, number: usize) {
+        let host = &self.hosts[number];
+        let run = host.folder().join("run");
+        fs::create_dir_all(&run).expect("a folder");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(run.join("daemon.log"))
+            .expect("a log");
+        let mut daemon = Command::new(host.dist().join("bin/forkyardd"));
+        daemon
+            .envs(host.variables())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = host.within(move || daemon.spawn()).expect("started");
+        self.daemons[number] = Some(child);
+        let socket = run.join("api.sock");
+        crate::eventually("a daemon", || {
+            std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        });
+    }
+
+    /// Ends all that runs on a host at once, as a loss of power does.
+    #[track_caller]
+    pub fn die(&mut self, number: usize) {
+        let host = &self.hosts[number];
+        // Held still first, so that none can act on another's end.
+        let all = host.all_processes();
+        all.iter().for_each(Process::stop);
+        all.iter().for_each(Process::kill);
+        if let Some(mut daemon) = self.daemons[number].take() {
+            daemon.wait().expect("reaped");
+        }
+        crate::eventually("a host's end", || host.all_processes().is_empty());
+    }
+
+    /// Cuts a host off from the others.
+    pub fn cut(&self, number: usize) {
+        self.switch.turn(number, Turned::Off);
+    }
+
+    /// Connects it again.
+    pub fn mend(&self, number: usize) {
+        self.switch.turn(number, Turned::On);
+    }
+
+    /// Removes every VM, of the first host first; after that there must be nothing
+    /// on any.
+    #[track_caller]
+    pub fn end(mut self) {
+        for host in &self.hosts {
+            host.ok(["rm", "--all"]);
+        }
+        for daemon in self.daemons.iter_mut().filter_map(Option::take) {
+            stop(daemon);
+        }
+        self.hosts.iter().for_each(Host::nothing_left);
+    }
+
+    /// Gives each a token of all the others.
+    fn introduce(&self) {
+        let grants: Vec<TokenGrant> = self
+            .hosts
+            .iter()
+            .map(|host| host.json(["token", "create", "peers"]))
+            .collect();
+        for host in &self.hosts {
+            let entries = (0u8..).zip(&grants).map(|(number, grant)| {
+                let remote = grant.remote.as_ref().expect("it listens");
+                format!(
+                    "[peer.h{number}]\nurl = \"https://{}:{API}\"\ntoken = \"{}\"\ntrust = \"{}\"\n",
+                    address(number),
+                    grant.token.0,
+                    remote.fingerprint
+                )
+            });
+            let text: String = entries.collect();
+            fs::write(host.folder().join("peers.toml"), text).expect("written");
+        }
+    }
+}
+
+/// Whether a link carries anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turned {
+    On,
+    Off,
+}
+
+impl Switch {
+    fn new() -> Self {
+        let (work, inbox) = mpsc::channel::<Work>();
+        let (born, thread) = mpsc::channel();
+        thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
+            let _ = born.send(gettid().as_raw());
+            inbox.iter().for_each(|work| work());
+        });
+        let thread = thread.recv().expect("the thread enters its namespace");
+        let switch = Self {
+            work,
+            thread: u32::try_from(thread).expect("a process id"),
+        };
+        switch.within(|| {
+            netlink(async |netlink| {
+                let bridge = LinkBridge::new(BRIDGE).forward_delay(0).build();
+                netlink.link().add(bridge).execute().await.expect("made");
+                up(&netlink, BRIDGE, &[]).await;
+            });
+        });
+        switch
+    }
+
+    /// Lays a cable from a host.
+    fn connect(&self, host: &Host, number: u8) {
+        let (thread, port) = (self.thread, port(number.into()));
+        let end = port.clone();
+        host.within(move || {
+            netlink(async move |netlink| {
+                let cable = LinkVeth::new(UPLINK, &end).build();
+                netlink.link().add(cable).execute().await.expect("a cable");
+                let far = LinkUnspec::new_with_name(&end).setns_by_pid(thread).build();
+                netlink.link().set(far).execute().await.expect("laid");
+                up(&netlink, "lo", &[]).await;
+                up(&netlink, UPLINK, &[(address(number), 24)]).await;
+            });
+        });
+        self.within(move || {
+            netlink(async move |netlink| {
+                let index = nix::net::if_::if_nametoindex(BRIDGE).expect("there");
+                let on = LinkUnspec::new_with_name(&port)
+                    .controller(index)
+                    .up()
+                    .build();
+                netlink.link().set(on).execute().await.expect("plugged in");
+            });
+        });
+    }
+
+    fn turn(&self, number: usize, turned: Turned) {
+        let port = port(number);
+        self.within(move || {
+            netlink(async move |netlink| {
+                let link = LinkUnspec::new_with_name(&port);
+                let link = match turned {
+                    Turned::On => link.up(),
+                    Turned::Off => link.down(),
+                };
+                let set = netlink.link().set(link.build()).execute().await;
+                set.expect("turned");
+            });
+        });
+    }
+
+    fn within<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, result) = mpsc::channel();
+        let work = Box::new(move || {
+            let _ = done.send(work());
+        });
+        self.work.send(work).expect("the thread lives");
+        result.recv().expect("the work does not panic")
+    }
+}
+
+fn address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, number + 1)
+}
+
+fn port(number: usize) -> String {
+    format!("port{number}")
+}
+
+/// Asks a daemon to end, and waits until it has.
+fn stop(mut daemon: Child) {
+    let pid = Pid::from_raw(i32::try_from(daemon.id()).expect("a pid"));
+    kill(pid, Signal::SIGTERM).expect("ours");
+    daemon.wait().expect("reaped");
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for mut daemon in self.daemons.iter_mut().filter_map(Option::take) {
+            // Its host ends what else is left.
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Forks to other hosts.
+
+use forkyard_e2e::{Cluster, eventually};
+use forkyard_types::{
+    CloneResult, ForkResponse, PageCount, VmInspect, VmName, VmPart, VmState, VmView,
+};
+use std::collections::BTreeSet;
+
+/// Memory and disk, and what the rest of a guest never looks at: more of it than a
+/// host reads ahead.
+const FILL: &str = "mkdir -p /m /d && mount -t tmpfs m /m && \
+    head -c 6000000 /dev/urandom > /m/a && head -c 300000 /dev/urandom > /d/a";
+const FILES: &str = "/m/a /d/a";
+const PARTLY: i32 = 3;
+
+/// Two hosts, and a VM `p` on the first.
+fn two_with_p() -> Cluster {
+    let cluster = Cluster::new(2);
+    cluster.host(0).ok(["run", "tiny", "--name", "p"]);
+    cluster.host(0).sh("p", FILL);
+    cluster
+}
+
+fn made(answer: ForkResponse) -> Vec<VmView> {
+    let clones = answer.clones.into_iter();
+    let made = clones.map(|clone| match clone {
+        CloneResult::Vm(vm) => *vm,
+        CloneResult::Error(error) => panic!("a clone was not made: {error}"),
+    });
+    made.collect()
+}
+
+fn names(vms: &[VmView]) -> BTreeSet<VmName> {
+    vms.iter().map(|vm| vm.name.clone()).collect()
+}
+
+#[test]
+fn clones_on_another_host_are_of_one_instant_and_go_their_own_ways() {
+    let cluster = two_with_p();
+    let (here, there) = (cluster.host(0), cluster.host(1));
+    let before = here.sums("p", FILES);
+    let clones = made(here.json(["fork", "p", "-n", "4", "--to", "h1"]));
+    // What their parent does from now on is nothing to them.
+    here.sh("p", "echo later > /m/a; echo later > /d/a; sync");
+    assert_eq!(clones.len(), 4);
+    assert!(clones.iter().all(|vm| vm.host.as_deref() == Some("h1")));
+    assert_eq!(names(&there.vms()), names(&clones));
+    let addresses: BTreeSet<_> = clones.iter().map(|vm| vm.address.ip).collect();
+    assert_eq!(addresses.len(), 4);
+    for clone in &clones {
+        let name = clone.name.as_str();
+        assert_eq!(there.sums(name, FILES), before, "{name}");
+        assert_eq!(there.sh(name, "hostname"), name);
+        there.sh(
+            name,
+            &format!("echo {name} > /m/own; echo {name} > /d/own; sync"),
+        );
+    }
+    for clone in &clones {
+        let name = clone.name.as_str();
+        assert_eq!(
+            there.sh(name, "cat /m/own /d/own"),
+            format!("{name}\n{name}")
+        );
+        assert_eq!(there.sums(name, FILES), before, "{name}");
+    }
+    here.sh("p", "! test -e /m/own && ! test -e /d/own");
+
+    // Their parent's host knows of them, and whom to ask.
+    let seen = here.vms();
+    let elsewhere: Vec<_> = seen.into_iter().filter(|vm| vm.host.is_some()).collect();
+    assert_eq!(names(&elsewhere), names(&clones));
+    let name = clones[0].name.as_str();
+    let told = here.fails(["exec", name, "--", "true"]);
+    assert!(told.contains("h1"), "{told}");
+    here.ok(["rm", name]);
+    assert_eq!(there.vms().len(), 3);
+
+    // A clone there is a VM like any other: it forks, and its clones are right.
+    let parent = clones[1].name.as_str();
+    let own = there.fork(parent, 1).remove(0);
+    assert_eq!(there.sums(own.name.as_str(), FILES), before);
+    let own = there.sh(own.name.as_str(), "cat /d/own");
+    assert_eq!(own, parent);
+    cluster.end();
+}
+
+#[test]
+fn settled_clones_outlive_their_parents_host_and_others_say_what_they_lost() {
+    let mut cluster = two_with_p();
+    let before = cluster.host(0).sums("p", FILES);
+    let fork = |settle: &[&str]| {
+        let words = ["fork", "p", "--to", "h1"].iter().chain(settle);
+        let words: Vec<_> = words.copied().collect();
+        made(cluster.host(0).json(words)).remove(0)
+    };
+    let [kept, lost] = [fork(&["--settle"]), fork(&[])].map(|vm| vm.name.to_string());
+    let awaits = |name: &str| {
+        let seen: VmInspect = cluster.host(1).json(["inspect", name]);
+        seen.vm.awaits
+    };
+    eventually("a settled clone", || awaits(&kept).is_empty());
+    let away = awaits(&lost);
+    let parts: Vec<_> = away.iter().map(|it| it.part).collect();
+    assert_eq!(parts, [VmPart::Memory, VmPart::Disk]);
+    assert!(away.iter().all(|it| it.away > PageCount(0)), "{away:?}");
+
+    let host = cluster.address(0).to_string();
+    cluster.die(0);
+    let there = cluster.host(1);
+    assert_eq!(there.sums(&kept, FILES), before);
+    // It may want a page before it is known that none comes: it gets an error.
+    let reads = there.start(["exec", &lost, "--", "md5sum", "/m/a"], "");
+    there.wait_stopped(&lost);
+    assert_ne!(reads.wait().code, Some(0));
+    let failure = there.vm(&lost).failure.expect("a reason");
+    assert!(
+        failure.contains("pages are lost with the host at"),
+        "{failure}"
+    );
+    assert!(
+        failure.contains(&host) && failure.contains("numbers"),
+        "{failure}"
+    );
+    let seen: VmInspect = there.json(["inspect", &lost]);
+    assert_eq!(seen.vm.failure, Some(failure));
+    assert_eq!(there.sums(&kept, FILES), before);
+    assert_eq!(there.vm(&kept).state, VmState::Running);
+    there.ok(["rm", "--all"]);
+    assert!(there.vms().is_empty());
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_costs_its_own_share() {
+    let cluster = two_with_p();
+    let here = cluster.host(0);
+    let before = here.sums("p", FILES);
+    cluster.cut(1);
+    let words = ["fork", "p", "-n", "2", "--to", "here,h1", "-o", "json"];
+    let outcome = here.start(words, "").wait().exited(PARTLY);
+    let answer: ForkResponse = serde_json::from_slice(&outcome.stdout).expect("JSON");
+    let [CloneResult::Vm(vm), CloneResult::Error(error)] = answer.clones.as_slice() else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(vm.host, None);
+    assert!(error.message.contains("h1"), "{error}");
+    assert_eq!(here.sums(vm.name.as_str(), FILES), before);
+    cluster.mend(1);
+    let clones = made(here.json(["fork", "p", "-n", "2", "--to", "here,h1"]));
+    let hosts: Vec<_> = clones.iter().map(|vm| vm.host.as_deref()).collect();
+    assert_eq!(hosts, [None, Some("h1")]);
+    let told = here.fails(["fork", "p", "--to", "nowhere"]);
+    assert!(told.contains("nowhere"), "{told}");
+    cluster.end();
+}

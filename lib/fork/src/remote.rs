@@ -1,0 +1,81 @@
+//! Forks across hosts: the instant of a VM here, clones of it elsewhere.
+//!
+//! ```text
+//! here                                     there
+//! instant taken, its images offered
+//! handout ---------- Peer::clones -------> images fetched, shells, load, identity
+//!         <--------- one answer a clone ---
+//! pages   ========== as they are touched, or all of them in the background ====>
+//! ```
+//!
+//! A clone there is made as a clone of a checkpoint is here: of an image, a disk
+//! and the state of devices, whoever has these. How hosts reach each other, and why
+//! they believe each other, is nothing to this crate: see [`Neighbours`].
+
+mod abroad;
+mod arrivals;
+mod deal;
+mod disk;
+mod hand_out;
+mod take;
+
+pub(crate) use abroad::{Abroad, order};
+pub(crate) use arrivals::Arrivals;
+pub(crate) use deal::{Dealt, Far, Share};
+pub(crate) use hand_out::Frozen;
+
+use crate::{Host, HostError};
+use forkyard_types::{ApiError, PeerForkRequest, PeerForkResponse, VmId, VmView};
+use futures::future::BoxFuture;
+use std::{fmt, net::SocketAddr, sync::Arc};
+
+/// Another host, as this one reaches it. Errors are its own, or say why it could
+/// not be asked.
+pub trait Peer: fmt::Debug + Send + Sync {
+    /// What it is called here.
+    fn name(&self) -> &str;
+
+    /// Has it make clones. If cancelled, it makes them all the same.
+    fn clones(&self, request: PeerForkRequest)
+    -> BoxFuture<'_, Result<PeerForkResponse, ApiError>>;
+
+    /// The VMs that are there. Cancel-safe.
+    fn vms(&self) -> BoxFuture<'_, Result<Vec<VmView>, ApiError>>;
+
+    /// Ends a VM there. If cancelled, it is ended all the same.
+    fn remove(&self, vm: VmId) -> BoxFuture<'_, Result<VmView, ApiError>>;
+}
+
+/// The other hosts there are.
+pub trait Neighbours: fmt::Debug + Send + Sync {
+    /// One by the name it is called here, or why there is none. May read a file.
+    fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError>;
+}
+
+/// The other hosts, and where this one serves them pages.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    pages: Option<SocketAddr>,
+    neighbours: Box<dyn Neighbours>,
+}
+
+impl Host {
+    /// Makes other hosts known to this one, which gives them pages at `pages`;
+    /// none: it takes clones of theirs and sends none. Once in the life of a host.
+    pub fn meet(&self, pages: Option<SocketAddr>, neighbours: Box<dyn Neighbours>) {
+        if self.meeting.set(Meeting { pages, neighbours }).is_ok() {
+            self.watch_abroad();
+        }
+    }
+
+    fn peer(&self, name: &str) -> Result<Arc<dyn Peer>, HostError> {
+        let found = match self.meeting.get() {
+            Some(meeting) => meeting.neighbours.find(name),
+            None => return Err(HostError::NoPeers),
+        };
+        found.map_err(|source| HostError::Peer {
+            peer: name.to_owned(),
+            source,
+        })
+    }
+}

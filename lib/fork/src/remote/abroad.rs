@@ -1,0 +1,360 @@
+//! Clones that this host had others make: which there are, and whether they
+//! still need pages of this one.
+//!
+//! ```text
+//! Sent --answered, or given up--> Made --no VM there awaits a page--> Released
+//!                                                                        |
+//!                                              no clone is left: forgotten
+//! ```
+//!
+//! What there is on another host is that host's to say: it is asked every now and
+//! then, and what it said last is shown meanwhile.
+
+use super::{Peer, hand_out::key_of};
+use crate::{Host, HostError, to_text, vm::lock};
+use forkyard_store::StoreError;
+use forkyard_types::{
+    ApiError, ErrorKind, FamilyId, ForkId, ImageId, PageSecret, PeerForkRequest, VmView,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Mutex,
+    time::Duration,
+};
+use tokio::time::{sleep, timeout};
+
+/// Between two looks at what others have.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long another host may take to say.
+const ANSWERS: Duration = Duration::from_secs(5);
+
+/// Whether another host still needs pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Stage {
+    /// It has not answered yet.
+    Sent,
+    /// Its clones may need pages.
+    Made,
+    /// They need none.
+    Released,
+}
+
+/// What one host made of one fork.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Away {
+    family: FamilyId,
+    images: Vec<ImageId>,
+    key: PageSecret,
+    stage: Stage,
+    clones: Vec<VmView>,
+    /// Why that host cannot be asked, if it cannot.
+    #[serde(skip)]
+    silence: Option<String>,
+}
+
+/// Everything that other hosts made for this one.
+#[derive(Debug, Default)]
+pub(crate) struct Abroad(Mutex<BTreeMap<(ForkId, String), Away>>);
+
+impl Away {
+    /// What is about to be sent.
+    pub fn sent(request: &PeerForkRequest) -> Self {
+        let handout = &request.handout;
+        Self {
+            family: handout.family.id,
+            images: vec![handout.memory.image, handout.disk.image],
+            key: handout.key.clone(),
+            stage: Stage::Sent,
+            clones: Vec::new(),
+            silence: None,
+        }
+    }
+
+    /// Takes in what its host has; whether its pages are needed no more.
+    fn learn(&mut self, fork: ForkId, peer: &str, vms: &[VmView]) -> bool {
+        self.silence = None;
+        if self.stage == Stage::Sent {
+            return false;
+        }
+        let ours = vms.iter().filter(|vm| vm.fork == Some(fork));
+        let told = ours.map(|vm| VmView {
+            host: Some(peer.to_owned()),
+            ..vm.clone()
+        });
+        self.clones = told.collect();
+        // Clones of clones there lie over the same images.
+        let mut awaited = vms.iter().flat_map(|vm| &vm.awaits);
+        let needed = awaited.any(|awaited| self.images.contains(&awaited.image));
+        let released = self.stage == Stage::Made && !needed;
+        if released {
+            self.stage = Stage::Released;
+        }
+        released
+    }
+
+    fn is_over(&self) -> bool {
+        self.stage == Stage::Released && self.clones.is_empty()
+    }
+
+    fn views(&self) -> impl Iterator<Item = VmView> + '_ {
+        self.clones.iter().map(|vm| VmView {
+            silence: self.silence.clone().or_else(|| vm.silence.clone()),
+            ..vm.clone()
+        })
+    }
+}
+
+impl Abroad {
+    fn change<T>(
+        &self,
+        (fork, peer): (ForkId, &str),
+        change: impl FnOnce(&mut Away) -> T,
+    ) -> Option<(T, Away)> {
+        let mut all = lock(&self.0);
+        let away = all.get_mut(&(fork, peer.to_owned()))?;
+        Some((change(away), away.clone()))
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
+    /// The clones there are, as they were seen last.
+    pub fn views(&self) -> Vec<VmView> {
+        lock(&self.0).values().flat_map(Away::views).collect()
+    }
+
+    /// One of them by name or id.
+    pub fn find(&self, word: &str) -> Option<VmView> {
+        let mut views = self.views().into_iter();
+        views.find(|vm| vm.name.as_str() == word || vm.id.as_str() == word)
+    }
+
+    /// How many of a family there are, or are being made.
+    pub fn of_family(&self, family: FamilyId) -> usize {
+        let all = lock(&self.0);
+        let of_family = all.values().filter(|away| away.family == family);
+        of_family.map(|away| away.clones.len()).sum()
+    }
+
+    fn peers(&self) -> BTreeSet<String> {
+        lock(&self.0).keys().map(|(_, peer)| peer.clone()).collect()
+    }
+
+    fn forks_at(&self, peer: &str) -> Vec<ForkId> {
+        let all = lock(&self.0);
+        let at = all.keys().filter(|(_, at)| at == peer);
+        at.map(|(fork, _)| *fork).collect()
+    }
+}
+
+impl Host {
+    /// Reads what an earlier daemon had others make.
+    pub(crate) fn load_abroad(&self) -> Result<(), HostError> {
+        for (fork, peer, entry) in self.store.abroad()? {
+            match serde_json::from_str::<Away>(&entry) {
+                Ok(mut away) => {
+                    // Whoever waited for the answer has gone.
+                    if away.stage == Stage::Sent {
+                        away.stage = Stage::Made;
+                    }
+                    lock(&self.abroad.0).insert((fork, peer), away);
+                }
+                Err(error) => {
+                    tracing::error!(%fork, peer, %error, "what is there cannot be read");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Records what is sent to a peer.
+    pub(super) fn note_abroad(
+        &self,
+        (fork, peer): (ForkId, &str),
+        away: Away,
+    ) -> Result<(), HostError> {
+        let entry = to_text(&away)?;
+        self.store.put_abroad((fork, peer), away.family, &entry)?;
+        lock(&self.abroad.0).insert((fork, peer.to_owned()), away);
+        Ok(())
+    }
+
+    /// A peer has answered, or is not waited for any more.
+    pub(super) fn answered(&self, key: (ForkId, &str), made: Vec<VmView>) {
+        let learnt = self.abroad.change(key, |away| {
+            away.stage = Stage::Made;
+            away.clones = made;
+        });
+        if let Some(((), away)) = learnt {
+            self.record_abroad(key, &away);
+        }
+    }
+
+    fn record_abroad(&self, key: (ForkId, &str), away: &Away) {
+        let recorded =
+            to_text(away).and_then(|entry| Ok(self.store.put_abroad(key, away.family, &entry)?));
+        if let Err(error) = recorded {
+            let (fork, peer) = key;
+            tracing::warn!(%fork, peer, error = &error as &dyn std::error::Error, "not recorded");
+        }
+    }
+
+    /// Nothing of it is there any more.
+    pub(super) fn forget_abroad(&self, (fork, peer): (ForkId, &str)) -> Option<FamilyId> {
+        let gone = lock(&self.abroad.0).remove(&(fork, peer.to_owned()));
+        let forgotten: Result<(), StoreError> = self.store.remove_abroad((fork, peer));
+        if let Err(error) = forgotten {
+            tracing::warn!(%fork, peer, error = &error as &dyn std::error::Error, "still recorded");
+        }
+        gone.map(|away| away.family)
+    }
+
+    /// Ends a clone on another host, by name or id. One that cannot be asked is
+    /// forgotten if it could not be asked before.
+    pub(crate) async fn remove_elsewhere(&self, word: &str) -> Result<VmView, HostError> {
+        let found = self.abroad.find(word);
+        let vm = found.ok_or_else(|| HostError::NoSuchVm {
+            name: word.to_owned(),
+        })?;
+        let name = vm.host.clone().unwrap_or_default();
+        let peer = self.peer(&name)?;
+        let asked = timeout(self.options.patience, peer.remove(vm.id)).await;
+        match asked.unwrap_or_else(|_| Err(late(self.options.patience))) {
+            Ok(_) => {}
+            Err(error) if error.kind == ErrorKind::NotFound || vm.silence.is_some() => {
+                tracing::warn!(vm = %vm.name, peer = name, %error, "forgotten");
+            }
+            Err(source) => return Err(HostError::Peer { peer: name, source }),
+        }
+        for fork in self.abroad.forks_at(&name) {
+            let key = (fork, name.as_str());
+            let removed = self.abroad.change(key, |away| {
+                let before = away.clones.len();
+                away.clones.retain(|clone| clone.id != vm.id);
+                before != away.clones.len()
+            });
+            let Some((true, away)) = removed else {
+                continue;
+            };
+            self.record_abroad(key, &away);
+            if vm.silence.is_some() && away.clones.is_empty() {
+                self.release(&away).await;
+                self.bury(key).await;
+            }
+        }
+        self.look_at(&name, &*peer).await;
+        Ok(vm)
+    }
+
+    /// Looks at what other hosts have, for as long as this one lives.
+    pub(super) fn watch_abroad(&self) {
+        let host = self.handle();
+        tokio::spawn(async move {
+            loop {
+                sleep(LOOK).await;
+                let Some(host) = host.upgrade() else { return };
+                host.look_abroad().await;
+            }
+        });
+    }
+
+    /// Asks every host that may have something of this one's what it has.
+    pub(crate) async fn look_abroad(&self) {
+        for name in self.abroad.peers() {
+            match self.peer(&name) {
+                Ok(peer) => self.look_at(&name, &*peer).await,
+                Err(error) => self.silent(&name, &error.to_api()),
+            }
+        }
+    }
+
+    async fn look_at(&self, name: &str, peer: &dyn Peer) {
+        let vms = match timeout(ANSWERS, peer.vms()).await {
+            Ok(Ok(vms)) => vms,
+            Ok(Err(error)) => return self.silent(name, &error),
+            Err(_) => {
+                return self.silent(name, &late(ANSWERS));
+            }
+        };
+        for fork in self.abroad.forks_at(name) {
+            let key = (fork, name);
+            let before = lock(&self.abroad.0).get(&(fork, name.to_owned())).cloned();
+            let learnt = self.abroad.change(key, |away| away.learn(fork, name, &vms));
+            let (Some(before), Some((released, away))) = (before, learnt) else {
+                continue;
+            };
+            if released || before.clones.len() != away.clones.len() {
+                self.record_abroad(key, &away);
+            }
+            if released {
+                self.release(&away).await;
+            }
+            if away.is_over() {
+                self.bury(key).await;
+            }
+        }
+    }
+
+    /// That host's clones keep what they have; it needs no page of this one,
+    /// unless another does.
+    async fn release(&self, away: &Away) {
+        let needed: BTreeSet<ImageId> = {
+            let all = lock(&self.abroad.0);
+            let others = all
+                .values()
+                .filter(|other| other.stage != Stage::Released && other.key == away.key);
+            others.flat_map(|other| other.images.clone()).collect()
+        };
+        let mut unneeded = away.images.clone();
+        unneeded.retain(|image| !needed.contains(image));
+        if let Ok(key) = key_of(&away.key) {
+            self.withdraw(&unneeded, key).await;
+        }
+    }
+
+    async fn bury(&self, key: (ForkId, &str)) {
+        if let Some(family) = self.forget_abroad(key) {
+            self.end_family_if_empty(family).await;
+        }
+    }
+
+    fn silent(&self, name: &str, error: &ApiError) {
+        let why = format!("host {name} cannot be asked: {}", error.message);
+        for away in lock(&self.abroad.0)
+            .iter_mut()
+            .filter(|((_, peer), _)| peer == name)
+            .map(|(_, away)| away)
+        {
+            away.silence = Some(why.clone());
+        }
+    }
+
+    /// What to say of a VM that is not here: on which host it is, if it is known.
+    pub(crate) fn elsewhere(&self, word: &str) -> Option<HostError> {
+        let vm = self.abroad.find(word)?;
+        Some(HostError::Elsewhere {
+            vm: vm.name,
+            host: vm.host.unwrap_or_default(),
+        })
+    }
+}
+
+fn late(after: Duration) -> ApiError {
+    ApiError {
+        kind: ErrorKind::Timeout,
+        message: format!("no answer within {} s", after.as_secs()),
+        hint: None,
+    }
+}
+
+/// As a list of VMs is ordered.
+pub(crate) fn order(vms: &mut [VmView]) {
+    vms.sort_by_key(|vm| (vm.created, vm.family, vm.member));
+}
+
+#[cfg(test)]
+mod tests;

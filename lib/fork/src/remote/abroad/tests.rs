@@ -1,0 +1,65 @@
+use super::*;
+use forkyard_types::{Awaited, PageCount, VmId, VmPart};
+
+fn vm(fork: ForkId, awaits: Option<ImageId>) -> VmView {
+    let view = serde_json::json!({
+        "id": VmId::random(), "name": "p-1", "state": "running", "family": FamilyId::random(),
+        "member": 1, "parent": null, "fork": fork, "epoch": forkyard_types::Epoch::random(),
+        "image": "tiny", "vcpus": 1, "memory": 1 << 28,
+        "address": {"ip": "10.128.0.3", "prefix": 21, "mac": [70, 89, 0, 0, 0, 1]},
+        "pid": null, "accel": "tcg", "created": 7,
+    });
+    let view: VmView = serde_json::from_value(view).expect("a VM");
+    let awaits = awaits.map(|image| Awaited {
+        image,
+        part: VmPart::Memory,
+        pages: PageCount(9),
+        away: PageCount(1),
+    });
+    VmView {
+        awaits: awaits.into_iter().collect(),
+        ..view
+    }
+}
+
+fn away(images: Vec<ImageId>) -> Away {
+    Away {
+        family: FamilyId::random(),
+        images,
+        key: PageSecret(String::new()),
+        stage: Stage::Sent,
+        clones: Vec::new(),
+        silence: None,
+    }
+}
+
+#[test]
+fn pages_are_offered_until_no_vm_there_awaits_any_and_not_before_an_answer() {
+    let (fork, image) = (ForkId::random(), ImageId::random());
+    let mut away = away(vec![image]);
+    assert!(!away.learn(fork, "b", &[]), "it is still being asked");
+    away.stage = Stage::Made;
+    let (ours, another) = (vm(fork, None), vm(ForkId::random(), Some(image)));
+    assert!(!away.learn(fork, "b", &[ours.clone(), another]));
+    assert_eq!(away.clones.len(), 1);
+    assert!(away.learn(fork, "b", std::slice::from_ref(&ours)));
+    assert!(!away.is_over(), "the clone is still there");
+    assert!(!away.learn(fork, "b", &[ours]), "said once");
+    away.learn(fork, "b", &[]);
+    assert!(away.is_over());
+}
+
+#[test]
+fn a_host_that_is_silent_is_said_to_be_and_its_clones_are_shown_as_they_were() {
+    let fork = ForkId::random();
+    let mut away = away(Vec::new());
+    away.stage = Stage::Made;
+    away.learn(fork, "b", &[vm(fork, None)]);
+    away.silence = Some("host b cannot be asked".into());
+    let shown: Vec<_> = away.views().collect();
+    assert_eq!(shown.len(), 1);
+    assert_eq!(shown[0].host.as_deref(), Some("b"));
+    assert!(shown[0].silence.is_some());
+    away.learn(fork, "b", &[vm(fork, None)]);
+    assert!(away.views().all(|vm| vm.silence.is_none()));
+}

@@ -1,0 +1,281 @@
+//! Page images that come from other hosts: how far they are, and what becomes of
+//! their VMs if the rest never comes.
+//!
+//! A VM that needs a page which is lost cannot go on, and would find out at any
+//! time. So it is ended as soon as that is known, and its record says why.
+
+use crate::{
+    Host, HostError,
+    vm::{Vm, lock},
+};
+use forkyard_pager::{Arrival, PagerError};
+use forkyard_store::VmRecord;
+use forkyard_types::{Awaited, ImageId, PageCount, PageNo, VmPart};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::time::sleep;
+
+/// Between two looks at images that are on their way.
+const LOOK: Duration = Duration::from_millis(500);
+/// The same while somebody waits for one.
+const SOON: Duration = Duration::from_millis(50);
+
+/// Images on their way.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    /// How far they were when last looked at; none: not looked at yet.
+    known: Mutex<BTreeMap<ImageId, Option<Arrival>>>,
+    /// Those that clones are being made of, and how many are at it.
+    held: Mutex<BTreeMap<ImageId, u32>>,
+}
+
+/// Images that are not retired as long as this lives, whoever else uses them.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    host: Arc<Host>,
+    images: [ImageId; 2],
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut held = lock(&self.host.arrivals.held);
+        for image in self.images {
+            if let Some(count) = held.get_mut(&image) {
+                *count -= 1;
+                if *count == 0 {
+                    held.remove(&image);
+                }
+            }
+        }
+    }
+}
+
+impl Arrivals {
+    /// Somebody makes clones of it.
+    pub fn is_held(&self, image: ImageId) -> bool {
+        lock(&self.held).contains_key(&image)
+    }
+
+    /// An image is on its way, as far as is known.
+    pub fn expect(&self, image: ImageId) {
+        lock(&self.known).entry(image).or_insert(None);
+    }
+
+    /// What a VM still lacks.
+    pub fn awaited(&self, record: &VmRecord) -> Vec<Awaited> {
+        let known = lock(&self.known);
+        let parts = parts(record).into_iter();
+        let awaited = parts.filter_map(|(part, image)| {
+            let arrival = known.get(&image)?.as_ref();
+            // One that was not looked at yet may be needed.
+            let (pages, away) = match arrival {
+                Some(arrival) => (arrival.pages, arrival.away),
+                None => (record.memory.pages(), record.memory.pages()),
+            };
+            Some(Awaited {
+                image,
+                part,
+                pages,
+                away,
+            })
+        });
+        awaited.collect()
+    }
+}
+
+/// The images of a VM that can have come from another host.
+fn parts(record: &VmRecord) -> Vec<(VmPart, ImageId)> {
+    let Some(disk) = record.disk_image else {
+        return Vec::new();
+    };
+    let memory = record.memory_image.map(|image| (VmPart::Memory, image));
+    memory.into_iter().chain([(VmPart::Disk, disk)]).collect()
+}
+
+impl Host {
+    /// Keeps images from being retired.
+    pub(super) fn hold(&self, images: [ImageId; 2]) -> Result<Hold, HostError> {
+        let host = self.handle().upgrade();
+        let host = host.ok_or_else(|| HostError::Invalid("the daemon ends".into()))?;
+        for image in images {
+            *lock(&self.arrivals.held).entry(image).or_insert(0) += 1;
+        }
+        Ok(Hold { host, images })
+    }
+
+    /// Follows images on their way, for as long as this host lives.
+    pub(crate) fn watch_arrivals(&self) {
+        let host = self.handle();
+        let records = self.registry().all();
+        for vm in records {
+            for (_, image) in parts(&vm.record()) {
+                self.arrivals.expect(image);
+            }
+        }
+        tokio::spawn(async move {
+            loop {
+                sleep(LOOK).await;
+                let Some(host) = host.upgrade() else { return };
+                let images: Vec<_> = lock(&host.arrivals.known).keys().copied().collect();
+                for image in images {
+                    host.look_for(image).await;
+                }
+            }
+        });
+    }
+
+    /// Looks how far an image is.
+    async fn look_for(&self, image: ImageId) {
+        let found = self.pager_call(move |pager| Ok(pager.arrival(image))).await;
+        let arrival = match found {
+            Ok(Ok(arrival)) => arrival,
+            Ok(Err(PagerError::Refused(_))) => {
+                // Retired: nobody has it, or will.
+                lock(&self.arrivals.known).remove(&image);
+                return;
+            }
+            // It may answer the next time.
+            Ok(Err(_)) | Err(_) => return,
+        };
+        let settled = arrival.settled;
+        let why = (!arrival.alive && !settled).then(|| lost(&arrival));
+        match settled {
+            true => lock(&self.arrivals.known).remove(&image),
+            false => lock(&self.arrivals.known).insert(image, Some(arrival)),
+        };
+        let Some(why) = why else { return };
+        let vms = self.registry().all();
+        for vm in vms {
+            let part = parts(&vm.record()).into_iter().find(|(_, id)| *id == image);
+            if let Some((part, _)) = part
+                && vm.is_running()
+            {
+                self.fail(&vm, format!("{why} of its {part}")).await;
+            }
+        }
+    }
+
+    /// Ends a VM for a reason that its owner is to see.
+    async fn fail(&self, vm: &Arc<Vm>, why: String) {
+        tracing::error!(vm = %vm.name(), why, "it cannot go on");
+        self.note_failure(vm, why);
+        self.has_ended(vm).await;
+    }
+
+    fn note_failure(&self, vm: &Vm, why: String) {
+        if vm.record().failure.is_some() {
+            return;
+        }
+        if let Err(error) = vm.change(&self.store, |record| record.failure = Some(why)) {
+            tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not recorded");
+        }
+    }
+
+    /// A VM's QEMU ended by itself: notes it if that was for want of pages.
+    pub(crate) async fn note_loss(&self, vm: &Vm) {
+        for (part, image) in parts(&vm.record()) {
+            let found = self.pager_call(move |pager| pager.arrival(image)).await;
+            if let Ok(arrival) = found
+                && !arrival.alive
+                && !arrival.settled
+            {
+                self.note_failure(vm, format!("{} of its {part}", lost(&arrival)));
+            }
+        }
+    }
+
+    /// What a VM still lacks, as of now.
+    pub(crate) async fn awaited(&self, record: &VmRecord) -> Result<Vec<Awaited>, HostError> {
+        let mut awaited = Vec::new();
+        for (part, image) in parts(record) {
+            let arrival = self.pager_call(move |pager| pager.arrival(image)).await?;
+            if !arrival.settled {
+                awaited.push(Awaited {
+                    image,
+                    part,
+                    pages: arrival.pages,
+                    away: arrival.away,
+                });
+            }
+        }
+        Ok(awaited)
+    }
+
+    /// Has all of a VM come, as far as it is on another host: an image that lies
+    /// over another needs all of that. Waits as long as it comes.
+    pub(crate) async fn bring_home(&self, vm: &Vm) -> Result<(), HostError> {
+        for (part, image) in parts(&vm.record()) {
+            let mut asked = false;
+            loop {
+                let arrival = self.pager_call(move |pager| pager.arrival(image)).await?;
+                if arrival.settled {
+                    break;
+                }
+                if !arrival.alive {
+                    return Err(HostError::Lost {
+                        vm: vm.name(),
+                        why: format!("{} of its {part}", lost(&arrival)),
+                    });
+                }
+                if !asked {
+                    self.pager_call(move |pager| pager.settle(image)).await?;
+                    asked = true;
+                }
+                sleep(SOON).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which pages will not come, and from where.
+fn lost(arrival: &Arrival) -> String {
+    let stretch = |(first, pages): &(PageNo, PageCount)| match pages.0 {
+        1 => first.0.to_string(),
+        more => format!("{} to {}", first.0, first.0 + more - 1),
+    };
+    let mut stretches: Vec<_> = arrival.lost.iter().map(stretch).collect();
+    let told: u64 = arrival.lost.iter().map(|(_, pages)| pages.0).sum();
+    if told < arrival.away.0 {
+        stretches.push("…".into());
+    }
+    let from = match arrival.from {
+        Some(from) => format!("with the host at {from}"),
+        None => "with this host's pager, which ended while they came".into(),
+    };
+    format!(
+        "{} are lost {from}: numbers {}",
+        arrival.away,
+        stretches.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_is_named() {
+        let arrival = Arrival {
+            pages: PageCount(900),
+            away: PageCount(4),
+            alive: false,
+            settled: false,
+            from: "192.0.2.1:7".parse().ok(),
+            lost: vec![(PageNo(3), PageCount(1)), (PageNo(8), PageCount(3))],
+        };
+        assert_eq!(
+            lost(&arrival),
+            "4 pages are lost with the host at 192.0.2.1:7: numbers 3, 8 to 10"
+        );
+        let more = Arrival {
+            away: PageCount(5),
+            from: None,
+            ..arrival
+        };
+        assert!(lost(&more).ends_with("8 to 10, …"), "{}", lost(&more));
+    }
+}

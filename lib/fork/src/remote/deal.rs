@@ -1,0 +1,141 @@
+//! Which host makes how many of a fork's clones, and where the pages come from.
+
+use super::Peer;
+use crate::{Host, HostError};
+use forkyard_types::ForkRequest;
+use std::sync::Arc;
+
+/// What this host is called where others are named.
+pub(crate) const HERE: &str = "here";
+/// Other hosts that one fork may go to.
+const MOST_HOSTS: usize = 64;
+
+/// How many clones are wanted of whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dealt {
+    /// Clones on this host.
+    pub here: u16,
+    /// Clones on others, by name.
+    pub elsewhere: Vec<(String, u16)>,
+}
+
+/// Clones of a fork that other hosts make.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Far {
+    /// How many which host makes.
+    pub shares: Vec<Share>,
+    /// Whether they are to need this host no more, in time.
+    pub settle: bool,
+}
+
+/// What one of them makes.
+#[derive(Clone, Debug)]
+pub(crate) struct Share {
+    /// Which host.
+    pub peer: Arc<dyn Peer>,
+    /// How many clones.
+    pub count: u16,
+    /// Number of the first of them among the fork's.
+    pub first: u16,
+}
+
+impl Dealt {
+    /// Deals clones to hosts in turns; a host that is named twice has two turns.
+    pub fn new(request: &ForkRequest) -> Result<Self, HostError> {
+        if request.to.len() > MOST_HOSTS {
+            return Err(HostError::Invalid(format!(
+                "{} hosts are named: {MOST_HOSTS} at most",
+                request.to.len()
+            )));
+        }
+        let mut dealt = Self::default();
+        let Some(turns) = u16::try_from(request.to.len()).ok().filter(|n| *n > 0) else {
+            dealt.here = request.count;
+            return Ok(dealt);
+        };
+        for (turn, name) in (0..).zip(&request.to) {
+            let count = request.count / turns + u16::from(turn < request.count % turns);
+            if name == HERE {
+                dealt.here += count;
+                continue;
+            }
+            match dealt.elsewhere.iter_mut().find(|(other, _)| other == name) {
+                Some((_, had)) => *had += count,
+                None => dealt.elsewhere.push((name.clone(), count)),
+            }
+        }
+        dealt.elsewhere.retain(|(_, count)| *count > 0);
+        Ok(dealt)
+    }
+
+    /// Clones on other hosts.
+    pub fn far(&self) -> u16 {
+        self.elsewhere.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Leaves the other hosts no more than these, the first ones theirs.
+    pub fn cut(&mut self, mut granted: u16) {
+        for (_, count) in &mut self.elsewhere {
+            *count = granted.min(*count);
+            granted -= *count;
+        }
+        self.elsewhere.retain(|(_, count)| *count > 0);
+    }
+}
+
+impl Host {
+    /// Finds the hosts that are named. Their clones are numbered after `here` of
+    /// this one's.
+    pub(crate) fn far(&self, dealt: &Dealt, here: u16, settle: bool) -> Result<Far, HostError> {
+        let mut first = here + 1;
+        let mut shares = Vec::new();
+        for (name, count) in &dealt.elsewhere {
+            shares.push(Share {
+                peer: self.peer(name)?,
+                count: *count,
+                first,
+            });
+            first += count;
+        }
+        Ok(Far { shares, settle })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn deal(count: u16, to: &[&str]) -> Dealt {
+        let request = ForkRequest {
+            count,
+            to: to.iter().map(|name| (*name).to_owned()).collect(),
+            ..ForkRequest::default()
+        };
+        Dealt::new(&request).expect("few hosts")
+    }
+
+    #[test]
+    fn clones_are_dealt_in_turns_and_all_stay_here_unless_others_are_named() {
+        assert_eq!(deal(5, &[]).here, 5);
+        let dealt = deal(5, &["b", HERE, "c", "b"]);
+        assert_eq!(dealt.here, 1);
+        assert_eq!(dealt.elsewhere, [("b".into(), 3), ("c".into(), 1)]);
+        assert_eq!(deal(1, &["b", "c"]).elsewhere, [("b".into(), 1)]);
+    }
+
+    proptest! {
+        #[test]
+        fn none_is_dealt_twice_and_none_is_forgotten(
+            count in 0..300u16,
+            to in prop::collection::vec(prop::sample::select(vec![HERE, "b", "c", "d"]), 0..9),
+            granted in 0..300u16,
+        ) {
+            let mut dealt = deal(count, &to);
+            prop_assert_eq!(dealt.here + dealt.far(), count);
+            let far = dealt.far();
+            dealt.cut(granted);
+            prop_assert_eq!(dealt.far(), far.min(granted));
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The disk of an instant as a page image: what its frozen slices hold, over the
+//! image they lie over. So it goes to another host as memory does.
+
+use crate::{Host, HostError, blocking::blocking};
+use forkyard_disk::{Backing, Change, Format, Held};
+use forkyard_image::{Checksum, LayerBuilder, Lineage, Slot};
+use forkyard_store::VmRecord;
+use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo, RemotePages};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+impl Host {
+    /// Has the pager serve what frozen slices show, the upper ones first. Nobody
+    /// may write to them, nor take them away, until this returns.
+    pub(crate) async fn disk_image(
+        &self,
+        record: &VmRecord,
+        chain: &[PathBuf],
+    ) -> Result<RemotePages, HostError> {
+        let base = self.below(record, chain).await?;
+        let slices = chain.iter().map(|path| Backing {
+            path: path.clone(),
+            format: Format::Qcow2,
+        });
+        let raw = Backing {
+            path: self.folders.page_image(base),
+            format: Format::Raw,
+        };
+        let all: Vec<_> = slices.chain([raw.clone()]).collect();
+        let changes = self.images.changes(&all).await?;
+        let lineage = Lineage {
+            image: ImageId::random(),
+            parent: Some(base),
+        };
+        let (folder, chain) = (self.folders.all_disks(), chain.to_vec());
+        let (pages, layer) = blocking(move || {
+            let facts = fs::metadata(&raw.path).map_err(HostError::io("look at", &raw.path))?;
+            let pages = ByteCount(facts.len()).pages();
+            // Without a name: it goes with whoever has it open, which the pager has.
+            let layer = tempfile::tempfile_in(&folder);
+            let layer = layer.map_err(HostError::io("write in", &folder))?;
+            write_layer(&changes, &chain, lineage, pages, &layer)?;
+            Ok::<_, HostError>((pages, layer))
+        })
+        .await?;
+        self.pager_call(move |pager| pager.publish(lineage, layer))
+            .await?;
+        Ok(RemotePages {
+            image: lineage.image,
+            pages,
+        })
+    }
+
+    /// The page image that a VM's lowest slice lies over.
+    pub(crate) async fn below(
+        &self,
+        record: &VmRecord,
+        chain: &[PathBuf],
+    ) -> Result<ImageId, HostError> {
+        if let Some(image) = record.disk_image {
+            return Ok(image);
+        }
+        // After a restart of the host the pager may not serve it yet.
+        self.bases.serve_built().await?;
+        let bottom = chain.last().cloned();
+        let bottom = bottom.ok_or_else(|| HostError::Invalid("it has no disk".into()))?;
+        let bases = self.bases.clone();
+        let path = blocking(move || bases.below(&bottom)).await?;
+        let name = path.file_name().and_then(|name| name.to_str());
+        let id = name.and_then(|name| name.parse().ok());
+        id.ok_or_else(|| HostError::Invalid(format!("{} is no page image", path.display())))
+    }
+}
+
+/// Writes a layer of what slices hold. Blocks for a copy of it.
+fn write_layer(
+    changes: &[Change],
+    slices: &[PathBuf],
+    lineage: Lineage,
+    pages: PageCount,
+    layer: &File,
+) -> Result<(), HostError> {
+    let files = slices
+        .iter()
+        .map(|path| File::open(path).map_err(HostError::io("read", path)));
+    let files = files.collect::<Result<Vec<_>, _>>()?;
+    let mut builder = LayerBuilder::new(lineage, pages);
+    let mut next = Slot(0);
+    for change in changes {
+        let first = first_page(change, pages)?;
+        let count = change.length.div_ceil(PAGE);
+        for nth in 0..count {
+            let page = PageNo(first.0 + nth);
+            let mut bytes = [0; PAGE_SIZE];
+            if let Held::Data { slice, offset } = change.content {
+                // The last page of a disk may be partly there.
+                let length = usize::try_from((change.length - nth * PAGE).min(PAGE));
+                let part = &mut bytes[..length.unwrap_or(PAGE_SIZE)];
+                let read = match files.get(slice) {
+                    Some(file) => file.read_exact_at(part, offset + nth * PAGE),
+                    None => Err(io::ErrorKind::NotFound.into()),
+                };
+                read.map_err(|source| unreadable(slices, slice)(source))?;
+            }
+            match bytes.iter().all(|byte| *byte == 0) {
+                true => builder.zero(page),
+                false => {
+                    let too_far = || io::Error::from(io::ErrorKind::FileTooLarge);
+                    let written = next.offset().ok_or_else(too_far);
+                    let written = written.and_then(|at| layer.write_all_at(&bytes, at));
+                    written.map_err(HostError::io("write", Path::new("the disk's image")))?;
+                    builder.data(page, next, Checksum::of(&bytes));
+                    next.0 += 1;
+                }
+            }
+        }
+    }
+    builder.finish(layer)?;
+    Ok(())
+}
+
+/// Slices are in parts of a page each; what is not, or beyond the disk, is not
+/// theirs to say.
+fn first_page(change: &Change, pages: PageCount) -> Result<PageNo, HostError> {
+    let first = change.start / PAGE;
+    let end = first.checked_add(change.length.div_ceil(PAGE));
+    let inside = end.is_some_and(|end| end <= pages.0);
+    match change.start.is_multiple_of(PAGE) && inside {
+        true => Ok(PageNo(first)),
+        false => Err(HostError::Invalid(format!(
+            "the disk's slices hold {} bytes at {}, which are no pages of it",
+            change.length, change.start
+        ))),
+    }
+}
+
+fn unreadable(slices: &[PathBuf], slice: usize) -> impl FnOnce(io::Error) -> HostError {
+    let path = slices.get(slice).cloned().unwrap_or_default();
+    move |source| HostError::io("read", &path)(source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forkyard_image::{Image, Layer};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_layer_of_changes_shows_them_and_what_is_below() {
+        let folder = tempfile::tempdir().expect("folder");
+        let slice = folder.path().join("slice");
+        let mut bytes = vec![7; 3 * PAGE_SIZE];
+        bytes[PAGE_SIZE..2 * PAGE_SIZE].fill(0);
+        fs::write(&slice, bytes).expect("written");
+        let pages = PageCount(8);
+        let base = Lineage {
+            image: ImageId::random(),
+            parent: None,
+        };
+        let raw = tempfile::tempfile().expect("file");
+        raw.write_all_at(&[1; 8 * PAGE_SIZE], 0).expect("written");
+        let below = tempfile::tempfile().expect("file");
+        forkyard_image::write_file(&raw, base, &below).expect("a layer");
+        let below = Image::new(Arc::new(Layer::open(below).expect("whole")), None);
+        let below = below.expect("an image");
+        let changes = [
+            Change {
+                start: 2 * PAGE,
+                length: 3 * PAGE,
+                content: Held::Data {
+                    slice: 0,
+                    offset: 0,
+                },
+            },
+            Change {
+                start: 6 * PAGE,
+                length: PAGE,
+                content: Held::Zero,
+            },
+        ];
+        let lineage = Lineage {
+            image: ImageId::random(),
+            parent: Some(base.image),
+        };
+        let layer = tempfile::tempfile().expect("file");
+        write_layer(&changes, &[slice], lineage, pages, &layer).expect("written");
+        let layer = Arc::new(Layer::open(layer).expect("whole"));
+        let image = Image::new(layer, Some(&below)).expect("an image");
+        let seen: Vec<_> = (0..8)
+            .map(|page| {
+                let mut bytes = [9; PAGE_SIZE];
+                image.read(PageNo(page), &mut bytes).expect("read");
+                bytes[0]
+            })
+            .collect();
+        assert_eq!(seen, [1, 1, 7, 0, 7, 1, 0, 1]);
+    }
+
+    #[test]
+    fn what_is_no_page_of_the_disk_is_refused() {
+        let change = |start, length| Change {
+            start,
+            length,
+            content: Held::Zero,
+        };
+        let refused = |start, length| first_page(&change(start, length), PageCount(2)).is_err();
+        assert!(!refused(0, 2 * PAGE) && !refused(PAGE, 100));
+        assert!(refused(1, PAGE) && refused(PAGE, 2 * PAGE) && refused(0, u64::MAX));
+    }
+}

@@ -1,0 +1,295 @@
+//! Giving an instant of a VM to other hosts, and having them make clones of it.
+
+use super::{Far, Share, abroad::Away};
+use crate::{Host, HostError, clone::Asked, vm::Vm};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use forkyard_network::Subnet;
+use forkyard_pager::{Offering, PeerKey};
+use forkyard_types::{
+    ApiError, CloneResult, ErrorKind, ForkId, Handout, HandoutFamily, HandoutMachine,
+    HandoutParent, ImageId, Member, PageSecret, PeerForkRequest, RemotePages, VmView,
+};
+use futures::future::join_all;
+use std::{net::SocketAddr, path::PathBuf};
+use tokio::time::timeout;
+use tracing::{Instrument as _, debug_span};
+
+/// Places of a family that another host may give to clones.
+const PLACES: u16 = 128;
+/// A host makes many clones, and fetches what they need first, before it answers.
+const PATIENCE: u32 = 4;
+
+/// An instant that has been taken: what there is of it on this host.
+#[derive(Debug)]
+pub(crate) struct Frozen<'a> {
+    pub parent: &'a Vm,
+    /// Its memory: in the pager.
+    pub memory: ImageId,
+    /// Its disk: frozen slices, the upper ones first.
+    pub chain: &'a [PathBuf],
+    /// State of its devices.
+    pub devices: &'a [u8],
+}
+
+/// What is to be sent to other hosts.
+pub(crate) type Parcels = Vec<(Share, PeerForkRequest)>;
+
+impl Host {
+    /// Offers an instant's pages to other hosts, and says what each must know.
+    /// Nobody may write to the slices, nor take them away, until this returns.
+    async fn hand_out(
+        &self,
+        frozen: Frozen<'_>,
+        (fork, scrub): (ForkId, &[String]),
+        far: &Far,
+    ) -> Result<Parcels, HostError> {
+        let pager = self.listen_to_peers().await?;
+        let record = frozen.parent.record();
+        let disk = self
+            .disk_image(&record, frozen.chain)
+            .instrument(debug_span!("disk image"))
+            .await?;
+        let memory = RemotePages {
+            image: frozen.memory,
+            pages: record.memory.pages(),
+        };
+        let key = draw()?;
+        let images = [memory.image, disk.image];
+        let parcels = async {
+            for image in images {
+                let offering = Offering {
+                    key,
+                    group: None,
+                    hosts: far.shares.len(),
+                };
+                self.pager_call(move |pager| pager.offer(image, offering))
+                    .await?;
+            }
+            let mut parcels = Vec::new();
+            for share in &far.shares {
+                let handout = Handout {
+                    version: Handout::VERSION,
+                    fork,
+                    parent: HandoutParent {
+                        id: record.id,
+                        name: record.name.clone(),
+                        member: record.member,
+                        is_clone: record.birth.is_some(),
+                        generation: record.generation,
+                        secrets: record.secrets.clone(),
+                    },
+                    family: self.lend(frozen.parent, share)?,
+                    machine: HandoutMachine {
+                        image: record.image.clone(),
+                        vcpus: record.vcpus,
+                        memory: record.memory,
+                        accel: record.accel.clone(),
+                        page_reporting: self.options.page_reporting,
+                    },
+                    devices: BASE64_STANDARD.encode(frozen.devices),
+                    memory,
+                    disk,
+                    pager,
+                    key: PageSecret(BASE64_STANDARD.encode(key.0)),
+                };
+                let request = PeerForkRequest {
+                    handout,
+                    count: share.count,
+                    first: share.first,
+                    scrub: scrub.to_vec(),
+                    settle: far.settle,
+                };
+                // Before it is sent: whatever becomes of it is then looked after.
+                let away = Away::sent(&request);
+                self.note_abroad((fork, share.peer.name()), away)?;
+                parcels.push((share.clone(), request));
+            }
+            Ok::<_, HostError>(parcels)
+        };
+        let parcels = parcels.await;
+        // It is kept for as long as it is offered.
+        self.drop_image(disk.image).await;
+        if parcels.is_err() {
+            self.withdraw(&images, key).await;
+            for share in &far.shares {
+                self.forget_abroad((fork, share.peer.name()));
+            }
+        }
+        parcels
+    }
+
+    /// What other hosts are to get of an instant, if there are any for it.
+    pub(crate) async fn parcels(
+        &self,
+        frozen: Frozen<'_>,
+        asked: &Asked,
+    ) -> Result<Parcels, HostError> {
+        match asked.far.shares.is_empty() {
+            true => Ok(Vec::new()),
+            false => {
+                self.hand_out(frozen, (asked.fork, &asked.scrub), &asked.far)
+                    .instrument(debug_span!("hand out"))
+                    .await
+            }
+        }
+    }
+
+    /// Has other hosts make clones; one entry each, in order of their numbers.
+    pub(crate) async fn send(
+        &self,
+        parcels: Result<Parcels, HostError>,
+        far: &Far,
+    ) -> Vec<(u16, Result<VmView, HostError>)> {
+        let parcels = match parcels {
+            Ok(parcels) => parcels,
+            Err(error) => {
+                let error = error.to_api();
+                let fail = |share: &Share| failed(share, &error);
+                return far.shares.iter().flat_map(fail).collect();
+            }
+        };
+        let sent = parcels
+            .into_iter()
+            .map(|(share, request)| self.send_one(share, request));
+        join_all(sent).await.into_iter().flatten().collect()
+    }
+
+    async fn send_one(
+        &self,
+        share: Share,
+        request: PeerForkRequest,
+    ) -> Vec<(u16, Result<VmView, HostError>)> {
+        let key = (request.handout.fork, share.peer.name());
+        let patience = self.options.to_identify() * PATIENCE;
+        let asked = share.peer.clones(request);
+        let answer = timeout(patience, asked.instrument(debug_span!("peer"))).await;
+        let answer = answer.unwrap_or_else(|_| {
+            Err(ApiError {
+                kind: ErrorKind::Timeout,
+                message: format!("no answer within {} s", patience.as_secs()),
+                hint: Some("clones it makes all the same are listed when they are seen".into()),
+            })
+        });
+        let results = match answer {
+            Ok(answer) => answer.clones,
+            Err(error) => {
+                self.answered(key, Vec::new());
+                return failed(&share, &error).collect();
+            }
+        };
+        let mut made = Vec::new();
+        let numbered =
+            (share.first..)
+                .zip(results)
+                .take(share.count.into())
+                .map(|(number, result)| match result {
+                    CloneResult::Vm(vm) => {
+                        let vm = VmView {
+                            host: Some(share.peer.name().to_owned()),
+                            ..*vm
+                        };
+                        made.push(vm.clone());
+                        (number, Ok(vm))
+                    }
+                    CloneResult::Error(error) => (number, Err(of_peer(&share, error))),
+                });
+        let numbered: Vec<_> = numbered.collect();
+        self.answered(key, made);
+        numbered
+    }
+
+    /// The address at which other hosts get pages of this one.
+    async fn listen_to_peers(&self) -> Result<SocketAddr, HostError> {
+        let meeting = self.meeting.get().ok_or(HostError::NoPeers)?;
+        let at = meeting.pages.ok_or(HostError::NoPages)?;
+        self.pager_call(move |pager| pager.listen(at)).await
+    }
+
+    /// Lets a peer into a VM's family.
+    fn lend(&self, parent: &Vm, share: &Share) -> Result<HandoutFamily, HostError> {
+        let id = parent.record().family;
+        let family = self.store.family(id)?;
+        let family = family.ok_or_else(|| HostError::Invalid("the family is gone".into()))?;
+        let places = self
+            .store
+            .lend_members(id, share.peer.name(), PLACES, Subnet::MEMBERS)?;
+        Ok(HandoutFamily {
+            id,
+            number: family.number.0,
+            max_clones: family.max_clones,
+            network: self.network.policy(id),
+            first: Member(places.start),
+            places: places.end - places.start,
+        })
+    }
+
+    /// Other hosts get no more of these.
+    pub(super) async fn withdraw(&self, images: &[ImageId], key: PeerKey) {
+        for image in images.iter().copied() {
+            let done = self.pager_call(move |pager| pager.withdraw(image, key));
+            if let Err(error) = done.await {
+                tracing::warn!(%image, error = &error as &dyn std::error::Error, "still offered");
+            }
+        }
+    }
+
+    /// Takes an image's name away, whoever has it.
+    pub(super) async fn drop_image(&self, image: ImageId) {
+        if let Err(error) = self.pager_call(move |pager| pager.retire(image)).await {
+            tracing::warn!(%image, error = &error as &dyn std::error::Error, "page image not retired");
+        }
+    }
+}
+
+/// All of a host's clones failed for one reason.
+fn failed(
+    share: &Share,
+    error: &ApiError,
+) -> impl Iterator<Item = (u16, Result<VmView, HostError>)> + use<> {
+    let (share, error) = (share.clone(), error.clone());
+    (share.first..)
+        .take(share.count.into())
+        .map(move |number| (number, Err(of_peer(&share, error.clone()))))
+}
+
+fn of_peer(share: &Share, source: ApiError) -> HostError {
+    HostError::Peer {
+        peer: share.peer.name().to_owned(),
+        source,
+    }
+}
+
+/// A key that nobody had before.
+fn draw() -> Result<PeerKey, HostError> {
+    let mut key = [0; 32];
+    match getrandom::fill(&mut key) {
+        Ok(()) => Ok(PeerKey(key)),
+        Err(error) => Err(HostError::Invalid(format!(
+            "the host has no random numbers: {error}"
+        ))),
+    }
+}
+
+/// The key that was sent.
+pub(super) fn key_of(secret: &PageSecret) -> Result<PeerKey, HostError> {
+    let bytes = BASE64_STANDARD.decode(&secret.0).ok();
+    let key = bytes.and_then(|bytes| bytes.try_into().ok());
+    key.map(PeerKey)
+        .ok_or_else(|| HostError::Invalid("the key of its pages is no key".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_survives_its_text_and_nonsense_is_refused() {
+        let key = draw().expect("random");
+        let text = PageSecret(BASE64_STANDARD.encode(key.0));
+        assert_eq!(key_of(&text).expect("a key"), key);
+        assert_ne!(draw().expect("random"), key);
+        for text in ["", "?", "AAAA"] {
+            key_of(&PageSecret(text.into())).expect_err(text);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Clones of an instant of a VM on another host.
+
+use super::hand_out::key_of;
+use crate::{
+    Host, HostError, accel_of,
+    clone::{Asked, Origin},
+    fork::{MOST_CLONES, Wanted, micros},
+    quota::Asker,
+    remote::Far,
+    shells::Over,
+    telemetry::Counted,
+    vm::{Vm, network_of},
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use forkyard_disk::{Backing, Format};
+use forkyard_pager::{Fetching, PagerError, Refusal};
+use forkyard_store::{Birth, FamilyNo, FamilyRecord, StoreError, VmRecord};
+use forkyard_types::{
+    CloneResult, Epoch, ForkMode, ForkReport, Handout, HandoutFamily, NetworkPolicy, PageCount,
+    PeerForkRequest, PeerForkResponse, RemotePages, VmState, VmView,
+};
+use forkyard_vmm::Accel;
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    time::Instant,
+};
+use tracing::{Instrument as _, Span, debug_span, instrument};
+
+/// Largest disk that is taken: 4 TiB.
+const MOST_PAGES: PageCount = PageCount(1 << 30);
+
+impl Host {
+    /// Makes clones of an instant of another host's VM. Their pages come as they
+    /// are touched. Not cancel-safe: run it on a task of its own.
+    #[instrument(name = "take", skip_all, fields(fork, parent = %request.handout.parent.name, clones = request.count))]
+    pub async fn take(&self, request: PeerForkRequest) -> Result<PeerForkResponse, HostError> {
+        let begun = Instant::now();
+        let PeerForkRequest {
+            handout,
+            count,
+            first,
+            scrub,
+            settle,
+        } = request;
+        Span::current().record("fork", tracing::field::display(handout.fork));
+        self.check(&handout)?;
+        if !(1..=MOST_CLONES).contains(&count) {
+            return Err(HostError::Invalid(format!(
+                "count is {count}: wanted 1 to {MOST_CLONES}"
+            )));
+        }
+        crate::secrets::check(&handout.parent.secrets)?;
+        // Its own and those of the fork, each list as long as it may be.
+        scrub
+            .chunks(crate::secrets::MOST)
+            .try_for_each(crate::secrets::check)?;
+        let devices = BASE64_STANDARD.decode(&handout.devices);
+        let devices = devices
+            .map_err(|_| HostError::Invalid("the state of its devices is no base64".into()))?;
+        let images = [handout.memory.image, handout.disk.image];
+        // From here on, until its clones are recorded: one that fails must not take
+        // the images away from the others.
+        let hold = self.hold(images)?;
+        self.let_in(&handout.family)?;
+        let taken = async {
+            self.fetch(&handout, settle)
+                .instrument(debug_span!("fetch"))
+                .await?;
+            let source = self.source(&handout)?;
+            let mut places = self.places(&source, count, Asker::Outside)?;
+            let members = self.take_members(&source, &mut places)?;
+            let wanted: Vec<_> = (first..)
+                .zip(members)
+                .map(|(number, member)| Wanted {
+                    number,
+                    member,
+                    ticket: None,
+                    processes: 1,
+                    vcpus: None,
+                })
+                .collect();
+            let counted = Counted::begin(wanted.len());
+            let mut report = ForkReport::default();
+            self.need_network(&source).await?;
+            let folder = self.folders.all_disks().join(handout.fork.as_str());
+            fs::create_dir_all(&folder).map_err(HostError::io("create", &folder))?;
+            let over = Over {
+                memory: handout.memory.image,
+                disk: Backing {
+                    path: self.folders.page_image(handout.disk.image),
+                    format: Format::Raw,
+                },
+                template: folder.join("template"),
+            };
+            let shells = self
+                .shells_over(&source, &over, &wanted)
+                .instrument(debug_span!("shells"))
+                .await;
+            // Another taking of the same fork may be at it, too.
+            let _ = fs::remove_dir(&folder);
+            report.shells_us = micros(begun.elapsed());
+            let asked = Asked {
+                fork: handout.fork,
+                request: None,
+                mode: ForkMode::Fast,
+                scrub: scrub.clone(),
+                home: None,
+                far: Far::default(),
+            };
+            let origin = Origin {
+                fork: handout.fork,
+                asked: &asked,
+                begun,
+            };
+            let clones = self
+                .bring_up_all(&source, shells?, origin, &devices, &mut report)
+                .await;
+            counted.done(&report, &clones);
+            let refused = (places.count()..count).filter_map(|_| places.refusal());
+            let refused = refused.map(|error| Err(error.into()));
+            let made = clones.into_iter().map(|(_, made)| made);
+            let clones: Vec<CloneResult> = made.chain(refused).map(told).collect();
+            Ok::<_, HostError>(PeerForkResponse { clones, report })
+        };
+        let taken = taken.await;
+        drop(hold);
+        // As far as nothing came of it.
+        for image in images {
+            self.retire(image).await;
+        }
+        self.end_family_if_empty(handout.family.id).await;
+        if let Ok(taken) = &taken {
+            tracing::info!(parent = %handout.parent.name, fork = %handout.fork, clones = taken.clones.len(), report = ?taken.report, "taken");
+        }
+        taken
+    }
+
+    /// Refuses what this host cannot make a clone of.
+    fn check(&self, handout: &Handout) -> Result<(), HostError> {
+        let refuse = |why: String| Err(HostError::Invalid(why));
+        let machine = &handout.machine;
+        if handout.version != Handout::VERSION {
+            return refuse(format!(
+                "its descriptor is of version {}, this host knows {}: both must run one version",
+                handout.version,
+                Handout::VERSION
+            ));
+        }
+        if machine.page_reporting != self.options.page_reporting {
+            return refuse(format!(
+                "its guest says which pages are free: {}; this host's guests: {}; \
+                 `--page-reporting` must be the same on both",
+                machine.page_reporting, self.options.page_reporting
+            ));
+        }
+        let sized = handout.memory.pages == machine.memory.pages()
+            && machine.memory.is_page_aligned()
+            && (1..=MOST_PAGES.0).contains(&handout.memory.pages.0)
+            && (1..=MOST_PAGES.0).contains(&handout.disk.pages.0)
+            && handout.memory.image != handout.disk.image;
+        if !sized || machine.vcpus == 0 {
+            return refuse("its descriptor makes no machine".into());
+        }
+        let accel = accel_of(&machine.accel);
+        if accel == Accel::Kvm && self.options.accel == crate::AccelChoice::Tcg {
+            return refuse("it runs by KVM, and this host's VMs may not".into());
+        }
+        Ok(())
+    }
+
+    /// Lets its family in.
+    fn let_in(&self, family: &HandoutFamily) -> Result<(), HostError> {
+        let number = FamilyNo(family.number);
+        network_of(number)?;
+        let record = FamilyRecord {
+            id: family.id,
+            number,
+            max_clones: family.max_clones,
+        };
+        // What leads in leads to its first VM, which is elsewhere.
+        let policy = NetworkPolicy {
+            publish: Vec::new(),
+            ..family.network.clone()
+        };
+        let places = family.first.0..family.first.0.saturating_add(family.places);
+        match self.store.join_family(record, places, &policy) {
+            Err(StoreError::NumberTaken { .. }) => Err(HostError::NetworkTaken {
+                network: network_of(number)?.network(),
+            }),
+            other => Ok(other?),
+        }
+    }
+
+    /// Has the pager fetch its images.
+    async fn fetch(&self, handout: &Handout, settle: bool) -> Result<(), HostError> {
+        let key = key_of(&handout.key)?;
+        let local = way_to(handout.pager)?;
+        for RemotePages { image, pages } in [handout.memory, handout.disk] {
+            let fetching = Fetching {
+                pages,
+                key,
+                server: handout.pager,
+                local,
+                settle,
+            };
+            let fetched = self.pager_call(move |pager| Ok(pager.fetch(image, fetching)));
+            match fetched.await? {
+                Ok(()) => {}
+                // More clones of one instant: it is here, or on its way.
+                Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => {
+                    if settle {
+                        self.pager_call(move |pager| pager.settle(image)).await?;
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+            self.arrivals.expect(image);
+        }
+        Ok(())
+    }
+
+    /// The VM as if it were here, asleep.
+    fn source(&self, handout: &Handout) -> Result<Vm, HostError> {
+        let Handout {
+            parent,
+            family,
+            machine,
+            ..
+        } = handout;
+        let birth = Birth {
+            parent: parent.id,
+            fork: None,
+        };
+        let record = VmRecord {
+            id: parent.id,
+            name: parent.name.clone(),
+            family: family.id,
+            member: parent.member,
+            birth: parent.is_clone.then_some(birth),
+            generation: parent.generation,
+            epoch: Epoch::random(),
+            image: machine.image.clone(),
+            vcpus: machine.vcpus,
+            memory: machine.memory,
+            // Nothing of it runs here.
+            uid: 0,
+            accel: machine.accel.clone(),
+            state: VmState::Checkpoint,
+            created: crate::now(),
+            warm: 0,
+            memory_image: Some(handout.memory.image),
+            chain: Vec::new(),
+            machine: None,
+            secrets: parent.secrets.clone(),
+            request: None,
+            disk_image: Some(handout.disk.image),
+            failure: None,
+        };
+        let network = network_of(FamilyNo(family.number))?;
+        Ok(Vm::new(record, network, None))
+    }
+}
+
+fn told(made: Result<VmView, HostError>) -> CloneResult {
+    match made {
+        Ok(vm) => CloneResult::Vm(Box::new(vm)),
+        Err(error) => CloneResult::Error(error.to_api()),
+    }
+}
+
+/// Our address on the way to another host. Sends nothing.
+fn way_to(server: SocketAddr) -> Result<IpAddr, HostError> {
+    let any: SocketAddr = match server {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0u16; 8], 0).into(),
+    };
+    let found = UdpSocket::bind(any).and_then(|socket| {
+        socket.connect(server)?;
+        socket.local_addr()
+    });
+    let failed =
+        |error| HostError::Invalid(format!("no way leads to its pages at {server}: {error}"));
+    Ok(found.map_err(failed)?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_oneself_is_the_loopback() {
+        let here = way_to(([127, 0, 0, 1], 9).into()).expect("a way");
+        assert!(here.is_loopback());
+    }
+}

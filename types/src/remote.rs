@@ -1,0 +1,205 @@
+//! What hosts tell each other so that the fork of a VM on one makes clones on
+//! another: everything but the pages, which are fetched when they are touched.
+
+use crate::{
+    ByteCount, CloneResult, FamilyId, ForkId, ForkReport, ImageId, Member, NetworkPolicy,
+    PageCount, VmId, VmName,
+};
+use serde::{Deserialize, Serialize};
+use std::{fmt, net::SocketAddr};
+
+/// `POST /v1/peer/clones`: make clones of an instant of a VM on another host.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerForkRequest {
+    /// The instant.
+    pub handout: Handout,
+    /// Clones wanted.
+    pub count: u16,
+    /// Number of the first of them among the clones of the fork, 1 and up.
+    pub first: u16,
+    /// Paths in the guest that they do not inherit.
+    #[serde(default)]
+    pub scrub: Vec<String>,
+    /// Whether all pages are to be fetched in the background.
+    #[serde(default)]
+    pub settle: bool,
+}
+
+/// What became of clones on another host.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PeerForkResponse {
+    /// One entry a clone wanted.
+    pub clones: Vec<CloneResult>,
+    /// Where the time went there.
+    pub report: ForkReport,
+}
+
+/// An instant of a VM as another host is given it (SnowFlock's descriptor, paper
+/// section 4.1).
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Handout {
+    /// [`Handout::VERSION`] of whoever made it.
+    pub version: u16,
+    /// The fork.
+    pub fork: ForkId,
+    /// The VM it is an instant of.
+    pub parent: HandoutParent,
+    /// The family, and what the other host may give of it.
+    pub family: HandoutFamily,
+    /// What its machine is made of.
+    pub machine: HandoutMachine,
+    /// State of its devices and CPUs, base64.
+    pub devices: String,
+    /// Its memory.
+    pub memory: RemotePages,
+    /// Its disk, with all that it lay over.
+    pub disk: RemotePages,
+    /// Where its host's pager serves these.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub pager: SocketAddr,
+    /// The key they are served by.
+    pub key: PageSecret,
+}
+
+impl Handout {
+    /// The version this program makes and takes.
+    pub const VERSION: u16 = 1;
+}
+
+/// The VM a handout is an instant of.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandoutParent {
+    /// Its id.
+    pub id: VmId,
+    /// Its name.
+    pub name: VmName,
+    /// Its place in the family.
+    pub member: Member,
+    /// Whether it is a clone itself.
+    pub is_clone: bool,
+    /// Forks between it and the VM its family began with.
+    pub generation: u16,
+    /// Paths in the guest that its clones do not inherit.
+    pub secrets: Vec<String>,
+}
+
+/// A family as another host is let into it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandoutFamily {
+    /// Its id.
+    pub id: FamilyId,
+    /// Its number: its network follows from it, on every host alike.
+    pub number: u16,
+    /// Most clones that may be alive at once, if there is a limit.
+    pub max_clones: Option<u16>,
+    /// What its VMs may do on the network.
+    pub network: NetworkPolicy,
+    /// The first of the places that the other host gives to its clones.
+    pub first: Member,
+    /// How many these are.
+    pub places: u16,
+}
+
+/// What a machine is made of.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandoutMachine {
+    /// Image its first ancestor booted from.
+    pub image: String,
+    /// Number of vCPUs.
+    pub vcpus: u8,
+    /// Memory.
+    pub memory: ByteCount,
+    /// Accelerator: `kvm` or `tcg`.
+    pub accel: String,
+    /// Whether its guest says which of its pages are free.
+    pub page_reporting: bool,
+}
+
+/// A page image on another host.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemotePages {
+    /// The image.
+    pub image: ImageId,
+    /// Its size.
+    pub pages: PageCount,
+}
+
+/// The key by which page images of one fork are served to other hosts: 32
+/// bytes, base64. It shows itself to nobody who did not ask for it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PageSecret(pub String);
+
+impl fmt::Debug for PageSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PageSecret(…)")
+    }
+}
+
+/// A page image of a VM's that has not all come from another host yet.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Awaited {
+    /// The image.
+    pub image: ImageId,
+    /// What it is to the VM.
+    pub part: VmPart,
+    /// Its size.
+    pub pages: PageCount,
+    /// Pages of it that are still away.
+    pub away: PageCount,
+}
+
+/// What a page image is to a VM.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VmPart {
+    /// What its memory was at the fork.
+    Memory,
+    /// What its disk was then.
+    Disk,
+}
+
+impl fmt::Display for VmPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_not_shown_by_accident() {
+        let shown = format!("{:?}", PageSecret("c2VjcmV0".into()));
+        assert!(!shown.contains("c2V"), "{shown}");
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_refused() {
+        let pages = serde_json::json!({"image": ImageId::random(), "pages": 3});
+        serde_json::from_value::<RemotePages>(pages.clone()).expect("as it is");
+        let mut more = pages;
+        more["packed"] = true.into();
+        serde_json::from_value::<RemotePages>(more).expect_err("unknown");
+    }
+}
