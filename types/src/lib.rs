@@ -8,6 +8,7 @@ mod id;
 mod identity;
 mod image;
 mod network;
+mod node;
 mod unit;
 mod usage;
 
@@ -18,5 +19,6 @@ pub use id::*;
 pub use identity::*;
 pub use image::*;
 pub use network::*;
+pub use node::*;
 pub use unit::*;
 pub use usage::*;
