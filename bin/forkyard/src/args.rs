@@ -3,6 +3,7 @@
 use crate::commands::{
     console::Console,
     copy::End,
+    node::Node,
     token::Token,
     top::Top,
     transfer::{Export, Import},
@@ -10,7 +11,7 @@ use crate::commands::{
 };
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use forkyard_client::{Place, Trust};
-use forkyard_types::{Allow, BitRate, NetworkPolicy, Publish, VmName, WayOut};
+use forkyard_types::{Allow, BitRate, NetworkPolicy, NodeName, Publish, VmName, WayOut};
 use std::path::PathBuf;
 
 /// Fork running virtual machines.
@@ -108,6 +109,9 @@ pub enum Command {
     /// Watch what the VMs use of the host.
     #[command(after_help = "Example: forkyard top, or forkyard top --once -o json")]
     Top(Top),
+    /// Nodes of a cluster: list, invite, drain, activate, remove; quotas.
+    #[command(subcommand)]
+    Node(Node),
     /// Tokens for those who use the API over the network: create, list, remove.
     #[command(subcommand)]
     Token(Token),
@@ -148,6 +152,13 @@ pub struct Run {
     /// A file or folder in the guest that no clone inherits; may be repeated.
     #[arg(long = "secret", value_name = "PATH")]
     pub secrets: Vec<String>,
+    /// The node of a cluster that it is to run on; the one that is asked, if that
+    /// has room, if absent.
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<NodeName>,
+    /// Run it on the node with most vCPUs free.
+    #[arg(long, conflicts_with = "node")]
+    pub spread: bool,
     /// How long to wait for it.
     #[command(flatten)]
     pub patience: Patience,
@@ -423,6 +434,12 @@ mod tests {
             "forkyard rm --all",
             "forkyard image import web disk.img --partition 2",
             "forkyard image export web web.raw --format raw",
+            "forkyard run tiny --spread",
+            "forkyard node ls -o json",
+            "forkyard node invite --expires 1h",
+            "forkyard node drain a b",
+            "forkyard node rm a --force",
+            "forkyard node quota ci --vcpus 64",
             "forkyard run tiny --net nat --allow 192.0.2.0/24:443 --rate 10mbit -p 8080:80",
         ] {
             Args::try_parse_from(line.split(' ')).expect(line);

@@ -2,7 +2,7 @@
 //! standard error.
 
 use forkyard_client::ClientError;
-use forkyard_types::{NetworkPolicy, VmView};
+use forkyard_types::{ListedVm, NetworkPolicy, VmView};
 use serde::Serialize;
 
 /// Prints an answer as JSON.
@@ -39,10 +39,45 @@ pub fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
     rows.iter().for_each(print);
 }
 
+/// Prints VMs, and if they are of a cluster on which nodes they are.
+pub fn everywhere(listed: Vec<ListedVm>) {
+    let places: Vec<_> = listed.iter().map(|it| (it.node.clone(), it.lost)).collect();
+    let all: Vec<_> = listed.into_iter().map(|it| it.vm).collect();
+    if places.iter().all(|(node, _)| node.is_none()) {
+        return vms(&all);
+    }
+    let rows = rows(&all).into_iter().zip(places);
+    let rows: Vec<_> = rows
+        .map(|(row, (node, lost))| {
+            let [name, state, host, rest @ ..] = row;
+            let [address, ports, image, vcpus, memory, parent, id] = rest;
+            let state = if lost { "lost".to_owned() } else { state };
+            let node = node.map_or(host, |node| node.to_string());
+            [
+                name, state, node, address, ports, image, vcpus, memory, parent, id,
+            ]
+        })
+        .collect();
+    table(
+        [
+            "NAME", "STATE", "NODE", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT", "ID",
+        ],
+        &rows,
+    );
+}
+
 /// Prints VMs.
 pub fn vms(vms: &[VmView]) {
-    let rows: Vec<_> = vms
-        .iter()
+    table(
+        [
+            "NAME", "STATE", "HOST", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT", "ID",
+        ],
+        &rows(vms),
+    );
+}
+
+fn rows(vms: &[VmView]) -> Vec<[String; 10]> {
+    vms.iter()
         .map(|vm| {
             [
                 vm.name.to_string(),
@@ -63,13 +98,7 @@ pub fn vms(vms: &[VmView]) {
                 vm.id.to_string(),
             ]
         })
-        .collect();
-    table(
-        [
-            "NAME", "STATE", "HOST", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT", "ID",
-        ],
-        &rows,
-    );
+        .collect()
 }
 
 /// What a family may do on the network, in the words of `run`.

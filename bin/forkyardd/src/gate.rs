@@ -1,41 +1,149 @@
-//! Nobody comes in over the network without a token. A request is judged by
-//! its head: the body of one that is refused is never read.
+//! Nobody comes in over the network without a token, but the nodes of this
+//! one's cluster, by their certificates, and hosts that were invited to become
+//! nodes, by their invitations. A request is judged by its head: the body of
+//! one that is refused is never read.
 
-use crate::reply::Refusal;
+use crate::{cluster::Node, forward::USER, reply::Refusal};
 use axum::{
     extract::{Extension, Request, State},
-    http::header,
+    http::{HeaderName, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use forkyard_access::Access;
+use forkyard_tls::Fingerprint;
+use forkyard_types::{ErrorKind, NodeName};
 use std::{net::SocketAddr, sync::Arc, time::Instant};
+
+/// Where a host that was invited asks to be let in.
+pub const JOIN: &str = "/v1/join";
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer(pub SocketAddr);
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// The certificate it has shown, if any: one that this node's cluster's
+    /// authority has signed.
+    pub certificate: Option<Fingerprint>,
+}
 
-/// Passes on what comes with a token, and answers the rest.
-pub async fn token(
-    State(access): State<Arc<Access>>,
-    Extension(Peer(peer)): Extension<Peer>,
-    request: Request,
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// Root on this host.
+    Host,
+    /// Who has the token of this name.
+    User(String),
+    /// Another node, on behalf of a user of that name, or of its root.
+    Node(NodeName, Option<String>),
+    /// A host with an invitation, which may join and nothing else.
+    Guest,
+}
+
+impl Asker {
+    /// Whether a node has passed the request on.
+    pub fn is_node(&self) -> bool {
+        matches!(self, Self::Node(..))
+    }
+
+    /// Whose quota what comes of it counts against.
+    pub fn user(&self) -> Option<&str> {
+        match self {
+            Self::User(user) | Self::Node(_, Some(user)) => Some(user),
+            Self::Host | Self::Node(_, None) | Self::Guest => None,
+        }
+    }
+}
+
+/// A user's name as a header bears it: names may hold what headers may not.
+pub fn written(user: &str) -> String {
+    user.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read(text: &str) -> Option<String> {
+    let pairs = text.as_bytes().chunks(2);
+    let bytes = pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
+    String::from_utf8(bytes.collect::<Option<_>>()?).ok()
+}
+
+/// What it takes to judge.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    /// The tokens.
+    pub access: Arc<Access>,
+    /// The cluster, if there is one.
+    pub cluster: Option<Node>,
+}
+
+/// Passes on what may come in, and answers the rest.
+pub async fn judge(
+    State(gate): State<Gate>,
+    Extension(peer): Extension<Peer>,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    let token = request
-        .headers()
-        .get(header::AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.strip_prefix("Bearer "));
-    match access.admit(peer.ip(), token, crate::now(), Instant::now()) {
-        Ok(token) => {
-            tracing::debug!(%peer, token = token.name, path = request.uri().path(), "request");
-            next.run(request).await
+    let path = request.uri().path();
+    let asker = match gate.asker(peer, path, &request) {
+        Ok(asker) => asker,
+        Err(refusal) => return refusal.into_response(),
+    };
+    tracing::debug!(peer = %peer.address, ?asker, path, "request");
+    request.extensions_mut().insert(asker);
+    next.run(request).await
+}
+
+impl Gate {
+    fn asker(&self, peer: Peer, path: &str, request: &Request) -> Result<Asker, Refusal> {
+        let header = |name| request.headers().get(name)?.to_str().ok();
+        if let Some(certificate) = &peer.certificate {
+            let known = self.cluster.as_ref();
+            let node = known.and_then(|node| node.cluster().who(certificate));
+            return match node {
+                Some(node) => Ok(Asker::Node(
+                    node,
+                    header(HeaderName::from_static(USER)).and_then(read),
+                )),
+                None => Err(Refusal::new(
+                    ErrorKind::Forbidden,
+                    "this certificate is of no node of the cluster, or of one that was removed",
+                )),
+            };
         }
-        Err(refused) => {
-            tracing::info!(%peer, error = &refused as &dyn std::error::Error, "not let in");
-            crate::metrics::not_let_in(&refused);
-            Refusal::from(refused).into_response()
+        let address = peer.address.ip();
+        if path == JOIN && self.cluster.is_some() {
+            self.access.listens_to(address, Instant::now())?;
+            return Ok(Asker::Guest);
+        }
+        let token = header(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+        match self
+            .access
+            .admit(address, token, crate::now(), Instant::now())
+        {
+            Ok(token) => Ok(Asker::User(token.name)),
+            Err(refused) => {
+                tracing::info!(peer = %peer.address, error = &refused as &dyn std::error::Error, "not let in");
+                crate::metrics::not_let_in(&refused);
+                Err(refused.into())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_name_survives_a_header() {
+        for name in ["ci", "", "ä/ \u{1F980}"] {
+            let text = written(name);
+            assert!(text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+            assert_eq!(read(&text).as_deref(), Some(name));
+        }
+        for wrong in ["zz", "f", "ff"] {
+            let read = read(wrong);
+            assert!(read.is_none() || wrong == "f", "{wrong}");
         }
     }
 }

@@ -4,15 +4,23 @@
 mod host;
 mod images;
 mod input;
+mod nodes;
 mod peer;
 mod tokens;
 mod vms;
 
 pub use input::Input;
 
-use crate::{gate, idle::Idle, metrics, reply::Refusal};
+use crate::{
+    cluster::Node,
+    forward,
+    gate::{self, Asker, Gate},
+    idle::Idle,
+    metrics,
+    reply::Refusal,
+};
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     extract::{DefaultBodyLimit, FromRef, Request, State},
     middleware::{Next, from_fn_with_state},
     response::Response,
@@ -50,6 +58,8 @@ pub struct Shared {
     pub metrics: metrics::Metrics,
     /// Whether it may end.
     pub idle: Idle,
+    /// The cluster that it is a node of, if it is one.
+    pub cluster: Option<Node>,
 }
 
 macro_rules! part {
@@ -65,6 +75,7 @@ part!(host: Arc<Host>);
 part!(access: Arc<Access>);
 part!(metrics: metrics::Metrics);
 part!(idle: Idle);
+part!(cluster: Option<Node>);
 
 /// How a handler answers.
 type Answer<T> = Result<Json<T>, Refusal>;
@@ -146,6 +157,12 @@ fn common() -> OpenApiRouter<Shared> {
         ))
         .routes(routes!(images::export_image))
         .routes(routes!(images::export_disk))
+        .routes(routes!(nodes::list))
+        .routes(routes!(nodes::drain))
+        .routes(routes!(nodes::activate))
+        .routes(routes!(nodes::remove))
+        .routes(routes!(nodes::join))
+        .routes(routes!(nodes::quotas))
         .routes(routes!(host::pages))
         .routes(routes!(host::examine, host::repair))
         .routes(routes!(metrics::render))
@@ -157,6 +174,8 @@ fn local_only() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::remove))
+        .routes(routes!(nodes::invite))
+        .routes(routes!(nodes::set_quota))
 }
 
 /// The description of the whole API, as JSON.
@@ -167,23 +186,29 @@ pub fn description() -> anyhow::Result<String> {
 
 /// The API as served on the Unix socket, which is root's.
 pub fn local(shared: &Shared) -> Router {
-    finish(common().merge(local_only()), shared)
+    finish(common().merge(local_only()), shared).layer(Extension(Asker::Host))
 }
 
 /// The API as served over the network: to those with a token alone.
 pub fn remote(shared: &Shared) -> Router {
-    let forbidden = || {
-        any(async || {
-            Refusal::new(
-                ErrorKind::Forbidden,
-                "tokens are given out and taken back on the host itself alone",
-            )
-        })
+    let refused = || {
+        Refusal::new(
+            ErrorKind::Forbidden,
+            "tokens, invitations and quotas are given out and taken back on the host itself alone",
+        )
     };
+    let forbidden = || any(async move || refused());
     let api = common()
         .route("/v1/tokens", forbidden())
         .route("/v1/tokens/{token}", forbidden());
-    finish(api, shared).layer(from_fn_with_state(shared.access.clone(), gate::token))
+    let api = api
+        .route("/v1/quotas/{user}", forbidden())
+        .route("/v1/nodes", axum::routing::post(async move || refused()));
+    let gate = Gate {
+        access: shared.access.clone(),
+        cluster: shared.cluster.clone(),
+    };
+    finish(api, shared).layer(from_fn_with_state(gate, gate::judge))
 }
 
 fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
@@ -195,6 +220,7 @@ fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
         })
         .layer(DefaultBodyLimit::max(BODY))
         .with_state(shared.clone())
+        .layer(from_fn_with_state(shared.clone(), forward::route))
         .layer(from_fn_with_state(shared.idle.clone(), busy))
 }
 

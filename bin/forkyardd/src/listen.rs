@@ -1,10 +1,8 @@
 //! Where the daemon listens.
 
-use crate::remote::Remote;
 use anyhow::Context;
 use forkyard_fork::{Folders, Host, HostError, Options};
 use forkyard_tls::Certificate;
-use forkyard_types::RemoteView;
 use std::{
     fs, io,
     net::SocketAddr,
@@ -75,27 +73,24 @@ pub fn socket(run: &Path) -> anyhow::Result<(SocketFile, UnixListener)> {
     Ok((SocketFile(socket), listener))
 }
 
-/// Listens on `address`, with the certificate and key given or with those kept
-/// in `state`, made if there are none.
-pub async fn network(
+/// Listens on `address`.
+pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}"))
+}
+
+/// The certificate given, with its key, or the one kept in `state`, made if
+/// there is none.
+pub fn certificate(
     address: SocketAddr,
     given: Option<(&Path, &Path)>,
     state: &Path,
-) -> anyhow::Result<(Remote, RemoteView)> {
-    let certificate = match given {
+) -> anyhow::Result<Certificate> {
+    Ok(match given {
         Some((certificate, key)) => Certificate::load(certificate, key)?,
         None => Certificate::kept_in(&state.join("tls"), &names(address))?,
-    };
-    let fingerprint = certificate.fingerprint();
-    let listener = TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address}"))?;
-    let view = RemoteView {
-        listen: listener.local_addr()?.to_string(),
-        fingerprint: fingerprint.to_string(),
-    };
-    let tls = certificate.server()?;
-    Ok((Remote { listener, tls }, view))
+    })
 }
 
 /// What a client may know this host by.

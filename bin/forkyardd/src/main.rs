@@ -1,6 +1,8 @@
 //! `forkyardd`: one daemon per host. It may die at any moment: VMs run on,
 //! and the next one takes them over.
 
+mod cluster;
+mod forward;
 mod gate;
 mod http;
 mod idle;
@@ -13,10 +15,13 @@ mod reply;
 
 use anyhow::Context;
 use clap::{ArgAction, Parser};
+use cluster::Node;
 use forkyard_access::Access;
 use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options};
+use forkyard_types::RemoteView;
 use idle::Idle;
 use peers::PeersFile;
+use remote::Remote;
 use std::{
     net::SocketAddr,
     path::PathBuf,
@@ -33,7 +38,7 @@ use tokio::{
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  forkyardd\n  forkyardd --listen 0.0.0.0:7433\n\nThe `forkyard` command starts one by itself if none runs."
+    after_help = "Examples:\n  forkyardd\n  forkyardd --listen 0.0.0.0:7433\n  forkyardd --cluster http://10.0.0.1:2379 --node a --advertise 10.0.0.1\n  forkyardd --join TOKEN --node b --advertise 10.0.0.2\n\nThe `forkyard` command starts one by itself if none runs."
 )]
 struct Args {
     /// What outlives a restart of the host: records and disks.
@@ -61,7 +66,12 @@ struct Args {
     listen: Option<SocketAddr>,
     /// Certificate for it, and what vouches for that, in PEM; without one the
     /// daemon makes its own.
-    #[arg(long, env = "FORKYARD_TLS_CERT", requires = "tls_key")]
+    #[arg(
+        long,
+        env = "FORKYARD_TLS_CERT",
+        requires = "tls_key",
+        conflicts_with = "node"
+    )]
     tls_cert: Option<PathBuf>,
     /// The certificate's key, in PEM.
     #[arg(long, env = "FORKYARD_TLS_KEY", requires = "tls_cert")]
@@ -114,9 +124,15 @@ struct Args {
     #[arg(long)]
     detach: bool,
     /// End with the last VM, or when there was none and nothing is asked.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "node")]
     exit_when_idle: bool,
+    /// The cluster.
+    #[command(flatten)]
+    cluster: cluster::ClusterArgs,
 }
+
+/// Port of the API, where none is said.
+const PORT: u16 = 7433;
 
 fn main() -> ExitCode {
     match run(Args::parse()) {
@@ -179,14 +195,12 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     if let Some(file) = &args.peers {
         host.meet(args.pages, Box::new(PeersFile(file.clone())));
     }
-    let (remote, view) = match args.listen {
-        Some(address) => {
-            let given = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
-            let (remote, view) = listen::network(address, given, &args.state_dir).await?;
-            tracing::info!(listen = %view.listen, fingerprint = %view.fingerprint, "listening");
-            (Some(remote), Some(view))
+    let (remote, view, node) = match network(&args).await {
+        Ok(network) => network,
+        Err(error) => {
+            host.close().await;
+            return Err(error);
         }
-        None => (None, None),
     };
     let (socket, listener) = listen::socket(&args.run_dir)?;
     let shared = http::Shared {
@@ -195,6 +209,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         remote: view,
         metrics,
         idle: Idle::new(),
+        cluster: node.clone(),
     };
     let (stop, stopped) = watch::channel(false);
     let ended = |mut stopped: watch::Receiver<bool>| async move {
@@ -221,10 +236,49 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     };
     let local =
         axum::serve(listener, http::local(&shared)).with_graceful_shutdown(ended(stopped.clone()));
-    let (served, (), ()) = tokio::join!(local.into_future(), network, end);
+    let background = async {
+        if let Some(node) = &node {
+            tokio::select! {
+                () = node.run(&host) => {}
+                () = ended(stopped.clone()) => {}
+            }
+        }
+    };
+    let (served, (), (), ()) = tokio::join!(local.into_future(), network, end, background);
     served?;
     host.close().await;
     Ok(())
+}
+
+/// Listens on the network, and becomes a node, if either is wanted.
+async fn network(
+    args: &Args,
+) -> anyhow::Result<(Option<Remote>, Option<RemoteView>, Option<Node>)> {
+    let address = args.listen.or_else(|| args.cluster.listen(PORT));
+    let Some(address) = address else {
+        return Ok((None, None, None));
+    };
+    let listener = listen::bind(address).await?;
+    let listens = listener.local_addr()?;
+    let (tls, fingerprint, node) = match args.cluster.wanted() {
+        true => {
+            let node = args.cluster.start(&args.state_dir, listens.port()).await?;
+            let tls = node.cluster().server()?;
+            (tls, node.cluster().fingerprint(), Some(node))
+        }
+        false => {
+            let given = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+            let certificate = listen::certificate(address, given, &args.state_dir)?;
+            let fingerprint = certificate.fingerprint();
+            (certificate.server()?, fingerprint, None)
+        }
+    };
+    let view = RemoteView {
+        listen: listens.to_string(),
+        fingerprint: fingerprint.to_string(),
+    };
+    tracing::info!(listen = %view.listen, fingerprint = %view.fingerprint, "listening");
+    Ok((Some(Remote { listener, tls }), Some(view), node))
 }
 
 /// Seconds since 1970.

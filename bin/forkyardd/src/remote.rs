@@ -3,7 +3,7 @@
 
 use crate::{gate::Peer, metrics::Connected};
 use axum::{Router, body::Body};
-use forkyard_tls::ServerConfig;
+use forkyard_tls::{Fingerprint, ServerConfig};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -69,8 +69,13 @@ impl Remote {
                         let Some(stream) = secured(&tls, stream, peer).await else {
                             return;
                         };
+                        let shown = stream.get_ref().1.peer_certificates();
+                        let who = Peer {
+                            address: peer,
+                            certificate: shown.and_then(<[_]>::first).map(Fingerprint::of),
+                        };
                         let service = service_fn(move |mut request: Request<Incoming>| {
-                            request.extensions_mut().insert(Peer(peer));
+                            request.extensions_mut().insert(who);
                             router.clone().oneshot(request.map(Body::new))
                         });
                         let connection = http1::Builder::new()

@@ -6,6 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use forkyard_access::{Refused, TokenError};
+use forkyard_cluster::ClusterError;
 use forkyard_fork::HostError;
 use forkyard_types::{ApiError, ErrorKind};
 use std::{collections::BTreeMap, error::Error, time::Duration};
@@ -94,7 +95,8 @@ impl Refusal {
         .hinting(hint)
     }
 
-    fn hinting(mut self, hint: &str) -> Self {
+    /// And what can be done about it.
+    pub fn hinting(mut self, hint: &str) -> Self {
         self.error.hint = Some(hint.to_owned());
         self
     }
@@ -102,6 +104,16 @@ impl Refusal {
 
 impl From<HostError> for Refusal {
     fn from(error: HostError) -> Self {
+        tracing::info!(error = &error as &dyn Error, "request refused");
+        Self {
+            error: error.to_api(),
+            retry: None,
+        }
+    }
+}
+
+impl From<ClusterError> for Refusal {
+    fn from(error: ClusterError) -> Self {
         tracing::info!(error = &error as &dyn Error, "request refused");
         Self {
             error: error.to_api(),

@@ -22,7 +22,7 @@ use forkyard_types::{TokenId, TokenRequest, TokenSecret, TokenView};
 use std::{
     net::IpAddr,
     path::Path,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -143,6 +143,24 @@ impl Access {
         Ok(token)
     }
 
+    /// Whether an address is listened to that comes with something else than a
+    /// token; what it brings is judged elsewhere, and [`Access::charge`] told.
+    pub fn listens_to(&self, from: IpAddr, instant: Instant) -> Result<(), Refused> {
+        match self.failures().wait(from, instant) {
+            Some(wait) => Err(Refused::TooOften { wait }),
+            None => Ok(()),
+        }
+    }
+
+    /// What an address came with was no good.
+    pub fn charge(&self, from: IpAddr, instant: Instant) {
+        self.failures().charge(from, instant);
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Decides on a request from `from` that carries `token`. Blocks for as
     /// long as one row is read.
     pub fn admit(
@@ -152,17 +170,14 @@ impl Access {
         now: u64,
         instant: Instant,
     ) -> Result<TokenView, Refused> {
-        let failures = || self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(wait) = failures().wait(from, instant) {
-            return Err(Refused::TooOften { wait });
-        }
+        self.listens_to(from, instant)?;
         let outcome = match token {
             Some(token) => self.judge(token, now),
             None => Err(Refused::NoToken),
         };
         match &outcome {
             Ok(_) | Err(Refused::Store(_)) => {}
-            Err(_) => failures().charge(from, instant),
+            Err(_) => self.charge(from, instant),
         }
         outcome
     }

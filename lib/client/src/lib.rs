@@ -31,13 +31,14 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::{
     error::Error,
     io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, UnixStream},
+    net::{TcpStream, ToSocketAddrs, UnixStream},
     time::timeout,
 };
 use tokio_rustls::TlsConnector;
@@ -58,6 +59,12 @@ enum Way {
         host: String,
         port: u16,
         token: TokenSecret,
+        tls: Arc<ClientConfig>,
+    },
+    /// A node of the same cluster: it knows us by our certificate.
+    Node {
+        address: SocketAddr,
+        name: String,
         tls: Arc<ClientConfig>,
     },
 }
@@ -94,6 +101,15 @@ impl Client {
         Ok(Self { way })
     }
 
+    /// A client of the daemon at this address, which bears this name, and which
+    /// lets us in by what `tls` shows it, or by what is in the request.
+    pub fn node(address: SocketAddr, name: &str, tls: Arc<ClientConfig>) -> Self {
+        let name = name.to_owned();
+        Self {
+            way: Way::Node { address, name, tls },
+        }
+    }
+
     /// Where the daemon is.
     pub fn place(&self) -> Place {
         match &self.way {
@@ -101,6 +117,10 @@ impl Client {
             Way::Network { host, port, .. } => Place::Network {
                 host: host.clone(),
                 port: *port,
+            },
+            Way::Node { address, .. } => Place::Network {
+                host: address.ip().to_string(),
+                port: address.port(),
             },
         }
     }
@@ -116,6 +136,7 @@ impl Client {
             Way::Network { host, port, .. } => {
                 TcpStream::connect((host.as_str(), *port)).await.is_ok()
             }
+            Way::Node { address, .. } => TcpStream::connect(address).await.is_ok(),
         }
     }
 
@@ -164,6 +185,25 @@ impl Client {
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static,
     {
+        let response = self.pass_on(request, body).await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        Err(error_of(status, &body).into())
+    }
+
+    /// Sends a request as it is, with what lets us in added to it; the answer
+    /// may be a refusal.
+    pub async fn pass_on<B>(
+        &self,
+        request: Builder,
+        body: B,
+    ) -> Result<Response<Incoming>, ClientError>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static,
+    {
         match &self.way {
             Way::Socket(path) => {
                 let socket = UnixStream::connect(path).await;
@@ -180,11 +220,16 @@ impl Client {
                 token,
                 tls,
             } => {
-                let stream = self.secured(host, *port, tls).await?;
+                let stream = self.secured((host.as_str(), *port), host, tls).await?;
                 let request = request
                     .header("host", format!("{host}:{port}"))
                     .header("authorization", format!("Bearer {}", token.0))
                     .body(body)?;
+                send(stream, request).await
+            }
+            Way::Node { address, name, tls } => {
+                let stream = self.secured(*address, name, tls).await?;
+                let request = request.header("host", address.to_string()).body(body)?;
                 send(stream, request).await
             }
         }
@@ -192,12 +237,12 @@ impl Client {
 
     async fn secured(
         &self,
-        host: &str,
-        port: u16,
+        address: impl ToSocketAddrs,
+        name: &str,
         tls: &Arc<ClientConfig>,
     ) -> Result<impl AsyncRead + AsyncWrite + Unpin + Send + 'static, ClientError> {
         let late = |_| Err(io::ErrorKind::TimedOut.into());
-        let stream = timeout(CONNECT, TcpStream::connect((host, port))).await;
+        let stream = timeout(CONNECT, TcpStream::connect(address)).await;
         let stream = stream
             .unwrap_or_else(late)
             .map_err(|source| ClientError::Unreachable {
@@ -209,7 +254,7 @@ impl Client {
             source,
         };
         let name =
-            ServerName::try_from(host.to_owned()).map_err(|e| failed(io::Error::other(e)))?;
+            ServerName::try_from(name.to_owned()).map_err(|e| failed(io::Error::other(e)))?;
         let secured = TlsConnector::from(tls.clone()).connect(name, stream);
         let secured = timeout(CONNECT, secured).await;
         secured
@@ -229,13 +274,7 @@ where
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     // Ends with the connection; an error shows in the request itself.
     tokio::spawn(connection);
-    let response = sender.send_request(request).await?;
-    if response.status().is_success() {
-        return Ok(response);
-    }
-    let status = response.status();
-    let body = response.into_body().collect().await?.to_bytes();
-    Err(error_of(status, &body).into())
+    Ok(sender.send_request(request).await?)
 }
 
 async fn read<A: DeserializeOwned>(response: Response<Incoming>) -> Result<A, ClientError> {

@@ -69,6 +69,10 @@ impl Certificate {
         self.own
     }
 
+    pub(crate) fn into_parts(self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        (self.chain, self.key)
+    }
+
     /// How a server uses it: TLS 1.2 or 1.3, HTTP/1.1 alone.
     pub fn server(self) -> Result<Arc<ServerConfig>, TlsError> {
         let mut config = ServerConfig::builder_with_provider(provider())
@@ -96,7 +100,7 @@ pub(crate) fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, Tl
 
 /// Never open to more than `mode` says, not even while it is written, and
 /// whole or not there at all.
-fn write(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
+pub(crate) fn write(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
     let new = path.with_extension("new");
     let written = || {
         match fs::remove_file(&new) {

@@ -28,6 +28,15 @@ pub enum TlsError {
     /// No certificate could be made.
     #[error("no certificate could be made")]
     Make(#[from] rcgen::Error),
+    /// Text that is no public key of a node.
+    #[error(
+        "not a node's public key: wanted an uncompressed point of P-256, {} bytes",
+        crate::authority::POINT
+    )]
+    NoNodeKey,
+    /// No one can be held to an authority that cannot be used.
+    #[error("the cluster's authority cannot be used to know its nodes")]
+    Authority(#[from] rustls::server::VerifierBuilderError),
     /// This host trusts no certificate authority.
     #[error("this host trusts no certificate authority")]
     NoAuthorities,

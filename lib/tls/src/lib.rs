@@ -1,14 +1,20 @@
 //! TLS between a daemon and those who reach it over the network: the daemon's
-//! certificate, and what a client holds it to. Opens no socket.
+//! certificate, and what a client holds it to; and between the nodes of a
+//! cluster, whose authority of their own vouches for each to the others. Opens
+//! no socket.
 
+mod authority;
 mod certificate;
 mod error;
 mod fingerprint;
+mod identity;
 mod trust;
 
+pub use authority::{Authority, NodeKey};
 pub use certificate::Certificate;
 pub use error::TlsError;
 pub use fingerprint::{Fingerprint, InvalidFingerprint};
+pub use identity::Identity;
 pub use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
 pub use trust::Trust;
 
@@ -21,5 +27,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
+#[cfg(test)]
+mod cluster_tests;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,8 @@
 //! What a client holds a daemon's certificate to.
 
-use crate::{Fingerprint, InvalidFingerprint, TlsError, certificate::read_chain, provider};
+use crate::{
+    Certificate, Fingerprint, InvalidFingerprint, TlsError, certificate::read_chain, provider,
+};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -36,8 +38,13 @@ impl FromStr for Trust {
 }
 
 impl Trust {
-    /// How a client uses it.
+    /// How a client uses it that shows no certificate of its own.
     pub fn client(&self) -> Result<Arc<ClientConfig>, TlsError> {
+        self.client_as(None)
+    }
+
+    /// How a client uses it that shows this certificate, if asked for one.
+    pub fn client_as(&self, own: Option<Certificate>) -> Result<Arc<ClientConfig>, TlsError> {
         let provider = provider();
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()?;
@@ -61,7 +68,13 @@ impl Trust {
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(Pin::new(*fingerprint, &provider))),
         };
-        Ok(Arc::new(builder.with_no_client_auth()))
+        Ok(Arc::new(match own {
+            Some(own) => {
+                let (chain, key) = own.into_parts();
+                builder.with_client_auth_cert(chain, key)?
+            }
+            None => builder.with_no_client_auth(),
+        }))
     }
 }
 

@@ -7,6 +7,7 @@ mod exec;
 mod images;
 mod logs;
 mod mcp;
+pub mod node;
 pub mod token;
 pub mod top;
 pub mod transfer;
@@ -49,6 +50,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Image(image) => images::image(&client, format, image).await,
         Command::Doctor(doctor) => images::doctor(&client, format, doctor).await,
         Command::Top(options) => top::top(&client, format, options).await,
+        Command::Node(node) => node::node(&client, format, node).await,
         Command::Token(token) => token::token(&client, format, token).await,
         Command::Mcp => mcp::serve(reach).await,
         Command::Bench(bench) => bench::bench(&client, &args.run_dir, format, bench).await,

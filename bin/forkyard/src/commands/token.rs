@@ -149,7 +149,7 @@ fn day(seconds: u64) -> String {
 }
 
 /// A name as part of a path: names may hold what paths may not.
-fn escaped(name: &str) -> String {
+pub fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     name.bytes()
         .map(|byte| match plain(byte) {

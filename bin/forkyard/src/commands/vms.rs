@@ -9,7 +9,7 @@ use clap::Args;
 use forkyard_client::{Client, ClientError};
 use forkyard_types::{
     CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, ForkStarted,
-    RunRequest, VmInspect, VmView,
+    ListedVm, RunRequest, VmInspect, VmView,
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -81,14 +81,19 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         secrets: run.secrets,
         network: run.network.policy(),
     };
-    let wait = spinner(format!(
+    let bar = spinner(format!(
         "booting {}; the first time its image is built, which takes a minute",
         request.image
     ));
-    let path = run.patience.path("/v1/vms");
+    let place = match (&run.node, run.spread) {
+        (Some(node), _) => format!("node={node}"),
+        (None, spread) => format!("spread={spread}"),
+    };
+    let wait = !run.patience.no_wait;
+    let path = format!("/v1/vms?wait={wait}&{place}");
     let vm = run.patience.wait(client.post::<VmView>(&path, &request));
     let vm = vm.await;
-    wait.finish_and_clear();
+    bar.finish_and_clear();
     let vm = vm?;
     match format {
         Format::Json => output::json(&vm)?,
@@ -195,10 +200,10 @@ fn mode(live: bool) -> ForkMode {
 
 /// Lists the VMs.
 pub async fn list(client: &Client, format: Format) -> anyhow::Result<ExitCode> {
-    let vms: Vec<VmView> = client.call(Method::GET, "/v1/vms").await?;
+    let vms: Vec<ListedVm> = client.call(Method::GET, "/v1/vms").await?;
     match format {
         Format::Json => output::json(&vms)?,
-        Format::Text => output::vms(&vms),
+        Format::Text => output::everywhere(vms),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -325,7 +330,13 @@ async fn each(
     let names = match some.all {
         // Clones first: nothing is then taken away from under anyone.
         true => {
-            let mut vms: Vec<VmView> = client.call(Method::GET, "/v1/vms").await?;
+            let vms: Vec<ListedVm> = client.call(Method::GET, "/v1/vms").await?;
+            // Nobody can be asked about what is on a lost node.
+            let there = vms
+                .into_iter()
+                .filter(|vm| !vm.lost)
+                .map(|listed| listed.vm);
+            let mut vms: Vec<_> = there.collect();
             vms.sort_by_key(|vm| std::cmp::Reverse((vm.family, vm.member)));
             vms.into_iter().map(|vm| vm.id.to_string()).collect()
         }

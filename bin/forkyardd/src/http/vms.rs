@@ -1,18 +1,19 @@
 //! VMs: boot, fork, run commands in, end.
 
 use super::{Answer, Input, spawned};
-use crate::reply::Refusal;
+use crate::{cluster::Node, forward, gate::Asker, reply::Refusal};
 use axum::{
     Json,
     body::{Body, Bytes},
-    extract::{Path, Query, State},
-    http::{StatusCode, header},
+    extract::{Extension, Path, Query, Request, State},
+    http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
+use forkyard_cluster::Layout;
 use forkyard_fork::{Host, Said};
 use forkyard_types::{
-    CheckpointRequest, ExecEvent, ExecRequest, ForkRequest, ForkResponse, ForkStarted, RunRequest,
-    Usage, VmInspect, VmView,
+    ApiError, CheckpointRequest, CloneResult, ErrorKind, ExecEvent, ExecRequest, ForkRequest,
+    ForkResponse, ForkStarted, ListedVm, NodeName, RunRequest, Usage, VmInspect, VmView,
 };
 use futures::{StreamExt, stream};
 use serde::Deserialize;
@@ -22,10 +23,38 @@ use utoipa::IntoParams;
 
 type Shared = State<Arc<Host>>;
 
-/// List the VMs, the oldest first.
-#[utoipa::path(get, path = "/v1/vms", tag = "vms", responses((status = 200, body = Vec<VmView>, description = "The VMs"), Refusal))]
-pub async fn list(State(host): Shared) -> Json<Vec<VmView>> {
-    Json(host.list())
+type Cluster = State<Option<Node>>;
+
+/// List the VMs, the oldest first: in a cluster those of every node, this
+/// one's first, as the others last told of them.
+#[utoipa::path(get, path = "/v1/vms", tag = "vms", responses((status = 200, body = Vec<ListedVm>, description = "The VMs"), Refusal))]
+pub async fn list(
+    State(host): Shared,
+    State(node): Cluster,
+    Extension(asker): Extension<Asker>,
+) -> Json<Vec<ListedVm>> {
+    let here = node.as_ref().map(|node| node.cluster().name().clone());
+    let own = host.list().into_iter().map(|vm| ListedVm {
+        vm,
+        node: here.clone(),
+        lost: false,
+    });
+    let mut vms: Vec<_> = own.collect();
+    if let Some(node) = node
+        && !asker.is_node()
+    {
+        match node.cluster().others_vms().await {
+            Ok(others) => vms.extend(others),
+            // A node that is cut off still tells of its own.
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "others' VMs not known"
+                );
+            }
+        }
+    }
+    Json(vms)
 }
 
 /// Whether the answer comes when the work is done.
@@ -40,14 +69,83 @@ fn yes() -> bool {
     true
 }
 
+/// On which node of a cluster a VM is run.
+#[derive(Debug, Deserialize, IntoParams)]
+pub struct Where {
+    /// This one; if absent, the one that was asked if it has room.
+    #[serde(default)]
+    node: Option<NodeName>,
+    /// True: the one with most vCPUs free.
+    #[serde(default)]
+    spread: bool,
+}
+
 /// Boot a VM. Its image is built if it has not been yet, which takes minutes.
-#[utoipa::path(post, path = "/v1/vms", tag = "vms", request_body = RunRequest, params(Patience),
+#[utoipa::path(post, path = "/v1/vms", tag = "vms", request_body = RunRequest, params(Patience, Where),
     responses((status = 201, body = VmView, description = "It runs: its agent has answered"),
         (status = 202, body = VmView, description = "It is starting; one that does not come up is listed no more"), Refusal))]
 pub async fn run(
     State(host): Shared,
-    Query(patience): Query<Patience>,
+    State(node): Cluster,
+    Extension(asker): Extension<Asker>,
+    (uri, Query(patience), Query(place)): (Uri, Query<Patience>, Query<Where>),
     Input(request): Input<RunRequest>,
+) -> Result<Response, Refusal> {
+    let Some(node) = node else {
+        return Ok(run_here(host, patience, request).await?.into_response());
+    };
+    let user = asker.user().map(str::to_owned);
+    // What a node passes on, it has reserved.
+    let reserved = match asker.is_node() {
+        true => None,
+        false => {
+            let layout = match place.spread {
+                true => Layout::Spread,
+                false => Layout::Pack,
+            };
+            let reserved = node.place(&request, user.clone(), place.node, layout);
+            Some(reserved.await?)
+        }
+    };
+    let chosen = reserved.as_ref().and_then(|it| it.grant().places.first());
+    if let Some(place) = chosen
+        && place.node != *node.cluster().name()
+    {
+        let client = node.cluster().client(&place.node)?;
+        let body = serde_json::to_vec(&request).map_err(|_| unwritable())?;
+        let mut passed = Request::new(Body::from(body));
+        *passed.method_mut() = axum::http::Method::POST;
+        *passed.uri_mut() = uri;
+        let json = header::HeaderValue::from_static("application/json");
+        passed.headers_mut().insert(header::CONTENT_TYPE, json);
+        return forward::pass_on(&client, &asker, passed)
+            .await
+            .map_err(|error| forward::not_reached(&place.node, &error));
+    }
+    let ready = node.ready(&request).await?;
+    let ran = spawned(async move {
+        let outcome = run_here(host.clone(), patience, request).await;
+        if let Ok((_, Json(vm))) = &outcome {
+            if let Some(user) = user {
+                node.cluster().own(vm.family, user);
+            }
+            node.report(&host).await;
+        }
+        // Held until the VM counts by itself.
+        drop((ready, reserved));
+        outcome
+    });
+    Ok(ran.await?.into_response())
+}
+
+fn unwritable() -> Refusal {
+    Refusal::new(ErrorKind::Invalid, "the request cannot be passed on")
+}
+
+async fn run_here(
+    host: Arc<Host>,
+    patience: Patience,
+    request: RunRequest,
 ) -> Result<(StatusCode, Json<VmView>), Refusal> {
     // Spawned: a client that goes away must not leave half a VM.
     let (status, vm) = match patience.wait {
@@ -85,15 +183,44 @@ pub async fn remove(State(host): Shared, Path(vm): Path<String>) -> Answer<VmVie
         (status = 202, body = ForkStarted, description = "Begun; clones are listed as they come"), Refusal))]
 pub async fn fork(
     State(host): Shared,
+    State(node): Cluster,
     Path(vm): Path<String>,
     Query(patience): Query<Patience>,
-    Input(request): Input<ForkRequest>,
+    Input(mut request): Input<ForkRequest>,
 ) -> Result<Response, Refusal> {
+    // In a cluster no more than there is room for; the rest is told of as not made.
+    let wanted = request.count;
+    let reserved = match node {
+        Some(node) if wanted > 0 => {
+            let reserved = node.place_clones(&host.find(&vm)?, wanted).await?;
+            request.count = reserved.grant().count();
+            Some(reserved)
+        }
+        Some(_) | None => None,
+    };
+    let granted = request.count;
     if !patience.wait {
         let begun = spawned(async move { host.launch_fork(vm, request).await }).await?;
         return Ok((StatusCode::ACCEPTED, Json(begun)).into_response());
     }
-    let answer = spawned(async move { host.fork(&vm, request).await }).await?;
+    let mut answer = spawned(async move {
+        let outcome = host.fork(&vm, request).await;
+        // Held until the clones count by themselves.
+        drop(reserved);
+        outcome
+    })
+    .await?;
+    let refused = || {
+        CloneResult::Error(ApiError {
+            kind: ErrorKind::Exhausted,
+            message: format!("this node has room for {granted} clones of the {wanted} asked for"),
+            hint: Some("`forkyard node ls` shows what is taken".into()),
+        })
+    };
+    let missing = usize::from(wanted - granted);
+    answer
+        .clones
+        .extend(std::iter::repeat_with(refused).take(missing));
     Ok((StatusCode::CREATED, Json(answer)).into_response())
 }
 

@@ -1,0 +1,161 @@
+//! A request may come to any node: what is about a VM of another is passed on
+//! to it, and its answer back, as they come.
+//!
+//! ```text
+//! /v1/vms/VM…  VM is here --------------------------> handled here
+//!              not here, and another node has told of it --> passed on to that
+//!              nobody has told of it ---------------> handled here: not found
+//! ```
+//!
+//! What comes from a node is never passed on: there are no loops.
+
+use crate::{gate::Asker, http::Shared, reply::Refusal};
+use axum::{
+    body::Body,
+    extract::{Extension, Request, State},
+    http::{HeaderMap, HeaderName, Method, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use forkyard_client::{Client, ClientError};
+use forkyard_cluster::ClusterError;
+use forkyard_types::{ErrorKind, NodeName};
+
+/// On whose behalf a node asks.
+pub const USER: &str = "forkyard-user";
+
+/// Handles a request here or passes it on.
+pub async fn route(
+    State(shared): State<Shared>,
+    Extension(asker): Extension<Asker>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(node) = &shared.cluster else {
+        return next.run(request).await;
+    };
+    let path = request.uri().path();
+    let vm = path.strip_prefix("/v1/vms/").map(|rest| {
+        let (vm, what) = rest.split_once('/').unwrap_or((rest, ""));
+        (vm.to_owned(), what.to_owned())
+    });
+    let is_away = |vm: &str| !asker.is_node() && shared.host.find(vm).is_err();
+    if let Some((vm, _)) = &vm
+        && is_away(vm)
+    {
+        match elsewhere(node.cluster(), vm).await {
+            Ok(None) => {}
+            Ok(Some((name, client))) => {
+                return match pass_on(&client, &asker, request).await {
+                    Ok(response) => response,
+                    Err(error) => not_reached(&name, &error).into_response(),
+                };
+            }
+            Err(error) => return Refusal::from(error).into_response(),
+        }
+    }
+    let what = vm.as_ref().map(|(_, what)| what.as_str());
+    let new_work = request.method() == Method::POST && matches!(what, Some("fork" | "checkpoint"));
+    if new_work && let Err(error) = node.cluster().may_act() {
+        return Refusal::from(error).into_response();
+    }
+    let changes = changes(request.method(), request.uri().path());
+    let response = next.run(request).await;
+    if changes && response.status().is_success() {
+        // So that who asks another node next finds it as it is now.
+        node.report(&shared.host).await;
+    }
+    response
+}
+
+/// Whether the cluster is to hear of what came of such a request.
+fn changes(method: &Method, path: &str) -> bool {
+    let vms = path == "/v1/vms" || path.starts_with("/v1/vms/");
+    let quiet = path.ends_with("/exec") || path.ends_with("/console");
+    vms && !quiet && [Method::POST, Method::DELETE].contains(method)
+}
+
+async fn elsewhere(
+    cluster: &forkyard_cluster::Cluster,
+    vm: &str,
+) -> Result<Option<(NodeName, Client)>, ClusterError> {
+    match cluster.find(vm).await? {
+        Some(found) if found.node != *cluster.name() => {
+            let client = cluster.client(&found.node)?;
+            Ok(Some((found.node, client)))
+        }
+        Some(_) | None => Ok(None),
+    }
+}
+
+/// Passes a request on to another node on behalf of its asker.
+pub async fn pass_on(
+    client: &Client,
+    asker: &Asker,
+    request: Request,
+) -> Result<Response, ClientError> {
+    let (head, body) = request.into_parts();
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut passed = hyper::Request::builder().method(head.method).uri(path);
+    for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::ACCEPT] {
+        if let Some(value) = head.headers.get(&name) {
+            passed = passed.header(name, value);
+        }
+    }
+    if let Some(user) = asker.user() {
+        passed = passed.header(USER, crate::gate::written(user));
+    }
+    let response = client.pass_on(passed, body).await?;
+    let (mut head, body) = response.into_parts();
+    strip(&mut head.headers);
+    Ok(Response::from_parts(head, Body::new(body)))
+}
+
+/// What is between two ends of one connection is not passed on.
+fn strip(headers: &mut HeaderMap) {
+    let own: [HeaderName; 3] = [
+        header::CONNECTION,
+        header::TRANSFER_ENCODING,
+        HeaderName::from_static("keep-alive"),
+    ];
+    for name in own {
+        headers.remove(name);
+    }
+}
+
+/// The node that has it does not answer, though it holds its lease.
+pub fn not_reached(node: &NodeName, error: &ClientError) -> Refusal {
+    tracing::warn!(%node, error = error as &dyn std::error::Error, "not passed on");
+    let text = format!("node {node} has it, and was not reached: {error}");
+    Refusal::new(ErrorKind::Timeout, &text)
+        .hinting("try again; `forkyard node ls` tells whether it is lost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cluster_hears_of_what_changes_vms_and_of_nothing_else() {
+        for (method, path, wanted) in [
+            (Method::POST, "/v1/vms", true),
+            (Method::POST, "/v1/vms/p/fork", true),
+            (Method::DELETE, "/v1/vms/p", true),
+            (Method::GET, "/v1/vms/p", false),
+            (Method::POST, "/v1/vms/p/exec", false),
+            (Method::POST, "/v1/vms/p/console", false),
+            (Method::POST, "/v1/doctor", false),
+        ] {
+            assert_eq!(changes(&method, path), wanted, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn what_is_of_one_connection_stays_there() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::TRANSFER_ENCODING, "chunked".parse().expect("text"));
+        headers.insert(header::CONTENT_TYPE, "text/plain".parse().expect("text"));
+        strip(&mut headers);
+        assert_eq!(headers.len(), 1);
+    }
+}

@@ -1,0 +1,85 @@
+//! Which nodes get how many clones.
+//!
+//! ```text
+//! Allocator   reserve a wish, release a grant
+//! policy      a picture of the cluster and a wish --> places, or why there are none
+//! Book        where the picture is kept: keys, and what is in them
+//! Ledger      the allocator on etcd: read the picture, decide, and write the
+//!             grant if nothing was granted meanwhile, or else begin again
+//! ```
+//!
+//! The policy is pure. Of a wish for n clones, m ≤ n may be granted, as a
+//! ticket of the paper (SnowFlock, section 2.1) promises m ≤ n.
+
+mod book;
+mod ledger;
+pub mod policy;
+
+pub use book::{Book, Offer};
+pub use ledger::{AllocateError, Ledger};
+pub use policy::{Denied, Layout, Need, Picture, Wish};
+
+use forkyard_types::{NodeName, TicketId};
+use serde::{Deserialize, Serialize};
+
+/// Clones on one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The node.
+    pub node: NodeName,
+    /// How many; not 0.
+    pub clones: u16,
+}
+
+/// What was granted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Which grant.
+    pub id: TicketId,
+    /// Whose; none if it counts against nobody.
+    pub user: Option<String>,
+    /// Who asked for it, and gives it back.
+    pub holder: NodeName,
+    /// What each clone takes.
+    pub need: Need,
+    /// Where; each node once.
+    pub places: Vec<Place>,
+}
+
+impl Grant {
+    /// Clones granted.
+    pub fn count(&self) -> u16 {
+        self.places.iter().map(|place| place.clones).sum()
+    }
+
+    /// Those granted on a node.
+    pub fn on(&self, node: &NodeName) -> u16 {
+        let here = self.places.iter().filter(|place| place.node == *node);
+        here.map(|place| place.clones).sum()
+    }
+}
+
+/// Who hands out room. What was granted is taken until it is released, or
+/// until its holder is lost.
+pub trait Allocator {
+    /// Why nothing was granted.
+    type Error;
+
+    /// Grants as much of a wish as there is room for, on behalf of a node. What was
+    /// granted and not heard of, because this was cancelled or its answer lost, is
+    /// among what [`Allocator::granted_to`] tells.
+    fn reserve(
+        &self,
+        holder: &NodeName,
+        wish: &Wish,
+    ) -> impl Future<Output = Result<Grant, Self::Error>> + Send;
+
+    /// Gives back what was granted; no error if it was given back before.
+    fn release(&self, grant: TicketId) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// What a node was granted and has not given back.
+    fn granted_to(
+        &self,
+        holder: &NodeName,
+    ) -> impl Future<Output = Result<Vec<TicketId>, Self::Error>> + Send;
+}

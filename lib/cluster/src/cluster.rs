@@ -1,0 +1,354 @@
+//! The cluster as a node's daemon uses it: its parts, wired.
+
+use crate::{
+    ClusterError, Endpoint, Reach, Standing, Token,
+    keeper::Keeper,
+    membership::{self, from_json},
+    records::{Member, Placed},
+    report::Report,
+    roll::Roll,
+};
+use forkyard_allocate::{Book, Ledger, Offer};
+use forkyard_client::Client;
+use forkyard_etcd::Etcd;
+use forkyard_tls::{ClientConfig, Fingerprint, Identity, ServerConfig};
+use forkyard_types::{FamilyId, ListedVm, NodeName, NodeState, NodeView, Room, TicketId, VmView};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{sync::Notify, task::JoinSet};
+
+/// What a node needs to know to be one.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The cluster's etcd; if none, the one that this host was told of.
+    pub etcd: Vec<Endpoint>,
+    /// How it is reached by TLS.
+    pub etcd_tls: Option<Arc<ClientConfig>>,
+    /// This node's name.
+    pub name: NodeName,
+    /// Where it is reached.
+    pub reach: Reach,
+    /// What it offers.
+    pub offers: Room,
+    /// How long its lease lasts.
+    pub lease: Duration,
+    /// Where it keeps who it is.
+    pub folder: PathBuf,
+    /// An invitation, for a host that is no node yet.
+    pub invitation: Option<Token>,
+}
+
+/// The cluster, and this node's part in it. Dropped, nothing is renewed any
+/// more, and the others will find the node lost.
+#[derive(Clone, Debug)]
+pub struct Cluster(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    /// End with this.
+    _tasks: JoinSet<()>,
+}
+
+/// What every part of it needs.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub etcd: Etcd,
+    pub book: Book,
+    pub name: NodeName,
+    pub folder: PathBuf,
+    pub reach: Reach,
+    pub identity: Identity,
+    client: Arc<ClientConfig>,
+    pub roll: Roll,
+    pub keeper: Keeper,
+    report: Report,
+    taken: Mutex<Taken>,
+    /// Told when a reservation was dropped.
+    pub dropped: Notify,
+}
+
+/// What this node was granted.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// Reservations that live.
+    pub held: BTreeSet<TicketId>,
+    /// Those that were dropped, and are to be given back.
+    pub spent: BTreeSet<TicketId>,
+}
+
+impl Cluster {
+    /// Goes on as the node that this host is, or has it become one: see
+    /// [`Settings::invitation`]. The first to come to an empty etcd founds the
+    /// cluster. A host that is a node already starts also if etcd cannot be
+    /// reached, and is fenced until it can.
+    pub async fn start(settings: Settings) -> Result<Self, ClusterError> {
+        let Settings { folder, name, .. } = &settings;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|source| ClusterError::Io {
+                what: "create",
+                path: folder.clone(),
+                source,
+            })?;
+        let mut endpoints = match settings.etcd.is_empty() {
+            false => settings.etcd.clone(),
+            true => membership::kept_endpoints(folder).unwrap_or_default(),
+        };
+        let book = Book::default();
+        let client =
+            |endpoints: &[Endpoint]| Etcd::new(endpoints.into(), settings.etcd_tls.clone());
+        let known = Identity::kept_in(folder)?.is_some();
+        match &settings.invitation {
+            Some(token) if !known || !is_member(&client(&endpoints), &book, name, folder).await => {
+                endpoints = membership::join(token, folder, name, settings.reach).await?;
+            }
+            Some(_) => tracing::info!(node = %name, "a node already: the invitation is not needed"),
+            None if known => {}
+            None if endpoints.is_empty() => return Err(ClusterError::NoEtcd),
+            None => {
+                let etcd = client(&endpoints);
+                membership::found(&etcd, &book, folder, name, settings.reach).await?;
+            }
+        }
+        if endpoints.is_empty() {
+            return Err(ClusterError::NoEtcd);
+        }
+        membership::keep_endpoints(folder, &endpoints)?;
+        let identity = Identity::kept_in(folder)?.ok_or(ClusterError::NoEtcd)?;
+        Self::run(client(&endpoints), book, settings, identity).await
+    }
+
+    async fn run(
+        etcd: Etcd,
+        book: Book,
+        settings: Settings,
+        identity: Identity,
+    ) -> Result<Self, ClusterError> {
+        let name = settings.name;
+        let offer = Offer {
+            offers: settings.offers,
+            ..Offer::default()
+        };
+        let who = (
+            name.clone(),
+            settings.reach,
+            identity.fingerprint().to_string(),
+        );
+        let shared = Arc::new(Shared {
+            client: identity.client()?,
+            roll: Roll::new(etcd.clone(), book.clone()),
+            keeper: Keeper::new(etcd.clone(), book.clone(), who, settings.lease, offer),
+            report: Report::new(etcd.clone(), book.clone(), name.clone()),
+            etcd,
+            book,
+            name,
+            folder: settings.folder,
+            reach: settings.reach,
+            identity,
+            taken: Mutex::default(),
+            dropped: Notify::new(),
+        });
+        shared.keeper.turn().await;
+        if let Err(error) = shared.roll.refresh().await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "fenced from the start"
+            );
+        }
+        let mut tasks = JoinSet::new();
+        let (keeper, follower, tidier, watcher) = (
+            shared.clone(),
+            shared.clone(),
+            shared.clone(),
+            shared.clone(),
+        );
+        tasks.spawn(async move { keeper.keeper.keep().await });
+        tasks.spawn(async move { follower.roll.follow().await });
+        tasks.spawn(async move { tidier.tidy().await });
+        tasks.spawn(async move { watcher.watch_own_record().await });
+        Ok(Self(Arc::new(Inner {
+            shared,
+            _tasks: tasks,
+        })))
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    /// This node's name.
+    pub fn name(&self) -> &NodeName {
+        &self.shared().name
+    }
+
+    /// How this node stands at this moment.
+    pub fn standing(&self) -> Standing {
+        self.shared().keeper.standing()
+    }
+
+    /// An error unless this node may act for the cluster at this moment.
+    pub fn may_act(&self) -> Result<(), ClusterError> {
+        let node = self.name().clone();
+        match self.standing() {
+            Standing::Holding { .. } => Ok(()),
+            Standing::Fenced => Err(ClusterError::Fenced { node }),
+            Standing::Removed => Err(ClusterError::Removed { node }),
+        }
+    }
+
+    /// Returns once this node stands so that `wanted` holds. Cancel-safe.
+    pub async fn wait(&self, wanted: impl Fn(Standing) -> bool) {
+        self.shared().keeper.wait(wanted).await;
+    }
+
+    /// How its API is served: nodes are known by their certificates.
+    pub fn server(&self) -> Result<Arc<ServerConfig>, ClusterError> {
+        Ok(self.shared().identity.server()?)
+    }
+
+    /// The certificate that its API shows.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.shared().identity.fingerprint()
+    }
+
+    /// The node that shows this certificate, if it is one of the cluster's.
+    pub fn who(&self, certificate: &Fingerprint) -> Option<NodeName> {
+        let fingerprint = certificate.to_string();
+        self.shared()
+            .roll
+            .with(|nodes| nodes.who(&fingerprint).cloned())
+    }
+
+    /// Every node as it was last heard of, by name.
+    pub async fn nodes(&self) -> Result<Vec<NodeView>, ClusterError> {
+        let shared = self.shared();
+        shared.roll.refresh().await?;
+        let picture = shared.ledger().picture().await?;
+        let nodes = shared.roll.nodes();
+        let view = |(name, member): (&NodeName, &Member)| {
+            let offer = nodes.offers.get(name).cloned().unwrap_or_default();
+            Some(NodeView {
+                name: name.clone(),
+                state: nodes.state(name)?,
+                here: *name == shared.name,
+                api: member.reach.api,
+                pages: member.reach.pages,
+                tunnel: member.reach.tunnel,
+                offers: offer.offers,
+                taken: picture.taken(name),
+                vms: offer.vms,
+                joined: member.joined,
+            })
+        };
+        Ok(nodes.members.iter().filter_map(view).collect())
+    }
+
+    /// A client of a node's API, which knows this node by its certificate.
+    pub fn client(&self, node: &NodeName) -> Result<Client, ClusterError> {
+        let shared = self.shared();
+        let found = shared.roll.with(|nodes| {
+            let member = nodes.members.get(node)?;
+            Some((member.reach.api, nodes.state(node)?))
+        });
+        let no_such = || ClusterError::NoSuchNode { node: node.clone() };
+        match found.ok_or_else(no_such)? {
+            (_, NodeState::Lost) => Err(ClusterError::Lost { node: node.clone() }),
+            (api, NodeState::Active | NodeState::Draining) => {
+                Ok(Client::node(api, node.as_str(), shared.client.clone()))
+            }
+        }
+    }
+
+    /// Tells the others which VMs this node has, and what they take.
+    pub async fn report(&self, vms: &[VmView]) -> Result<(), ClusterError> {
+        self.may_act()?;
+        let shared = self.shared();
+        shared.report.tell(vms).await?;
+        shared.keeper.say(|offer| shared.report.sum(vms, offer));
+        shared.keeper.tell().await
+    }
+
+    /// A family, and all that will come of it, counts against this user.
+    pub fn own(&self, family: FamilyId, user: String) {
+        self.shared().report.own(family, user);
+    }
+
+    /// Whom a family on this node counts against.
+    pub fn owner(&self, family: FamilyId) -> Option<String> {
+        self.shared().report.owner(family)
+    }
+
+    /// The VMs of the other nodes, as they last told of them.
+    pub async fn others_vms(&self) -> Result<Vec<ListedVm>, ClusterError> {
+        let shared = self.shared();
+        let range = shared.etcd.range(&shared.book.all("vms")).await?;
+        let nodes = shared.roll.nodes();
+        let mut vms = Vec::new();
+        for entry in &range.entries {
+            let placed: Placed = from_json(entry)?;
+            if placed.node == shared.name {
+                continue;
+            }
+            let lost = match nodes.state(&placed.node) {
+                Some(NodeState::Active | NodeState::Draining) => false,
+                Some(NodeState::Lost) | None => true,
+            };
+            let mut vm = placed.vm;
+            if lost {
+                vm.silence = Some(format!("its node, {}, is lost", placed.node));
+            }
+            vms.push(ListedVm {
+                vm,
+                node: Some(placed.node),
+                lost,
+            });
+        }
+        vms.sort_by_key(|it| (it.vm.created, it.vm.family, it.vm.member));
+        Ok(vms)
+    }
+}
+
+impl Shared {
+    pub fn ledger(&self) -> Ledger {
+        Ledger::new(self.etcd.clone(), self.book.clone(), self.keeper.lease())
+    }
+
+    pub fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks, whenever this node's record is not there, whether it was removed.
+    async fn watch_own_record(&self) {
+        let mut changes = self.roll.changes();
+        // The sender lives as long as this.
+        while changes.changed().await.is_ok() {
+            let own = self.identity.fingerprint().to_string();
+            if self.roll.with(|nodes| nodes.who(&own) != Some(&self.name)) {
+                self.keeper.check().await;
+            }
+        }
+    }
+}
+
+/// Whether this host's identity is that of the node of this name. What cannot
+/// be asked is taken for granted.
+async fn is_member(etcd: &Etcd, book: &Book, name: &NodeName, folder: &Path) -> bool {
+    let Ok(Some(identity)) = Identity::kept_in(folder) else {
+        return false;
+    };
+    match etcd.get(&book.key("nodes", name.as_str())).await {
+        Ok(Some(entry)) => from_json::<Member>(&entry)
+            .is_ok_and(|member| member.fingerprint == identity.fingerprint().to_string()),
+        Ok(None) => false,
+        Err(_) => true,
+    }
+}

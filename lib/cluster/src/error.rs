@@ -1,0 +1,219 @@
+//! Why something could not be done in or for the cluster.
+
+use crate::invitation::InvalidInvitation;
+use forkyard_allocate::{AllocateError, Denied};
+use forkyard_client::ClientError;
+use forkyard_etcd::EtcdError;
+use forkyard_tls::TlsError;
+use forkyard_types::{ApiError, ErrorKind, NodeName, VmName};
+use std::{error::Error, io, path::PathBuf};
+
+/// Why something could not be done in or for the cluster.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// This host is no node, and nobody invited it.
+    #[error("this etcd has a cluster already, and this host is no node of it")]
+    NotInvited {
+        /// The node that can invite it.
+        keeper: NodeName,
+    },
+    /// Neither was one founded nor is there an invitation.
+    #[error("this host does not know of a cluster's etcd")]
+    NoEtcd,
+    /// This node may not act for the cluster at the moment.
+    #[error(
+        "node {node} has lost its lease: others may take it for dead, and it takes no new work"
+    )]
+    Fenced {
+        /// This node.
+        node: NodeName,
+    },
+    /// This node was removed from the cluster.
+    #[error("node {node} was removed from the cluster")]
+    Removed {
+        /// This node.
+        node: NodeName,
+    },
+    /// No node of that name.
+    #[error("there is no node {node}")]
+    NoSuchNode {
+        /// What was asked for.
+        node: NodeName,
+    },
+    /// The node that would have to do it is lost.
+    #[error("node {node} is lost")]
+    Lost {
+        /// Which.
+        node: NodeName,
+    },
+    /// A node of that name is in the cluster.
+    #[error("there is a node {node} already")]
+    NameTaken {
+        /// Which.
+        node: NodeName,
+    },
+    /// A VM of that name is in the cluster.
+    #[error("there is a VM {name} already, on node {node}")]
+    VmNameTaken {
+        /// The VM.
+        name: VmName,
+        /// Its node.
+        node: NodeName,
+    },
+    /// A node that has VMs is not removed just so.
+    #[error("node {node} is alive and has {vms} VMs")]
+    NotEmpty {
+        /// Which.
+        node: NodeName,
+        /// How many.
+        vms: u32,
+    },
+    /// Only where the authority's key is can anybody be invited.
+    #[error("this node does not keep the cluster's authority: node {keeper} does")]
+    NotKeeper {
+        /// Who does.
+        keeper: NodeName,
+    },
+    /// An invitation that is not known: used, expired, or forged.
+    #[error("the invitation is not known: it was used, has expired, or was never given out")]
+    NotKnown,
+    /// Text that is no invitation.
+    #[error(transparent)]
+    Invitation(#[from] InvalidInvitation),
+    /// Somebody changed the same thing at the same time, again and again.
+    #[error("others change the same thing all the time")]
+    Crowded,
+    /// No room, or no right to it.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// etcd cannot be used.
+    #[error("the cluster's records cannot be used")]
+    Etcd(#[from] EtcdError),
+    /// A record makes no sense.
+    #[error("the record {key} of the cluster makes no sense")]
+    Record {
+        /// Its key.
+        key: String,
+        /// Why not.
+        source: serde_json::Error,
+    },
+    /// Certificates cannot be used.
+    #[error("the node's identity cannot be used")]
+    Tls(#[from] TlsError),
+    /// The node that invited us refused, or was not reached.
+    #[error("the node that gave the invitation cannot let this host in")]
+    Join(#[source] ClientError),
+    /// A file of the node's own cannot be used.
+    #[error("cannot {what} {}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+    /// The kernel gives no random bytes.
+    #[error("the kernel gives no random bytes")]
+    Random(#[from] getrandom::Error),
+}
+
+impl From<AllocateError> for ClusterError {
+    fn from(error: AllocateError) -> Self {
+        match error {
+            AllocateError::Denied(denied) => Self::Denied(denied),
+            AllocateError::Etcd(error) => Self::Etcd(error),
+            AllocateError::Unwritable(source) => Self::Record {
+                key: "grants".into(),
+                source,
+            },
+            // Whatever else keeps it from deciding is others' doing.
+            AllocateError::Crowded | _ => Self::Crowded,
+        }
+    }
+}
+
+impl ClusterError {
+    /// What a program can branch on.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoSuchNode { .. } => ErrorKind::NotFound,
+            Self::NotKnown => ErrorKind::Unauthorized,
+            Self::Invitation(_) => ErrorKind::Invalid,
+            Self::NotInvited { .. }
+            | Self::NoEtcd
+            | Self::Fenced { .. }
+            | Self::Removed { .. }
+            | Self::Lost { .. }
+            | Self::NameTaken { .. }
+            | Self::VmNameTaken { .. }
+            | Self::NotEmpty { .. }
+            | Self::NotKeeper { .. } => ErrorKind::Conflict,
+            Self::Denied(Denied::Gone { .. } | Denied::Draining { .. }) => ErrorKind::Conflict,
+            Self::Denied(Denied::Nothing) => ErrorKind::Invalid,
+            Self::Denied(_) | Self::Crowded => ErrorKind::Exhausted,
+            Self::Etcd(_)
+            | Self::Record { .. }
+            | Self::Tls(_)
+            | Self::Join(_)
+            | Self::Io { .. }
+            | Self::Random(_) => ErrorKind::Host,
+        }
+    }
+
+    /// What somebody can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NotInvited { keeper } => {
+                return Some(format!(
+                    "`forkyard node invite` on node {keeper} prints a token for `forkyardd --join`"
+                ));
+            }
+            Self::NotKeeper { keeper } => return Some(format!("ask on node {keeper}")),
+            Self::NoEtcd => {
+                "`forkyardd --cluster http://HOST:2379` founds a cluster, and `--join TOKEN` joins one"
+            }
+            Self::Fenced { .. } => {
+                "it goes on by itself once it reaches etcd; `forkyard node ls` and the daemon's log tell more"
+            }
+            Self::Removed { .. } => {
+                "have it invited again, or start its daemon without --node: it then goes on alone"
+            }
+            Self::NoSuchNode { .. } => "`forkyard node ls` lists the nodes",
+            Self::Lost { .. } => {
+                "start its daemon again; if it will not come back, `forkyard node rm` forgets it and its VMs"
+            }
+            Self::NameTaken { .. } => "choose another name, or `forkyard node rm` that one first",
+            Self::VmNameTaken { .. } => "choose another name, or remove that VM",
+            Self::NotEmpty { .. } => {
+                "`forkyard node drain` it and remove its VMs first, or say --force: its VMs are forgotten, not ended"
+            }
+            Self::NotKnown | Self::Invitation(_) => "`forkyard node invite` makes another",
+            Self::Crowded => "try again",
+            Self::Denied(denied) => return denied.hint().map(str::to_owned),
+            Self::Etcd(error) => return error.hint().map(str::to_owned),
+            Self::Join(error) => return error.hint().map(str::to_owned),
+            Self::Record { .. } | Self::Tls(_) | Self::Io { .. } | Self::Random(_) => return None,
+        };
+        Some(hint.to_owned())
+    }
+
+    /// As the API tells it.
+    pub fn to_api(&self) -> ApiError {
+        let mut message = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !message.ends_with(&text) {
+                message = format!("{message}: {text}");
+            }
+            cause = error.source();
+        }
+        ApiError {
+            kind: self.kind(),
+            message,
+            hint: self.hint(),
+        }
+    }
+}

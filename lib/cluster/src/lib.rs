@@ -1,0 +1,35 @@
+//! A cluster: hosts whose daemons know each other, and where each VM is.
+//!
+//! ```text
+//! Tenure      whether this node may act for the cluster: it holds its lease, or not
+//! Roll        who is a node, and who of them is alive; follows etcd
+//! Invitation  how a host becomes a node; the authority signs for it
+//! Cluster     all of that, wired: nodes, places for clones, clients of other nodes
+//! report      which VMs this node has, for the others to find
+//! ```
+//!
+//! Everything shared is in etcd, whose transactions are the only arbiter. A
+//! node's records are written by that node alone, and by whoever removes it.
+//! Starts no VM and stops none.
+
+mod admin;
+mod cluster;
+mod error;
+mod invitation;
+mod keeper;
+mod membership;
+mod places;
+mod records;
+mod report;
+mod roll;
+mod tenure;
+
+pub use admin::Force;
+pub use cluster::{Cluster, Settings};
+pub use error::ClusterError;
+pub use forkyard_allocate::{Denied, Grant, Layout, Need, Place, Wish};
+pub use forkyard_etcd::Endpoint;
+pub use invitation::{InvalidInvitation, Token};
+pub use places::{Claim, Reservation};
+pub use records::{Reach, Whereabouts};
+pub use tenure::{Standing, Tenure};

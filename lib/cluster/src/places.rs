@@ -1,0 +1,250 @@
+//! Room and names that this node has taken in the cluster, and gives back.
+
+use crate::{
+    Cluster, ClusterError, Grant, Layout, Need, Whereabouts, Wish,
+    cluster::Shared,
+    membership::{from_json, to_json},
+    records::{Named, Placed},
+    report::name_key,
+};
+use forkyard_allocate::Allocator;
+use forkyard_etcd::{Compare, Keys, Op, Revision, Txn};
+use forkyard_types::{FamilyId, TicketId, VmName};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+/// Times a change is tried again that somebody else was quicker with.
+const TRIES: u32 = 20;
+/// What was granted and is held by nobody for so long is given back: the
+/// answer to whoever asked for it was lost.
+const FORGOTTEN: Duration = Duration::from_secs(30);
+/// Before etcd is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+impl Cluster {
+    /// Reserves places for clones, spread over the nodes, as many of `count` as
+    /// there is room for. See [`Cluster::reserve`].
+    pub async fn place(&self, count: u16, need: Need) -> Result<Reservation, ClusterError> {
+        self.reserve(&Wish {
+            user: None,
+            count,
+            need,
+            layout: Layout::Spread,
+            near: Some(self.name().clone()),
+            only: None,
+        })
+        .await
+    }
+
+    /// Reserves what is wished for, or a part of it. It is held until it is
+    /// dropped, or until this node is lost. Cancel-safe: what nobody holds is
+    /// given back before long.
+    pub async fn reserve(&self, wish: &Wish) -> Result<Reservation, ClusterError> {
+        self.may_act()?;
+        let shared = self.shared();
+        let grant = shared.ledger().reserve(&shared.name, wish).await?;
+        shared.taken().held.insert(grant.id);
+        let shared = shared.clone();
+        Ok(Reservation { grant, shared })
+    }
+
+    /// Where the VM of this name or id is, if any node has told of it. Of
+    /// several of one name, the one that was told of first.
+    pub async fn find(&self, word: &str) -> Result<Option<Whereabouts>, ClusterError> {
+        let shared = self.shared();
+        if word.is_empty() || word.contains('/') {
+            return Ok(None);
+        }
+        let (id, names) = (
+            shared.book.key("vms", word),
+            Keys::Prefix(name_key(&shared.book, word, "")),
+        );
+        let outcome = shared.etcd.txn(Txn {
+            then: vec![Op::Get(Keys::One(id)), Op::Get(names)],
+            ..Txn::default()
+        });
+        let mut found = outcome.await?.found().into_iter();
+        if let Some(entry) = found.next().unwrap_or_default().first() {
+            let Placed { node, vm, .. } = from_json(entry)?;
+            return Ok(Some(Whereabouts { node, vm: vm.id }));
+        }
+        let mut named = found.next().unwrap_or_default();
+        named.sort_by_key(|entry| entry.created);
+        for entry in &named {
+            let Named { node, vm } = from_json(entry)?;
+            if let Some(vm) = vm {
+                return Ok(Some(Whereabouts { node, vm }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Keeps a name for a VM that is about to be made here, until dropped. An
+    /// error if a VM has it, anywhere.
+    pub async fn claim(&self, name: &VmName) -> Result<Claim, ClusterError> {
+        self.may_act()?;
+        let shared = self.shared();
+        let all = Keys::Prefix(name_key(&shared.book, name.as_str(), ""));
+        let id = TicketId::random();
+        let key = name_key(&shared.book, name.as_str(), id.as_str());
+        let mine = Named {
+            node: shared.name.clone(),
+            vm: None,
+        };
+        let outcome = shared.etcd.txn(Txn {
+            when: vec![Compare::Absent(all.clone())],
+            then: vec![Op::Put(
+                key.clone(),
+                to_json(&key, &mine)?,
+                shared.keeper.lease(),
+            )],
+            otherwise: vec![Op::Get(all)],
+        });
+        let outcome = outcome.await?;
+        if outcome.held {
+            let shared = shared.clone();
+            return Ok(Claim { key, shared });
+        }
+        let taken = outcome.found().concat();
+        let node = match taken.first() {
+            Some(entry) => from_json::<Named>(entry)?.node,
+            None => shared.name.clone(),
+        };
+        let name = name.clone();
+        Err(ClusterError::VmNameTaken { name, node })
+    }
+
+    /// A family's number in the cluster, from 1, the same for whoever asks: its
+    /// network's, on every node. It is never given to another.
+    pub async fn number(&self, family: FamilyId) -> Result<u32, ClusterError> {
+        let shared = self.shared();
+        let key = shared.book.key("families", family.as_str());
+        let next = shared.book.key("families-next", "number");
+        for _ in 0..TRIES {
+            let outcome = shared.etcd.txn(Txn {
+                then: vec![
+                    Op::Get(Keys::One(key.clone())),
+                    Op::Get(Keys::One(next.clone())),
+                ],
+                ..Txn::default()
+            });
+            let mut found = outcome.await?.found().into_iter();
+            if let Some(entry) = found.next().unwrap_or_default().first() {
+                return from_json(entry);
+            }
+            let last = found.next().unwrap_or_default();
+            let (number, changed) = match last.first() {
+                Some(entry) => (from_json::<u32>(entry)?, entry.changed),
+                None => (1, Revision(0)),
+            };
+            let outcome = shared.etcd.txn(Txn {
+                when: vec![
+                    Compare::Absent(Keys::One(key.clone())),
+                    Compare::Unchanged(next.clone(), changed),
+                ],
+                then: vec![
+                    Op::Put(key.clone(), to_json(&key, &number)?, None),
+                    Op::Put(next.clone(), to_json(&next, &(number + 1))?, None),
+                ],
+                otherwise: Vec::new(),
+            });
+            if outcome.await?.held {
+                return Ok(number);
+            }
+        }
+        Err(ClusterError::Crowded)
+    }
+}
+
+/// Room that is reserved, until dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    grant: Grant,
+    shared: Arc<Shared>,
+}
+
+impl Reservation {
+    /// What was granted.
+    pub fn grant(&self) -> &Grant {
+        &self.grant
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut taken = self.shared.taken();
+        taken.held.remove(&self.grant.id);
+        taken.spent.insert(self.grant.id);
+        self.shared.dropped.notify_one();
+    }
+}
+
+/// A name that is kept for a VM about to be made, until dropped.
+#[derive(Debug)]
+pub struct Claim {
+    key: String,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let (shared, key) = (self.shared.clone(), std::mem::take(&mut self.key));
+        // Where nothing runs any more, it goes with the node's lease.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if let Err(error) = shared.etcd.delete(&Keys::One(key)).await {
+                    tracing::debug!(
+                        error = &error as &dyn std::error::Error,
+                        "a name is kept on"
+                    );
+                }
+            });
+        }
+    }
+}
+
+impl Shared {
+    /// Gives back what was dropped, and what nobody has held for a while, for
+    /// ever. Cancel-safe.
+    pub async fn tidy(&self) {
+        let mut unheld = BTreeSet::new();
+        let mut sweep = tokio::time::interval(FORGOTTEN);
+        loop {
+            let outcome = tokio::select! {
+                () = self.dropped.notified() => self.release_spent().await,
+                _ = sweep.tick() => self.release_forgotten(&mut unheld).await,
+            };
+            if let Err(error) = outcome {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "room not given back"
+                );
+                tokio::time::sleep(AGAIN).await;
+                self.dropped.notify_one();
+            }
+        }
+    }
+
+    async fn release_spent(&self) -> Result<(), ClusterError> {
+        let spent: Vec<_> = self.taken().spent.iter().copied().collect();
+        for grant in spent {
+            self.ledger().release(grant).await?;
+            self.taken().spent.remove(&grant);
+        }
+        Ok(())
+    }
+
+    /// One that is held by nobody twice in a row was not just being granted.
+    async fn release_forgotten(&self, unheld: &mut BTreeSet<TicketId>) -> Result<(), ClusterError> {
+        let granted = self.ledger().granted_to(&self.name).await?;
+        let now: BTreeSet<_> = {
+            let taken = self.taken();
+            let unheld = granted.into_iter().filter(|id| !taken.held.contains(id));
+            unheld.collect()
+        };
+        for grant in now.intersection(unheld) {
+            self.ledger().release(*grant).await?;
+        }
+        *unheld = now;
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! Why etcd did not do what it was asked.
+
+use crate::{Endpoint, Revision};
+use std::io;
+
+/// Why etcd did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EtcdError {
+    /// None was named.
+    #[error("no etcd was named")]
+    NoEndpoint,
+    /// No endpoint can be connected to; nothing was asked.
+    #[error("no etcd answers at {}", listed(tried))]
+    Unreachable {
+        /// Those that were tried.
+        tried: Vec<Endpoint>,
+        /// What the last one came to.
+        source: io::Error,
+    },
+    /// It did not answer in time. What was asked may have been done.
+    #[error("the etcd at {endpoint} did not answer in time")]
+    Late {
+        /// Which.
+        endpoint: Endpoint,
+    },
+    /// The connection broke off. What was asked may have been done.
+    #[error("the etcd at {endpoint} broke off")]
+    Broke {
+        /// Which.
+        endpoint: Endpoint,
+        /// How.
+        source: hyper::Error,
+    },
+    /// It refused, or failed.
+    #[error("etcd refused: {message}")]
+    Refused {
+        /// gRPC's code of it.
+        code: u32,
+        /// What it said.
+        message: String,
+    },
+    /// The lease has run out, or was given back.
+    #[error("the lease is gone")]
+    LeaseGone,
+    /// What happened so long ago has been forgotten: look again, and watch
+    /// from there.
+    #[error("etcd has forgotten what happened before {kept:?}")]
+    Compacted {
+        /// The oldest it still knows of.
+        kept: Revision,
+    },
+    /// The stream of changes has ended.
+    #[error("etcd tells of no more changes")]
+    WatchEnded,
+    /// It said something that makes no sense.
+    #[error("what etcd answered makes no sense; is it etcd 3.4 or later?")]
+    Nonsense {
+        /// Where.
+        #[from]
+        source: serde_json::Error,
+    },
+    /// The answer lacks something, or is too large.
+    #[error("etcd's answer is not what was asked for: {what}")]
+    Unexpected {
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The request cannot be written.
+    #[error("the request to etcd cannot be written")]
+    Request {
+        /// Why.
+        #[from]
+        source: hyper::http::Error,
+    },
+}
+
+/// gRPC's code for a server that cannot serve at the moment.
+const UNAVAILABLE: u32 = 14;
+/// gRPC's code for one that did not manage in time.
+const DEADLINE: u32 = 4;
+
+impl EtcdError {
+    /// Whether what was asked may have been done all the same.
+    pub fn is_unknown(&self) -> bool {
+        match self {
+            Self::Late { .. }
+            | Self::Broke { .. }
+            | Self::Nonsense { .. }
+            | Self::Unexpected { .. } => true,
+            Self::Refused { code, .. } => [UNAVAILABLE, DEADLINE].contains(code),
+            Self::NoEndpoint
+            | Self::Unreachable { .. }
+            | Self::LeaseGone
+            | Self::Compacted { .. }
+            | Self::WatchEnded
+            | Self::Request { .. } => false,
+        }
+    }
+
+    /// What an operator can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Unreachable { .. } | Self::NoEndpoint => Some(
+                "is etcd running, and is its address right? `etcdctl --endpoints URL endpoint health` tells",
+            ),
+            Self::Late { .. } | Self::Broke { .. } => Some(
+                "is etcd overloaded, or has it lost its majority? `etcdctl endpoint status` tells",
+            ),
+            Self::Refused { message, .. } if message.contains("space exceeded") => {
+                Some("etcd is full: compact and defragment it, then `etcdctl alarm disarm`")
+            }
+            Self::Refused { .. }
+            | Self::LeaseGone
+            | Self::Compacted { .. }
+            | Self::WatchEnded
+            | Self::Nonsense { .. }
+            | Self::Unexpected { .. }
+            | Self::Request { .. } => None,
+        }
+    }
+}
+
+fn listed(endpoints: &[Endpoint]) -> String {
+    let words: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
+    words.join(", ")
+}

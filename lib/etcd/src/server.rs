@@ -1,0 +1,156 @@
+//! An etcd of one's own, on loopback, in a temporary folder: for tests, which
+//! take the real one. It ends with this value, and with the thread that
+//! started it if that is killed.
+
+use crate::{Endpoint, Etcd};
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// How long it may take to be healthy.
+const START: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
+/// Ports may be taken between our look and its.
+const TRIES: usize = 5;
+
+/// An etcd that runs.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    address: SocketAddr,
+    peers: SocketAddr,
+    folder: TempDir,
+}
+
+impl Server {
+    /// Starts one on 127.0.0.1.
+    pub fn start() -> io::Result<Self> {
+        Self::start_on(Ipv4Addr::LOCALHOST)
+    }
+
+    /// Starts one on this address of the calling thread's network. Blocks
+    /// until it is healthy.
+    pub fn start_on(address: Ipv4Addr) -> io::Result<Self> {
+        let mut failed = io::Error::other("never tried");
+        for _ in 0..TRIES {
+            let folder = tempfile::Builder::new()
+                .prefix("forkyard-etcd.")
+                .tempdir()?;
+            let (clients, peers) = (free(address)?, free(address)?);
+            let child = spawn(&folder, clients, peers)?;
+            let mut server = Self {
+                child,
+                address: clients,
+                peers,
+                folder,
+            };
+            match server.wait() {
+                Ok(()) => return Ok(server),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    /// Kills it as a crash would; its data stays.
+    pub fn stop(&mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+
+    /// Starts it again with the data it had.
+    pub fn go_on(&mut self) -> io::Result<()> {
+        self.child = spawn(&self.folder, self.address, self.peers)?;
+        self.wait()
+    }
+
+    /// Where it is.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint {
+            secure: false,
+            host: self.address.ip().to_string(),
+            port: self.address.port(),
+        }
+    }
+
+    /// A client of it.
+    pub fn client(&self) -> Etcd {
+        Etcd::new(vec![self.endpoint()], None)
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        let begun = Instant::now();
+        while !healthy(self.address) {
+            let ended = self.child.try_wait()?;
+            if ended.is_some() || begun.elapsed() > START {
+                let log = std::fs::read_to_string(self.folder.path().join("log"))?;
+                let last: Vec<_> = log.lines().rev().take(5).collect();
+                return Err(io::Error::other(format!("etcd did not start: {last:?}")));
+            }
+            sleep(LOOK);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // One that has ended already cannot be killed.
+        let _ = self.stop();
+    }
+}
+
+fn spawn(folder: &TempDir, clients: SocketAddr, peers: SocketAddr) -> io::Result<Child> {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(folder.path().join("log"))?;
+    let (clients, peers) = (format!("http://{clients}"), format!("http://{peers}"));
+    Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "etcd", "--logger", "zap"])
+        .args(["--log-outputs", "stderr", "--data-dir"])
+        .arg(folder.path().join("data"))
+        .args([
+            "--listen-client-urls",
+            &clients,
+            "--advertise-client-urls",
+            &clients,
+        ])
+        .args([
+            "--listen-peer-urls",
+            &peers,
+            "--initial-advertise-peer-urls",
+            &peers,
+        ])
+        .args(["--initial-cluster", &format!("default={peers}")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .map_err(|error| {
+            let text = format!("etcd cannot be run: {error}; Debian has it as etcd-server");
+            io::Error::new(error.kind(), text)
+        })
+}
+
+fn free(address: Ipv4Addr) -> io::Result<SocketAddr> {
+    TcpListener::bind((address, 0))?.local_addr()
+}
+
+fn healthy(address: SocketAddr) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok::<_, io::Error>(answer.contains("\"true\""))
+    };
+    ask().unwrap_or(false)
+}
