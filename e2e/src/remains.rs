@@ -11,7 +11,7 @@ use std::{
 
 /// What a host without VMs may have: its records, its certificate, its logs,
 /// its lock, and empty folders.
-const MAY_STAY: [&str; 8] = [
+const MAY_STAY: [&str; 10] = [
     "state/forkyard.db",
     "state/forkyard.db-shm",
     "state/forkyard.db-wal",
@@ -20,6 +20,8 @@ const MAY_STAY: [&str; 8] = [
     "run/lock",
     "run/daemon.log",
     "run/pager.log",
+    "run/sched.lock",
+    "run/sched.log",
 ];
 
 /// Everything found that should not be there, one line each.

@@ -3,6 +3,7 @@
 use crate::commands::{
     console::Console,
     copy::End,
+    sched::Sched,
     token::Token,
     top::Top,
     transfer::{Export, Import},
@@ -108,6 +109,9 @@ pub enum Command {
     /// Watch what the VMs use of the host.
     #[command(after_help = "Example: forkyard top, or forkyard top --once -o json")]
     Top(Top),
+    /// Which vCPUs run when: a policy for real VMs, or policies in the simulator.
+    #[command(subcommand)]
+    Sched(Sched),
     /// Tokens for those who use the API over the network: create, list, remove.
     #[command(subcommand)]
     Token(Token),

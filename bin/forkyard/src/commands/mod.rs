@@ -7,6 +7,7 @@ mod exec;
 mod images;
 mod logs;
 mod mcp;
+pub mod sched;
 pub mod token;
 pub mod top;
 pub mod transfer;
@@ -21,6 +22,14 @@ use std::process::ExitCode;
 
 /// Carries out the command.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    // What needs no daemon starts none.
+    if let Command::Sched(command) = args.command {
+        anyhow::ensure!(
+            args.url.is_none(),
+            "sched acts on the host it runs on: leave --url and FORKYARD_URL out, and run it there"
+        );
+        return sched::sched(&args.run_dir, args.output, command).await;
+    }
     let (client, reach) = match args.url {
         Some(place) => {
             let client = daemon::elsewhere(place, args.ca)?;
@@ -49,6 +58,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Image(image) => images::image(&client, format, image).await,
         Command::Doctor(doctor) => images::doctor(&client, format, doctor).await,
         Command::Top(options) => top::top(&client, format, options).await,
+        Command::Sched(command) => sched::sched(&args.run_dir, format, command).await,
         Command::Token(token) => token::token(&client, format, token).await,
         Command::Mcp => mcp::serve(reach).await,
         Command::Bench(bench) => bench::bench(&client, &args.run_dir, format, bench).await,
