@@ -11,7 +11,7 @@ use std::{
 
 /// What a host without VMs may have: its records, its certificate, its logs,
 /// its lock, whom it knows, and empty folders.
-const MAY_STAY: [&str; 9] = [
+const MAY_STAY: [&str; 11] = [
     "state/forkyard.db",
     "state/forkyard.db-shm",
     "state/forkyard.db-wal",
@@ -21,6 +21,8 @@ const MAY_STAY: [&str; 9] = [
     "run/daemon.log",
     "run/pager.log",
     "peers.toml",
+    "run/sched.lock",
+    "run/sched.log",
 ];
 
 /// Everything found that should not be there, one line each.

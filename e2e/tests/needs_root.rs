@@ -43,6 +43,8 @@ mod patience;
 mod pause;
 #[path = "needs_root/python.rs"]
 mod python;
+#[path = "needs_root/sched.rs"]
+mod sched;
 #[path = "needs_root/server.rs"]
 mod server;
 #[path = "needs_root/steps.rs"]

@@ -63,6 +63,12 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Measure scheduling policies on real guests
+    BenchSched {
+        /// Passed on to bench/sched/run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
 }
 
 fn main() -> Result<()> {
@@ -83,6 +89,7 @@ fn main() -> Result<()> {
         Chore::Test => test::all(&root),
         Chore::Demo { args } => script(&root, "demo/run", &args),
         Chore::Bench { args } => script(&root, "bench/run", &args),
+        Chore::BenchSched { args } => script(&root, "bench/sched/run", &args),
     }
 }
 

@@ -4,6 +4,7 @@ use crate::commands::{
     console::Console,
     copy::End,
     node::Node,
+    sched::Sched,
     token::Token,
     top::Top,
     transfer::{Export, Import},
@@ -112,6 +113,9 @@ pub enum Command {
     /// Nodes of a cluster: list, invite, drain, activate, remove; quotas.
     #[command(subcommand)]
     Node(Node),
+    /// Which vCPUs run when: a policy for real VMs, or policies in the simulator.
+    #[command(subcommand)]
+    Sched(Sched),
     /// Tokens for those who use the API over the network: create, list, remove.
     #[command(subcommand)]
     Token(Token),

@@ -5,34 +5,33 @@
 //! it says: first it freezes, then it lets go. vCPUs that sleep are never frozen:
 //! one that wakes runs until it is noticed, a few milliseconds at most.
 
+mod review;
 mod shown;
 mod vm;
 
 use crate::{
-    DispatchError, Step,
+    DispatchError,
     freezer::Frozen,
     guard::{Alive, Guard, Program},
     place,
     protocol::{Level, Wanted},
-    threads::{self, Doing},
+    threads::Doing,
 };
 use forkyard_sched::{
     CpuId, Knobs, Nanos, Orders, Params, Policy, Ran, Reservation, Scheduler, State, TICK, Then,
     World, rules,
 };
-use nix::sys::{
-    resource::{UsageWho, getrusage},
-    time::{TimeVal, TimeValLike},
-};
 use std::collections::VecDeque;
 use vm::Vm;
 
-/// Time between looks while somebody waits.
+/// Time between looks while somebody waits, and one who runs is likely to sleep.
 const LOOK: Nanos = Nanos::micros(2_500);
-/// And while nobody does.
+/// While somebody waits, and guests seldom sleep: slots end before that.
+const GLANCE: Nanos = Nanos::millis(15);
+/// While nobody waits.
 const REST: Nanos = Nanos::millis(20);
-/// Time between reviews.
-const REVIEW: Nanos = Nanos::secs(1);
+/// Sleeps of a vCPU a second that are seldom.
+const SELDOM: f64 = 5.0;
 
 /// The dispatcher. Dropping it lets every VM go.
 #[derive(Debug)]
@@ -40,6 +39,8 @@ pub struct Dispatcher {
     policy: Policy,
     scheduler: Box<dyn Scheduler>,
     world: World,
+    /// Names given to vCPUs in this world.
+    named: usize,
     /// The host's numbers of the CPUs.
     cpus: Vec<u32>,
     ends: Vec<Nanos>,
@@ -47,15 +48,17 @@ pub struct Dispatcher {
     guard: Guard,
     kicks: VecDeque<CpuId>,
     next_tick: Nanos,
-    next_review: Nanos,
+    reviews: review::Reviews,
     switches: u64,
-    own: (f64, f64),
+    /// CPU time taken until the last review, and its part of the period before.
+    own: (Nanos, f64),
 }
 
-/// Shorter turns than the host's: one that is frozen may hold QEMU's big lock.
+/// Shorter turns than the host's, for one that is frozen may hold QEMU's big lock:
+/// 5 ms, by weight.
 fn knobs() -> Knobs {
     let cfs = rules::CfsKnobs {
-        latency: Nanos::millis(12),
+        latency: Nanos::millis(10),
         min_granularity: Nanos::millis(5),
         wakeup_granularity: Nanos::millis(4),
     };
@@ -75,26 +78,22 @@ impl Dispatcher {
             policy,
             scheduler: policy.build(cpus.len(), &knobs())?,
             world: World::new(cpus.iter().map(|_| 1.0)),
+            named: 0,
             ends: vec![Nanos::FOREVER; cpus.len()],
             cpus,
             vms: Vec::new(),
             guard: Guard::start(guard).map_err(DispatchError::host("start", guard_path))?,
             kicks: VecDeque::new(),
             next_tick: Nanos::ZERO,
-            next_review: Nanos::ZERO,
+            reviews: review::Reviews::default(),
             switches: 0,
-            own: (0.0, 0.0),
+            own: (Nanos::ZERO, 0.0),
         })
     }
 
     /// Whether it schedules nobody.
     pub fn is_idle(&self) -> bool {
         self.vms.is_empty()
-    }
-
-    /// The guard's process.
-    pub fn guard_pid(&self) -> u32 {
-        self.guard.pid()
     }
 
     /// Schedules a VM as wanted. On failure nothing has changed but that a VM it
@@ -106,21 +105,24 @@ impl Dispatcher {
         let policy = wanted.policy.unwrap_or(self.policy);
         let params = wanted_params(wanted, vm.params);
         params.check()?;
-        let level = wanted.level.unwrap_or(match vm.level {
-            Level::Observe if wanted.policy.is_some() => Level::Enforce,
-            level @ (Level::Observe | Level::Place | Level::Enforce) => level,
-        });
-        let enforced = level == Level::Enforce;
-        if enforced && params.cap.is_some() && policy != Policy::Credit {
+        let asked = wanted.level.or(vm.asked);
+        let named = wanted.policy.is_some() || vm.named;
+        let level = vm::level(asked, named, policy, &params);
+        let capped = |level, params: &Params| level == Level::Enforce && params.cap.is_some();
+        let others = self.vms.iter().filter(|other| other.pid != wanted.pid);
+        let any = capped(level, &params) || { others }.any(|vm| capped(vm.level, &vm.params));
+        if any && policy != Policy::Credit {
             return Err(DispatchError::NoCap(policy));
         }
         if policy != self.policy {
             self.change(policy)?;
         }
+        // Whoever was alone may not be any more.
+        self.contended();
         self.leave(place);
         let vm = &mut self.vms[place];
         vm.params = params;
-        vm.level = level;
+        (vm.asked, vm.named, vm.level) = (asked, named, level);
         vm.steps = crate::Steps::default();
         let entered = self.enter(place);
         if entered.is_err() {
@@ -143,7 +145,6 @@ impl Dispatcher {
     /// Does what is due; says when to be called again at the latest.
     pub fn step(&mut self, now: Nanos) -> Nanos {
         self.world.now = now;
-        self.bury();
         self.look();
         for cpu in self.world.cpus() {
             if self.ends[cpu.at()] <= now {
@@ -158,32 +159,39 @@ impl Dispatcher {
                 self.kicks.extend(orders.kicks);
             }
         }
-        if self.next_review <= now {
-            self.next_review = now + REVIEW;
-            self.review();
-        }
         self.settle();
-        self.carry_out();
         let waits = self
             .world
             .vcpus()
             .any(|(_, view)| view.state() == State::Waiting);
-        let next_look = now + if waits { LOOK } else { REST };
+        let next_review = self.review(waits);
+        self.settle();
+        self.carry_out();
+        let seldom = |vm: &Vm| vm.domain.is_none() || vm.habits.sleeps < SELDOM;
+        let next_look = match waits {
+            true if self.vms.iter().all(seldom) => GLANCE,
+            true => LOOK,
+            false => REST,
+        };
         let end = self.ends.iter().copied().min().unwrap_or(Nanos::FOREVER);
         let slice = if waits { end } else { Nanos::FOREVER };
-        next_look.min(slice).min(self.next_review).max(now)
+        (now + next_look).min(slice).min(next_review).max(now)
     }
 
     /// The VM's place; one it did not know is observed from now on.
     fn known(&mut self, wanted: &Wanted) -> Result<usize, DispatchError> {
         let found = self.vms.iter().position(|vm| vm.pid == wanted.pid);
+        let tids = wanted.threads.as_deref();
         if let Some(place) = found {
+            if tids.is_some_and(|tids| !self.vms[place].has(tids)) {
+                return Err(DispatchError::OtherThreads(wanted.pid));
+            }
             if let Some(name) = &wanted.name {
                 self.vms[place].name.clone_from(name);
             }
             return Ok(place);
         }
-        let vm = Vm::attach(wanted.pid, wanted.name.clone())?;
+        let vm = Vm::attach(wanted.pid, wanted.name.clone(), tids, self.world.now)?;
         self.vms.push(vm);
         Ok(self.vms.len() - 1)
     }
@@ -194,12 +202,26 @@ impl Dispatcher {
         for place in 0..self.vms.len() {
             self.leave(place);
         }
-        self.scheduler = scheduler;
+        self.renew(scheduler);
         self.policy = policy;
         for place in 0..self.vms.len() {
-            self.enter(place)?;
+            let vm = &mut self.vms[place];
+            vm.level = vm::level(vm.asked, vm.named, policy, &vm.params);
+            self.enter_again(place);
         }
         Ok(())
+    }
+
+    /// A world without those who have left it: names are never given twice.
+    /// Nobody may be enforced.
+    fn renew(&mut self, scheduler: Box<dyn Scheduler>) {
+        let now = self.world.now;
+        self.world = World::new(self.cpus.iter().map(|_| 1.0));
+        self.world.now = now;
+        self.scheduler = scheduler;
+        self.ends.fill(Nanos::FOREVER);
+        self.kicks.clear();
+        self.named = 0;
     }
 
     /// Begins to do what the VM's level asks for.
@@ -227,7 +249,8 @@ impl Dispatcher {
         let mut taken = Vec::new();
         for vcpu in &mut vm.vcpus {
             let path = format!("/proc/{}/task/{}", vm.pid, vcpu.tid);
-            place::tell(vcpu.tid, class).map_err(DispatchError::host("schedule", &path))?;
+            vcpu.tell(class, &mut self.guard)
+                .map_err(DispatchError::host("schedule", &path))?;
             if apart {
                 let free = (0..load.len()).filter(|cpu| !taken.contains(cpu));
                 if let Some(cpu) = { free }.min_by_key(|&cpu| load[cpu]) {
@@ -247,11 +270,13 @@ impl Dispatcher {
             vcpu.group(guard)?;
         }
         let vm = &mut self.vms[place];
+        vm.watch_anew(&self.world);
         let domain = self.world.add_domain(vm.params);
         vm.domain = Some(domain);
         self.scheduler.init_domain(&self.world, domain);
         for vcpu in &mut vm.vcpus {
             let id = self.world.add_vcpu(domain, forkyard_sched::CpuSet::ALL);
+            self.named += 1;
             vcpu.id = Some(id);
             self.scheduler.init_vcpu(&self.world, id);
         }
@@ -262,9 +287,17 @@ impl Dispatcher {
 
     /// Undoes all that was done to a VM.
     fn leave(&mut self, place: usize) {
+        self.withdraw(place);
+        for vcpu in &mut self.vms[place].vcpus {
+            vcpu.let_go(&mut self.guard);
+        }
+    }
+
+    /// Lets a VM run as it likes. The groups stay: to make them takes long.
+    fn withdraw(&mut self, place: usize) {
         let vm = &mut self.vms[place];
         for vcpu in &mut vm.vcpus {
-            if let Some(id) = vcpu.id.take() {
+            if let Some(id) = vcpu.close(&self.world) {
                 if let State::Running(cpu) = self.world[id].state() {
                     self.ends[cpu.at()] = self.world.now;
                 }
@@ -273,20 +306,11 @@ impl Dispatcher {
                 self.scheduler.destroy_vcpu(&self.world, id);
                 self.world.remove_vcpu(id);
             }
-            vcpu.let_go(&mut self.guard);
+            vcpu.rest(&mut self.guard);
         }
         if let Some(domain) = vm.domain.take() {
             self.scheduler.destroy_domain(&self.world, domain);
             self.world.remove_domain(domain);
-        }
-    }
-
-    /// Forgets VMs that have ended.
-    fn bury(&mut self) {
-        let gone = |vm: &Vm| threads::started(vm.pid).ok() != Some(vm.started);
-        while let Some(place) = self.vms.iter().position(gone) {
-            self.leave(place);
-            self.vms.remove(place);
         }
     }
 
@@ -356,10 +380,7 @@ impl Dispatcher {
             tracing::warn!("the guard died: everything is let go, and begun anew");
             for place in 0..self.vms.len() {
                 self.leave(place);
-                if let Err(error) = self.enter(place) {
-                    tracing::error!(pid = self.vms[place].pid, ?error, "not scheduled");
-                    self.vms[place].level = Level::Observe;
-                }
+                self.enter_again(place);
             }
             return;
         }
@@ -385,34 +406,12 @@ impl Dispatcher {
         }
     }
 
-    /// Once a second: shares, speeds, and who is better let go.
-    fn review(&mut self) {
-        let second = REVIEW.as_secs_f64();
-        let own = getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| {
-            let micros = |time: TimeVal| time.num_microseconds();
-            let all = micros(usage.user_time()) + micros(usage.system_time());
-            Nanos::micros(u64::try_from(all).unwrap_or(0)).as_secs_f64()
-        });
-        self.own = (own, (own - self.own.0) / second);
-        let mut changed = Vec::new();
-        for (place, vm) in self.vms.iter_mut().enumerate() {
-            let before = vm.now();
-            vm.measure(&self.world, second);
-            if vm.level == Level::Enforce {
-                vm.steps.review(vm.sleeps, self.world.now);
-            }
-            if vm.now() != before {
-                changed.push(place);
-            }
-        }
-        for place in changed {
-            let down = matches!(self.vms[place].steps.step(), Step::Down { .. });
-            tracing::info!(pid = self.vms[place].pid, down, "steps");
+    /// Enters as [`enter`](Self::enter) does, where nobody can be told of a failure.
+    fn enter_again(&mut self, place: usize) {
+        if let Err(error) = self.enter(place) {
+            tracing::error!(pid = self.vms[place].pid, ?error, "not scheduled");
             self.leave(place);
-            if let Err(error) = self.enter(place) {
-                tracing::error!(pid = self.vms[place].pid, ?error, "not scheduled");
-                self.vms[place].level = Level::Observe;
-            }
+            self.vms[place].level = Level::Observe;
         }
     }
 }

@@ -19,9 +19,22 @@ pub enum DispatchError {
     },
     /// The process has no vCPU threads.
     #[error(
-        "process {0} has no threads named CPU 0/KVM or CPU 0/TCG: is it QEMU, run with -name …,debug-threads=on?"
+        "process {0} has no threads named CPU 0/KVM or CPU 0/TCG: is it QEMU, run with -name …,debug-threads=on? Else name the threads"
     )]
     NoVcpus(u32),
+    /// A thread that was named cannot be a vCPU's.
+    #[error(
+        "{tid} is no vCPU's thread of process {pid}: name each once, and not the process' first; QMP's query-cpus-fast knows them"
+    )]
+    NoThread {
+        /// The process.
+        pid: u32,
+        /// The thread.
+        tid: u32,
+    },
+    /// The process is scheduled by other threads already.
+    #[error("process {0} is scheduled by other threads than these: release it first")]
+    OtherThreads(u32),
     /// Nothing freezes threads here.
     #[error(
         "this host can freeze no single threads: it needs cgroup v2, or the v1 freezer; choose the level place"

@@ -47,7 +47,7 @@ pub struct Group {
 
 impl Group {
     /// Puts a thread into a group of its own. `tell` hears of the group before
-    /// it can freeze anything.
+    /// it is made, and of one that cannot be made too.
     pub fn of(
         tid: u32,
         mut tell: impl FnMut(&Path) -> io::Result<()>,
@@ -85,25 +85,20 @@ impl Group {
         if path.exists() {
             release(&path);
         }
+        tell(&path).map_err(DispatchError::host("tell the guard of", &path))?;
         fs::create_dir(&path).map_err(DispatchError::host("create group", &path))?;
-        let made = Self::fill(kind, &path, tid, tell);
+        let made = Self::fill(kind, &path, tid);
         if made.is_err() {
             release(&path);
         }
         made
     }
 
-    fn fill(
-        kind: Kind,
-        path: &Path,
-        tid: u32,
-        tell: &mut impl FnMut(&Path) -> io::Result<()>,
-    ) -> Result<Self, DispatchError> {
+    fn fill(kind: Kind, path: &Path, tid: u32) -> Result<Self, DispatchError> {
         let write = |name: &str, text: &str| {
             let path = path.join(name);
             fs::write(&path, text).map_err(DispatchError::host("write", path))
         };
-        tell(path).map_err(DispatchError::host("tell the guard of", path))?;
         if kind == Kind::V2 {
             write("cgroup.type", "threaded")?;
         }

@@ -24,4 +24,4 @@ pub mod threads;
 
 pub use dispatcher::Dispatcher;
 pub use error::DispatchError;
-pub use step::{Step, Steps};
+pub use step::{Habits, Step, Steps};

@@ -25,6 +25,8 @@ pub struct Wanted {
     pub pid: u32,
     /// What to call it.
     pub name: Option<String>,
+    /// Its vCPUs' threads, in the guest's order; found by their names if absent.
+    pub threads: Option<Vec<u32>>,
     /// How far to go.
     pub level: Option<Level>,
     /// The policy: of all VMs, for they share the CPUs.
@@ -69,10 +71,24 @@ pub struct VcpuShown {
     pub share: f64,
     /// Time running of time running and waiting.
     pub speed: f64,
+    /// Time its turns have given it since it was first scheduled, in ns.
+    pub given_ns: u64,
+    /// Time it has waited for them, in ns.
+    pub waited_ns: u64,
     /// Whether a sibling is meant to be on the same CPU.
     pub stacked: bool,
     /// Its place in its queue; absent if it does not wait.
     pub ordinate: Option<u32>,
+}
+
+/// Why a VM is let go for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Because {
+    /// Its vCPUs block often: they give their CPUs away by themselves.
+    Blocks,
+    /// Nobody waits for a CPU.
+    Alone,
 }
 
 /// A VM.
@@ -84,8 +100,10 @@ pub struct VmShown {
     pub pid: u32,
     /// How far the dispatcher is to go.
     pub level: Level,
-    /// How far it goes now: a guest that blocks often is let go for a while.
+    /// How far it goes now.
     pub now: Level,
+    /// Why that is less far, if it is.
+    pub because: Option<Because>,
     /// Weight.
     pub weight: u32,
     /// Cap in per cent of a CPU.
@@ -118,6 +136,10 @@ pub struct Shown {
     pub policy: Policy,
     /// The part of one CPU that the dispatcher itself took in the last second.
     pub own: f64,
+    /// The CPU time it has taken in all, in ns.
+    pub own_ns: u64,
+    /// The process that lets everything go should the dispatcher die.
+    pub guard: u32,
     /// Times it changed who runs, in all.
     pub switches: u64,
     /// The CPUs.

@@ -18,6 +18,9 @@ use std::{
 const LONGEST: u64 = 64 * 1024;
 /// How long one with nobody to schedule stays.
 const STAYS: Duration = Duration::from_secs(10);
+/// How long it may take to answer on a busy host: to make a group takes the kernel
+/// tens of milliseconds.
+const ANSWERS: Duration = Duration::from_secs(60);
 
 type Asked = (Request, Sender<Reply>);
 
@@ -98,10 +101,11 @@ fn converse(stream: &UnixStream, tell: &Sender<Asked>) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks the dispatcher that listens at a path. Blocks until it has answered.
+/// Asks the dispatcher that listens at a path. Blocks until it has answered, for
+/// a minute at most.
 pub fn ask(path: &Path, request: &Request) -> io::Result<Reply> {
     let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(STAYS))?;
+    stream.set_read_timeout(Some(ANSWERS))?;
     let mut text = serde_json::to_string(request)?;
     text.push('\n');
     stream.write_all(text.as_bytes())?;

@@ -2,30 +2,50 @@
 //!
 //! ```text
 //! Enforcing --blocks often--> Down(until) --blocks less, time over--> Enforcing
-//!                              ^--still blocks often, twice as long--+
+//!   | ^                        ^--still blocks often, twice as long--+
+//!   | +--more awake than CPUs-- Alone
+//!   +--nobody has waited for a while--^
 //! ```
 //!
 //! A guest that blocks when it waits gives its CPU away by itself, and loses two
-//! thirds of its speed if it is also frozen: it is let go. Reads no clock.
+//! thirds of its speed if it is also frozen: it is let go. One that sleeps often and
+//! hardly waits for turns, as when it starts programs, loses nothing. Where nobody waits for
+//! a CPU there is nothing to decide: everybody is let go until somebody does.
+//! Reads no clock.
 
 use forkyard_sched::Nanos;
 
 /// Sleeps of a vCPU a second above which it is let go.
 const OFTEN: f64 = 200.0;
+/// The part of its time that it must have waited for turns.
+const MUCH: f64 = 0.2;
 /// How long it is let go at first, and at most.
 const FIRST: Nanos = Nanos::secs(5);
 const LONGEST: Nanos = Nanos::secs(320);
+/// How long nobody must have waited before all are let go.
+const CALM: Nanos = Nanos::secs(3);
+
+/// What a VM's vCPUs did lately, on average.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Habits {
+    /// Times a second that one slept.
+    pub sleeps: f64,
+    /// The part of the time that one waited for its turn.
+    pub waits: f64,
+}
 
 /// What is done with a VM now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Its vCPUs are frozen when it is not their turn.
     Enforcing,
-    /// They are not, until this instant at least.
+    /// They are not, until this instant at least: they block often.
     Down {
         /// When it is looked at again.
         until: Nanos,
     },
+    /// They are not: nobody waits for a CPU.
+    Alone,
 }
 
 /// Decides it.
@@ -50,17 +70,34 @@ impl Steps {
         self.step
     }
 
-    /// Looks at how often each vCPU slept, on average, in the second before.
-    pub fn review(&mut self, sleeps: f64, now: Nanos) -> Step {
-        let often = sleeps > OFTEN;
+    /// Looks at what it did lately.
+    pub fn review(&mut self, habits: Habits, now: Nanos) -> Step {
+        let often = habits.sleeps > OFTEN;
         match self.step {
-            Step::Enforcing if often => self.down(now),
+            Step::Enforcing if often && habits.waits > MUCH => self.down(now),
             Step::Down { until } if until <= now && often => self.down(now),
             Step::Down { until } if until <= now => {
                 self.step = Step::Enforcing;
                 self.next = FIRST;
             }
-            Step::Enforcing | Step::Down { .. } => {}
+            Step::Enforcing | Step::Down { .. } | Step::Alone => {}
+        }
+        self.step
+    }
+
+    /// Nobody waits for a CPU, and nobody has for this long. One that is down
+    /// stays so, and is looked at again in its time.
+    pub fn quiet(&mut self, since: Nanos, now: Nanos) -> Step {
+        if self.step == Step::Enforcing && now.minus(since) >= CALM {
+            self.step = Step::Alone;
+        }
+        self.step
+    }
+
+    /// There are more awake than CPUs.
+    pub fn contended(&mut self) -> Step {
+        if self.step == Step::Alone {
+            self.step = Step::Enforcing;
         }
         self.step
     }
@@ -77,16 +114,57 @@ impl Steps {
 mod tests {
     use super::*;
 
+    /// Waits half the time for its turn.
+    fn sleeping(sleeps: f64) -> Habits {
+        Habits { sleeps, waits: 0.5 }
+    }
+
     #[test]
     fn a_guest_that_blocks_often_is_let_go_for_longer_each_time() {
         let mut steps = Steps::default();
-        assert_eq!(steps.review(OFTEN, Nanos::ZERO), Step::Enforcing);
+        let (often, seldom) = (sleeping(OFTEN + 1.0), sleeping(OFTEN));
+        assert_eq!(steps.review(seldom, Nanos::ZERO), Step::Enforcing);
         let down = |until| Step::Down { until };
-        assert_eq!(steps.review(OFTEN + 1.0, Nanos::ZERO), down(Nanos::secs(5)));
-        assert_eq!(steps.review(1e4, Nanos::secs(4)), down(Nanos::secs(5)));
-        assert_eq!(steps.review(1e4, Nanos::secs(5)), down(Nanos::secs(15)));
-        assert_eq!(steps.review(0.0, Nanos::secs(14)), down(Nanos::secs(15)));
-        assert_eq!(steps.review(0.0, Nanos::secs(15)), Step::Enforcing);
-        assert_eq!(steps.review(1e4, Nanos::secs(16)), down(Nanos::secs(21)));
+        assert_eq!(steps.review(often, Nanos::ZERO), down(Nanos::secs(5)));
+        assert_eq!(steps.review(often, Nanos::secs(4)), down(Nanos::secs(5)));
+        let unfrozen = Habits {
+            waits: 0.0,
+            ..often
+        };
+        assert_eq!(
+            steps.review(unfrozen, Nanos::secs(5)),
+            down(Nanos::secs(15))
+        );
+        assert_eq!(steps.review(seldom, Nanos::secs(14)), down(Nanos::secs(15)));
+        assert_eq!(steps.review(seldom, Nanos::secs(15)), Step::Enforcing);
+        assert_eq!(steps.review(often, Nanos::secs(16)), down(Nanos::secs(21)));
+    }
+
+    #[test]
+    fn one_that_does_not_wait_for_turns_may_sleep_as_often_as_it_likes() {
+        let mut steps = Steps::default();
+        let habits = Habits {
+            waits: MUCH,
+            ..sleeping(1e6)
+        };
+        assert_eq!(steps.review(habits, Nanos::ZERO), Step::Enforcing);
+    }
+
+    #[test]
+    fn where_nobody_waits_everybody_is_let_go_until_somebody_does() {
+        let mut steps = Steps::default();
+        let since = Nanos::secs(1);
+        let calm = since + CALM;
+        assert_eq!(steps.quiet(since, calm.minus(Nanos(1))), Step::Enforcing);
+        assert_eq!(steps.quiet(since, calm), Step::Alone);
+        assert_eq!(
+            steps.review(sleeping(1e4), calm),
+            Step::Alone,
+            "nobody is frozen"
+        );
+        assert_eq!(steps.contended(), Step::Enforcing);
+        let down = steps.review(sleeping(1e4), calm);
+        assert_eq!(steps.quiet(Nanos::ZERO, calm), down);
+        assert_eq!(steps.contended(), down, "it has time of its own");
     }
 }

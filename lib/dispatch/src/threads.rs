@@ -2,6 +2,7 @@
 
 use crate::DispatchError;
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io,
     os::unix::fs::FileExt,
@@ -44,6 +45,23 @@ pub fn vcpus(pid: u32) -> Result<Vec<Thread>, DispatchError> {
     match found.is_empty() {
         true => Err(DispatchError::NoVcpus(pid)),
         false => Ok(found),
+    }
+}
+
+/// The vCPU threads of a process, as told, for one that does not name them: in the
+/// guest's order. None may be the process' first thread, which is QEMU's main.
+pub fn given(pid: u32, tids: &[u32]) -> Result<Vec<Thread>, DispatchError> {
+    let folder = PathBuf::from(format!("/proc/{pid}/task"));
+    let is_one = |tid: u32| tid != pid && folder.join(tid.to_string()).exists();
+    let mut known = BTreeSet::new();
+    let strange = { tids.iter().copied() }.find(|&tid| !is_one(tid) || !known.insert(tid));
+    match (strange, tids.is_empty()) {
+        (Some(tid), _) => Err(DispatchError::NoThread { pid, tid }),
+        (None, true) => Err(DispatchError::NoVcpus(pid)),
+        (None, false) => Ok((0..)
+            .zip(tids)
+            .map(|(index, &tid)| Thread { index, tid })
+            .collect()),
     }
 }
 
@@ -101,6 +119,13 @@ impl Watch {
         }
     }
 
+    /// Its niceness.
+    pub fn niceness(&self) -> Option<i32> {
+        let text = read(&self.stat)?;
+        let (_, after) = text.rsplit_once(") ")?;
+        after.split(' ').nth(16)?.parse().ok()
+    }
+
     /// Time it has run and time it has waited, in ns, as of the last tick.
     pub fn times(&self) -> Option<(u64, u64)> {
         let text = read(&self.schedstat)?;
@@ -146,6 +171,29 @@ mod tests {
             vcpus(std::process::id()),
             Err(DispatchError::NoVcpus(_))
         ));
+    }
+
+    #[test]
+    fn threads_that_are_told_must_be_of_the_process_and_not_its_first() {
+        let pid = std::process::id();
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            tell.send(nix::unistd::gettid().as_raw()).expect("told");
+            wait.recv().expect_err("nothing is sent");
+        });
+        let tid = u32::try_from(told.recv().expect("its number")).expect("positive");
+        let found = given(pid, &[tid]).expect("its thread");
+        assert_eq!(found, [Thread { index: 0, tid }]);
+        for wrong in [pid, 1, u32::MAX] {
+            let error = given(pid, &[tid, wrong]).expect_err("not one");
+            assert!(matches!(error, DispatchError::NoThread { tid, .. } if tid == wrong));
+        }
+        let twice = given(pid, &[tid, tid]).expect_err("twice");
+        assert!(matches!(twice, DispatchError::NoThread { .. }));
+        assert!(matches!(given(pid, &[]), Err(DispatchError::NoVcpus(_))));
+        drop(done);
+        thread.join().expect("no panic");
     }
 
     #[test]

@@ -140,6 +140,7 @@ impl Cgroup {
                 match fs::remove_dir(&self.0) {
                     Err(error) if is_absent(&error) => return Ok(()),
                     Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                        self.remove_below();
                         tokio::time::sleep(PAUSE).await;
                     }
                     other => return other.map_err(VmmError::io("remove cgroup", &self.0)),
@@ -153,6 +154,17 @@ impl Cgroup {
         tokio::time::timeout(patience, removed)
             .await
             .map_err(timeout)?
+    }
+
+    /// Removes groups within it that nobody is in: threads of its QEMU may have
+    /// been put into some, and whoever did that may be gone.
+    fn remove_below(&self) {
+        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                // It may be a moment until the last has left: asked again.
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
     }
 }
 
@@ -261,6 +273,19 @@ mod tests {
             .remove(Duration::from_secs(1))
             .await
             .expect("nothing to remove");
+    }
+
+    #[tokio::test]
+    async fn groups_within_it_go_with_it() {
+        let scratch = Scratch::new();
+        let group = scratch.0.of(VmId::random());
+        group.create(Limits::default()).expect("created");
+        fs::create_dir(group.0.join("within")).expect("created");
+        group
+            .remove(Duration::from_secs(30))
+            .await
+            .expect("removed");
+        assert!(!group.0.exists());
     }
 
     #[tokio::test]

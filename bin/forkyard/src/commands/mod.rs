@@ -8,6 +8,7 @@ mod images;
 mod logs;
 mod mcp;
 pub mod node;
+pub mod sched;
 pub mod token;
 pub mod top;
 pub mod transfer;
@@ -22,6 +23,14 @@ use std::process::ExitCode;
 
 /// Carries out the command.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    // What needs no daemon starts none.
+    if let Command::Sched(command) = args.command {
+        anyhow::ensure!(
+            args.url.is_none(),
+            "sched acts on the host it runs on: leave --url and FORKYARD_URL out, and run it there"
+        );
+        return sched::sched(&args.run_dir, args.output, command).await;
+    }
     let (client, reach) = match args.url {
         Some(place) => {
             let client = daemon::elsewhere(place, args.ca)?;
@@ -51,6 +60,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Doctor(doctor) => images::doctor(&client, format, doctor).await,
         Command::Top(options) => top::top(&client, format, options).await,
         Command::Node(node) => node::node(&client, format, node).await,
+        Command::Sched(command) => sched::sched(&args.run_dir, format, command).await,
         Command::Token(token) => token::token(&client, format, token).await,
         Command::Mcp => mcp::serve(reach).await,
         Command::Bench(bench) => bench::bench(&client, &args.run_dir, format, bench).await,

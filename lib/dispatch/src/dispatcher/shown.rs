@@ -4,7 +4,10 @@ use super::{
     Dispatcher,
     vm::{Vcpu, Vm},
 };
-use crate::protocol::{CpuShown, Shown, VcpuShown, VmShown};
+use crate::{
+    Step,
+    protocol::{Because, CpuShown, Level, Shown, VcpuShown, VmShown},
+};
 use forkyard_sched::{State, VcpuId};
 
 impl Dispatcher {
@@ -24,6 +27,8 @@ impl Dispatcher {
         Shown {
             policy: self.policy,
             own: self.own.1,
+            own_ns: super::review::own().0,
+            guard: self.guard.pid(),
             switches: self.switches,
             cpus: cpus.collect(),
             vms: self.vms.iter().map(|vm| self.shown_vm(vm)).collect(),
@@ -49,24 +54,32 @@ impl Dispatcher {
                 index: vcpu.index,
                 tid: vcpu.tid,
                 cpu: home.map(|cpu| self.cpus[cpu.at()]).or(vcpu.pinned),
-                share: vcpu.share,
-                speed: vcpu.speed,
+                share: vcpu.account.share,
+                speed: vcpu.account.speed,
+                given_ns: vcpu.given(&self.world).0,
+                waited_ns: vcpu.waited(&self.world).0,
                 stacked: vm.vcpus.iter().any(shares),
                 ordinate: vcpu.id.and_then(ordinate),
             }
         };
         let vcpus: Vec<_> = vm.vcpus.iter().map(vcpu).collect();
         let places = || vcpus.iter().filter_map(|vcpu| vcpu.ordinate);
+        let because = match (vm.level, vm.steps.step()) {
+            (Level::Enforce, Step::Down { .. }) => Some(Because::Blocks),
+            (Level::Enforce, Step::Alone) => Some(Because::Alone),
+            (Level::Enforce, Step::Enforcing) | (Level::Observe | Level::Place, _) => None,
+        };
         let distance = places().max().unwrap_or(0) - places().min().unwrap_or(0);
         VmShown {
             name: vm.name.clone(),
             pid: vm.pid,
             level: vm.level,
             now: vm.now(),
+            because,
             weight: vm.params.weight,
             cap: vm.params.cap,
             parallel: vm.params.parallel,
-            sleeps: vm.sleeps,
+            sleeps: vm.habits.sleeps,
             distance,
             vcpus,
         }

@@ -1,14 +1,14 @@
 //! A VM and its vCPU threads, as the dispatcher knows them.
 
 use crate::{
-    DispatchError, Step, Steps,
+    DispatchError, Habits, Step, Steps,
     freezer::{Frozen, Group},
-    guard::Guard,
+    guard::{Before, Guard},
     place,
     protocol::Level,
     threads::{self, Watch},
 };
-use forkyard_sched::{DomainId, Params, VcpuId, World};
+use forkyard_sched::{DomainId, Nanos, Parallel, Params, Policy, VcpuId, World};
 use forkyard_sys_host::sched::Class;
 use std::io;
 
@@ -21,13 +21,37 @@ pub(super) struct Vcpu {
     /// Its name to the policy, while its turns are enforced.
     pub(super) id: Option<VcpuId>,
     pub(super) pinned: Option<u32>,
+    pub(super) account: Account,
+    group: Option<Group>,
+    before: Before,
+    /// Whether the host was told of another class for it.
+    told: bool,
+    seen: Seen,
+}
+
+/// A vCPU's account as of the last judgement.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    sleeps: u64,
+    /// How often it was frozen since, which the kernel counts as sleeps too.
+    freezes: u64,
+    waited: Nanos,
+}
+
+/// What one vCPU has had.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Account {
+    /// The part of a CPU, and its speed, in the last period.
     pub(super) share: f64,
     pub(super) speed: f64,
-    group: Option<Group>,
-    /// Where it was allowed to run before.
-    allowed: Vec<u32>,
+    /// Time that turns gave it, and that it waited for them, before its
+    /// present name.
+    given: Nanos,
+    waited: Nanos,
+    /// The kernel's time running and waiting, and its wait for turns, at the
+    /// end of the last period.
     times: (u64, u64),
-    sleeps: u64,
+    turns: Nanos,
 }
 
 /// A VM.
@@ -36,71 +60,156 @@ pub(super) struct Vm {
     pub(super) pid: u32,
     pub(super) started: u64,
     pub(super) name: String,
+    /// The level that was asked for, and whether a policy was ever named for it.
+    pub(super) asked: Option<Level>,
+    pub(super) named: bool,
+    /// What comes of that.
     pub(super) level: Level,
     pub(super) params: Params,
     pub(super) steps: Steps,
-    pub(super) sleeps: f64,
+    /// As last judged.
+    pub(super) habits: Habits,
     pub(super) domain: Option<DomainId>,
     pub(super) vcpus: Vec<Vcpu>,
+    /// Since when its habits are looked at.
+    watched: Nanos,
+}
+
+/// How far to go with a VM: as asked. Else one for which a policy was named is
+/// enforced, but co-scheduled only if its vCPUs are known to wait for each other:
+/// others would lose by it.
+pub(super) fn level(asked: Option<Level>, named: bool, policy: Policy, params: &Params) -> Level {
+    match (asked, named) {
+        (Some(level), _) => level,
+        (None, false) => Level::Observe,
+        (None, true) if place::keeps_apart(policy) && params.parallel == Parallel::No => {
+            Level::Place
+        }
+        (None, true) => Level::Enforce,
+    }
 }
 
 impl Vm {
-    /// Finds its vCPUs and begins to watch them.
-    pub(super) fn attach(pid: u32, name: Option<String>) -> Result<Self, DispatchError> {
+    /// Finds its vCPUs, by their names or as told, and begins to watch them.
+    pub(super) fn attach(
+        pid: u32,
+        name: Option<String>,
+        tids: Option<&[u32]>,
+        now: Nanos,
+    ) -> Result<Self, DispatchError> {
         let path = format!("/proc/{pid}");
         let started = threads::started(pid).map_err(DispatchError::host("watch", &path))?;
-        let attach = |thread: threads::Thread| -> Result<Vcpu, DispatchError> {
-            let watch = Watch::of(pid, thread.tid)?;
-            let allowed = place::allowed(thread.tid);
-            Ok(Vcpu {
-                index: thread.index,
-                tid: thread.tid,
-                id: None,
-                pinned: None,
-                share: 0.0,
-                speed: 1.0,
-                group: None,
-                allowed: allowed.map_err(DispatchError::host("see the CPUs of", &path))?,
-                times: watch.times().unwrap_or_default(),
-                sleeps: watch.sleeps().unwrap_or_default(),
-                watch,
-            })
+        let found = match tids {
+            Some(tids) => threads::given(pid, tids)?,
+            None => threads::vcpus(pid)?,
         };
-        let vcpus: Result<Vec<Vcpu>, DispatchError> =
-            threads::vcpus(pid)?.into_iter().map(attach).collect();
+        let vcpus: Result<Vec<Vcpu>, DispatchError> = { found.into_iter() }
+            .map(|thread| Vcpu::attach(pid, thread))
+            .collect();
         Ok(Self {
             pid,
             started,
             name: name.unwrap_or_else(|| pid.to_string()),
+            asked: None,
+            named: false,
             level: Level::Observe,
             params: Params::default(),
             steps: Steps::default(),
-            sleeps: 0.0,
+            habits: Habits::default(),
             domain: None,
             vcpus: vcpus?,
+            watched: now,
         })
     }
 
     /// How far the dispatcher goes with it now.
     pub(super) fn now(&self) -> Level {
         match (self.level, self.steps.step()) {
-            (Level::Enforce, Step::Down { .. }) => Level::Observe,
+            (Level::Enforce, Step::Down { .. } | Step::Alone) => Level::Observe,
             (level, _) => level,
         }
     }
 
-    /// What it had in the last period, of so many seconds.
-    pub(super) fn measure(&mut self, world: &World, seconds: f64) {
-        let mut slept = 0.0;
+    /// Whether these are its vCPUs' threads.
+    pub(super) fn has(&self, tids: &[u32]) -> bool {
+        let mine = self.vcpus.iter().map(|vcpu| vcpu.tid);
+        mine.eq(tids.iter().copied())
+    }
+
+    /// Tells what it had in the last period.
+    pub(super) fn measure(&mut self, world: &World, period: Nanos) {
         for vcpu in &mut self.vcpus {
-            slept += vcpu.measure(world, seconds);
+            vcpu.measure(world, period.as_secs_f64());
         }
+    }
+
+    /// Looks at its habits from now on.
+    pub(super) fn watch_anew(&mut self, world: &World) {
+        self.watched = world.now;
+        for vcpu in &mut self.vcpus {
+            vcpu.seen = Seen {
+                sleeps: vcpu.watch.sleeps().unwrap_or(vcpu.seen.sleeps),
+                freezes: 0,
+                waited: vcpu.waited(world),
+            };
+        }
+    }
+
+    /// Its habits since they were last looked at; nothing if that is less than this
+    /// long ago.
+    pub(super) fn habits(&mut self, world: &World, at_least: Nanos) -> Option<Habits> {
+        let time = world.now.minus(self.watched);
+        if time < at_least {
+            return None;
+        }
+        let slept = |vcpu: &Vcpu| {
+            let sleeps = vcpu.watch.sleeps().unwrap_or(vcpu.seen.sleeps);
+            let slept = sleeps.saturating_sub(vcpu.seen.sleeps);
+            Nanos(slept.saturating_sub(vcpu.seen.freezes)).as_f64()
+        };
+        let waited = |vcpu: &Vcpu| vcpu.waited(world).minus(vcpu.seen.waited).as_secs_f64();
         let count = u32::try_from(self.vcpus.len()).unwrap_or(1).max(1);
-        self.sleeps = slept / f64::from(count);
+        let all = f64::from(count) * time.as_secs_f64();
+        self.habits = Habits {
+            sleeps: self.vcpus.iter().map(slept).sum::<f64>() / all,
+            waits: self.vcpus.iter().map(waited).sum::<f64>() / all,
+        };
+        self.watch_anew(world);
+        Some(self.habits)
     }
 }
 
 impl Vcpu {
+    fn attach(pid: u32, thread: threads::Thread) -> Result<Self, DispatchError> {
+        let threads::Thread { index, tid } = thread;
+        let path = format!("/proc/{pid}/task/{tid}");
+        let watch = Watch::of(pid, tid)?;
+        let before = Before {
+            cpus: place::allowed(tid).map_err(DispatchError::host("see the CPUs of", &path))?,
+            nice: watch.niceness().unwrap_or(0),
+        };
+        let account = Account {
+            speed: 1.0,
+            times: watch.times().unwrap_or_default(),
+            ..Account::default()
+        };
+        Ok(Self {
+            index,
+            tid,
+            id: None,
+            pinned: None,
+            account,
+            group: None,
+            before,
+            told: false,
+            seen: Seen {
+                sleeps: watch.sleeps().unwrap_or_default(),
+                ..Seen::default()
+            },
+            watch,
+        })
+    }
+
     /// Whether it may run.
     pub(super) fn frozen(&self) -> Frozen {
         self.group.as_ref().map_or(Frozen::No, Group::frozen)
@@ -108,9 +217,12 @@ impl Vcpu {
 
     /// Stops it or lets it go.
     pub(super) fn set(&mut self, frozen: Frozen) -> io::Result<()> {
-        self.group
-            .as_mut()
-            .map_or(Ok(()), |group| group.set(frozen))
+        let Some(group) = &mut self.group else {
+            return Ok(());
+        };
+        let stops = (group.frozen(), frozen) == (Frozen::No, Frozen::Yes);
+        self.seen.freezes += u64::from(stops);
+        group.set(frozen)
     }
 
     /// Gives it a group, of which the guard knows first.
@@ -126,47 +238,117 @@ impl Vcpu {
         if self.pinned == Some(cpu) {
             return Ok(());
         }
-        if self.pinned.is_none() {
-            guard.pinned(self.tid, &self.allowed)?;
-        }
+        self.tell_guard(guard)?;
         place::pin(self.tid, &[cpu])?;
         self.pinned = Some(cpu);
         Ok(())
     }
 
+    /// Has the host schedule it so.
+    pub(super) fn tell(&mut self, class: Class, guard: &mut Guard) -> io::Result<()> {
+        self.tell_guard(guard)?;
+        place::tell(self.tid, class)?;
+        self.told = true;
+        Ok(())
+    }
+
+    fn tell_guard(&self, guard: &mut Guard) -> io::Result<()> {
+        match self.pinned.is_none() && !self.told {
+            true => guard.changes(self.tid, &self.before),
+            false => Ok(()),
+        }
+    }
+
+    /// Lets it run, anywhere it might before. Its group stays, for the next time.
+    pub(super) fn rest(&mut self, guard: &mut Guard) {
+        if let Err(error) = self.set(Frozen::No) {
+            // Its VM may have ended; else a group that does not thaw is no use.
+            tracing::debug!(tid = self.tid, %error, "not thawed");
+            self.drop_group(guard);
+        }
+        if self.pinned.is_none() && !self.told {
+            return;
+        }
+        // A thread that has ended is on no CPU.
+        if std::mem::take(&mut self.told) {
+            let _ = place::tell(self.tid, Class::Usual(self.before.nice));
+        }
+        if self.pinned.take().is_some() {
+            let _ = place::pin(self.tid, &self.before.cpus);
+        }
+        let _ = guard.is_as_before(self.tid);
+    }
+
     /// Undoes all that was done to it. What cannot be undone has gone with it.
     pub(super) fn let_go(&mut self, guard: &mut Guard) {
+        self.rest(guard);
+        self.drop_group(guard);
+    }
+
+    fn drop_group(&mut self, guard: &mut Guard) {
         if let Some(group) = self.group.take() {
             let path = group.path().to_owned();
             drop(group);
             let _ = guard.remove(&path);
         }
-        if self.pinned.take().is_some() {
-            let _ = place::pin(self.tid, &self.allowed);
-            let _ = guard.unpinned(self.tid);
-        }
-        let _ = place::tell(self.tid, Class::Usual(0));
     }
 
-    /// Sleeps a second.
-    fn measure(&mut self, world: &World, seconds: f64) -> f64 {
-        let times = self.watch.times().unwrap_or(self.times);
-        let since = |now: u64, then: u64| forkyard_sched::Nanos(now.saturating_sub(then));
-        let ran = since(times.0, self.times.0).as_secs_f64();
+    /// Closes the account of its name to the policy, which it loses.
+    pub(super) fn close(&mut self, world: &World) -> Option<VcpuId> {
+        let (given, waited) = (self.given(world), self.waited(world));
+        self.account.given = given;
+        self.account.waited = waited;
+        self.id.take()
+    }
+
+    /// Time that turns have given it.
+    pub(super) fn given(&self, world: &World) -> Nanos {
+        self.account.given + self.id.map_or(Nanos::ZERO, |id| world.ran(id))
+    }
+
+    /// Time it has waited for its turns.
+    pub(super) fn waited(&self, world: &World) -> Nanos {
+        self.account.waited + self.id.map_or(Nanos::ZERO, |id| world.waited(id))
+    }
+
+    fn measure(&mut self, world: &World, seconds: f64) {
+        let times = self.watch.times().unwrap_or(self.account.times);
+        let turns = self.waited(world);
+        let account = &mut self.account;
+        let since = |now: u64, then: u64| Nanos(now.saturating_sub(then)).as_secs_f64();
+        let ran = since(times.0, account.times.0);
         // The kernel's waiting time does not count being frozen.
         let waited = match self.id {
-            Some(id) => (seconds - ran).max(0.0) * f64::from(u8::from(world.waited(id).0 > 0)),
-            None => since(times.1, self.times.1).as_secs_f64(),
+            Some(_) => turns.minus(account.turns).as_secs_f64(),
+            None => since(times.1, account.times.1),
         };
-        let sleeps = self.watch.sleeps().unwrap_or(self.sleeps);
-        let slept = since(sleeps, self.sleeps).as_f64() / seconds;
-        self.share = ran / seconds;
-        self.speed = match ran + waited > 0.0 {
+        account.share = ran / seconds;
+        account.speed = match ran + waited > 0.0 {
             true => ran / (ran + waited),
             false => 1.0,
         };
-        self.times = times;
-        self.sleeps = sleeps;
-        slept
+        account.times = times;
+        account.turns = turns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_guests_that_wait_for_themselves_are_co_scheduled_unasked() {
+        let of = |parallel| Params {
+            parallel,
+            ..Params::default()
+        };
+        let (yes, no) = (of(Parallel::Yes), of(Parallel::No));
+        let unasked = |named, policy, params| level(None, named, policy, params);
+        assert_eq!(unasked(false, Policy::Sbco, &yes), Level::Observe);
+        assert_eq!(unasked(true, Policy::Sbco, &yes), Level::Enforce);
+        assert_eq!(unasked(true, Policy::Sbco, &no), Level::Place);
+        assert_eq!(unasked(true, Policy::Credit, &no), Level::Enforce);
+        let asked = level(Some(Level::Enforce), false, Policy::Sbco, &no);
+        assert_eq!(asked, Level::Enforce);
     }
 }
