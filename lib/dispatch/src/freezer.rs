@@ -13,6 +13,8 @@ use std::{
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 /// What the name of every group made here begins with.
@@ -152,7 +154,8 @@ impl Drop for Group {
 }
 
 /// Lets go of whoever is in a group, puts them back to the group above, and
-/// removes it. Of one that is not there, nothing.
+/// removes it. Of one that is not there, nothing. Blocks for half a second at
+/// most, while those inside it end.
 pub fn release(path: &Path) {
     let kind = match path.join("cgroup.type").exists() {
         true => Kind::V2,
@@ -165,10 +168,25 @@ pub fn release(path: &Path) {
         // A thread that has just ended is in no group.
         let _ = fs::write(&above, tid);
     }
-    if let Err(error) = fs::remove_dir(path)
-        && error.kind() != io::ErrorKind::NotFound
-    {
+    if let Err(error) = remove(path) {
         tracing::warn!(path = %path.display(), %error, "a group is left");
+    }
+}
+
+/// Removes a group. A thread that ends is listed no more, and in it for a moment.
+fn remove(path: &Path) -> io::Result<()> {
+    const TRIES: u32 = 100;
+    const PAUSE: Duration = Duration::from_millis(5);
+    let mut tries = 0;
+    loop {
+        match fs::remove_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && tries < TRIES => {
+                tries += 1;
+                thread::sleep(PAUSE);
+            }
+            outcome => return outcome,
+        }
     }
 }
 
