@@ -16,7 +16,6 @@
 mod client;
 mod endpoint;
 mod error;
-#[cfg(feature = "server")]
 pub mod server;
 mod txn;
 mod watch;
