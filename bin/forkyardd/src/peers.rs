@@ -11,7 +11,7 @@
 //! holds secrets, and is refused if others than its owner may read it.
 
 use forkyard_client::{Client, ClientError, Place, Trust};
-use forkyard_fork::{Neighbours, Peer};
+use forkyard_fork::{HERE, Neighbours, Peer};
 use forkyard_types::{
     ApiError, ErrorKind, PeerForkRequest, PeerForkResponse, TokenSecret, VmId, VmView,
 };
@@ -21,9 +21,6 @@ use serde::Deserialize;
 use std::{
     collections::BTreeMap, error::Error, fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc,
 };
-
-/// Name that no peer may have: it means the host itself.
-const HERE: &str = "here";
 
 /// The peers of a file.
 #[derive(Debug)]

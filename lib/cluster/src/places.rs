@@ -8,12 +8,10 @@ use crate::{
     report::name_key,
 };
 use forkyard_allocate::Allocator;
-use forkyard_etcd::{Compare, Keys, Op, Revision, Txn};
-use forkyard_types::{FamilyId, TicketId, VmName};
+use forkyard_etcd::{Compare, Keys, Op, Txn};
+use forkyard_types::{TicketId, VmName};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// Times a change is tried again that somebody else was quicker with.
-const TRIES: u32 = 20;
 /// What was granted and is held by nobody for so long is given back: the
 /// answer to whoever asked for it was lost.
 const FORGOTTEN: Duration = Duration::from_secs(30);
@@ -111,47 +109,6 @@ impl Cluster {
         };
         let name = name.clone();
         Err(ClusterError::VmNameTaken { name, node })
-    }
-
-    /// A family's number in the cluster, from 1, the same for whoever asks: its
-    /// network's, on every node. It is never given to another.
-    pub async fn number(&self, family: FamilyId) -> Result<u32, ClusterError> {
-        let shared = self.shared();
-        let key = shared.book.key("families", family.as_str());
-        let next = shared.book.key("families-next", "number");
-        for _ in 0..TRIES {
-            let outcome = shared.etcd.txn(Txn {
-                then: vec![
-                    Op::Get(Keys::One(key.clone())),
-                    Op::Get(Keys::One(next.clone())),
-                ],
-                ..Txn::default()
-            });
-            let mut found = outcome.await?.found().into_iter();
-            if let Some(entry) = found.next().unwrap_or_default().first() {
-                return from_json(entry);
-            }
-            let last = found.next().unwrap_or_default();
-            let (number, changed) = match last.first() {
-                Some(entry) => (from_json::<u32>(entry)?, entry.changed),
-                None => (1, Revision(0)),
-            };
-            let outcome = shared.etcd.txn(Txn {
-                when: vec![
-                    Compare::Absent(Keys::One(key.clone())),
-                    Compare::Unchanged(next.clone(), changed),
-                ],
-                then: vec![
-                    Op::Put(key.clone(), to_json(&key, &number)?, None),
-                    Op::Put(next.clone(), to_json(&next, &(number + 1))?, None),
-                ],
-                otherwise: Vec::new(),
-            });
-            if outcome.await?.held {
-                return Ok(number);
-            }
-        }
-        Err(ClusterError::Crowded)
     }
 }
 

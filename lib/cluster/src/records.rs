@@ -7,8 +7,6 @@
 //! PREFIX/vms/ID           a Placed: a VM as its node last told of it
 //! PREFIX/names/NAME/ID    a Named: on which node the VM of that name is, or
 //!                         that somebody is about to make one
-//! PREFIX/families/ID      a family's number in the cluster
-//! PREFIX/families-next    the next one
 //! ```
 
 use forkyard_types::{NodeName, VmId, VmView};

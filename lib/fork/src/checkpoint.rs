@@ -67,8 +67,7 @@ impl Host {
         let member = self.take_members(parent, &mut place)?.remove(0);
         let generation = self.generation(parent, &body, turn.next.take()).await?;
         let image = generation.image;
-        let (_, mut rest) = generation.split(0);
-        let spare = std::mem::take(&mut rest.spare);
+        let (_, spare, rest) = generation.split(0);
         let taken = self
             .take_instant(parent, &body, (fork, request.mode), rest, &[], &mut report)
             .await;

@@ -52,6 +52,21 @@ pub(crate) struct Wanted {
     pub vcpus: Option<u8>,
 }
 
+impl Wanted {
+    /// Clones that are asked for from outside, one for each place; their numbers
+    /// begin with `first`.
+    pub fn without_ticket(first: u16, members: Vec<Member>) -> Vec<Self> {
+        let wanted = (first..).zip(members).map(|(number, member)| Self {
+            number,
+            member,
+            ticket: None,
+            processes: 1,
+            vcpus: None,
+        });
+        wanted.collect()
+    }
+}
+
 /// What a fork came to.
 #[derive(Debug)]
 pub(crate) struct Forked {
@@ -136,16 +151,7 @@ impl Host {
             None => Vec::new(),
         };
         let here = u16::try_from(members.len()).unwrap_or(MOST_CLONES);
-        let wanted: Vec<_> = (1..)
-            .zip(members)
-            .map(|(number, member)| Wanted {
-                number,
-                member,
-                ticket: None,
-                processes: 1,
-                vcpus: None,
-            })
-            .collect();
+        let wanted = Wanted::without_ticket(1, members);
         let asked = Asked {
             fork,
             request: None,
@@ -208,8 +214,7 @@ impl Host {
                 .unwrap_or_else(|| HostError::Invalid("no clone was wanted".into())));
         }
         let image = generation.image;
-        let (shells, mut rest) = generation.split(wanted.len());
-        let spare = std::mem::take(&mut rest.spare);
+        let (shells, spare, rest) = generation.split(wanted.len());
         let assigned = assign(wanted, shells);
         let outcome = self
             .take_instant(

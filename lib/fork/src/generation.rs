@@ -363,28 +363,26 @@ impl Generation {
         [self.overlay_path.clone(), self.template.clone()]
     }
 
-    /// Takes it apart: the shells to use, and the rest.
-    pub fn split(mut self, wanted: usize) -> (Vec<WarmShell>, Rest) {
+    /// Takes it apart: the shells to use, those to spare, and the rest.
+    pub fn split(mut self, wanted: usize) -> (Vec<WarmShell>, Vec<WarmShell>, Rest) {
         let spare = self.shells.split_off(wanted.min(self.shells.len()));
         let rest = Rest {
             image: self.image,
             overlay: self.overlay,
             overlay_path: self.overlay_path,
             template: self.template,
-            spare,
         };
-        (self.shells, rest)
+        (self.shells, spare, rest)
     }
 }
 
-/// A generation without the shells that become clones.
+/// A generation without its shells.
 #[derive(Debug)]
 pub(crate) struct Rest {
     pub image: ImageId,
     pub overlay: Overlay,
     pub overlay_path: PathBuf,
     pub template: PathBuf,
-    pub spare: Vec<WarmShell>,
 }
 
 /// A shell has no name a user could know; its id serves as one.

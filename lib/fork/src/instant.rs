@@ -38,7 +38,6 @@ impl Host {
             overlay,
             overlay_path,
             template,
-            spare: _,
         } = rest;
         let ready = async {
             self.admit(parent, assigned).await?;

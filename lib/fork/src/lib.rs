@@ -47,7 +47,7 @@ pub use folders::Folders;
 pub use host::{Host, Options};
 pub use images::{Incoming, Outgoing};
 pub use quota::QuotaReached;
-pub use remote::{Neighbours, Peer};
+pub use remote::{HERE, Neighbours, Peer};
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 
 pub use forkyard_vmm::AccelChoice;

@@ -21,6 +21,7 @@ mod take;
 
 pub(crate) use abroad::{Abroad, order};
 pub(crate) use arrivals::Arrivals;
+pub use deal::HERE;
 pub(crate) use deal::{Dealt, Far, Share};
 pub(crate) use hand_out::Frozen;
 

@@ -6,7 +6,7 @@ use forkyard_types::ForkRequest;
 use std::sync::Arc;
 
 /// What this host is called where others are named.
-pub(crate) const HERE: &str = "here";
+pub const HERE: &str = "here";
 /// Other hosts that one fork may go to.
 const MOST_HOSTS: usize = 64;
 

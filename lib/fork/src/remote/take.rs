@@ -70,16 +70,7 @@ impl Host {
             let source = self.source(&handout)?;
             let mut places = self.places(&source, count, Asker::Outside)?;
             let members = self.take_members(&source, &mut places)?;
-            let wanted: Vec<_> = (first..)
-                .zip(members)
-                .map(|(number, member)| Wanted {
-                    number,
-                    member,
-                    ticket: None,
-                    processes: 1,
-                    vcpus: None,
-                })
-                .collect();
+            let wanted = Wanted::without_ticket(first, members);
             let counted = Counted::begin(wanted.len());
             let mut report = ForkReport::default();
             self.need_network(&source).await?;
