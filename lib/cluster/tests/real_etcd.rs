@@ -118,7 +118,8 @@ async fn a_cluster_is_founded_once_and_joined_by_invitation() {
         a.who(&b.fingerprint()) == Some(name("b"))
     })
     .await;
-    a.client(&name("b")).expect("alive");
+    // It is let in first, and then tells what it offers.
+    eventually("b alive at a", || async { a.client(&name("b")).is_ok() }).await;
     assert!(matches!(
         a.client(&name("x")),
         Err(ClusterError::NoSuchNode { .. })

@@ -98,9 +98,13 @@ pub(crate) fn of(process: ProcessId) -> Result<Option<Room>, VmmError> {
     let found = Room::of_process(process.pid);
     // In this order: if the process meant is there now, it was before.
     match ProcessId::of(process.pid) {
-        Ok(now) if now == process => {
-            found.map_err(VmmError::io("find the room of", process.to_string()))
-        }
+        Ok(now) if now == process => match found {
+            // It has ended, and nobody has asked how yet: then it is in no room.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(VmmError::Gone { process })
+            }
+            found => found.map_err(VmmError::io("find the room of", process.to_string())),
+        },
         Ok(_) | Err(_) => Err(VmmError::Gone { process }),
     }
 }
@@ -201,6 +205,25 @@ mod tests {
         }
         qcow2(&top, top.to_str().expect("text"));
         assert_eq!(chain(&top).expect("read"), [top]);
+    }
+
+    #[test]
+    fn who_has_ended_is_gone_also_before_its_parent_asks_how() {
+        use std::process::{Command, Stdio};
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let process = ProcessId::of(child.id()).expect("it is there");
+        assert!(of(process).is_ok_and(|room| room.is_none()));
+        drop(child.stdin.take());
+        let stat = format!("/proc/{}/stat", process.pid);
+        while !fs::read_to_string(&stat).expect("a line").contains(") Z ") {
+            std::thread::yield_now();
+        }
+        assert!(matches!(of(process), Err(VmmError::Gone { .. })));
+        child.wait().expect("ended");
+        assert!(matches!(of(process), Err(VmmError::Gone { .. })));
     }
 
     #[test]
