@@ -15,7 +15,8 @@ use forkyard_dispatch::{
 };
 use forkyard_sched::Policy;
 use forkyard_sys_host::sched::{Class, set_class};
-use host::{Daemon, Vm, affinity, ended, frozen, groups, kill, until};
+use host::{Daemon, Vm, affinity, ended, frozen, groups, tell, until};
+use nix::sys::signal::Signal;
 use std::{
     fs,
     io::Read,
@@ -157,7 +158,7 @@ fn a_killed_guard_is_replaced_and_the_next_one_knows_everything() {
     let mut daemon = Daemon::start();
     daemon.enforce(&vm, 256);
     let first = daemon.show().guard;
-    kill("-9", &first.to_string());
+    tell(first, Signal::SIGKILL);
     let mut next = first;
     until("another has taken its place", || {
         next = daemon.show().guard;
@@ -180,13 +181,13 @@ fn the_next_dispatcher_waits_for_the_guard_of_the_last() {
     daemon.enforce(&vm, 256);
     let guard = daemon.show().guard;
     // It cannot let anything go yet.
-    kill("-STOP", &guard.to_string());
+    tell(guard, Signal::SIGSTOP);
     daemon.child.kill().expect("killed");
     daemon.child.wait().expect("ended");
     let mut next = daemon.again();
     let early = ask(&next.socket(), &Request::Show);
     assert!(early.is_err(), "{early:?}");
-    kill("-CONT", &guard.to_string());
+    tell(guard, Signal::SIGCONT);
     next.listens();
     until("the guard has ended", || ended(guard));
     next.enforce(&vm, 256);
@@ -208,13 +209,13 @@ fn where_nobody_waits_everybody_is_let_go_until_somebody_does() {
     daemon.enforce(&other, 256);
     let because = || -> Vec<_> { daemon.show().vms.iter().map(|vm| vm.because).collect() };
     assert_eq!(because(), [None, None]);
-    other.signal("-STOP");
+    other.tell(Signal::SIGSTOP);
     until("the one that runs is alone", || {
         because() == [Some(Because::Alone); 2]
     });
     let made = groups(&vm.tids());
     assert!(!made.iter().any(|group| frozen(group)));
-    other.signal("-CONT");
+    other.tell(Signal::SIGCONT);
     until("they take turns again", || because() == [None, None]);
     until("one of two is frozen", || {
         let tids = [vm.tids(), other.tids()].concat();

@@ -7,6 +7,10 @@ use forkyard_dispatch::{
     threads,
 };
 use forkyard_sched::Policy;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -42,8 +46,8 @@ impl Vm {
         vm
     }
 
-    pub fn signal(&self, signal: &str) {
-        kill(signal, &self.pid().to_string());
+    pub fn tell(&self, signal: Signal) {
+        tell(self.pid(), signal);
     }
 
     pub fn pid(&self) -> u32 {
@@ -155,9 +159,9 @@ impl Drop for Daemon {
     }
 }
 
-pub fn kill(signal: &str, pid: &str) {
-    let status = Command::new("kill").args([signal, pid]).status();
-    assert!(status.expect("kill").success());
+pub fn tell(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid"));
+    kill(pid, signal).expect("it is there");
 }
 
 /// Whether a process that is nobody's child here has ended.
