@@ -59,10 +59,21 @@ impl Process {
         self.end().expect("root may kill, and what is killed dies");
     }
 
-    /// Stops it where it is, until it is told to go on or ends.
+    /// Stops it where it is, until it is told to go on or ends; waits until no
+    /// thread of it runs, which takes a while where processors are scarce.
     #[track_caller]
     pub fn stop(&self) {
         self.signal(Signal::SIGSTOP);
+        let stands = |stat: String| {
+            let state = stat.rsplit_once(") ").map(|(_, after)| after);
+            state.is_none_or(|state| state.starts_with(['T', 't', 'Z', 'X']))
+        };
+        crate::eventually("its standing still", || {
+            let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
+            let threads = threads.into_iter().flatten().flatten();
+            let stats = threads.filter_map(|it| fs::read_to_string(it.path().join("stat")).ok());
+            stats.into_iter().all(stands)
+        });
     }
 
     /// Lets it go on after a stop.
