@@ -47,6 +47,7 @@ pub use folders::Folders;
 pub use host::{Host, Options};
 pub use images::{Incoming, Outgoing};
 pub use quota::QuotaReached;
+pub use forkyard_store::FamilyNo;
 pub use remote::{HERE, Neighbours, Peer};
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 
