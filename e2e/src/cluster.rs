@@ -1,9 +1,10 @@
-//! Several hosts on one network, each with a daemon that knows the others.
+//! Several hosts on one network, each with a daemon that knows the others: from
+//! a file, or as nodes of one cluster, whose etcd is where the bridge is.
 //!
 //! ```text
 //! host 0: up0 10.77.0.1 ---.
 //! host 1: up0 10.77.0.2 ---+--- port0, port1, … on a bridge, in a namespace
-//! ...                          of their own
+//! ...                          of their own; etcd at 10.77.0.254
 //! ```
 //!
 //! They take one slot together. Dropped, they are ended as any host is.
@@ -13,6 +14,7 @@ use crate::{
     outside::{UPLINK, netlink, up},
     slot::Slot,
 };
+use forkyard_etcd::server::Server;
 use forkyard_types::TokenGrant;
 use nix::{
     sched::{CloneFlags, unshare},
@@ -21,6 +23,7 @@ use nix::{
 };
 use rtnetlink::{LinkBridge, LinkUnspec, LinkVeth};
 use std::{
+    ffi::OsString,
     fs::{self, File, Permissions},
     net::Ipv4Addr,
     os::unix::fs::PermissionsExt,
@@ -33,14 +36,20 @@ use std::{
 const API: u16 = 7433;
 const PAGES: u16 = 7434;
 const BRIDGE: &str = "switch";
+/// Where etcd is.
+const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
+/// Seconds after which a node that is silent is lost: nobody waits long for it.
+const LEASE: &str = "4";
 
 type Work = Box<dyn FnOnce() + Send>;
 
 /// Hosts that know each other: each calls the others `h0`, `h1`, ….
 #[derive(Debug)]
 pub struct Cluster {
+    // Dropped in this order.
     daemons: Vec<Option<Child>>,
     hosts: Vec<Host>,
+    etcd: Option<Server>,
     switch: Switch,
 }
 
@@ -52,18 +61,86 @@ struct Switch {
 }
 
 impl Cluster {
-    /// Waits until so many hosts may be had; their daemons run.
-    pub fn new(count: u8) -> Self {
+    /// Waits until so many hosts may be had; on none a daemon runs.
+    fn idle(count: u8) -> Self {
         let slot = Arc::new(Slot::wait());
         let switch = Switch::new();
-        let mut cluster = Self {
-            daemons: Vec::new(),
-            hosts: Vec::new(),
+        let connected = (0..count).map(|number| {
+            let host = Host::on(slot.clone());
+            switch.connect(&host, number);
+            host
+        });
+        Self {
+            hosts: connected.collect(),
+            daemons: (0..count).map(|_| None).collect(),
+            etcd: None,
             switch,
-        };
+        }
+    }
+
+    /// Nodes of one cluster. The first has founded it; the others are told to join
+    /// by [`Cluster::join`].
+    pub fn of_nodes(count: u8) -> Self {
+        let mut cluster = Self::idle(count);
+        let etcd = cluster.switch.within(|| Server::start_on(HUB));
+        let etcd = etcd.expect("etcd");
+        for (number, host) in (0..).zip(&mut cluster.hosts) {
+            let number: u8 = number;
+            host.told = vec![
+                ("FORKYARD_NODE", format!("h{number}").into()),
+                ("FORKYARD_ADVERTISE", address(number).to_string().into()),
+                ("FORKYARD_LEASE", LEASE.into()),
+            ];
+            if number == 0 {
+                let endpoint = etcd.endpoint().to_string();
+                host.told.push(("FORKYARD_CLUSTER", endpoint.into()));
+            }
+        }
+        cluster.etcd = Some(etcd);
+        cluster.start(0);
+        cluster
+    }
+
+    /// Has a host become a node.
+    #[track_caller]
+    pub fn join(&mut self, number: usize) {
+        let token = self.hosts[0].ok(["node", "invite"]);
+        self.tell(number, "FORKYARD_JOIN", token);
+        self.start(number);
+        // From now on it knows what it is.
+        self.hosts[number].told.pop();
+    }
+
+    /// Tells a host's daemon one thing more, from its next start on.
+    pub fn tell(&mut self, number: usize, variable: &'static str, value: impl Into<OsString>) {
+        self.hosts[number].told.push((variable, value.into()));
+    }
+
+    /// Where etcd is.
+    pub fn etcd(&self) -> String {
+        let etcd = self.etcd.as_ref().expect("of nodes");
+        etcd.endpoint().to_string()
+    }
+
+    /// Kills etcd; what it had stays.
+    pub fn stop_etcd(&mut self) {
+        let etcd = self.etcd.as_mut().expect("of nodes");
+        etcd.stop().expect("killed");
+    }
+
+    /// Starts it again.
+    pub fn start_etcd(&mut self) {
+        // It is where the thread is that starts it.
+        let mut etcd = self.etcd.take().expect("of nodes");
+        let again = self.switch.within(move || etcd.go_on().map(|()| etcd));
+        self.etcd = Some(again.expect("etcd"));
+    }
+
+    /// Hosts that were told of each other; their daemons run.
+    pub fn new(count: u8) -> Self {
+        let mut cluster = Self::idle(count);
         for number in 0..count {
-            let mut host = Host::on(slot.clone());
-            cluster.switch.connect(&host, number);
+            let host = &mut cluster.hosts[usize::from(number)];
             let peers = host.folder().join("peers.toml");
             File::create(&peers)
                 .and_then(|file| file.set_permissions(Permissions::from_mode(0o600)))
@@ -79,8 +156,6 @@ impl Cluster {
                 ),
                 ("FORKYARD_PEERS", peers.into()),
             ];
-            cluster.hosts.push(host);
-            cluster.daemons.push(None);
             cluster.start(number.into());
         }
         cluster.introduce();
@@ -98,8 +173,10 @@ impl Cluster {
     }
 
     /// Starts a host's daemon, and waits until it answers.
+    #[track_caller]
     pub fn start(&mut self, number: usize) {
         let host = &self.hosts[number];
+        assert!(self.daemons[number].is_none(), "one runs");
         let run = host.folder().join("run");
         fs::create_dir_all(&run).expect("a folder");
         let log = File::options()
@@ -114,11 +191,34 @@ impl Cluster {
             .stdout(Stdio::null())
             .stderr(log);
         let child = host.within(move || daemon.spawn()).expect("started");
-        self.daemons[number] = Some(child);
+        let child = self.daemons[number].insert(child);
         let socket = run.join("api.sock");
         crate::eventually("a daemon", || {
+            if let Some(status) = child.try_wait().expect("a child of ours") {
+                panic!("the daemon of host {number} ended: {status}");
+            }
             std::os::unix::net::UnixStream::connect(&socket).is_ok()
         });
+    }
+
+    /// Starts a host's daemon, which must end, for it cannot be what it is told to
+    /// be; what it said.
+    #[track_caller]
+    pub fn refused(&self, number: usize) -> String {
+        let host = &self.hosts[number];
+        let mut daemon = Command::new(host.dist().join("bin/forkyardd"));
+        daemon.envs(host.variables()).stdin(Stdio::null());
+        let output = host.within(move || daemon.output()).expect("started");
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).expect("text")
+    }
+
+    /// Kills a host's daemon alone; its VMs run on.
+    #[track_caller]
+    pub fn kill_daemon(&mut self, number: usize) {
+        let mut daemon = self.daemons[number].take().expect("one runs");
+        daemon.kill().expect("ours");
+        daemon.wait().expect("reaped");
     }
 
     /// Ends all that runs on a host at once, as a loss of power does.
@@ -132,6 +232,7 @@ impl Cluster {
         if let Some(mut daemon) = self.daemons[number].take() {
             daemon.wait().expect("reaped");
         }
+        let host = &self.hosts[number];
         crate::eventually("a host's end", || host.all_processes().is_empty());
     }
 
@@ -206,7 +307,8 @@ impl Switch {
             netlink(async |netlink| {
                 let bridge = LinkBridge::new(BRIDGE).forward_delay(0).build();
                 netlink.link().add(bridge).execute().await.expect("made");
-                up(&netlink, BRIDGE, &[]).await;
+                up(&netlink, "lo", &[]).await;
+                up(&netlink, BRIDGE, &[(HUB, 24)]).await;
             });
         });
         switch

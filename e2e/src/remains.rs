@@ -9,14 +9,19 @@ use std::{
     process::Command,
 };
 
-/// What a host without VMs may have: its records, its certificate, its logs,
+/// What a host without VMs may have: its records, its certificates, its logs,
 /// its lock, whom it knows, and empty folders.
-const MAY_STAY: [&str; 11] = [
+const MAY_STAY: [&str; 16] = [
     "state/forkyard.db",
     "state/forkyard.db-shm",
     "state/forkyard.db-wal",
     "state/tls/cert.pem",
     "state/tls/key.pem",
+    "state/cluster/authority.pem",
+    "state/cluster/authority-key.pem",
+    "state/cluster/node.pem",
+    "state/cluster/node-key.pem",
+    "state/cluster/etcd.json",
     "run/lock",
     "run/daemon.log",
     "run/pager.log",

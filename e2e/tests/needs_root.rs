@@ -35,6 +35,8 @@ mod live;
 mod mcp;
 #[path = "needs_root/network.rs"]
 mod network;
+#[path = "needs_root/nodes.rs"]
+mod nodes;
 #[path = "needs_root/outside.rs"]
 mod outside;
 #[path = "needs_root/patience.rs"]

@@ -160,6 +160,9 @@ pub struct ForkRequest {
     /// this one no more when they have.
     #[serde(default)]
     pub settle: bool,
+    /// In a cluster: make each on the node with most vCPUs free. Not with `to`.
+    #[serde(default)]
+    pub spread: bool,
 }
 
 /// What a fork spares.

@@ -238,12 +238,16 @@ pub struct Fork {
     /// Let them inherit what `run` was told to keep secret.
     #[arg(long)]
     pub inherit_secrets: bool,
-    /// Hosts to make them on, in turns: peers of the daemon by name, and `here`.
+    /// Hosts to make them on, in turns: nodes of the cluster or peers of the
+    /// daemon by name, and `here`.
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub to: Vec<String>,
+    /// In a cluster: make each on the node with most vCPUs free.
+    #[arg(long, conflicts_with = "to")]
+    pub spread: bool,
     /// Have those on other hosts fetch all their pages in the background, so that
     /// they need this host no more.
-    #[arg(long, requires = "to")]
+    #[arg(long)]
     pub settle: bool,
     /// How long to wait for them.
     #[command(flatten)]

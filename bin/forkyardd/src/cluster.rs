@@ -12,11 +12,13 @@ use forkyard_cluster::{
     Claim, Cluster, ClusterError, Endpoint, Layout, Need, Reach, Reservation, Settings, Standing,
     Token, Wish,
 };
-use forkyard_fork::{Host, HostError};
+use forkyard_fork::{HERE, Host, HostError};
 use forkyard_tls::{Certificate, Trust};
-use forkyard_types::{ByteCount, NodeName, Room, RunRequest, VmId, VmState, VmView};
+use forkyard_types::{
+    ApiError, ByteCount, ErrorKind, ForkRequest, NodeName, Room, RunRequest, VmId, VmState, VmView,
+};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     error::Error,
     fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -204,6 +206,28 @@ fn memory() -> anyhow::Result<ByteCount> {
         .context("cannot tell the host's memory")
 }
 
+/// How many clones are wanted of each node, by turns; all of this one if none is
+/// named.
+fn named(request: &ForkRequest, own: &NodeName) -> Result<BTreeMap<NodeName, u16>, ApiError> {
+    let nodes = request.to.iter().map(|name| match name.as_str() {
+        HERE => Ok(own.clone()),
+        name => name.parse().map_err(|error| ApiError {
+            kind: ErrorKind::Invalid,
+            message: format!("{name:?} is no node: {error}"),
+            hint: None,
+        }),
+    });
+    let mut nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+    if nodes.is_empty() {
+        nodes.push(own.clone());
+    }
+    let mut wanted = BTreeMap::new();
+    for node in nodes.iter().cycle().take(request.count.into()) {
+        *wanted.entry(node.clone()).or_default() += 1;
+    }
+    Ok(wanted)
+}
+
 /// This daemon's part in its cluster.
 #[derive(Clone, Debug)]
 pub struct Node(Arc<Inner>);
@@ -261,21 +285,64 @@ impl Node {
         self.cluster().reserve(&wish).await
     }
 
-    /// Places here for clones of a VM of this host's, as many of `count` as there
-    /// are.
-    pub async fn place_clones(&self, vm: &VmView, count: u16) -> Result<Reservation, ClusterError> {
-        let wish = Wish {
+    /// Places for clones of a VM of this host's, as many as there are, on the nodes
+    /// that are named, or any, or this one. The request says then how many there
+    /// are, and where each is.
+    pub async fn place_clones(
+        &self,
+        vm: &VmView,
+        request: &mut ForkRequest,
+    ) -> Result<Vec<Reservation>, ApiError> {
+        let own = self.cluster().name();
+        let wish = |count, layout, only| Wish {
             user: self.cluster().owner(vm.family),
             count,
             need: Need {
                 vcpus: vm.vcpus,
                 memory: vm.memory,
             },
-            layout: Layout::Pack,
-            near: None,
-            only: Some(self.cluster().name().clone()),
+            layout,
+            near: Some(own.clone()),
+            only,
         };
-        self.cluster().reserve(&wish).await
+        let wishes = match request.spread {
+            true => vec![wish(request.count, Layout::Spread, None)],
+            false => named(request, own)?
+                .into_iter()
+                .map(|(node, count)| wish(count, Layout::Pack, Some(node)))
+                .collect(),
+        };
+        let (mut reserved, mut denied) = (Vec::new(), None);
+        for wish in wishes {
+            match self.cluster().reserve(&wish).await {
+                Ok(places) => reserved.push(places),
+                // Others may have room.
+                Err(error) => denied = Some(error),
+            }
+        }
+        if let Some(error) = denied.filter(|_| reserved.is_empty()) {
+            return Err(error.to_api());
+        }
+        (request.to, request.spread) = (Vec::new(), false);
+        for place in reserved.iter().flat_map(|it| &it.grant().places) {
+            let name = match place.node == *own {
+                true => HERE,
+                false => place.node.as_str(),
+            };
+            let turns = std::iter::repeat_n(name.to_owned(), place.clones.into());
+            request.to.extend(turns);
+        }
+        request.count = reserved.iter().map(|it| it.grant().count()).sum();
+        if request.to.iter().all(|name| name == HERE) {
+            request.to.clear();
+        }
+        Ok(reserved)
+    }
+
+    /// This host's own VMs: those that others made for it are theirs to tell of.
+    pub fn own(&self, host: &Host) -> Vec<VmView> {
+        let all = host.list().into_iter();
+        all.filter(|vm| vm.host.is_none()).collect()
     }
 
     /// Makes sure that a VM may be made here, by this name if one is given.
@@ -299,7 +366,7 @@ impl Node {
 
     async fn try_report(&self, host: &Host) {
         let _turn = self.0.turn.lock().await;
-        let outcome = self.cluster().report(&host.list()).await;
+        let outcome = self.cluster().report(&self.own(host)).await;
         let mut failing = self
             .0
             .failing
@@ -350,7 +417,7 @@ impl Node {
     /// Has every VM that runs stand still, and notes it.
     async fn hold_still(&self, host: &Host) {
         let running = |vm: &VmView| vm.state == VmState::Running && vm.silence.is_none();
-        for vm in host.list().into_iter().filter(running) {
+        for vm in self.own(host).into_iter().filter(running) {
             // Noted first: one that is held and not noted would never go on.
             let mut held = self.noted();
             held.insert(vm.id);

@@ -21,8 +21,8 @@ use forkyard_client::{Client, ClientError};
 use forkyard_cluster::ClusterError;
 use forkyard_types::{ErrorKind, NodeName};
 
-/// On whose behalf a node asks.
-pub const USER: &str = "forkyard-user";
+/// Where a host has another one make clones.
+pub const CLONES: &str = "/v1/peer/clones";
 
 /// Handles a request here or passes it on.
 pub async fn route(
@@ -39,7 +39,8 @@ pub async fn route(
         let (vm, what) = rest.split_once('/').unwrap_or((rest, ""));
         (vm.to_owned(), what.to_owned())
     });
-    let is_away = |vm: &str| !asker.is_node() && shared.host.find(vm).is_err();
+    let is_here = |vm: &str| shared.host.find(vm).is_ok_and(|vm| vm.host.is_none());
+    let is_away = |vm: &str| !asker.is_node() && !is_here(vm);
     if let Some((vm, _)) = &vm
         && is_away(vm)
     {
@@ -55,7 +56,8 @@ pub async fn route(
         }
     }
     let what = vm.as_ref().map(|(_, what)| what.as_str());
-    let new_work = request.method() == Method::POST && matches!(what, Some("fork" | "checkpoint"));
+    let new_work = request.method() == Method::POST
+        && (path == CLONES || matches!(what, Some("fork" | "checkpoint")));
     if new_work && let Err(error) = node.cluster().may_act() {
         return Refusal::from(error).into_response();
     }
@@ -70,7 +72,7 @@ pub async fn route(
 
 /// Whether the cluster is to hear of what came of such a request.
 fn changes(method: &Method, path: &str) -> bool {
-    let vms = path == "/v1/vms" || path.starts_with("/v1/vms/");
+    let vms = path == "/v1/vms" || path.starts_with("/v1/vms/") || path == CLONES;
     let quiet = path.ends_with("/exec") || path.ends_with("/console");
     vms && !quiet && [Method::POST, Method::DELETE].contains(method)
 }
@@ -102,9 +104,10 @@ pub async fn pass_on(
             passed = passed.header(name, value);
         }
     }
-    if let Some(user) = asker.user() {
-        passed = passed.header(USER, crate::gate::written(user));
-    }
+    let client = match asker.user() {
+        Some(user) => client.clone().on_behalf_of(user),
+        None => client.clone(),
+    };
     let response = client.pass_on(passed, body).await?;
     let (mut head, body) = response.into_parts();
     strip(&mut head.headers);
@@ -140,6 +143,7 @@ mod tests {
         for (method, path, wanted) in [
             (Method::POST, "/v1/vms", true),
             (Method::POST, "/v1/vms/p/fork", true),
+            (Method::POST, CLONES, true),
             (Method::DELETE, "/v1/vms/p", true),
             (Method::GET, "/v1/vms/p", false),
             (Method::POST, "/v1/vms/p/exec", false),

@@ -20,7 +20,7 @@ use forkyard_access::Access;
 use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options};
 use forkyard_types::RemoteView;
 use idle::Idle;
-use peers::PeersFile;
+use peers::{Nodes, PeersFile};
 use remote::Remote;
 use std::{
     net::SocketAddr,
@@ -78,7 +78,12 @@ struct Args {
     tls_key: Option<PathBuf>,
     /// Other hosts that VMs can be forked to: a TOML file of `[peer.NAME]`, each with
     /// `url`, `token` and `trust`.
-    #[arg(long, env = "FORKYARD_PEERS", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "FORKYARD_PEERS",
+        value_name = "FILE",
+        conflicts_with = "node"
+    )]
     peers: Option<PathBuf>,
     /// Where other hosts get pages of this one's VMs (UDP); needed to fork to them.
     #[arg(
@@ -192,9 +197,6 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         anyhow::bail!("--pages {pages}: others must be told an address of this host's");
     }
     let host = listen::host(folders, options).await?;
-    if let Some(file) = &args.peers {
-        host.meet(args.pages, Box::new(PeersFile(file.clone())));
-    }
     let (remote, view, node) = match network(&args).await {
         Ok(network) => network,
         Err(error) => {
@@ -202,6 +204,14 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             return Err(error);
         }
     };
+    match (&node, &args.peers) {
+        (Some(node), _) => {
+            let cluster = node.cluster().clone();
+            host.meet(Some(cluster.reach().pages), Box::new(Nodes(cluster)));
+        }
+        (None, Some(file)) => host.meet(args.pages, Box::new(PeersFile(file.clone()))),
+        (None, None) => {}
+    }
     let (socket, listener) = listen::socket(&args.run_dir)?;
     let shared = http::Shared {
         host: host.clone(),

@@ -1,4 +1,5 @@
-//! Other hosts as an operator names them, in a file (`forkyardd --peers`):
+//! Other hosts that VMs can be forked to: nodes of the cluster, or those that an
+//! operator names in a file (`forkyardd --peers`):
 //!
 //! ```toml
 //! [peer.b]
@@ -10,12 +11,14 @@
 //! It is read whenever a peer is needed, so that it can be changed at any time. It
 //! holds secrets, and is refused if others than its owner may read it.
 
+use crate::forward::CLONES;
 use forkyard_client::{Client, ClientError, Place, Trust};
-use forkyard_fork::{HERE, Neighbours, Peer};
+use forkyard_cluster::Cluster;
+use forkyard_fork::{FamilyNo, HERE, Neighbours, Peer};
 use forkyard_types::{
-    ApiError, ErrorKind, PeerForkRequest, PeerForkResponse, TokenSecret, VmId, VmView,
+    ApiError, ErrorKind, FamilyId, PeerForkRequest, PeerForkResponse, TokenSecret, VmId, VmView,
 };
-use futures::future::{BoxFuture, FutureExt};
+use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;
 use serde::Deserialize;
 use std::{
@@ -42,11 +45,17 @@ struct Entry {
     trust: Option<String>,
 }
 
+/// The other nodes of a cluster.
+#[derive(Debug)]
+pub struct Nodes(pub Cluster);
+
 /// A peer whose daemon is asked over the network.
 #[derive(Debug)]
 struct Daemon {
     name: String,
     client: Client,
+    /// Which knows whose a family is.
+    cluster: Option<Cluster>,
 }
 
 impl PeersFile {
@@ -93,7 +102,34 @@ impl Neighbours for PeersFile {
         Ok(Arc::new(Daemon {
             name: name.to_owned(),
             client,
+            cluster: None,
         }))
+    }
+
+    /// They do not tell each other which numbers they have given.
+    fn claim(&self, _: FamilyNo, _: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>> {
+        ready(Ok(true)).boxed()
+    }
+}
+
+impl Neighbours for Nodes {
+    fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError> {
+        let node = name
+            .parse()
+            .map_err(|error| invalid(format!("{name:?} is no node: {error}")))?;
+        let client = self.0.client(&node).map_err(|error| error.to_api())?;
+        Ok(Arc::new(Daemon {
+            name: name.to_owned(),
+            client,
+            cluster: Some(self.0.clone()),
+        }))
+    }
+
+    fn claim(&self, number: FamilyNo, family: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>> {
+        let asked = self.0.number(number.0, family);
+        asked
+            .map(|answer| answer.map_err(|error| error.to_api()))
+            .boxed()
     }
 }
 
@@ -106,7 +142,13 @@ impl Peer for Daemon {
         &self,
         request: PeerForkRequest,
     ) -> BoxFuture<'_, Result<PeerForkResponse, ApiError>> {
-        let asked = async move { self.client.post("/v1/peer/clones", &request).await };
+        let family = request.handout.family.id;
+        let user = self.cluster.as_ref().and_then(|it| it.owner(family));
+        let client = match user {
+            Some(user) => self.client.clone().on_behalf_of(&user),
+            None => self.client.clone(),
+        };
+        let asked = async move { client.post(CLONES, &request).await };
         asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
     }
 

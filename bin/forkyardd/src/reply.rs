@@ -102,23 +102,23 @@ impl Refusal {
     }
 }
 
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Self {
+        Self { error, retry: None }
+    }
+}
+
 impl From<HostError> for Refusal {
     fn from(error: HostError) -> Self {
         tracing::info!(error = &error as &dyn Error, "request refused");
-        Self {
-            error: error.to_api(),
-            retry: None,
-        }
+        error.to_api().into()
     }
 }
 
 impl From<ClusterError> for Refusal {
     fn from(error: ClusterError) -> Self {
         tracing::info!(error = &error as &dyn Error, "request refused");
-        Self {
-            error: error.to_api(),
-            retry: None,
-        }
+        error.to_api().into()
     }
 }
 

@@ -45,11 +45,16 @@ use tokio_rustls::TlsConnector;
 
 /// How long a daemon on the network may take to agree to talk.
 const CONNECT: Duration = Duration::from_secs(10);
+/// Bears the name of the user on whose behalf a node asks, in hexadecimal:
+/// names may hold what headers may not.
+pub const USER: &str = "forkyard-user";
 
 /// A daemon, and how it is reached.
 #[derive(Clone, Debug)]
 pub struct Client {
     way: Way,
+    /// On whose behalf, as a header bears it.
+    user: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -69,12 +74,16 @@ enum Way {
     },
 }
 
+impl From<Way> for Client {
+    fn from(way: Way) -> Self {
+        Self { way, user: None }
+    }
+}
+
 impl Client {
     /// A client of the daemon whose folder this is.
     pub fn new(run_dir: &Path) -> Self {
-        Self {
-            way: Way::Socket(run_dir.join("api.sock")),
-        }
+        Way::Socket(run_dir.join("api.sock")).into()
     }
 
     /// A client of the daemon at this place. On the network it takes a token,
@@ -98,16 +107,21 @@ impl Client {
                 port,
             },
         };
-        Ok(Self { way })
+        Ok(way.into())
     }
 
     /// A client of the daemon at this address, which bears this name, and which
     /// lets us in by what `tls` shows it, or by what is in the request.
     pub fn node(address: SocketAddr, name: &str, tls: Arc<ClientConfig>) -> Self {
         let name = name.to_owned();
-        Self {
-            way: Way::Node { address, name, tls },
-        }
+        Way::Node { address, name, tls }.into()
+    }
+
+    /// The same, on behalf of this user. Believed of nodes of the same cluster
+    /// alone.
+    pub fn on_behalf_of(mut self, user: &str) -> Self {
+        self.user = Some(user.bytes().map(|byte| format!("{byte:02x}")).collect());
+        self
     }
 
     /// Where the daemon is.
@@ -204,6 +218,10 @@ impl Client {
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static,
     {
+        let request = match &self.user {
+            Some(user) => request.header(USER, user),
+            None => request,
+        };
         match &self.way {
             Way::Socket(path) => {
                 let socket = UnixStream::connect(path).await;

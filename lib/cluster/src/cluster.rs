@@ -190,6 +190,11 @@ impl Cluster {
         &self.shared().name
     }
 
+    /// Where it is reached.
+    pub fn reach(&self) -> Reach {
+        self.shared().reach
+    }
+
     /// How this node stands at this moment.
     pub fn standing(&self) -> Standing {
         self.shared().keeper.standing()

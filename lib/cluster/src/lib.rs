@@ -18,6 +18,7 @@ mod error;
 mod invitation;
 mod keeper;
 mod membership;
+mod numbers;
 mod places;
 mod records;
 mod report;

@@ -1,7 +1,7 @@
 //! Room and names that this node has taken in the cluster, and gives back.
 
 use crate::{
-    Cluster, ClusterError, Grant, Layout, Need, Whereabouts, Wish,
+    Cluster, ClusterError, Grant, Whereabouts, Wish,
     cluster::Shared,
     membership::{from_json, to_json},
     records::{Named, Placed},
@@ -19,20 +19,6 @@ const FORGOTTEN: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Cluster {
-    /// Reserves places for clones, spread over the nodes, as many of `count` as
-    /// there is room for. See [`Cluster::reserve`].
-    pub async fn place(&self, count: u16, need: Need) -> Result<Reservation, ClusterError> {
-        self.reserve(&Wish {
-            user: None,
-            count,
-            need,
-            layout: Layout::Spread,
-            near: Some(self.name().clone()),
-            only: None,
-        })
-        .await
-    }
-
     /// Reserves what is wished for, or a part of it. It is held until it is
     /// dropped, or until this node is lost. Cancel-safe: what nobody holds is
     /// given back before long.
@@ -163,12 +149,15 @@ impl Shared {
     /// Gives back what was dropped, and what nobody has held for a while, for
     /// ever. Cancel-safe.
     pub async fn tidy(&self) {
-        let mut unheld = BTreeSet::new();
+        let (mut unheld, mut unused) = (BTreeSet::new(), BTreeSet::new());
         let mut sweep = tokio::time::interval(FORGOTTEN);
         loop {
             let outcome = tokio::select! {
                 () = self.dropped.notified() => self.release_spent().await,
-                _ = sweep.tick() => self.release_forgotten(&mut unheld).await,
+                _ = sweep.tick() => match self.release_forgotten(&mut unheld).await {
+                    Ok(()) => self.release_numbers(&mut unused).await,
+                    failed => failed,
+                },
             };
             if let Err(error) = outcome {
                 tracing::debug!(

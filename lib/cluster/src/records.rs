@@ -7,9 +7,10 @@
 //! PREFIX/vms/ID           a Placed: a VM as its node last told of it
 //! PREFIX/names/NAME/ID    a Named: on which node the VM of that name is, or
 //!                         that somebody is about to make one
+//! PREFIX/families/NUMBER  a Numbered: which family has this number
 //! ```
 
-use forkyard_types::{NodeName, VmId, VmView};
+use forkyard_types::{FamilyId, NodeName, VmId, VmView};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -69,6 +70,15 @@ pub(crate) struct Named {
     pub node: NodeName,
     /// The VM; none if it is still to be made.
     pub vm: Option<VmId>,
+}
+
+/// Who has a number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Numbered {
+    /// The node that took it, and gives it back.
+    pub node: NodeName,
+    /// For which family.
+    pub family: FamilyId,
 }
 
 /// Where a VM is.

@@ -82,6 +82,17 @@ fn vm(vm_name: &str, state: &str) -> VmView {
     serde_json::from_value(view).expect("a VM")
 }
 
+fn spread(count: u16, need: Need) -> Wish {
+    Wish {
+        user: None,
+        count,
+        need,
+        layout: Layout::Spread,
+        near: None,
+        only: None,
+    }
+}
+
 fn states(nodes: &[forkyard_types::NodeView]) -> Vec<(&str, NodeState)> {
     nodes
         .iter()
@@ -192,7 +203,7 @@ async fn a_node_without_its_lease_is_lost_to_others_and_fences_itself_first() {
         vcpus: 1,
         memory: ByteCount(1),
     };
-    let refused = b.place(1, need).await.expect_err("fenced");
+    let refused = b.reserve(&spread(1, need)).await.expect_err("fenced");
     assert!(matches!(refused, ClusterError::Fenced { .. }), "{refused}");
     assert!(refused.hint().is_some());
     assert!(matches!(
@@ -200,7 +211,10 @@ async fn a_node_without_its_lease_is_lost_to_others_and_fences_itself_first() {
         Err(ClusterError::Fenced { .. })
     ));
     server.go_on().expect("etcd again");
-    eventually("room again", || async { b.place(1, need).await.is_ok() }).await;
+    eventually("room again", || async {
+        b.reserve(&spread(1, need)).await.is_ok()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -257,12 +271,12 @@ async fn what_is_reserved_is_given_back_when_it_is_dropped() {
         vcpus: 2,
         memory: ByteCount(1),
     };
-    let held = a.place(6, need).await.expect("room");
+    let held = a.reserve(&spread(6, need)).await.expect("room");
     assert_eq!(held.grant().count(), 6);
     assert_eq!(held.grant().places.len(), 2);
-    let rest = b.place(6, need).await.expect("room for two");
+    let rest = b.reserve(&spread(6, need)).await.expect("room for two");
     assert_eq!(rest.grant().count(), 2);
-    let full = b.place(1, need).await;
+    let full = b.reserve(&spread(1, need)).await;
     assert!(matches!(
         full,
         Err(ClusterError::Denied(Denied::NoRoom { .. }))

@@ -10,8 +10,7 @@ use forkyard_guestlink::{Guest, Identify, LinkError};
 use forkyard_network::{Ports, Subnet};
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    ByteCount, Epoch, FamilyId, Member, NetworkPolicy, RunRequest, VmId, VmName, VmState, VmView,
-    WayOut,
+    ByteCount, Epoch, Member, NetworkPolicy, RunRequest, VmId, VmName, VmState, VmView, WayOut,
 };
 use forkyard_vmm::{Accel, BootSpec, Engine, Kernel, Machine as _, Owner, Probe, console};
 use std::{sync::Arc, time::Duration};
@@ -98,12 +97,7 @@ impl Host {
             .accel
             .get_or_try_init(|| self.choose_accel(&base))
             .await?;
-        let family = self.store.found_family_from(
-            self.first_family(),
-            FamilyId::random(),
-            Subnet::FAMILIES,
-            request.max_clones,
-        )?;
+        let family = self.found_family(request.max_clones).await?;
         self.store.put_network(family.id, &request.network)?;
         let id = VmId::random();
         let record = VmRecord {
@@ -150,16 +144,6 @@ impl Host {
             policy: request.network,
             ports,
         })
-    }
-
-    /// From where to look for a number. Families of hosts that know each other may
-    /// meet, and must then have different ones.
-    fn first_family(&self) -> u16 {
-        match self.meeting.get() {
-            Some(_) => u16::try_from(uuid::Uuid::new_v4().as_u128() % u128::from(Subnet::FAMILIES))
-                .unwrap_or(0),
-            None => 0,
-        }
     }
 
     /// Boots it, or removes it. Whoever wants its end waits for its turn.

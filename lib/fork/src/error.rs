@@ -207,6 +207,9 @@ pub enum HostError {
         /// What it said, or why it was not asked.
         source: ApiError,
     },
+    /// Other hosts could not be asked for a number that none of their families has.
+    #[error("no number for the family's network")]
+    Number(#[source] ApiError),
     /// No other host is known.
     #[error("this host knows no others")]
     NoPeers,
@@ -268,7 +271,7 @@ impl HostError {
             Self::NoSuchVm { .. } | Self::NoSuchImage { .. } | Self::NoSuchCheckpoint { .. } => {
                 ErrorKind::NotFound
             }
-            Self::Peer { source, .. } => source.kind,
+            Self::Peer { source, .. } | Self::Number(source) => source.kind,
             Self::NotPassable { .. }
             | Self::Lost { .. }
             | Self::Elsewhere { .. }

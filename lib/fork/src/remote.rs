@@ -26,7 +26,9 @@ pub(crate) use deal::{Dealt, Far, Share};
 pub(crate) use hand_out::Frozen;
 
 use crate::{Host, HostError};
-use forkyard_types::{ApiError, PeerForkRequest, PeerForkResponse, VmId, VmView};
+use forkyard_network::Subnet;
+use forkyard_store::{FamilyNo, FamilyRecord};
+use forkyard_types::{ApiError, FamilyId, PeerForkRequest, PeerForkResponse, VmId, VmView};
 use futures::future::BoxFuture;
 use std::{fmt, net::SocketAddr, sync::Arc};
 
@@ -51,6 +53,10 @@ pub trait Peer: fmt::Debug + Send + Sync {
 pub trait Neighbours: fmt::Debug + Send + Sync {
     /// One by the name it is called here, or why there is none. May read a file.
     fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError>;
+
+    /// Takes a number for a family that is founded here: its network's, on every
+    /// host. False: a family of another host's has it. Cancel-safe.
+    fn claim(&self, number: FamilyNo, family: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>>;
 }
 
 /// The other hosts, and where this one serves them pages.
@@ -67,6 +73,37 @@ impl Host {
         if self.meeting.set(Meeting { pages, neighbours }).is_ok() {
             self.watch_abroad();
         }
+    }
+
+    /// Founds a family, under a number that none of the other hosts' has.
+    pub(crate) async fn found_family(
+        &self,
+        max_clones: Option<u16>,
+    ) -> Result<FamilyRecord, HostError> {
+        let id = FamilyId::random();
+        let Some(meeting) = self.meeting.get() else {
+            return Ok(self.store.found_family(id, Subnet::FAMILIES, max_clones)?);
+        };
+        // Hosts that do not tell each other are not likely to draw the same.
+        let drawn = uuid::Uuid::new_v4().as_u128() % u128::from(Subnet::FAMILIES);
+        let mut from = u16::try_from(drawn).unwrap_or(0);
+        for _ in 0..Subnet::FAMILIES {
+            let family = self
+                .store
+                .found_family_from(from, id, Subnet::FAMILIES, max_clones)?;
+            let claimed = meeting.neighbours.claim(family.number, id).await;
+            if matches!(claimed, Ok(true)) {
+                return Ok(family);
+            }
+            self.store.remove_family_if_empty(id)?;
+            claimed.map_err(HostError::Number)?;
+            from = (family.number.0 + 1) % Subnet::FAMILIES;
+        }
+        Err(forkyard_store::StoreError::Exhausted {
+            what: "family number",
+            limit: Subnet::FAMILIES.into(),
+        }
+        .into())
     }
 
     fn peer(&self, name: &str) -> Result<Arc<dyn Peer>, HostError> {

@@ -128,6 +128,7 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
         inherit_secrets: fork.inherit_secrets,
         to: fork.to,
         settle: fork.settle,
+        spread: fork.spread,
     };
     if fork.patience.no_wait {
         let begun: ForkStarted = client.post(&fork.patience.path(&path), &request).await?;

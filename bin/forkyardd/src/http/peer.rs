@@ -1,20 +1,34 @@
 //! What other hosts ask of this one.
 
 use super::{Answer, Input, spawned};
-use crate::reply::Refusal;
-use axum::{Json, extract::State};
+use crate::{cluster::Node, gate::Asker, reply::Refusal};
+use axum::{Extension, Json, extract::State};
 use forkyard_fork::Host;
-use forkyard_types::{PeerForkRequest, PeerForkResponse};
+use forkyard_types::{ErrorKind, PeerForkRequest, PeerForkResponse};
 use std::sync::Arc;
 
 /// Make clones of an instant of another host's VM. Their pages are fetched from
-/// there as they are touched. At most 64 MiB of request.
+/// there as they are touched. At most 64 MiB of request. In a cluster its nodes
+/// alone may ask: they have reserved the room.
 #[utoipa::path(post, path = "/v1/peer/clones", tag = "peers", request_body = PeerForkRequest,
     responses((status = 200, body = PeerForkResponse, description = "One entry a clone: it, or why there is none"), Refusal))]
 pub async fn clones(
     State(host): State<Arc<Host>>,
+    State(node): State<Option<Node>>,
+    Extension(asker): Extension<Asker>,
     Input(request): Input<PeerForkRequest>,
 ) -> Answer<PeerForkResponse> {
+    if let Some(node) = node {
+        if !asker.is_node() {
+            return Err(Refusal::new(
+                ErrorKind::Forbidden,
+                "this host is a node of a cluster: only its nodes have clones made here",
+            ));
+        }
+        if let Some(user) = asker.user() {
+            node.cluster().own(request.handout.family.id, user.into());
+        }
+    }
     // Spawned: a host that goes away must not leave half a clone.
     Ok(Json(
         spawned(async move { host.take(request).await }).await?,

@@ -34,7 +34,11 @@ pub async fn list(
     Extension(asker): Extension<Asker>,
 ) -> Json<Vec<ListedVm>> {
     let here = node.as_ref().map(|node| node.cluster().name().clone());
-    let own = host.list().into_iter().map(|vm| ListedVm {
+    let own = match &node {
+        Some(node) => node.own(&host),
+        None => host.list(),
+    };
+    let own = own.into_iter().map(|vm| ListedVm {
         vm,
         node: here.clone(),
         lost: false,
@@ -191,12 +195,8 @@ pub async fn fork(
     // In a cluster no more than there is room for; the rest is told of as not made.
     let wanted = request.count;
     let reserved = match node {
-        Some(node) if wanted > 0 => {
-            let reserved = node.place_clones(&host.find(&vm)?, wanted).await?;
-            request.count = reserved.grant().count();
-            Some(reserved)
-        }
-        Some(_) | None => None,
+        Some(node) if wanted > 0 => node.place_clones(&host.find(&vm)?, &mut request).await?,
+        Some(_) | None => Vec::new(),
     };
     let granted = request.count;
     if !patience.wait {
@@ -213,7 +213,7 @@ pub async fn fork(
     let refused = || {
         CloneResult::Error(ApiError {
             kind: ErrorKind::Exhausted,
-            message: format!("this node has room for {granted} clones of the {wanted} asked for"),
+            message: format!("there is room for {granted} clones of the {wanted} asked for"),
             hint: Some("`forkyard node ls` shows what is taken".into()),
         })
     };

@@ -1,14 +1,16 @@
 //! Which host makes how many of a fork's clones, and where the pages come from.
 
 use super::Peer;
-use crate::{Host, HostError};
+use crate::{Host, HostError, fork::MOST_CLONES};
 use forkyard_types::ForkRequest;
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// What this host is called where others are named.
 pub const HERE: &str = "here";
 /// Other hosts that one fork may go to.
 const MOST_HOSTS: usize = 64;
+/// Turns they may have: one a clone at most.
+const MOST_TURNS: usize = MOST_CLONES as usize;
 
 /// How many clones are wanted of whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,11 +44,23 @@ pub(crate) struct Share {
 impl Dealt {
     /// Deals clones to hosts in turns; a host that is named twice has two turns.
     pub fn new(request: &ForkRequest) -> Result<Self, HostError> {
-        if request.to.len() > MOST_HOSTS {
-            return Err(HostError::Invalid(format!(
-                "{} hosts are named: {MOST_HOSTS} at most",
-                request.to.len()
-            )));
+        if request.spread {
+            return Err(HostError::Invalid(
+                "this host is no node of a cluster that clones could be spread over: name peers \
+                 instead, with `to`"
+                    .into(),
+            ));
+        }
+        let hosts: BTreeSet<_> = request.to.iter().collect();
+        for (many, most, what) in [
+            (hosts.len(), MOST_HOSTS, "hosts"),
+            (request.to.len(), MOST_TURNS, "turns"),
+        ] {
+            if many > most {
+                return Err(HostError::Invalid(format!(
+                    "{many} {what} are named: {most} at most"
+                )));
+            }
         }
         let mut dealt = Self::default();
         let Some(turns) = u16::try_from(request.to.len()).ok().filter(|n| *n > 0) else {
@@ -122,6 +136,23 @@ mod tests {
         assert_eq!(dealt.here, 1);
         assert_eq!(dealt.elsewhere, [("b".into(), 3), ("c".into(), 1)]);
         assert_eq!(deal(1, &["b", "c"]).elsewhere, [("b".into(), 1)]);
+    }
+
+    #[test]
+    fn too_many_hosts_and_a_spread_that_nobody_has_dealt_are_refused() {
+        let refused = |to: Vec<String>, spread| {
+            let request = ForkRequest {
+                count: 1,
+                to,
+                spread,
+                ..ForkRequest::default()
+            };
+            Dealt::new(&request).expect_err("refused").to_string()
+        };
+        let many = (0..=MOST_HOSTS).map(|host| host.to_string()).collect();
+        assert!(refused(many, false).contains("65 hosts"));
+        assert!(refused(vec!["b".into(); MOST_TURNS + 1], false).contains("257 turns"));
+        assert!(refused(Vec::new(), true).contains("no node of a cluster"));
     }
 
     proptest! {
