@@ -4,6 +4,7 @@ mod bench;
 pub mod console;
 pub mod copy;
 mod exec;
+pub mod friendly;
 mod images;
 mod logs;
 mod mcp;
@@ -21,6 +22,12 @@ use std::process::ExitCode;
 
 /// Carries out the command.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    // What is worked out here needs no daemon, and starts none.
+    if let Command::Friendly(wanted) = &args.command
+        && let Some(done) = friendly::alone(args.output, wanted)
+    {
+        return done;
+    }
     let (client, reach) = match args.url {
         Some(place) => {
             let client = daemon::elsewhere(place, args.ca)?;
@@ -50,6 +57,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Doctor(doctor) => images::doctor(&client, format, doctor).await,
         Command::Top(options) => top::top(&client, format, options).await,
         Command::Token(token) => token::token(&client, format, token).await,
+        Command::Friendly(wanted) => friendly::friendly(&client, format, &wanted).await,
         Command::Mcp => mcp::serve(reach).await,
         Command::Bench(bench) => bench::bench(&client, &args.run_dir, format, bench).await,
     }
