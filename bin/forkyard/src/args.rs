@@ -3,6 +3,7 @@
 use crate::commands::{
     console::Console,
     copy::End,
+    friendly::Friendly,
     node::Node,
     sched::Sched,
     token::Token,
@@ -125,6 +126,9 @@ pub enum Command {
         after_help = "Example, as an MCP client's configuration:\n  {\"command\": \"forkyard\", \"args\": [\"mcp\"]}"
     )]
     Mcp,
+    /// Guests that adapt their own demand: the model, a rehearsal, the police.
+    #[command(subcommand)]
+    Friendly(Friendly),
     /// Measure forks beside QEMU's own save and restore, and cold boot.
     #[command(after_help = "Example: forkyard bench --clones 1,4,16 --rounds 3 --out bench/out")]
     Bench(Bench),
@@ -444,6 +448,8 @@ mod tests {
             "forkyard node drain a b",
             "forkyard node rm a --force",
             "forkyard node quota ci --vcpus 64",
+            "forkyard friendly model --starts 1,2 --gamma 0.2 --out plots -o json",
+            "forkyard friendly try --capacity 40 --periods 10",
             "forkyard run tiny --net nat --allow 192.0.2.0/24:443 --rate 10mbit -p 8080:80",
         ] {
             Args::try_parse_from(line.split(' ')).expect(line);
