@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File, TryLockError},
+    io,
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
     time::{Duration, Instant},
@@ -31,13 +32,17 @@ use std::{
 pub struct Run {
     /// The group: its folder below /sys/fs/cgroup, or its name.
     #[arg(long)]
-    cgroup: PathBuf,
+    pub cgroup: PathBuf,
     /// Constants; looked at again in every period.
     #[arg(long, default_value = settings::PLACE)]
-    config: PathBuf,
+    pub config: PathBuf,
     /// Where to say what is seen and done.
     #[arg(long, default_value = status::PLACE)]
-    status: PathBuf,
+    pub status: PathBuf,
+    /// A group's folder that this program goes to itself, made if missing: what
+    /// limits the one that it adapts is not to limit it.
+    #[arg(long)]
+    pub home: Option<PathBuf>,
 }
 
 /// Names of the host's agent in guests: it is never stopped.
@@ -48,6 +53,9 @@ pub fn run(wanted: &Run) -> anyhow::Result<()> {
     let signals = listen()?;
     let (settings, config) = Settings::read(&wanted.config)?;
     let group = Group::find(&wanted.cgroup)?;
+    if let Some(home) = &wanted.home {
+        go_home(home).with_context(|| format!("cannot go to {}", home.display()))?;
+    }
     let lock = File::open(group.path.join("cgroup.procs")).context("cannot open the group")?;
     match lock.try_lock() {
         Ok(()) => {}
@@ -59,6 +67,8 @@ pub fn run(wanted: &Run) -> anyhow::Result<()> {
     }
     let guard = Guard::start().context("cannot start a guard")?;
     let mut agent = Agent::new(group, guard, config, settings)?;
+    agent.home.clone_from(&wanted.home);
+    status::write(&wanted.status, &agent.status(None))?;
     println!("ready");
     let ended = agent.live(&signals, &wanted.status);
     // The guard undoes everything before the lock goes.
@@ -66,6 +76,15 @@ pub fn run(wanted: &Run) -> anyhow::Result<()> {
     let _ = fs::remove_file(&wanted.status);
     drop(lock);
     ended
+}
+
+/// All of this process, and what it starts.
+fn go_home(home: &Path) -> io::Result<()> {
+    match fs::create_dir(home) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    fs::write(home.join("cgroup.procs"), "0")
 }
 
 /// Hears of signals to end.
@@ -102,6 +121,7 @@ struct Agent {
     policy: Policy,
     settings: Settings,
     group: Group,
+    home: Option<PathBuf>,
     guard: Guard,
     stopper: Stopper,
     births: Option<Births>,
@@ -110,6 +130,8 @@ struct Agent {
     counters: Counters,
     /// The most that wanted to run at any look of this period.
     wanting: u32,
+    /// The same of the period before.
+    wanted: u32,
 }
 
 impl Agent {
@@ -137,11 +159,13 @@ impl Agent {
             counters: counters(&group),
             settings,
             group,
+            home: None,
             guard,
             stopper,
             births,
             quota,
             wanting: 0,
+            wanted: 0,
         })
     }
 
@@ -153,7 +177,7 @@ impl Agent {
             if began.elapsed() >= self.policy.config.monitor.period() {
                 let report = self.period(began.elapsed());
                 began = Instant::now();
-                if let Err(error) = status::write(place, &self.status(&report)) {
+                if let Err(error) = status::write(place, &self.status(Some(&report))) {
                     eprintln!("forkyard-friendly: {error:#}");
                 }
             }
@@ -248,8 +272,8 @@ impl Agent {
             self.policy.monitor.tick(tick);
         }
         let report = self.policy.monitor.close(readings);
-        let wanting = std::mem::take(&mut self.wanting);
-        self.policy.controller.step(report.sense, wanting);
+        self.wanted = std::mem::take(&mut self.wanting);
+        self.policy.controller.step(report.sense, self.wanted);
         self.policy.chooser.period();
         if let Some(config) = self.settings.changed() {
             self.ticker.set(config.monitor.tick());
@@ -261,9 +285,36 @@ impl Agent {
         report
     }
 
-    fn status(&self, report: &Report) -> Value {
+    /// What it says of itself; what it has seen once a period has ended.
+    fn status(&self, report: Option<&Report>) -> Value {
         let order = self.policy.controller.order();
-        let ms = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1e3);
+        let state = match self.policy.controller.state() {
+            State::Threads(threads) => json!({ "threads": threads }),
+            State::Rate(hz) => json!({ "rate_hz": hz }),
+        };
+        let me = std::process::id();
+        let mut said = json!({
+            "group": self.group.path.display().to_string(),
+            "means": self.stopper.name(),
+            "agent": me,
+            "started": tasks::started(me),
+            "home": self.home,
+            "guard": self.guard.pid(),
+            "leader": self.policy.monitor.leads().leader(),
+            "state": state,
+            "allowed": order.threads,
+            "duty": order.duty,
+            "standing_still": self.stopper.still().len(),
+            "config": self.policy.config,
+        });
+        if let (Some(report), Some(said)) = (report, said.as_object_mut()) {
+            said.extend(self.seen(report));
+        }
+        said
+    }
+
+    fn seen(&self, report: &Report) -> Map<String, Value> {
+        let ms = |time: Option<Duration>| json!(time.map(|time| time.as_secs_f64() * 1e3));
         let signals: Map<String, Value> = report
             .signals
             .iter()
@@ -276,36 +327,26 @@ impl Agent {
                 (one.signal.to_string(), value)
             })
             .collect();
-        let leads: Map<String, Value> = self
-            .policy
-            .monitor
-            .leads()
-            .tallies()
+        let tallies = self.policy.monitor.leads().tallies();
+        let leads: Map<String, Value> = tallies
             .iter()
             .map(|(signal, tally)| (signal.to_string(), json!(tally)))
             .collect();
-        let state = match self.policy.controller.state() {
-            State::Threads(threads) => json!({ "threads": threads }),
-            State::Rate(hz) => json!({ "rate_hz": hz }),
-        };
-        json!({
-            "group": self.group.path.display().to_string(),
-            "means": self.stopper.name(),
-            "agent": std::process::id(),
-            "guard": self.guard.pid(),
-            "vct_ms": ms(report.average),
-            "least_vct_ms": ms(report.least),
-            "ticks": report.ticks,
-            "congested": report.sense.congestion == Congestion::Yes,
-            "signals": signals,
-            "leader": self.policy.monitor.leads().leader(),
-            "leads": leads,
-            "state": state,
-            "allowed": order.threads,
-            "duty": order.duty,
-            "standing_still": self.stopper.still().len(),
-            "config": self.policy.config,
-        })
+        [
+            ("vct_ms", ms(report.average)),
+            ("least_vct_ms", ms(report.least)),
+            ("ticks", json!(report.ticks)),
+            (
+                "congested",
+                json!(report.sense.congestion == Congestion::Yes),
+            ),
+            ("wanting", json!(self.wanted)),
+            ("signals", Value::Object(signals)),
+            ("leads", Value::Object(leads)),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
     }
 }
 

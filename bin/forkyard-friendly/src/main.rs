@@ -7,6 +7,7 @@
 mod agent;
 mod group;
 mod guard;
+mod life;
 mod limits;
 mod settings;
 mod status;
@@ -14,6 +15,7 @@ mod stopper;
 mod tasks;
 mod ticker;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use std::{path::PathBuf, process::ExitCode};
 
@@ -33,6 +35,14 @@ struct Arguments {
 enum Command {
     /// Adapt a group until told to end; then everything is as it was.
     Run(agent::Run),
+    /// Start one in the background, unless it runs: returns once it does.
+    Start(agent::Run),
+    /// End one that runs: returns once everything is as it was.
+    Stop {
+        /// Where it says what it does.
+        #[arg(long, default_value = status::PLACE)]
+        status: PathBuf,
+    },
     /// Show what a running one sees and does, as JSON.
     Show {
         /// Where it says so.
@@ -46,8 +56,12 @@ enum Command {
         /// The configuration; made if missing.
         #[arg(long, default_value = settings::PLACE)]
         config: PathBuf,
+        /// Begin with what standard input says, in place of what the
+        /// configuration said so far.
+        #[arg(long)]
+        from_stdin: bool,
         /// What to change: KEY=VALUE, as TOML has them.
-        #[arg(required = true, value_name = "KEY=VALUE")]
+        #[arg(required_unless_present = "from_stdin", value_name = "KEY=VALUE")]
         changes: Vec<String>,
     },
     /// Say whether a configuration is fine, and what it comes to.
@@ -56,6 +70,9 @@ enum Command {
         #[arg(default_value = settings::PLACE)]
         config: PathBuf,
     },
+    /// Say which build this is: a digest of the program.
+    #[command(hide = true)]
+    Digest,
     /// Undo, when standard input ends, what was told there.
     #[command(hide = true)]
     Guard,
@@ -64,9 +81,17 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Run(run) => agent::run(&run),
+        Command::Start(run) => life::start(&run),
+        Command::Stop { status } => life::stop(&status),
         Command::Show { status } => status::show(&status),
-        Command::Set { config, changes } => settings::set(&config, &changes),
+        Command::Set {
+            config,
+            from_stdin,
+            changes,
+        } => settings::base(&config, from_stdin)
+            .and_then(|base| settings::set(&config, &base, &changes)),
         Command::Check { config } => settings::check(&config),
+        Command::Digest => digest(),
         Command::Guard => {
             guard::guard(std::io::stdin().lock());
             Ok(())
@@ -79,4 +104,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What `forkyard` compares with the program that it would bring.
+fn digest() -> anyhow::Result<()> {
+    let program = std::fs::read("/proc/self/exe").context("cannot read this program")?;
+    println!("{:032x}", xxhash_rust::xxh3::xxh3_128(&program));
+    Ok(())
 }

@@ -70,12 +70,20 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Changes constants in a file: all of them, or none if what comes of it is
+/// What is to be changed: the file's text, or standard input's.
+pub fn base(path: &Path, from_stdin: bool) -> anyhow::Result<String> {
+    match from_stdin {
+        true => io::read_to_string(io::stdin()).context("cannot read standard input"),
+        false => text(path),
+    }
+}
+
+/// Writes a file: this text, with constants changed. All of them, or none if what comes of it is
 /// refused. Comments in the file are lost.
-pub fn set(path: &Path, changes: &[String]) -> anyhow::Result<()> {
-    let mut table: Table = text(path)?
+pub fn set(path: &Path, base: &str, changes: &[String]) -> anyhow::Result<()> {
+    let mut table: Table = base
         .parse()
-        .with_context(|| format!("{} is not TOML", path.display()))?;
+        .context("what the configuration says is not TOML")?;
     for change in changes {
         let Some((key, value)) = change.split_once('=') else {
             bail!("{change:?}: wanted KEY=VALUE");
@@ -130,7 +138,7 @@ mod tests {
         let path = dir.path().join("sub/friendly.toml");
         let change = |changes: &[&str]| {
             let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
-            set(&path, &changes)
+            set(&path, &text(&path)?, &changes)
         };
         change(&["monitor.threshold=3", "threads.unit=process"]).expect("fine");
         change(&[

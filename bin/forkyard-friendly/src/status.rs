@@ -1,8 +1,9 @@
 //! What the agent says of itself, in a file.
 
-use anyhow::Context;
+use crate::life::Living;
+use anyhow::{Context, ensure};
 use serde::Serialize;
-use std::{fs, path::Path};
+use std::{fs, io, path::Path};
 
 /// Where it is if nothing is said.
 pub const PLACE: &str = "/run/forkyard-friendly/status.json";
@@ -23,12 +24,24 @@ pub fn write(path: &Path, status: &impl Serialize) -> anyhow::Result<()> {
 
 /// Prints it.
 pub fn show(path: &Path) -> anyhow::Result<()> {
-    let text = fs::read_to_string(path).with_context(|| {
-        format!(
-            "cannot read {}: is forkyard-friendly running here?",
-            path.display()
-        )
-    })?;
+    // One that was killed takes nothing back.
+    ensure!(
+        Living::find(path).is_some(),
+        "forkyard-friendly is not running here: nothing that lives says so in {}",
+        path.display()
+    );
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     println!("{text}");
     Ok(())
+}
+
+/// Removes it. None is no failure.
+pub fn forget(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
 }

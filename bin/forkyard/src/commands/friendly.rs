@@ -1,5 +1,7 @@
-//! `friendly`: guests that adapt their own demand: on paper, rehearsed, and
-//! policed.
+//! `friendly`: guests that adapt their own demand: told to, on paper, rehearsed,
+//! and policed.
+
+mod guest;
 
 use super::top;
 use crate::{args::Format, output};
@@ -23,6 +25,14 @@ const FAIR: f64 = 0.05;
 /// `friendly`
 #[derive(Debug, Subcommand)]
 pub enum Friendly {
+    /// Have a VM adapt its demand to what its host can give, or end that.
+    #[command(
+        after_help = "Examples:\n  forkyard friendly set web\n  forkyard friendly set web --law quick monitor.threshold=2\n  forkyard friendly set web --group image --config friendly.toml\n  forkyard friendly set web --off"
+    )]
+    Set(guest::Set),
+    /// Show whether a VM is friendly, what it senses, and what it does.
+    #[command(after_help = "Example: forkyard friendly show web -o json")]
+    Show(guest::Show),
     /// Follow the fluid model: guests that adapt, beside an admission controller.
     #[command(
         after_help = "Examples:\n  forkyard friendly model\n  forkyard friendly model --starts 1,1,40 --gamma 0.3 --out plots\n  forkyard friendly model --file model.toml -o json"
@@ -122,7 +132,7 @@ pub fn alone(format: Format, wanted: &Friendly) -> Option<anyhow::Result<ExitCod
     let done = match wanted {
         Friendly::Model(wanted) => model(format, wanted),
         Friendly::Try(wanted) => rehearse(format, wanted),
-        Friendly::Police(_) => return None,
+        Friendly::Set(_) | Friendly::Show(_) | Friendly::Police(_) => return None,
     };
     Some(done.map(|()| ExitCode::SUCCESS))
 }
@@ -136,6 +146,8 @@ pub async fn friendly(
     match wanted {
         Friendly::Model(wanted) => model(format, wanted)?,
         Friendly::Try(wanted) => rehearse(format, wanted)?,
+        Friendly::Set(wanted) => guest::set(client, format, wanted).await?,
+        Friendly::Show(wanted) => guest::show(client, format, wanted).await?,
         Friendly::Police(wanted) => police(client, format, wanted).await?,
     }
     Ok(ExitCode::SUCCESS)
