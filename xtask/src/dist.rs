@@ -1,7 +1,7 @@
 //! Builds everything and lays it out as it is installed.
 //!
 //! ```text
-//! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-dispatcher}
+//! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-dispatcher,forkyard-friendly}
 //! target/dist/share/forkyard/libforkyard_track.so
 //! target/dist/share/forkyard/guest/{bin,lib,include,python}/…
 //! target/dist/share/forkyard/images/*.toml
@@ -23,11 +23,12 @@ use std::{
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What is built, from `target/`, and its place in `target/dist/`.
-const BUILT: [(&str, &str); 9] = [
+const BUILT: [(&str, &str); 11] = [
     ("release/forkyard", "bin/forkyard"),
     ("release/forkyardd", "bin/forkyardd"),
     ("release/forkyard-pager", "bin/forkyard-pager"),
     ("release/forkyard-dispatcher", "bin/forkyard-dispatcher"),
+    ("release/forkyard-friendly", "bin/forkyard-friendly"),
     (
         "guest/libforkyard_track.so",
         "share/forkyard/libforkyard_track.so",
@@ -35,6 +36,10 @@ const BUILT: [(&str, &str); 9] = [
     (
         "x86_64-unknown-linux-gnu/guest/forkyard-guest",
         "share/forkyard/guest/bin/forkyard-guest",
+    ),
+    (
+        "x86_64-unknown-linux-gnu/guest/forkyard-friendly",
+        "share/forkyard/guest/bin/forkyard-friendly",
     ),
     (
         "guest/libforkyard.so",
@@ -94,6 +99,7 @@ fn compile(root: &Path) -> Result<()> {
     cargo(root)
         .args(["build", "--profile", "guest", "--target", TARGET])
         .args(["--package", "forkyard-guest"])
+        .args(["--package", "forkyard-friendly-bin"])
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
         .done()?;
     cargo(root)

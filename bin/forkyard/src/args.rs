@@ -3,6 +3,7 @@
 use crate::commands::{
     console::Console,
     copy::End,
+    friendly::Friendly,
     node::Node,
     sched::Sched,
     token::Token,
@@ -125,6 +126,12 @@ pub enum Command {
         after_help = "Example, as an MCP client's configuration:\n  {\"command\": \"forkyard\", \"args\": [\"mcp\"]}"
     )]
     Mcp,
+    /// VMs that adapt their own demand: told to, policed, rehearsed, modelled.
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  forkyard friendly set web\n  forkyard friendly show web\n  forkyard friendly police\n  forkyard friendly try --config friendly.toml"
+    )]
+    Friendly(Friendly),
     /// Measure forks beside QEMU's own save and restore, and cold boot.
     #[command(after_help = "Example: forkyard bench --clones 1,4,16 --rounds 3 --out bench/out")]
     Bench(Bench),
@@ -448,6 +455,11 @@ mod tests {
             "forkyard node drain a b",
             "forkyard node rm a --force",
             "forkyard node quota ci --vcpus 64",
+            "forkyard friendly model --starts 1,2 --gamma 0.2 --out plots -o json",
+            "forkyard friendly try --capacity 40 --periods 10",
+            "forkyard friendly set web --law quick monitor.threshold=2 --group image",
+            "forkyard friendly set web --off",
+            "forkyard friendly show web -o json",
             "forkyard run tiny --net nat --allow 192.0.2.0/24:443 --rate 10mbit -p 8080:80",
         ] {
             Args::try_parse_from(line.split(' ')).expect(line);

@@ -97,6 +97,16 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
+/// Copies what is here into a VM, and tells nobody how much.
+pub async fn send_quietly(
+    client: &Client,
+    from: PathBuf,
+    vm: &str,
+    path: &str,
+) -> anyhow::Result<()> {
+    send(client, from, vm, path, &ProgressBar::hidden()).await
+}
+
 async fn fetch(
     client: &Client,
     vm: &str,

@@ -4,6 +4,7 @@ mod bench;
 pub mod console;
 pub mod copy;
 mod exec;
+pub mod friendly;
 mod images;
 mod logs;
 mod mcp;
@@ -30,6 +31,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             "sched acts on the host it runs on: leave --url and FORKYARD_URL out, and run it there"
         );
         return sched::sched(&args.run_dir, args.output, command).await;
+    }
+    // What is worked out here needs no daemon, and starts none.
+    if let Command::Friendly(wanted) = &args.command
+        && let Some(done) = friendly::alone(args.output, wanted)
+    {
+        return done;
     }
     let (client, reach) = match args.url {
         Some(place) => {
@@ -62,6 +69,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Node(node) => node::node(&client, format, node).await,
         Command::Sched(command) => sched::sched(&args.run_dir, format, command).await,
         Command::Token(token) => token::token(&client, format, token).await,
+        Command::Friendly(wanted) => friendly::friendly(&client, format, &wanted).await,
         Command::Mcp => mcp::serve(reach).await,
         Command::Bench(bench) => bench::bench(&client, &args.run_dir, format, bench).await,
     }

@@ -96,6 +96,6 @@ async fn over(pause: Duration) -> anyhow::Result<bool> {
     .await?
 }
 
-async fn sample(client: &Client) -> anyhow::Result<Usage> {
+pub(super) async fn sample(client: &Client) -> anyhow::Result<Usage> {
     Ok(client.call(Method::GET, "/v1/usage").await?)
 }

@@ -1,0 +1,368 @@
+//! The agent: looks, decides, has it done, over and over.
+
+use crate::{
+    group::Group,
+    guard::Guard,
+    limits::{Births, Quota},
+    settings::{self, Settings},
+    status,
+    stopper::Stopper,
+    tasks::{self, Task, TaskId},
+    ticker::Ticker,
+};
+use anyhow::{Context, bail};
+use clap::Args;
+use forkyard_friendly::{
+    Chooser, Config, Congestion, Controller, Count, Counters, Monitor, Pulse, RateMeans, Report,
+    State, Turn, Unit,
+};
+use nix::sys::signal::{SigSet, Signal};
+use serde_json::{Map, Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File, TryLockError},
+    io,
+    path::{Path, PathBuf},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    time::{Duration, Instant},
+};
+
+/// `run`
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The group: its folder below /sys/fs/cgroup, or its name.
+    #[arg(long)]
+    pub cgroup: PathBuf,
+    /// Constants; looked at again in every period.
+    #[arg(long, default_value = settings::PLACE)]
+    pub config: PathBuf,
+    /// Where to say what is seen and done.
+    #[arg(long, default_value = status::PLACE)]
+    pub status: PathBuf,
+    /// A group's folder that this program goes to itself, made if missing: what
+    /// limits the one that it adapts is not to limit it.
+    #[arg(long)]
+    pub home: Option<PathBuf>,
+}
+
+/// Names of the host's agent in guests: it is never stopped.
+const AGENTS: [&str; 3] = ["forkyard-guest", "@forkyard-guest", "forkyard-friend"];
+
+/// Adapts a group until told to end.
+pub fn run(wanted: &Run) -> anyhow::Result<()> {
+    let signals = listen()?;
+    let (settings, config) = Settings::read(&wanted.config)?;
+    let group = Group::find(&wanted.cgroup)?;
+    if let Some(home) = &wanted.home {
+        go_home(home).with_context(|| format!("cannot go to {}", home.display()))?;
+    }
+    let lock = File::open(group.path.join("cgroup.procs")).context("cannot open the group")?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => bail!(
+            "another forkyard-friendly adapts {} already",
+            group.path.display()
+        ),
+        Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the group"),
+    }
+    let guard = Guard::start().context("cannot start a guard")?;
+    let mut agent = Agent::new(group, guard, config, settings)?;
+    agent.home.clone_from(&wanted.home);
+    status::write(&wanted.status, &agent.status(None))?;
+    println!("ready");
+    let ended = agent.live(&signals, &wanted.status);
+    // The guard undoes everything before the lock goes.
+    drop(agent);
+    let _ = fs::remove_file(&wanted.status);
+    drop(lock);
+    ended
+}
+
+/// All of this process, and what it starts.
+fn go_home(home: &Path) -> io::Result<()> {
+    match fs::create_dir(home) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    fs::write(home.join("cgroup.procs"), "0")
+}
+
+/// Hears of signals to end.
+fn listen() -> anyhow::Result<Receiver<()>> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    // Before any thread exists, so that none takes the signal instead.
+    signals.thread_block().context("cannot block signals")?;
+    let (tell, told) = channel();
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            while signals.wait().is_ok() {
+                if tell.send(()).is_err() {
+                    return;
+                }
+            }
+        })?;
+    Ok(told)
+}
+
+/// What decides.
+struct Policy {
+    config: Config,
+    monitor: Monitor,
+    controller: Controller,
+    chooser: Chooser<TaskId>,
+    pulse: Pulse,
+}
+
+struct Agent {
+    policy: Policy,
+    settings: Settings,
+    group: Group,
+    home: Option<PathBuf>,
+    guard: Guard,
+    stopper: Stopper,
+    births: Option<Births>,
+    quota: Option<Quota>,
+    ticker: Ticker,
+    counters: Counters,
+    /// The most that wanted to run at any look of this period.
+    wanting: u32,
+    /// The same of the period before.
+    wanted: u32,
+}
+
+impl Agent {
+    fn new(
+        group: Group,
+        mut guard: Guard,
+        config: Config,
+        settings: Settings,
+    ) -> anyhow::Result<Self> {
+        let stopper = Stopper::of(group.clone(), &mut guard)?;
+        let births = Births::of(&group, &mut guard).context("cannot limit new threads")?;
+        let quota = Quota::of(&group, &mut guard).context("cannot limit CPU time")?;
+        // Other agents, and this one another time, draw others.
+        let me = std::process::id();
+        let seed = u64::from(me) ^ (tasks::started(me).unwrap_or_default() << 32);
+        Ok(Self {
+            ticker: Ticker::start(config.monitor.tick()).context("cannot start the clock")?,
+            policy: Policy {
+                monitor: Monitor::new(config.monitor.clone()),
+                controller: Controller::new(&config),
+                chooser: Chooser::new(config.threads.patience, seed),
+                pulse: Pulse::default(),
+                config,
+            },
+            counters: counters(&group),
+            settings,
+            group,
+            home: None,
+            guard,
+            stopper,
+            births,
+            quota,
+            wanting: 0,
+            wanted: 0,
+        })
+    }
+
+    fn live(&mut self, signals: &Receiver<()>, place: &Path) -> anyhow::Result<()> {
+        let mut began = Instant::now();
+        loop {
+            self.guard.check().context("cannot start another guard")?;
+            self.look()?;
+            if began.elapsed() >= self.policy.config.monitor.period() {
+                let report = self.period(began.elapsed());
+                began = Instant::now();
+                if let Err(error) = status::write(place, &self.status(Some(&report))) {
+                    eprintln!("forkyard-friendly: {error:#}");
+                }
+            }
+            let left = self.policy.config.monitor.period()
+                - began.elapsed().min(self.policy.config.monitor.period());
+            let look = self.policy.config.threads.look();
+            match signals.recv_timeout(look.min(left.max(Duration::from_millis(1)))) {
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Sees who wants to run, and stops who may not.
+    fn look(&mut self) -> anyhow::Result<()> {
+        let members = self
+            .stopper
+            .members()
+            .with_context(|| format!("{} is gone", self.group.path.display()))?;
+        let unit = self.stopper.unit(self.policy.config.threads.unit);
+        let wanting = self.wanting_of(&members, unit);
+        let count = u32::try_from(wanting.len()).unwrap_or(u32::MAX);
+        self.wanting = self.wanting.max(count);
+        let order = self.policy.controller.order();
+        let means = self.policy.config.rate.means;
+        let by_quota = means != RateMeans::Sleep && self.quota.is_some();
+        let sleeps = order.sleep.is_some() && !by_quota;
+        let still = match sleeps && self.policy.pulse.next(order.duty) == Turn::Sleep {
+            true => wanting.iter().copied().collect(),
+            false => self.policy.chooser.choose(&wanting, order.threads as usize),
+        };
+        self.stopper
+            .set(&still, unit, &mut self.guard)
+            .context("cannot stop threads")?;
+        if let Some(births) = &mut self.births {
+            let limited = self.policy.config.threads.limit_new && unit == Unit::Thread;
+            let room = order.threads.saturating_sub(count);
+            births
+                .set(limited.then_some(room))
+                .context("cannot limit new threads")?;
+        }
+        if let Some(quota) = &mut self.quota {
+            let slow = by_quota && order.sleep.is_some();
+            quota
+                .set(slow.then_some(order.duty))
+                .context("cannot limit CPU time")?;
+        }
+        Ok(())
+    }
+
+    /// Those who want to run and may be stopped; for processes, one for each.
+    fn wanting_of(&self, members: &[Task], unit: Unit) -> Vec<TaskId> {
+        let threads = &self.policy.config.threads;
+        let mut exempt: BTreeMap<u32, bool> = BTreeMap::new();
+        let ours = [1, std::process::id(), self.guard.pid()];
+        let mut spared = |process: u32| {
+            *exempt.entry(process).or_insert_with(|| {
+                let name = tasks::name(process);
+                ours.contains(&process)
+                    || AGENTS.iter().any(|agent| name.starts_with(agent))
+                    || threads.exempt.contains(&name)
+            })
+        };
+        let mut wanting = BTreeSet::new();
+        for task in members {
+            let id = match unit {
+                Unit::Thread => Some(task.id),
+                Unit::Process => tasks::started(task.process).map(|started| TaskId {
+                    number: task.process,
+                    started,
+                }),
+            };
+            let Some(id) = id else { continue };
+            let wants = match threads.count {
+                Count::All => true,
+                // Whoever stands still wanted to run when it was stopped.
+                Count::Runnable => task.runnable || self.stopper.still().contains(&id),
+            };
+            if wants && !spared(task.process) {
+                wanting.insert(id);
+            }
+        }
+        wanting.into_iter().collect()
+    }
+
+    /// Ends a control period.
+    fn period(&mut self, elapsed: Duration) -> Report {
+        let counters = counters(&self.group);
+        let readings = counters.since(&self.counters, elapsed);
+        self.counters = counters;
+        for tick in self.ticker.take() {
+            self.policy.monitor.tick(tick);
+        }
+        let report = self.policy.monitor.close(readings);
+        self.wanted = std::mem::take(&mut self.wanting);
+        self.policy.controller.step(report.sense, self.wanted);
+        self.policy.chooser.period();
+        if let Some(config) = self.settings.changed() {
+            self.ticker.set(config.monitor.tick());
+            self.policy.monitor.reconfigure(config.monitor.clone());
+            self.policy.controller.reconfigure(&config);
+            self.policy.chooser.set_patience(config.threads.patience);
+            self.policy.config = config;
+        }
+        report
+    }
+
+    /// What it says of itself; what it has seen once a period has ended.
+    fn status(&self, report: Option<&Report>) -> Value {
+        let order = self.policy.controller.order();
+        let state = match self.policy.controller.state() {
+            State::Threads(threads) => json!({ "threads": threads }),
+            State::Rate(hz) => json!({ "rate_hz": hz }),
+        };
+        let me = std::process::id();
+        let mut said = json!({
+            "group": self.group.path.display().to_string(),
+            "means": self.stopper.name(),
+            "agent": me,
+            "started": tasks::started(me),
+            "home": self.home,
+            "guard": self.guard.pid(),
+            "leader": self.policy.monitor.leads().leader(),
+            "state": state,
+            "allowed": order.threads,
+            "duty": order.duty,
+            "standing_still": self.stopper.still().len(),
+            "config": self.policy.config,
+        });
+        if let (Some(report), Some(said)) = (report, said.as_object_mut()) {
+            said.extend(self.seen(report));
+        }
+        said
+    }
+
+    fn seen(&self, report: &Report) -> Map<String, Value> {
+        let ms = |time: Option<Duration>| json!(time.map(|time| time.as_secs_f64() * 1e3));
+        let signals: Map<String, Value> = report
+            .signals
+            .iter()
+            .map(|one| {
+                let value = json!({
+                    "value": one.value,
+                    "threshold": one.threshold,
+                    "raised": one.raised(),
+                });
+                (one.signal.to_string(), value)
+            })
+            .collect();
+        let tallies = self.policy.monitor.leads().tallies();
+        let leads: Map<String, Value> = tallies
+            .iter()
+            .map(|(signal, tally)| (signal.to_string(), json!(tally)))
+            .collect();
+        [
+            ("vct_ms", ms(report.average)),
+            ("least_vct_ms", ms(report.least)),
+            ("ticks", json!(report.ticks)),
+            (
+                "congested",
+                json!(report.sense.congestion == Congestion::Yes),
+            ),
+            ("wanting", json!(self.wanted)),
+            ("signals", Value::Object(signals)),
+            ("leads", Value::Object(leads)),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+    }
+}
+
+/// The kernel's counters: pressure is the group's own where it has it, else the
+/// machine's.
+fn counters(group: &Group) -> Counters {
+    let pressure = |what: &str| {
+        let own = fs::read_to_string(group.path.join(format!("{what}.pressure")));
+        let text = own.or_else(|_| fs::read_to_string(format!("/proc/pressure/{what}")));
+        text.ok().as_deref().and_then(Counters::pressure)
+    };
+    let stat = fs::read_to_string("/proc/stat");
+    Counters {
+        cpu: pressure("cpu"),
+        memory: pressure("memory"),
+        io: pressure("io"),
+        stolen: stat.ok().as_deref().and_then(Counters::stolen),
+    }
+}

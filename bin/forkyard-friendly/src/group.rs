@@ -1,0 +1,158 @@
+//! The control group, wherever it is.
+
+use anyhow::{Context, bail};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Which hierarchy a folder is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// Cgroup v2.
+    V2,
+    /// Cgroup v1, whatever its controllers.
+    V1,
+}
+
+/// A group that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Of which hierarchy.
+    pub version: Version,
+    /// Its name, from the root of hierarchies.
+    pub name: PathBuf,
+    mounts: Vec<Mount>,
+}
+
+/// A hierarchy, and where it is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mount {
+    at: PathBuf,
+    version: Version,
+    controllers: Vec<String>,
+}
+
+impl Group {
+    /// Finds a group by its folder, or by its name: below v2's mount first, then
+    /// below that of v1's freezer.
+    pub fn find(wanted: &Path) -> anyhow::Result<Self> {
+        const MOUNTS: &str = "/proc/self/mountinfo";
+        let text = fs::read_to_string(MOUNTS).with_context(|| format!("cannot read {MOUNTS}"))?;
+        let mounts = mounts(&text);
+        let name = wanted.strip_prefix("/").unwrap_or(wanted);
+        let below = |mount: &Mount| wanted.strip_prefix(&mount.at).ok().map(Path::to_owned);
+        // The longest, for one may be mounted below another.
+        let by_folder = mounts
+            .iter()
+            .filter_map(|mount| Some((mount, below(mount)?)))
+            .max_by_key(|(mount, _)| mount.at.as_os_str().len());
+        let by_name = || {
+            let v2 = mounts.iter().filter(|mount| mount.version == Version::V2);
+            let freezer = mounts.iter().filter(|mount| mount.has("freezer"));
+            let mut found = v2.chain(freezer);
+            let found = found.find(|mount| mount.at.join(name).join("cgroup.procs").exists());
+            found.map(|mount| (mount, name.to_owned()))
+        };
+        let Some((mount, name)) = by_folder.or_else(by_name) else {
+            bail!(
+                "there is no control group {}: make it, as by mkdir /sys/fs/cgroup/NAME, and put \
+                 the processes into it",
+                wanted.display()
+            );
+        };
+        if name.as_os_str().is_empty() || name == Path::new(".") {
+            bail!("the root group cannot be limited: choose one below it");
+        }
+        let path = mount.at.join(&name);
+        if !path.join("cgroup.procs").exists() {
+            bail!("{} is no control group", path.display());
+        }
+        Ok(Self {
+            path,
+            version: mount.version,
+            name,
+            mounts: mounts.clone(),
+        })
+    }
+
+    /// A file of the group, of v2 or of the hierarchy of v1 that has the
+    /// controller, if there is one.
+    pub fn file(&self, v2: &str, controller: &str, v1: &str) -> Option<(PathBuf, Version)> {
+        let of = |mount: &Mount| {
+            let file = match mount.version {
+                Version::V2 => v2,
+                Version::V1 => v1,
+            };
+            (mount.at.join(&self.name).join(file), mount.version)
+        };
+        let fits = |mount: &&Mount| mount.version == Version::V2 || mount.has(controller);
+        let mut files = self.mounts.iter().filter(fits).map(of);
+        files.find(|(path, _)| path.exists())
+    }
+
+    /// The same group in v1's freezer, if it is there.
+    pub fn freezer(&self) -> Option<PathBuf> {
+        let mut freezers = self.mounts.iter().filter(|mount| mount.has("freezer"));
+        let path = freezers.next()?.at.join(&self.name);
+        path.join("freezer.state").exists().then_some(path)
+    }
+}
+
+impl Mount {
+    fn has(&self, controller: &str) -> bool {
+        self.controllers.iter().any(|one| one == controller)
+    }
+}
+
+fn mounts(mountinfo: &str) -> Vec<Mount> {
+    let of = |line: &str| {
+        let (place, what) = line.split_once(" - ")?;
+        let mut what = what.split(' ');
+        let version = match what.next()? {
+            "cgroup2" => Version::V2,
+            "cgroup" => Version::V1,
+            _ => return None,
+        };
+        let controllers = match version {
+            Version::V2 => Vec::new(),
+            Version::V1 => what.nth(1)?.split(',').map(str::to_owned).collect(),
+        };
+        Some(Mount {
+            at: place.split(' ').nth(4)?.into(),
+            version,
+            controllers,
+        })
+    };
+    mountinfo.lines().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hierarchies_are_told_apart() {
+        let text = "\
+37 31 0:33 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer
+33 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+22 1 254:0 / / rw - ext4 /dev/root rw
+";
+        let found = mounts(text);
+        assert_eq!(found.len(), 3);
+        assert!(found[0].has("freezer") && !found[0].has("cpu"));
+        assert!(found[1].has("cpuacct"));
+        assert_eq!(found[2].version, Version::V2);
+        assert_eq!(found[2].at, Path::new("/sys/fs/cgroup/unified"));
+    }
+
+    #[test]
+    fn what_is_no_group_is_refused() {
+        for wanted in ["/no/such/group", "/", "/proc", "/sys/fs/cgroup/unified"] {
+            Group::find(Path::new(wanted)).expect_err(wanted);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What the agent says of itself, in a file.
+
+use crate::life::Living;
+use anyhow::{Context, ensure};
+use serde::Serialize;
+use std::{fs, io, path::Path};
+
+/// Where it is if nothing is said.
+pub const PLACE: &str = "/run/forkyard-friendly/status.json";
+
+/// Writes it; it appears whole.
+pub fn write(path: &Path, status: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(status)?;
+    let write = || {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let new = path.with_extension("new");
+        fs::write(&new, &text)?;
+        fs::rename(new, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Prints it.
+pub fn show(path: &Path) -> anyhow::Result<()> {
+    // One that was killed takes nothing back.
+    ensure!(
+        Living::find(path).is_some(),
+        "forkyard-friendly is not running here: nothing that lives says so in {}",
+        path.display()
+    );
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    println!("{text}");
+    Ok(())
+}
+
+/// Removes it. None is no failure.
+pub fn forget(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}

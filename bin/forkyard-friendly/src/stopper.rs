@@ -1,0 +1,273 @@
+//! Has threads stand still, and lets them go.
+//!
+//! Where there is a freezer, one group below the chosen one is kept frozen, and
+//! whoever is to stand still is moved into it: in v2 a threaded group, which takes
+//! single threads; in v1 a group of the freezer. Where there is none, or it may
+//! not be used, processes are stopped by signals.
+
+use crate::{
+    group::{Group, Version},
+    guard::{Guard, Word, raw},
+    tasks::{self, Task, TaskId},
+};
+use anyhow::Context;
+use forkyard_friendly::Unit;
+use nix::sys::signal::{Signal, kill};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Name of the group that is kept frozen.
+const HELD: &str = "forkyard-friendly";
+
+/// By what threads are stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Means {
+    /// By a frozen group: that, and where threads go when they are let go.
+    Freezer {
+        held: PathBuf,
+        free: PathBuf,
+        version: Version,
+    },
+    /// By signals, whole processes.
+    Signals,
+}
+
+/// Stops and lets go the members of a group.
+#[derive(Debug)]
+pub struct Stopper {
+    group: Group,
+    means: Means,
+    still: BTreeSet<TaskId>,
+}
+
+impl Stopper {
+    /// Finds means for a group, and tells the guard of them before they are used.
+    /// What another agent left is let go first.
+    pub fn of(group: Group, guard: &mut Guard) -> anyhow::Result<Self> {
+        let v2 = (group.version == Version::V2).then(|| (group.path.clone(), Version::V2));
+        let v1 = group.freezer().map(|path| (path, Version::V1));
+        let mut means = Means::Signals;
+        for (free, version) in v2.into_iter().chain(v1) {
+            let held = free.join(HELD);
+            if held.exists() {
+                release(&held);
+            }
+            guard
+                .tell(Word::Held(held.clone()))
+                .context("cannot tell the guard")?;
+            match make(&held, version) {
+                Ok(()) => {
+                    means = Means::Freezer {
+                        held,
+                        free,
+                        version,
+                    };
+                    break;
+                }
+                Err(error) => {
+                    eprintln!(
+                        "forkyard-friendly: {} cannot be used: {error}",
+                        held.display()
+                    );
+                    release(&held);
+                }
+            }
+        }
+        Ok(Self {
+            group,
+            means,
+            still: BTreeSet::new(),
+        })
+    }
+
+    /// Its name, for people.
+    pub fn name(&self) -> &'static str {
+        match self.means {
+            Means::Freezer {
+                version: Version::V2,
+                ..
+            } => "cgroup v2 freezer",
+            Means::Freezer {
+                version: Version::V1,
+                ..
+            } => "cgroup v1 freezer",
+            Means::Signals => "signals",
+        }
+    }
+
+    /// What it stops as one, if this was wished.
+    pub fn unit(&self, wished: Unit) -> Unit {
+        match self.means {
+            Means::Freezer { .. } => wished,
+            Means::Signals => Unit::Process,
+        }
+    }
+
+    /// All threads of the group, those standing still among them.
+    pub fn members(&self) -> io::Result<Vec<Task>> {
+        let mut numbers = Vec::new();
+        let mut list = |path: PathBuf| -> io::Result<()> {
+            let text = fs::read_to_string(path)?;
+            numbers.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+            Ok(())
+        };
+        match &self.means {
+            Means::Freezer {
+                held,
+                free,
+                version,
+            } => {
+                list(free.join(threads(*version)))?;
+                list(held.join(threads(*version)))?;
+            }
+            Means::Signals => list(self.group.path.join(threads(self.group.version)))?,
+        }
+        // One that is being moved may be listed twice.
+        numbers.sort_unstable();
+        numbers.dedup();
+        Ok(numbers.into_iter().filter_map(tasks::look).collect())
+    }
+
+    /// Those that stand still.
+    pub fn still(&self) -> &BTreeSet<TaskId> {
+        &self.still
+    }
+
+    /// Has exactly these stand still. One that is gone meanwhile needs nothing.
+    pub fn set(
+        &mut self,
+        wanted: &BTreeSet<TaskId>,
+        unit: Unit,
+        guard: &mut Guard,
+    ) -> io::Result<()> {
+        // Who goes first, so that there is never less running than there may be.
+        let go: Vec<TaskId> = self.still.difference(wanted).copied().collect();
+        for id in go {
+            self.go(id, unit)?;
+            if self.means == Means::Signals {
+                guard.tell(Word::Goes(id.number))?;
+            }
+            self.still.remove(&id);
+        }
+        let stop: Vec<TaskId> = wanted.difference(&self.still).copied().collect();
+        for id in stop {
+            if self.means == Means::Signals {
+                guard.tell(Word::Stopped(id.number, id.started))?;
+            }
+            self.stop(id, unit)?;
+            self.still.insert(id);
+        }
+        Ok(())
+    }
+
+    fn stop(&self, id: TaskId, unit: Unit) -> io::Result<()> {
+        match &self.means {
+            Means::Freezer { held, version, .. } => move_to(held, id, unit, *version),
+            Means::Signals => signal(id, Signal::SIGSTOP),
+        }
+    }
+
+    fn go(&self, id: TaskId, unit: Unit) -> io::Result<()> {
+        match &self.means {
+            Means::Freezer { free, version, .. } => move_to(free, id, unit, *version),
+            Means::Signals => signal(id, Signal::SIGCONT),
+        }
+    }
+}
+
+fn make(held: &Path, version: Version) -> io::Result<()> {
+    fs::create_dir(held)?;
+    match version {
+        Version::V2 => {
+            fs::write(held.join("cgroup.type"), "threaded")?;
+            fs::write(held.join("cgroup.freeze"), "1")
+        }
+        Version::V1 => fs::write(held.join("freezer.state"), "FROZEN"),
+    }
+}
+
+/// The file that lists a group's threads.
+fn threads(version: Version) -> &'static str {
+    match version {
+        Version::V2 => "cgroup.threads",
+        Version::V1 => "tasks",
+    }
+}
+
+fn move_to(group: &Path, id: TaskId, unit: Unit, version: Version) -> io::Result<()> {
+    let file = match unit {
+        Unit::Thread => threads(version),
+        Unit::Process => "cgroup.procs",
+    };
+    // Between this look and the move the number could pass on only if all others
+    // were given in between.
+    if tasks::started(id.number) != Some(id.started) {
+        return Ok(());
+    }
+    match fs::write(group.join(file), id.number.to_string()) {
+        // It has just ended.
+        Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
+        moved => moved,
+    }
+}
+
+fn signal(id: TaskId, signal: Signal) -> io::Result<()> {
+    if tasks::started(id.number) != Some(id.started) {
+        return Ok(());
+    }
+    match kill(raw(id.number), signal) {
+        Err(nix::errno::Errno::ESRCH) => Ok(()),
+        sent => Ok(sent?),
+    }
+}
+
+/// Lets go of whoever is in a group.
+pub fn thaw(path: &Path) {
+    for (name, word) in [("cgroup.freeze", "0"), ("freezer.state", "THAWED")] {
+        let file = path.join(name);
+        if file.exists()
+            && let Err(error) = fs::write(&file, word)
+        {
+            eprintln!(
+                "forkyard-friendly: {} is not thawed: {error}",
+                file.display()
+            );
+        }
+    }
+}
+
+/// Lets go of whoever is in a group, puts them back to the group above, and
+/// removes it. Of one that is not there, nothing.
+pub fn release(path: &Path) {
+    let version = match path.join("cgroup.type").exists() {
+        true => Version::V2,
+        false => Version::V1,
+    };
+    thaw(path);
+    let above = path.parent().unwrap_or(path).join(threads(version));
+    // Threads that are born while others are moved are in neither list.
+    for _ in 0..100 {
+        let inside = fs::read_to_string(path.join(threads(version))).unwrap_or_default();
+        for number in inside.lines() {
+            // A thread that has just ended is in no group.
+            let _ = fs::write(&above, number);
+        }
+        match fs::remove_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                eprintln!("forkyard-friendly: {} is left: {error}", path.display());
+                return;
+            }
+            _ => return,
+        }
+    }
+    eprintln!(
+        "forkyard-friendly: {} is left: somebody stays in it",
+        path.display()
+    );
+}

@@ -1,0 +1,364 @@
+//! The agent on real control groups with busy processes in them. Needs root.
+//!
+//! Congestion is made certain, or impossible, by the configuration: nothing here
+//! depends on how busy the machine is or how long anything takes.
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+const AGENT: &str = env!("CARGO_BIN_EXE_forkyard-friendly");
+/// So many threads that would run always.
+const BUSY: usize = 6;
+/// Whenever more than one may run, some wait for a CPU, and that is called
+/// congestion. At the slowest, the last runs half of the time.
+const CONGESTED: &str = "
+[monitor]
+period-s = 0.1
+window-s = 1
+tick-ms = 1
+signals = [\"cpu-pressure\"]
+pressure-threshold = 0.000001
+[rate]
+floor-hz = 10
+ceiling-hz = 10
+[threads]
+patience = 1
+look-ms = 20
+";
+/// Nothing is ever called congestion.
+const CALM: &str = "
+[monitor]
+period-s = 0.1
+window-s = 1
+tick-ms = 1
+threshold = 1000000
+[threads]
+start = 1
+patience = 1
+look-ms = 20
+";
+
+/// Waits for what must come, however long this machine takes.
+fn until(what: &str, mut come: impl FnMut() -> bool) {
+    const PATIENCE: Duration = Duration::from_secs(240);
+    let began = Instant::now();
+    while !come() {
+        assert!(began.elapsed() < PATIENCE, "not yet: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Where a hierarchy is mounted: v2, or that of a controller of v1.
+fn mount(controller: Option<&str>) -> Option<PathBuf> {
+    let text = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    let found = text.lines().find_map(|line| {
+        let (place, what) = line.split_once(" - ")?;
+        let mut what = what.split(' ');
+        let fits = match (what.next()?, controller) {
+            ("cgroup2", None) => true,
+            ("cgroup", Some(name)) => what.nth(1)?.split(',').any(|one| one == name),
+            _ => false,
+        };
+        fits.then(|| place.split(' ').nth(4).map(PathBuf::from))?
+    });
+    if found.is_none() {
+        eprintln!("skipped: this host has no hierarchy {controller:?}");
+    }
+    found
+}
+
+/// A CPU that this process may run on.
+fn first_cpu() -> String {
+    let text = fs::read_to_string("/proc/self/status").expect("status");
+    let list = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let list = list.expect("a list").trim().to_owned();
+    list.split([',', '-']).next().expect("one").to_owned()
+}
+
+/// Groups of one test alone, with busy processes, all removed with it.
+struct Scene {
+    groups: Vec<PathBuf>,
+    busy: Vec<Child>,
+    agent: Option<Child>,
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    /// In these hierarchies; the first is the one that is told to the agent.
+    fn new(mounts: &[&Path]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("forkyard-friendly-test-{}-{number}", std::process::id());
+        let groups: Vec<PathBuf> = mounts.iter().map(|mount| mount.join(&name)).collect();
+        let mut scene = Self {
+            groups: Vec::new(),
+            busy: Vec::new(),
+            agent: None,
+            dir: tempfile::tempdir().expect("a folder"),
+        };
+        for group in groups {
+            fs::create_dir(&group).expect("root");
+            scene.groups.push(group);
+        }
+        // On one CPU, so that two of them always wait for each other.
+        let cpu = first_cpu();
+        for _ in 0..BUSY {
+            let child = Command::new("nice")
+                .args(["-n", "19", "taskset", "-c", &cpu, "sh", "-c"])
+                .arg("while :; do :; done")
+                .spawn()
+                .expect("a shell");
+            for group in &scene.groups {
+                fs::write(group.join("cgroup.procs"), child.id().to_string()).expect("moved");
+            }
+            scene.busy.push(child);
+        }
+        // Each is the shell by now, so that its name is that.
+        for child in &scene.busy {
+            let name = format!("/proc/{}/comm", child.id());
+            until("a shell", || {
+                fs::read_to_string(&name).is_ok_and(|name| name == "sh\n") && ticks(child.id()) > 0
+            });
+        }
+        scene
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.path().join("friendly.toml")
+    }
+
+    fn start(&mut self, config: &str) {
+        fs::write(self.config(), config).expect("written");
+        let agent = Command::new(AGENT)
+            .arg("run")
+            .arg("--cgroup")
+            .arg(&self.groups[0])
+            .arg("--config")
+            .arg(self.config())
+            .arg("--status")
+            .arg(self.status_file())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("started");
+        self.agent = Some(agent);
+    }
+
+    fn status_file(&self) -> PathBuf {
+        self.dir.path().join("status.json")
+    }
+
+    fn status(&self) -> Option<Value> {
+        let text = fs::read_to_string(self.status_file()).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    fn standing_still(&self) -> Option<u64> {
+        self.status()?["standing_still"].as_u64()
+    }
+
+    /// The agent's end, by a signal.
+    fn end(&mut self, signal: Signal) -> bool {
+        let mut agent = self.agent.take().expect("runs");
+        let pid = Pid::from_raw(i32::try_from(agent.id()).expect("a pid"));
+        kill(pid, signal).expect("it is there");
+        agent.wait().expect("reaped").success()
+    }
+
+    /// All of them get on.
+    fn all_get_on(&self) {
+        for child in &self.busy {
+            let before = ticks(child.id());
+            until("it gets on", || ticks(child.id()) > before + 1);
+        }
+    }
+
+    fn state(&self, child: &Child) -> char {
+        let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("alive");
+        let (_, rest) = text.rsplit_once(") ").expect("a stat");
+        rest.chars().next().expect("a state")
+    }
+}
+
+/// Time a process has run, in the kernel's ticks.
+fn ticks(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).expect("alive");
+    let (_, rest) = text.rsplit_once(") ").expect("a stat");
+    let mut fields = rest.split(' ').skip(11);
+    let mut next = || fields.next().and_then(|field| field.parse::<u64>().ok());
+    next().expect("user time") + next().expect("system time")
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        if let Some(agent) = &mut self.agent {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+        for child in &mut self.busy {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for group in &self.groups {
+            let began = Instant::now();
+            while fs::remove_dir(group).is_err() && began.elapsed() < Duration::from_secs(60) {
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+/// What is true of any freezer.
+fn freezes_and_lets_go(controller: Option<&str>, threads: &str) {
+    let Some(mount) = mount(controller) else {
+        return;
+    };
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let mut scene = Scene::new(&[&mount]);
+        let group = scene.groups[0].clone();
+        let held = group.join("forkyard-friendly");
+        scene.start(CONGESTED);
+        // One may run, and the whole group sleeps at times.
+        let most = u64::try_from(BUSY - 1).expect("few");
+        until("one runs at most", || scene.standing_still() >= Some(most));
+        let inside =
+            || fs::read_to_string(held.join(threads)).map_or(0, |text| text.lines().count());
+        until("they are held", || inside() >= BUSY - 1);
+        // By turns.
+        scene.all_get_on();
+        let ended_well = scene.end(signal);
+        assert_eq!(ended_well, signal == Signal::SIGTERM);
+        until("the group is gone", || !held.exists());
+        let inside = fs::read_to_string(group.join(threads)).expect("read");
+        assert_eq!(inside.lines().count(), BUSY, "all are back");
+        scene.all_get_on();
+    }
+}
+
+#[test]
+fn v2_freezes_by_turns_and_all_go_on_afterwards_also_after_kill_9() {
+    freezes_and_lets_go(None, "cgroup.threads");
+}
+
+#[test]
+fn v1_freezes_by_turns_and_all_go_on_afterwards_also_after_kill_9() {
+    freezes_and_lets_go(Some("freezer"), "tasks");
+}
+
+#[test]
+fn without_a_freezer_signals_do() {
+    let Some(mount) = mount(Some("pids")) else {
+        return;
+    };
+    let mut scene = Scene::new(&[&mount]);
+    scene.start(CONGESTED);
+    let stopped = |scene: &Scene| {
+        let stopped = scene.busy.iter().filter(|child| scene.state(child) == 'T');
+        stopped.count()
+    };
+    until("they stand still", || stopped(&scene) >= BUSY - 1);
+    scene.all_get_on();
+    scene.end(Signal::SIGKILL);
+    until("none stands still", || stopped(&scene) == 0);
+    scene.all_get_on();
+}
+
+#[test]
+fn limits_are_set_and_put_back_after_kill_9() {
+    let (Some(v2), Some(pids), Some(cpu)) = (mount(None), mount(Some("pids")), mount(Some("cpu")))
+    else {
+        return;
+    };
+    let mut scene = Scene::new(&[&v2, &pids, &cpu]);
+    let read = |path: &Path| fs::read_to_string(path).expect("a limit").trim().to_owned();
+    let births = scene.groups[1].join("pids.max");
+    let quota = scene.groups[2].join("cpu.cfs_quota_us");
+    let before = (read(&births), read(&quota));
+    // They keep each other waiting whatever is allowed.
+    scene.start(&format!("{CONGESTED}exempt = [\"sh\"]\n"));
+    // One may run, and none of those that count does.
+    let room = (BUSY + 1).to_string();
+    until("more new threads are refused", || read(&births) == room);
+    until("the last is slowed down", || read(&quota) != before.1);
+    scene.end(Signal::SIGKILL);
+    until("all is as it was", || {
+        (read(&births), read(&quota)) == before
+    });
+}
+
+#[test]
+fn without_congestion_all_may_run_until_a_constant_is_changed() {
+    let Some(mount) = mount(None) else {
+        return;
+    };
+    let mut scene = Scene::new(&[&mount]);
+    scene.start(CALM);
+    until("few may run at first, then all", || {
+        scene.standing_still() == Some(0)
+            && scene
+                .status()
+                .is_some_and(|told| told["allowed"].as_u64() >= Some(6))
+    });
+    let changed = Command::new(AGENT)
+        .args(["set", "--config"])
+        .arg(scene.config())
+        .args([
+            "monitor.signals=[\"cpu-pressure\"]",
+            "monitor.pressure-threshold=0.000001",
+        ])
+        .status();
+    assert!(changed.expect("set").success());
+    until("one runs at most", || scene.standing_still() >= Some(5));
+    assert!(scene.end(Signal::SIGTERM));
+    assert!(!scene.status_file().exists());
+}
+
+#[test]
+fn who_is_exempt_is_never_stopped() {
+    let Some(mount) = mount(None) else {
+        return;
+    };
+    let mut scene = Scene::new(&[&mount]);
+    scene.start(&format!("{CONGESTED}exempt = [\"sh\"]\n"));
+    until("as little as can be is allowed", || {
+        let told = scene.status();
+        let rate = told.and_then(|told| told["state"]["rate_hz"].as_f64());
+        rate.is_some()
+    });
+    let held = scene.groups[0].join("forkyard-friendly");
+    let inside = fs::read_to_string(held.join("cgroup.threads")).expect("read");
+    assert_eq!(inside, "");
+    scene.all_get_on();
+}
+
+#[test]
+fn a_group_has_one_agent_at_a_time() {
+    let Some(mount) = mount(None) else {
+        return;
+    };
+    let mut scene = Scene::new(&[&mount]);
+    scene.start(CALM);
+    until("it runs", || scene.status().is_some());
+    let second = Command::new(AGENT)
+        .arg("run")
+        .arg("--cgroup")
+        .arg(&scene.groups[0])
+        .output()
+        .expect("started");
+    assert!(!second.status.success());
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains("another"), "{said}");
+    assert!(scene.status().is_some(), "the first is not disturbed");
+}

@@ -1,0 +1,516 @@
+//! Every constant, in a file: the paper's table 1 where nothing is said.
+
+use crate::Signal;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// It is not what a configuration looks like.
+    #[error("cannot read the configuration")]
+    Syntax(#[from] toml::de::Error),
+    /// A number is out of range.
+    #[error("{field} is {value}: it must be {wanted}")]
+    Range {
+        /// Which.
+        field: &'static str,
+        /// What it is.
+        value: f64,
+        /// What it must be.
+        wanted: &'static str,
+    },
+    /// Nothing would ever tell of congestion.
+    #[error("monitor.signals is empty: name at least one, such as \"vct\"")]
+    NoSignal,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// How congestion is sensed.
+    pub monitor: MonitorConfig,
+    /// How many threads may run.
+    pub threads: ThreadsConfig,
+    /// How fast the last one may.
+    pub rate: RateConfig,
+}
+
+/// Over what the average of the virtual clock time is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Average {
+    /// Each tick is a value: the paper's. Follows at once.
+    #[default]
+    Ticks,
+    /// The mean of each period is a value. Steadier, and later by some periods.
+    Periods,
+}
+
+/// How congestion is sensed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct MonitorConfig {
+    /// Time between ticks of the virtual clock, in milliseconds.
+    pub tick_ms: f64,
+    /// Control period T_c, in seconds.
+    pub period_s: f64,
+    /// Window T_w of the least virtual clock time, in seconds.
+    pub window_s: f64,
+    /// Weight γ of the newest value.
+    pub ewma: f64,
+    /// Over what γ is applied.
+    pub average: Average,
+    /// The signals that count: one of them is enough.
+    pub signals: Vec<Signal>,
+    /// Slowdown H from which on there is congestion.
+    pub threshold: f64,
+    /// Part of the time from which on pressure is congestion.
+    pub pressure_threshold: f64,
+    /// Part of the CPUs' time from which on steal is congestion.
+    pub steal_threshold: f64,
+}
+
+impl Default for MonitorConfig {
+    fn default() -> Self {
+        Self {
+            tick_ms: 10.0,
+            period_s: 5.0,
+            window_s: 60.0,
+            ewma: 0.3,
+            average: Average::Ticks,
+            signals: vec![Signal::Vct],
+            threshold: 2.5,
+            pressure_threshold: 0.25,
+            steal_threshold: 0.1,
+        }
+    }
+}
+
+impl MonitorConfig {
+    /// Time between ticks.
+    pub fn tick(&self) -> Duration {
+        Duration::from_secs_f64(self.tick_ms / 1e3)
+    }
+
+    /// The control period.
+    pub fn period(&self) -> Duration {
+        Duration::from_secs_f64(self.period_s)
+    }
+
+    /// Periods in the window, at least one.
+    pub fn window(&self) -> usize {
+        whole((self.window_s / self.period_s).max(1.0)) as usize
+    }
+}
+
+/// What is stopped as one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// A thread. One that holds a lock keeps others waiting meanwhile.
+    #[default]
+    Thread,
+    /// A process with all its threads, which counts as one.
+    Process,
+}
+
+/// Who counts, and may be stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Count {
+    /// Whoever runs, would run, or waits for a disk; who sleeps is left alone.
+    #[default]
+    Runnable,
+    /// Everybody.
+    All,
+}
+
+/// How many threads may run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ThreadsConfig {
+    /// How many at first.
+    pub start: u32,
+    /// Never more.
+    pub most: u32,
+    /// What is stopped as one.
+    pub unit: Unit,
+    /// Who counts.
+    pub count: Count,
+    /// Whether new threads over the limit are refused.
+    pub limit_new: bool,
+    /// Periods after which who stands still comes first; it runs soon after.
+    pub patience: u32,
+    /// Time between looks at who runs, in milliseconds.
+    pub look_ms: f64,
+    /// Names of processes that are never stopped, as `ps -o comm` has them.
+    pub exempt: Vec<String>,
+    /// The law, in threads.
+    pub law: LawConfig,
+}
+
+impl Default for ThreadsConfig {
+    fn default() -> Self {
+        Self {
+            start: 10,
+            most: 4096,
+            unit: Unit::Thread,
+            count: Count::Runnable,
+            limit_new: true,
+            patience: 2,
+            look_ms: 500.0,
+            exempt: Vec::new(),
+            law: LawConfig::default(),
+        }
+    }
+}
+
+impl ThreadsConfig {
+    /// Time between looks at who runs.
+    pub fn look(&self) -> Duration {
+        Duration::from_secs_f64(self.look_ms / 1e3)
+    }
+}
+
+/// By what the rate is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RateMeans {
+    /// By a quota if the group has one, else by sleeping.
+    #[default]
+    Auto,
+    /// By the group's quota of CPU time.
+    Quota,
+    /// By standing still: the paper's.
+    Sleep,
+}
+
+/// How fast the last thread may run: it sleeps for 1 / rate in every period.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RateConfig {
+    /// The slowest, in hertz: its inverse is the longest sleep.
+    pub floor_hz: f64,
+    /// The fastest; beyond it nobody sleeps, and threads may grow again.
+    pub ceiling_hz: f64,
+    /// By what.
+    pub means: RateMeans,
+    /// The law, in hertz.
+    pub law: LawConfig,
+}
+
+impl Default for RateConfig {
+    fn default() -> Self {
+        Self {
+            floor_hz: 0.02,
+            ceiling_hz: 1.0,
+            means: RateMeans::Auto,
+            law: LawConfig::Aimd {
+                add: 0.1,
+                divide: 1.5,
+            },
+        }
+    }
+}
+
+/// A law and its constants.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", deny_unknown_fields, rename_all = "kebab-case")]
+pub enum LawConfig {
+    /// Additive increase, multiplicative decrease.
+    Aimd {
+        /// Added in a period without congestion.
+        add: f64,
+        /// Divided by in one with.
+        divide: f64,
+    },
+    /// Up by `add / xᵏ`, down by `cut · xˡ`.
+    Binomial {
+        /// Scale of the increase.
+        add: f64,
+        /// Scale of the decrease.
+        cut: f64,
+        /// Power of the increase.
+        k: f64,
+        /// Power of the decrease.
+        l: f64,
+    },
+    /// Proportional and integral control. Not fair: see there.
+    Pi {
+        /// Gain on changes of the error, which is 1 − slowdown / threshold.
+        proportional: f64,
+        /// Gain on the error.
+        integral: f64,
+    },
+    /// AIMD with a step that grows while there is no congestion.
+    Quick {
+        /// The first step after congestion.
+        add: f64,
+        /// Divided by in a period with congestion.
+        divide: f64,
+        /// Every further step is so many times the one before.
+        growth: f64,
+        /// The largest step.
+        most: f64,
+    },
+}
+
+impl Default for LawConfig {
+    fn default() -> Self {
+        Self::Aimd {
+            add: 1.0,
+            divide: 1.5,
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks one.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether it can be lived by.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let Self {
+            monitor,
+            threads,
+            rate,
+        } = self;
+        within("monitor.tick-ms", monitor.tick_ms, 0.1, 1e3, "0.1 to 1000")?;
+        within(
+            "monitor.period-s",
+            monitor.period_s,
+            0.05,
+            3600.0,
+            "0.05 to 3600",
+        )?;
+        within(
+            "monitor.window-s",
+            monitor.window_s,
+            monitor.period_s,
+            86_400.0,
+            "a period to a day",
+        )?;
+        within("monitor.ewma", monitor.ewma, 1e-6, 1.0, "over 0, at most 1")?;
+        within(
+            "monitor.threshold",
+            monitor.threshold,
+            1.0,
+            1e6,
+            "1 or more",
+        )?;
+        for (field, value) in [
+            ("monitor.pressure-threshold", monitor.pressure_threshold),
+            ("monitor.steal-threshold", monitor.steal_threshold),
+        ] {
+            within(field, value, 1e-6, 1.0, "over 0, at most 1")?;
+        }
+        if monitor.tick_ms > 1e3 * monitor.period_s {
+            return Err(ConfigError::Range {
+                field: "monitor.tick-ms",
+                value: monitor.tick_ms,
+                wanted: "at most a period",
+            });
+        }
+        if monitor.signals.is_empty() {
+            return Err(ConfigError::NoSignal);
+        }
+        let most = f64::from(threads.most);
+        within("threads.most", most, 1.0, 4_194_304.0, "1 to 4194304")?;
+        let start = f64::from(threads.start);
+        within("threads.start", start, 1.0, most, "1 to threads.most")?;
+        let patience = f64::from(threads.patience);
+        within("threads.patience", patience, 1.0, 1e6, "1 to a million")?;
+        within(
+            "threads.look-ms",
+            threads.look_ms,
+            10.0,
+            60_000.0,
+            "10 to 60000",
+        )?;
+        within("rate.floor-hz", rate.floor_hz, 1e-3, 1e3, "0.001 to 1000")?;
+        within(
+            "rate.ceiling-hz",
+            rate.ceiling_hz,
+            rate.floor_hz,
+            1e3,
+            "rate.floor-hz to 1000",
+        )?;
+        threads.law.check()?;
+        rate.law.check()
+    }
+}
+
+impl LawConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        const STEP: (f64, f64, &str) = (1e-6, 1e6, "over 0, at most a million");
+        let step = |field, value| within(field, value, STEP.0, STEP.1, STEP.2);
+        let divisor = |value| within("law.divide", value, 1.01, 100.0, "1.01 to 100");
+        match *self {
+            Self::Aimd { add, divide } => {
+                step("law.add", add)?;
+                divisor(divide)
+            }
+            Self::Binomial { add, cut, k, l } => {
+                step("law.add", add)?;
+                step("law.cut", cut)?;
+                within("law.k", k, 0.0, 4.0, "0 to 4")?;
+                within("law.l", l, 0.0, 1.0, "0 to 1")?;
+                within(
+                    "law.k + law.l",
+                    k + l,
+                    1e-3,
+                    5.0,
+                    "over 0, or it is not fair",
+                )
+            }
+            Self::Pi {
+                proportional,
+                integral,
+            } => {
+                within("law.proportional", proportional, 0.0, 1e6, "0 to a million")?;
+                step("law.integral", integral)
+            }
+            Self::Quick {
+                add,
+                divide,
+                growth,
+                most,
+            } => {
+                step("law.add", add)?;
+                divisor(divide)?;
+                within("law.growth", growth, 1.0, 10.0, "1 to 10")?;
+                within("law.most", most, add, 1e6, "law.add to a million")
+            }
+        }
+    }
+}
+
+fn within(
+    field: &'static str,
+    value: f64,
+    least: f64,
+    most: f64,
+    wanted: &'static str,
+) -> Result<(), ConfigError> {
+    // Says no to what is no number, too.
+    if value >= least && value <= most {
+        return Ok(());
+    }
+    Err(ConfigError::Range {
+        field,
+        value,
+        wanted,
+    })
+}
+
+/// The whole part of a number; 0 of those below, and of none.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "to be cut off is what is wanted, and casts of floats saturate"
+)]
+pub(crate) fn whole(value: f64) -> u32 {
+    value as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_said_is_table_1() {
+        let config = Config::parse("").expect("fine");
+        assert_eq!(config, Config::default());
+        let monitor = &config.monitor;
+        assert_eq!(monitor.period(), Duration::from_secs(5));
+        assert_eq!(monitor.window(), 12);
+        assert_eq!((monitor.ewma, monitor.threshold), (0.3, 2.5));
+        assert_eq!(config.threads.start, 10);
+        assert!(
+            matches!(config.threads.law, LawConfig::Aimd { add, divide } if (add, divide) == (1.0, 1.5))
+        );
+        assert!(
+            matches!(config.rate.law, LawConfig::Aimd { add, divide } if (add, divide) == (0.1, 1.5))
+        );
+    }
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let mut config = Config::default();
+        config.threads.exempt.push("sshd".to_owned());
+        config.threads.law = LawConfig::Binomial {
+            add: 1.0,
+            cut: 0.5,
+            k: 0.5,
+            l: 0.5,
+        };
+        config.monitor.signals.push(Signal::MemoryPressure);
+        let text = toml::to_string(&config).expect("written");
+        assert_eq!(Config::parse(&text).expect("read"), config);
+    }
+
+    #[test]
+    fn a_file_of_people_is_understood() {
+        let text = "\
+[monitor]
+signals = [\"vct\", \"memory-pressure\"]
+[threads]
+start = 4
+law = { kind = \"quick\", add = 1, divide = 1.5, growth = 2, most = 8 }
+";
+        let config = Config::parse(text).expect("fine");
+        assert_eq!(config.threads.law.build().name(), "quick");
+        assert_eq!(config.monitor.signals.len(), 2);
+    }
+
+    #[test]
+    fn each_bad_number_is_refused_by_name() {
+        for (text, named) in [
+            ("[monitor]\newma = 0", "monitor.ewma"),
+            ("[monitor]\newma = nan", "monitor.ewma"),
+            ("[monitor]\nthreshold = 0.5", "monitor.threshold"),
+            ("[monitor]\nwindow-s = 1", "monitor.window-s"),
+            (
+                "[monitor]\ntick-ms = 900\nperiod-s = 0.5\nwindow-s = 5",
+                "monitor.tick-ms",
+            ),
+            ("[threads]\nstart = 0", "threads.start"),
+            ("[threads]\nstart = 9\nmost = 8", "threads.start"),
+            (
+                "[threads.law]\nkind = \"aimd\"\nadd = 1\ndivide = 1",
+                "law.divide",
+            ),
+            (
+                "[threads.law]\nkind = \"binomial\"\nadd = 1\ncut = 1\nk = 0\nl = 0",
+                "law.k + law.l",
+            ),
+            ("[rate]\nfloor-hz = 2", "rate.ceiling-hz"),
+        ] {
+            match Config::parse(text) {
+                Err(ConfigError::Range { field, .. }) => assert_eq!(field, named, "{text}"),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+        let none = Config::parse("[monitor]\nsignals = []");
+        assert!(matches!(none, Err(ConfigError::NoSignal)));
+    }
+
+    #[test]
+    fn words_nobody_knows_are_refused() {
+        for text in [
+            "[monitor]\ngama = 0.3",
+            "[threads.law]\nkind = \"aimd\"\nadd = 1\ndivide = 2\nk = 1",
+            "[threads.law]\nkind = \"luck\"",
+            "speed = 3",
+        ] {
+            let refused = Config::parse(text);
+            assert!(matches!(refused, Err(ConfigError::Syntax(_))), "{text}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! How much the guest asks for: section 2.2 of the paper.
+//!
+//! ```text
+//! Threads(n) --congestion at one thread--> Rate(f)
+//!     ^                                      |
+//!     +------- no congestion, f at the top --+
+//! ```
+
+use crate::{Config, Congestion, Law, Sense, config::whole};
+use std::time::Duration;
+
+/// What demand is limited by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum State {
+    /// So many threads, in fractions of one.
+    Threads(f64),
+    /// One thread, which sleeps for the inverse of so many hertz in each period.
+    Rate(f64),
+}
+
+/// What the guest may do in the next period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Order {
+    /// How many threads may run; one or more.
+    pub threads: u32,
+    /// How long all sleep for every period that they run.
+    pub sleep: Option<Duration>,
+    /// The part of the time for which they run: 1 if they do not sleep.
+    pub duty: f64,
+}
+
+/// Decides on it, a period at a time.
+#[derive(Debug)]
+pub struct Controller {
+    config: Config,
+    threads: Box<dyn Law>,
+    rate: Box<dyn Law>,
+    state: State,
+}
+
+impl Controller {
+    /// One that starts with the threads that the configuration says.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            threads: config.threads.law.build(),
+            rate: config.rate.law.build(),
+            state: State::Threads(f64::from(config.threads.start)),
+            config: config.clone(),
+        }
+    }
+
+    /// Goes on from where it is, by other constants.
+    pub fn reconfigure(&mut self, config: &Config) {
+        if config.threads.law != self.config.threads.law {
+            self.threads = config.threads.law.build();
+        }
+        if config.rate.law != self.config.rate.law {
+            self.rate = config.rate.law.build();
+        }
+        self.config = config.clone();
+        self.state = match self.state {
+            State::Threads(n) => State::Threads(n.min(f64::from(config.threads.most))),
+            State::Rate(f) => State::Rate(f.clamp(config.rate.floor_hz, config.rate.ceiling_hz)),
+        };
+    }
+
+    /// Ends a period, in which `active` threads wanted to run.
+    ///
+    /// A limit that nobody reaches does not grow, and it is from what was used
+    /// that it falls: else a guest that was idle for an hour would be allowed
+    /// thousands of threads, and no decrease would be felt.
+    pub fn step(&mut self, sense: Sense, active: u32) -> Order {
+        self.state = match self.state {
+            State::Threads(n) => self.by_threads(n, sense, f64::from(active)),
+            State::Rate(f) => self.by_rate(f, sense),
+        };
+        self.order()
+    }
+
+    /// What holds now.
+    pub fn order(&self) -> Order {
+        match self.state {
+            State::Threads(n) => Order {
+                threads: whole(n).max(1),
+                sleep: None,
+                duty: 1.0,
+            },
+            State::Rate(f) => {
+                let sleep = 1.0 / f;
+                let period = self.config.monitor.period_s;
+                Order {
+                    threads: 1,
+                    sleep: Some(Duration::from_secs_f64(sleep)),
+                    duty: period / (period + sleep),
+                }
+            }
+        }
+    }
+
+    /// What demand is limited by.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    fn by_threads(&mut self, n: f64, sense: Sense, active: f64) -> State {
+        let most = f64::from(self.config.threads.most);
+        match sense.congestion {
+            Congestion::Yes if n <= 1.0 || active <= 1.0 => {
+                self.by_rate(self.config.rate.ceiling_hz, sense)
+            }
+            Congestion::Yes => {
+                let next = self.threads.next(n.min(active), sense);
+                State::Threads(next.clamp(1.0, most))
+            }
+            Congestion::No => {
+                let next = self.threads.next(n, sense);
+                // At most one step ahead of what is used.
+                let used = n.max(active + (next - n).max(0.0));
+                State::Threads(next.min(used).clamp(1.0, most))
+            }
+        }
+    }
+
+    fn by_rate(&mut self, f: f64, sense: Sense) -> State {
+        let rate = &self.config.rate;
+        let next = self.rate.next(f, sense);
+        if sense.congestion == Congestion::No && next > rate.ceiling_hz {
+            return State::Threads(1.0);
+        }
+        State::Rate(next.clamp(rate.floor_hz, rate.ceiling_hz))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CALM: Sense = Sense {
+        congestion: Congestion::No,
+        slowdown: 0.4,
+    };
+    const BUSY: Sense = Sense {
+        congestion: Congestion::Yes,
+        slowdown: 1.5,
+    };
+    const MANY: u32 = 1_000;
+
+    #[test]
+    fn threads_go_as_in_the_paper() {
+        let mut controller = Controller::new(&Config::default());
+        let went: Vec<u32> = [CALM, CALM, BUSY, BUSY, CALM]
+            .map(|sense| controller.step(sense, MANY).threads)
+            .to_vec();
+        assert_eq!(went, [11, 12, 8, 5, 6]);
+    }
+
+    #[test]
+    fn at_one_thread_the_rate_falls_and_comes_back() {
+        let mut controller = Controller::new(&Config::default());
+        let mut orders = Vec::new();
+        while controller.order().sleep.is_none() {
+            controller.step(BUSY, MANY);
+        }
+        assert_eq!(controller.order().threads, 1);
+        for _ in 0..50 {
+            let order = controller.step(BUSY, MANY);
+            assert!(order.duty > 0.0);
+            orders.push(order.duty);
+        }
+        assert!(orders.is_sorted_by(|a, b| a >= b), "{orders:?}");
+        let longest = controller.order().sleep.expect("sleeps");
+        assert_eq!(longest, Duration::from_secs(50));
+        let mut periods = 0;
+        while controller.order().sleep.is_some() {
+            controller.step(CALM, MANY);
+            periods += 1;
+        }
+        // From 0.02 Hz to 1 Hz by 0.1 Hz.
+        assert_eq!(periods, 10);
+        assert_eq!(controller.state(), State::Threads(1.0));
+        assert_eq!(controller.step(CALM, MANY).threads, 2);
+    }
+
+    #[test]
+    fn a_limit_that_nobody_reaches_does_not_grow() {
+        let mut controller = Controller::new(&Config::default());
+        for _ in 0..100 {
+            controller.step(CALM, 12);
+        }
+        assert_eq!(controller.order().threads, 13);
+        // And what was used is what falls.
+        assert_eq!(controller.step(BUSY, 6).threads, 4);
+    }
+
+    #[test]
+    fn one_thread_is_slowed_down_whatever_the_limit() {
+        let mut controller = Controller::new(&Config::default());
+        assert!(controller.step(BUSY, 1).sleep.is_some());
+    }
+
+    #[test]
+    fn other_constants_hold_at_once() {
+        let mut controller = Controller::new(&Config::default());
+        let mut config = Config::default();
+        config.threads.most = 4;
+        config.threads.start = 4;
+        controller.reconfigure(&config);
+        assert_eq!(controller.order().threads, 4);
+        assert_eq!(controller.step(CALM, MANY).threads, 4);
+    }
+
+    proptest! {
+        #[test]
+        fn orders_are_always_in_range(
+            steps in prop::collection::vec((any::<bool>(), 0u32..200, 0.0..100.0f64), 0..300),
+            law in 0usize..4,
+        ) {
+            let mut config = Config::default();
+            config.threads.most = 64;
+            config.threads.law = crate::sharers::LAWS[law];
+            let mut controller = Controller::new(&config);
+            for (congested, active, slowdown) in steps {
+                let congestion = if congested { Congestion::Yes } else { Congestion::No };
+                let order = controller.step(Sense { congestion, slowdown }, active);
+                prop_assert!((1..=64).contains(&order.threads));
+                prop_assert!(order.duty > 0.0 && order.duty <= 1.0);
+                prop_assert!(order.sleep.is_none_or(|s| s <= Duration::from_secs(50)));
+                prop_assert!(order.sleep.is_none() || order.threads == 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Laws of increase and decrease: section 2.3 of the paper.
+
+use crate::config::LawConfig;
+
+/// Whether there is congestion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Congestion {
+    /// There is: ask for less.
+    Yes,
+    /// There is none: ask for more.
+    No,
+}
+
+/// What the monitor makes of one period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sense {
+    /// Whether there is congestion.
+    pub congestion: Congestion,
+    /// The strongest signal, in multiples of its threshold: congestion is from
+    /// 1 on.
+    pub slowdown: f64,
+}
+
+/// How demand follows from what is sensed. Unbounded: the caller keeps what
+/// comes of it in range.
+pub trait Law: std::fmt::Debug + Send {
+    /// Its name, as configurations have it.
+    fn name(&self) -> &'static str;
+
+    /// What to ask for in the next period, having asked for `demand` in this.
+    fn next(&mut self, demand: f64, sense: Sense) -> f64;
+}
+
+impl LawConfig {
+    /// The law that was described.
+    pub fn build(&self) -> Box<dyn Law> {
+        match *self {
+            Self::Aimd { add, divide } => Box::new(Aimd { add, divide }),
+            Self::Binomial { add, cut, k, l } => Box::new(Binomial { add, cut, k, l }),
+            Self::Pi {
+                proportional,
+                integral,
+            } => Box::new(Pi {
+                proportional,
+                integral,
+                last: None,
+            }),
+            Self::Quick {
+                add,
+                divide,
+                growth,
+                most,
+            } => Box::new(Quick {
+                add,
+                divide,
+                growth,
+                most,
+                step: add,
+            }),
+        }
+    }
+}
+
+/// Additive increase, multiplicative decrease: the paper's.
+#[derive(Clone, Debug)]
+struct Aimd {
+    add: f64,
+    divide: f64,
+}
+
+impl Law for Aimd {
+    fn name(&self) -> &'static str {
+        "aimd"
+    }
+
+    fn next(&mut self, demand: f64, sense: Sense) -> f64 {
+        match sense.congestion {
+            Congestion::Yes => demand / self.divide,
+            Congestion::No => demand + self.add,
+        }
+    }
+}
+
+/// Bansal and Balakrishnan's family: up by `add / xᵏ`, down by `cut · xˡ`. It
+/// converges to fairness if k + l > 0, and shares fairly with AIMD if k + l = 1.
+#[derive(Clone, Debug)]
+struct Binomial {
+    add: f64,
+    cut: f64,
+    k: f64,
+    l: f64,
+}
+
+impl Law for Binomial {
+    fn name(&self) -> &'static str {
+        "binomial"
+    }
+
+    fn next(&mut self, demand: f64, sense: Sense) -> f64 {
+        // Below one, powers would turn small steps into large ones.
+        let base = demand.max(1.0);
+        match sense.congestion {
+            Congestion::Yes => demand - self.cut * base.powf(self.l),
+            Congestion::No => demand + self.add / base.powf(self.k),
+        }
+    }
+}
+
+/// Proportional and integral control of the slowdown, towards its threshold.
+/// Steady, and not fair: who had more keeps more. It wants a signal whose
+/// threshold is fixed, such as pressure: who never asks for much less never sees
+/// the least virtual clock time again, and the window forgets it.
+#[derive(Clone, Debug)]
+struct Pi {
+    proportional: f64,
+    integral: f64,
+    last: Option<f64>,
+}
+
+impl Law for Pi {
+    fn name(&self) -> &'static str {
+        "pi"
+    }
+
+    fn next(&mut self, demand: f64, sense: Sense) -> f64 {
+        // A host that stands still must not throw all demand away at once.
+        let error = (1.0 - sense.slowdown).clamp(-1.0, 1.0);
+        let change = error - self.last.unwrap_or(error);
+        self.last = Some(error);
+        demand + self.proportional * change + self.integral * error
+    }
+}
+
+/// AIMD whose step grows with every period without congestion. Whoever shares
+/// a host senses the same congestion and so takes the same steps, and equal
+/// steps keep AIMD's fairness; but the ceiling is reached, and the halving of
+/// differences with it, in the logarithm of the time.
+#[derive(Clone, Debug)]
+struct Quick {
+    add: f64,
+    divide: f64,
+    growth: f64,
+    most: f64,
+    step: f64,
+}
+
+impl Law for Quick {
+    fn name(&self) -> &'static str {
+        "quick"
+    }
+
+    fn next(&mut self, demand: f64, sense: Sense) -> f64 {
+        match sense.congestion {
+            Congestion::Yes => {
+                self.step = self.add;
+                demand / self.divide
+            }
+            Congestion::No => {
+                let next = demand + self.step;
+                self.step = (self.step * self.growth).min(self.most);
+                next
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALM: Sense = Sense {
+        congestion: Congestion::No,
+        slowdown: 0.4,
+    };
+    const BUSY: Sense = Sense {
+        congestion: Congestion::Yes,
+        slowdown: 1.5,
+    };
+
+    #[test]
+    fn aimd_is_the_papers() {
+        let mut law = LawConfig::default().build();
+        assert_eq!(law.next(10.0, CALM), 11.0);
+        assert_eq!(law.next(12.0, BUSY), 8.0);
+    }
+
+    #[test]
+    fn binomial_with_k_0_and_l_1_is_aimd() {
+        let config = LawConfig::Binomial {
+            add: 1.0,
+            cut: 1.0 / 3.0,
+            k: 0.0,
+            l: 1.0,
+        };
+        let mut law = config.build();
+        assert_eq!(law.next(10.0, CALM), 11.0);
+        assert!((law.next(12.0, BUSY) - 8.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn quick_steps_grow_until_there_is_congestion() {
+        let config = LawConfig::Quick {
+            add: 1.0,
+            divide: 1.5,
+            growth: 2.0,
+            most: 4.0,
+        };
+        let mut law = config.build();
+        let mut demand = 10.0;
+        let mut went = Vec::new();
+        for sense in [CALM, CALM, CALM, CALM, BUSY, CALM] {
+            demand = law.next(demand, sense);
+            went.push(demand);
+        }
+        assert_eq!(went, [11.0, 13.0, 17.0, 21.0, 14.0, 15.0]);
+    }
+
+    #[test]
+    fn pi_is_steady_and_keeps_who_has_more_ahead() {
+        let config = LawConfig::Pi {
+            proportional: 2.0,
+            integral: 1.0,
+        };
+        let mut guests = [10.0, 40.0].map(|demand| (config.build(), demand));
+        let mut load = 0.0;
+        for _ in 0..500 {
+            load = guests.iter().map(|(_, demand)| demand).sum::<f64>() / 100.0;
+            let sense = Sense {
+                congestion: Congestion::No,
+                slowdown: load * load,
+            };
+            for (law, demand) in &mut guests {
+                *demand = law.next(*demand, sense);
+            }
+        }
+        assert!((load - 1.0).abs() < 0.01, "{load}");
+        let apart = guests[1].1 - guests[0].1;
+        assert!((apart - 30.0).abs() < 1e-6, "{apart}");
+    }
+
+    #[test]
+    fn pi_rests_at_the_threshold_and_moves_towards_it() {
+        let config = LawConfig::Pi {
+            proportional: 2.0,
+            integral: 1.0,
+        };
+        let mut law = config.build();
+        let at = |slowdown| Sense {
+            congestion: Congestion::No,
+            slowdown,
+        };
+        assert_eq!(law.next(10.0, at(1.0)), 10.0);
+        assert!(law.next(10.0, at(0.5)) > 10.0);
+        assert!(law.next(10.0, at(3.0)) < 10.0);
+    }
+}

@@ -1,0 +1,39 @@
+//! Guests that adapt their own demand, so that all share a host fairly and
+//! none thrashes: "Friendly Virtual Machines" (Zhang and others, 2004).
+//!
+//! ```text
+//! ticks, pressure, steal --> Monitor --Sense--> Controller --Order--> whoever
+//!                             |                   = Law, twice          enforces
+//!                             +-- Leads: which signal comes first
+//! members of a group, Order --> Chooser --> who stands still
+//! ```
+//!
+//! Opens no file, reads no clock, stops nobody: the caller passes what it saw
+//! and carries out what is decided.
+
+mod chooser;
+mod config;
+mod controller;
+mod fairness;
+mod law;
+mod leads;
+mod monitor;
+mod police;
+mod pulse;
+mod sharers;
+mod signal;
+
+pub use chooser::Chooser;
+pub use config::{
+    Average, Config, ConfigError, Count, LawConfig, MonitorConfig, RateConfig, RateMeans,
+    ThreadsConfig, Unit,
+};
+pub use controller::{Controller, Order, State};
+pub use fairness::{fairness_index, jain_index};
+pub use law::{Congestion, Law, Sense};
+pub use leads::{Leads, Tally};
+pub use monitor::{Measured, Monitor, Report};
+pub use police::{Finding, Police, PoliceConfig, Sample};
+pub use pulse::{Pulse, Turn};
+pub use sharers::{Host, Round, Sharers};
+pub use signal::{Counters, Readings, Signal};

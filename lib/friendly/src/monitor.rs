@@ -1,0 +1,311 @@
+//! Senses congestion: section 2.1 of the paper.
+//!
+//! A tick of the virtual clock asks to be woken after a fixed time and is woken
+//! some time later; the real time between the two is the virtual clock time, VCT.
+//! It grows with whatever resource the guest has too little of.
+
+use crate::{Average, Congestion, Leads, MonitorConfig, Readings, Sense, Signal};
+use serde::Serialize;
+use std::{collections::VecDeque, time::Duration};
+
+/// Senses congestion, a period at a time.
+#[derive(Clone, Debug)]
+pub struct Monitor {
+    config: MonitorConfig,
+    /// Seconds.
+    average: Option<f64>,
+    /// Ticks of this period, and the sum of what they took, in seconds.
+    ticks: u32,
+    sum: f64,
+    /// Averages of the last periods, the newest last.
+    past: VecDeque<f64>,
+    leads: Leads,
+}
+
+/// A signal, in one period.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// Which.
+    pub signal: Signal,
+    /// What it came to: a slowdown, or a part of time.
+    pub value: f64,
+    /// From where on it is congestion.
+    pub threshold: f64,
+}
+
+impl Measured {
+    /// Whether it tells of congestion.
+    pub fn raised(&self) -> bool {
+        self.value > self.threshold
+    }
+}
+
+/// One period.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The average VCT; none before the first tick.
+    pub average: Option<Duration>,
+    /// The least average of the window before this period.
+    pub least: Option<Duration>,
+    /// Ticks in this period.
+    pub ticks: u32,
+    /// Every signal there is, whether it counts or not.
+    pub signals: Vec<Measured>,
+    /// What the controller hears.
+    pub sense: Sense,
+}
+
+impl Monitor {
+    /// One that has seen nothing.
+    pub fn new(config: MonitorConfig) -> Self {
+        Self {
+            config,
+            average: None,
+            ticks: 0,
+            sum: 0.0,
+            past: VecDeque::new(),
+            leads: Leads::default(),
+        }
+    }
+
+    /// Goes on by other constants. What was seen is kept, unless ticks are now
+    /// of another length: then it cannot be compared.
+    pub fn reconfigure(&mut self, config: MonitorConfig) {
+        if config.tick() != self.config.tick() {
+            self.average = None;
+            self.past.clear();
+            (self.ticks, self.sum) = (0, 0.0);
+        }
+        self.config = config;
+        self.forget();
+    }
+
+    /// A tick, and the real time since it was asked for.
+    pub fn tick(&mut self, vct: Duration) {
+        let vct = vct.as_secs_f64();
+        self.ticks += 1;
+        self.sum += vct;
+        if self.config.average == Average::Ticks {
+            self.smooth(vct);
+        }
+    }
+
+    /// Ends a period. One without ticks tells nothing of the virtual clock.
+    pub fn close(&mut self, readings: Readings) -> Report {
+        let ticks = std::mem::take(&mut self.ticks);
+        let sum = std::mem::take(&mut self.sum);
+        if self.config.average == Average::Periods && ticks > 0 {
+            self.smooth(sum / f64::from(ticks));
+        }
+        let least = self.past.iter().copied().reduce(f64::min);
+        let mut signals = Vec::new();
+        if let Some(average) = self.average.filter(|_| ticks > 0) {
+            // In the first period there is nothing to compare with.
+            let least = least.unwrap_or(average).max(f64::MIN_POSITIVE);
+            signals.push(Measured {
+                signal: Signal::Vct,
+                value: average / least,
+                threshold: self.config.threshold,
+            });
+            self.past.push_back(average);
+            self.forget();
+        }
+        let MonitorConfig {
+            pressure_threshold,
+            steal_threshold,
+            ..
+        } = self.config;
+        for (signal, value, threshold) in [
+            (Signal::CpuPressure, readings.cpu, pressure_threshold),
+            (Signal::MemoryPressure, readings.memory, pressure_threshold),
+            (Signal::IoPressure, readings.io, pressure_threshold),
+            (Signal::Steal, readings.steal, steal_threshold),
+        ] {
+            signals.extend(value.map(|value| Measured {
+                signal,
+                value,
+                threshold,
+            }));
+        }
+        self.leads.period(&signals);
+        Report {
+            average: self.average.map(Duration::from_secs_f64),
+            least: least.map(Duration::from_secs_f64),
+            ticks,
+            sense: self.sense(&signals),
+            signals,
+        }
+    }
+
+    /// Which signal comes first.
+    pub fn leads(&self) -> &Leads {
+        &self.leads
+    }
+
+    /// Equation 1.
+    fn smooth(&mut self, vct: f64) {
+        let gamma = self.config.ewma;
+        self.average = Some(match self.average {
+            Some(average) => (1.0 - gamma) * average + gamma * vct,
+            None => vct,
+        });
+    }
+
+    fn forget(&mut self) {
+        while self.past.len() > self.config.window() {
+            self.past.pop_front();
+        }
+    }
+
+    fn sense(&self, signals: &[Measured]) -> Sense {
+        let counts = |one: &&Measured| self.config.signals.contains(&one.signal);
+        let counting = || signals.iter().filter(counts);
+        let strongest = counting().map(|one| one.value / one.threshold);
+        Sense {
+            congestion: match counting().any(Measured::raised) {
+                true => Congestion::Yes,
+                false => Congestion::No,
+            },
+            slowdown: strongest.fold(0.0, f64::max),
+        }
+    }
+}
+
+impl Report {
+    /// What the signal came to, if it was measured.
+    pub fn value(&self, signal: Signal) -> Option<f64> {
+        let found = self.signals.iter().find(|one| one.signal == signal);
+        found.map(|one| one.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOTHING: Readings = Readings {
+        cpu: None,
+        memory: None,
+        io: None,
+        steal: None,
+    };
+
+    fn ms(ms: f64) -> Duration {
+        Duration::from_secs_f64(ms / 1e3)
+    }
+
+    #[test]
+    fn average_is_equation_1() {
+        let mut monitor = Monitor::new(MonitorConfig::default());
+        [10.0, 20.0, 20.0]
+            .map(ms)
+            .into_iter()
+            .for_each(|vct| monitor.tick(vct));
+        let average = monitor.close(NOTHING).average.expect("ticks");
+        assert!(
+            (average.as_secs_f64() * 1e3 - 15.1).abs() < 1e-6,
+            "{average:?}"
+        );
+    }
+
+    #[test]
+    fn congestion_is_from_the_threshold_on_and_ends_with_the_window() {
+        let mut monitor = Monitor::new(MonitorConfig::default());
+        let mut period = |vct: f64| {
+            (0..200).for_each(|_| monitor.tick(ms(vct)));
+            monitor.close(NOTHING)
+        };
+        assert_eq!(period(10.0).sense.congestion, Congestion::No);
+        assert_eq!(period(24.0).sense.congestion, Congestion::No);
+        let mut periods = 0;
+        while period(26.0).sense.congestion == Congestion::Yes {
+            periods += 1;
+        }
+        // The period of 10 ms has left the window of 12: one of 24 ms was there.
+        assert_eq!(periods, 11);
+    }
+
+    #[test]
+    fn the_average_of_periods_is_not_moved_by_their_last_ticks() {
+        let config = MonitorConfig {
+            average: Average::Periods,
+            ewma: 1.0,
+            ..MonitorConfig::default()
+        };
+        let mut monitor = Monitor::new(config);
+        (0..90).for_each(|_| monitor.tick(ms(10.0)));
+        (0..10).for_each(|_| monitor.tick(ms(110.0)));
+        let average = monitor.close(NOTHING).average.expect("ticks");
+        assert!((average.as_secs_f64() - 0.02).abs() < 1e-9, "{average:?}");
+    }
+
+    #[test]
+    fn a_period_without_ticks_says_nothing() {
+        let mut monitor = Monitor::new(MonitorConfig::default());
+        monitor.tick(ms(10.0));
+        monitor.close(NOTHING);
+        let report = monitor.close(NOTHING);
+        assert_eq!(report.value(Signal::Vct), None);
+        assert_eq!(report.sense.congestion, Congestion::No);
+    }
+
+    #[test]
+    fn signals_that_do_not_count_are_measured_all_the_same() {
+        let readings = Readings {
+            memory: Some(0.9),
+            ..NOTHING
+        };
+        let mut monitor = Monitor::new(MonitorConfig::default());
+        monitor.tick(ms(10.0));
+        let report = monitor.close(readings);
+        assert_eq!(report.value(Signal::MemoryPressure), Some(0.9));
+        assert_eq!(report.sense.congestion, Congestion::No);
+        monitor.reconfigure(MonitorConfig {
+            signals: vec![Signal::Vct, Signal::MemoryPressure],
+            ..MonitorConfig::default()
+        });
+        monitor.tick(ms(10.0));
+        assert_eq!(monitor.close(readings).sense.congestion, Congestion::Yes);
+    }
+
+    #[test]
+    fn other_ticks_are_not_compared_with_earlier_ones() {
+        let mut monitor = Monitor::new(MonitorConfig::default());
+        monitor.tick(ms(10.0));
+        monitor.close(NOTHING);
+        monitor.reconfigure(MonitorConfig {
+            tick_ms: 100.0,
+            ..MonitorConfig::default()
+        });
+        monitor.tick(ms(100.0));
+        assert_eq!(monitor.close(NOTHING).value(Signal::Vct), Some(1.0));
+    }
+
+    proptest! {
+        /// Against the definition: all averages kept, the least of the last w.
+        #[test]
+        fn slowdown_is_as_defined(
+            periods in prop::collection::vec(prop::collection::vec(1.0..100.0f64, 1..5), 1..40),
+        ) {
+            let config = MonitorConfig::default();
+            let mut monitor = Monitor::new(config.clone());
+            let mut average: Option<f64> = None;
+            let mut all: Vec<f64> = Vec::new();
+            for ticks in periods {
+                for vct in ticks {
+                    let vct = ms(vct);
+                    monitor.tick(vct);
+                    let vct = vct.as_secs_f64();
+                    average = Some(average.map_or(vct, |a| 0.7 * a + 0.3 * vct));
+                }
+                let now = average.expect("a tick at least");
+                let least = all.iter().rev().take(12).copied().reduce(f64::min);
+                let wanted = now / least.unwrap_or(now);
+                all.push(now);
+                let told = monitor.close(NOTHING).value(Signal::Vct).expect("ticks");
+                prop_assert!((told - wanted).abs() < 1e-6 * wanted, "{told}, not {wanted}");
+            }
+        }
+    }
+}

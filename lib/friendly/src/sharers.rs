@@ -1,0 +1,219 @@
+//! Guests that share a host, simulated: each senses for itself and decides for
+//! itself, with the monitor and the controller that run in real guests.
+
+use crate::{Config, Congestion, Controller, Monitor, Readings, State};
+use fastrand::Rng;
+use std::time::Duration;
+
+/// The laws of which each stands for its kind, as tests and comparisons use them.
+#[cfg(test)]
+pub(crate) const LAWS: [crate::LawConfig; 4] = [
+    crate::LawConfig::Aimd {
+        add: 1.0,
+        divide: 1.5,
+    },
+    crate::LawConfig::Binomial {
+        add: 1.0,
+        cut: 1.0,
+        k: 0.5,
+        l: 0.5,
+    },
+    crate::LawConfig::Pi {
+        proportional: 2.0,
+        integral: 1.0,
+    },
+    crate::LawConfig::Quick {
+        add: 1.0,
+        divide: 1.5,
+        growth: 2.0,
+        most: 16.0,
+    },
+];
+
+/// What they share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Host {
+    /// Threads, of all guests, with which the virtual clocks run at a third of
+    /// their speed or less.
+    pub capacity: f64,
+    /// How suddenly that comes: 1 as when a CPU is shared, 8 and more as when
+    /// memory thrashes.
+    pub steepness: f64,
+    /// By how much single ticks differ, as a part.
+    pub noise: f64,
+}
+
+/// The guests and their host.
+#[derive(Debug)]
+pub struct Sharers {
+    host: Host,
+    tick: Duration,
+    guests: Vec<(Monitor, Controller)>,
+    dice: Rng,
+}
+
+/// What one period was like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Round {
+    /// What each asked for: threads, a part of one for those that sleep.
+    pub demand: Vec<f64>,
+    /// How much slower the virtual clocks ran than on an empty host.
+    pub slowdown: f64,
+    /// How many sensed congestion.
+    pub congested: u32,
+}
+
+/// Ticks simulated of each period: enough for the average to forget the last.
+const TICKS: u32 = 24;
+
+impl Sharers {
+    /// One guest for each of `starts`, which is the threads it has at first. All
+    /// have work for any number of threads. Chance is the same for the same seed.
+    pub fn new(config: &Config, starts: &[u32], host: Host, seed: u64) -> Self {
+        let guest = |&start: &u32| {
+            let mut config = config.clone();
+            config.threads.start = start.clamp(1, config.threads.most);
+            (
+                Monitor::new(config.monitor.clone()),
+                Controller::new(&config),
+            )
+        };
+        Self {
+            host,
+            tick: config.monitor.tick(),
+            guests: starts.iter().map(guest).collect(),
+            dice: Rng::with_seed(seed),
+        }
+    }
+
+    /// What each asks for now.
+    pub fn demand(&self) -> Vec<f64> {
+        let of = |(_, controller): &(Monitor, Controller)| match controller.state() {
+            State::Threads(n) => n,
+            State::Rate(_) => controller.order().duty,
+        };
+        self.guests.iter().map(of).collect()
+    }
+
+    /// Lives through a period.
+    pub fn period(&mut self) -> Round {
+        let demand = self.demand();
+        let load = demand.iter().sum::<f64>() / self.host.capacity;
+        let slowdown = 1.0 + 2.0 * load.powf(self.host.steepness);
+        let mut congested = 0;
+        for (monitor, controller) in &mut self.guests {
+            for _ in 0..TICKS {
+                let noise = 1.0 + self.host.noise * (2.0 * self.dice.f64() - 1.0);
+                monitor.tick(self.tick.mul_f64(slowdown * noise));
+            }
+            let sense = monitor.close(Readings::default()).sense;
+            congested += u32::from(sense.congestion == Congestion::Yes);
+            controller.step(sense, u32::MAX);
+        }
+        Round {
+            demand,
+            slowdown,
+            congested,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LawConfig, jain_index};
+    use proptest::prelude::*;
+
+    const PERIODS: usize = 1_500;
+    const LAST: usize = 200;
+
+    /// What a law came to.
+    struct Outcome {
+        /// Periods until shares were equal and stayed so, within a part.
+        converged: Option<usize>,
+        /// How equal what all had was, over the last periods.
+        fairness: f64,
+        /// How much of the host was used in those.
+        load: f64,
+    }
+
+    fn run(law: LawConfig, starts: &[u32], noise: f64, seed: u64) -> Outcome {
+        let host = Host {
+            capacity: 100.0,
+            steepness: 8.0,
+            noise,
+        };
+        let mut config = Config::default();
+        config.threads.law = law;
+        let mut sharers = Sharers::new(&config, starts, host, seed);
+        let rounds: Vec<Round> = (0..PERIODS).map(|_| sharers.period()).collect();
+        let fair = |demand: &[f64]| jain_index(demand).unwrap_or(0.0);
+        let unfair = rounds.iter().rposition(|round| fair(&round.demand) < 0.99);
+        let last = &rounds[PERIODS - LAST..];
+        let of = |guest: usize| last.iter().map(|round| round.demand[guest]).sum::<f64>();
+        let had: Vec<f64> = (0..starts.len()).map(of).collect();
+        Outcome {
+            converged: match unfair {
+                Some(n) if n + LAST >= PERIODS => None,
+                Some(n) => Some(n + 1),
+                None => Some(0),
+            },
+            fairness: fair(&had),
+            load: had.iter().sum::<f64>() / LAST as f64 / host.capacity,
+        }
+    }
+
+    const STARTS: [&[u32]; 4] = [
+        &[4, 7, 10, 13, 16],
+        &[1, 60],
+        &[1, 1, 1, 80],
+        &[30, 5, 2, 2, 2, 2],
+    ];
+
+    #[test]
+    fn laws_of_increase_and_decrease_end_fair_from_any_start() {
+        for law in [LAWS[0], LAWS[1], LAWS[3]] {
+            for starts in STARTS {
+                let outcome = run(law, starts, 0.0, 1);
+                assert!(outcome.converged.is_some(), "{law:?} from {starts:?}");
+                // Also where guests do not sense the same at the same time.
+                let noisy = run(law, starts, 0.05, 1);
+                assert!(noisy.fairness > 0.97, "{law:?}: {}", noisy.fairness);
+            }
+        }
+    }
+
+    /// What `quick` is for: fair in less time, and neither less fair nor less
+    /// efficient afterwards.
+    #[test]
+    fn quick_converges_in_half_the_time_and_is_as_fair() {
+        let (mut aimd_periods, mut quick_periods) = (0, 0);
+        for starts in STARTS {
+            let aimd = run(LAWS[0], starts, 0.0, 1);
+            let quick = run(LAWS[3], starts, 0.0, 1);
+            aimd_periods += aimd.converged.expect("converges");
+            quick_periods += quick.converged.expect("converges");
+            println!("{starts:?}: load {:.3}, quick {:.3}", aimd.load, quick.load);
+            assert!(quick.load > aimd.load - 0.05, "{starts:?}");
+            for seed in 0..5 {
+                let aimd = run(LAWS[0], starts, 0.05, seed);
+                let quick = run(LAWS[3], starts, 0.05, seed);
+                assert!(quick.fairness > aimd.fairness - 0.02, "{starts:?}");
+            }
+        }
+        println!("aimd {aimd_periods}, quick {quick_periods} periods");
+        assert!(
+            quick_periods * 2 <= aimd_periods,
+            "{quick_periods}, {aimd_periods}"
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn aimd_makes_any_two_guests_equal(a in 1u32..90, b in 1u32..90) {
+            let outcome = run(LAWS[0], &[a, b], 0.0, 1);
+            prop_assert!(outcome.converged.is_some(), "{a} and {b}: {}", outcome.fairness);
+        }
+    }
+}
