@@ -5,6 +5,7 @@ use crate::{
     bases::Bases,
     blocking::blocking,
     bounds::{GuestBounds, Lately},
+    makers::Makers,
     pager_process,
     quota::Quotas,
     registry::{Registry, gid},
@@ -83,6 +84,7 @@ pub struct Host {
     pub(crate) arrivals: Arrivals,
     /// What they made for this one.
     pub(crate) abroad: Abroad,
+    pub(crate) makers: Makers,
     registry: Mutex<Registry>,
     pager: PagerClient,
     me: Weak<Host>,
@@ -139,6 +141,7 @@ impl Host {
             accel: OnceCell::new(),
             meeting: OnceLock::new(),
             arrivals: Arrivals::default(),
+            makers: Makers::default(),
             abroad: Abroad::default(),
             registry: Mutex::default(),
             pager,
