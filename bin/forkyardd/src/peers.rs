@@ -16,7 +16,8 @@ use forkyard_client::{Client, ClientError, Place, Trust};
 use forkyard_cluster::Cluster;
 use forkyard_fork::{FamilyNo, HERE, Neighbours, Peer};
 use forkyard_types::{
-    ApiError, ErrorKind, FamilyId, PeerForkRequest, PeerForkResponse, TokenSecret, VmId, VmView,
+    ApiError, ErrorKind, FamilyId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
+    PeerForkResponse, TokenSecret, VmId, VmView,
 };
 use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;
@@ -149,6 +150,14 @@ impl Peer for Daemon {
             None => self.client.clone(),
         };
         let asked = async move { client.post(CLONES, &request).await };
+        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
+    }
+
+    fn families(
+        &self,
+        request: PeerFamiliesRequest,
+    ) -> BoxFuture<'_, Result<PeerFamiliesResponse, ApiError>> {
+        let asked = async move { self.client.post("/v1/peer/families", &request).await };
         asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
     }
 

@@ -115,7 +115,7 @@ impl Host {
 
         let mut left = Vec::new();
         left.extend(links.into_iter().map(Left::Link).filter(|link| match link {
-            Left::Link(Link::Bridge(family)) => !families.contains(family),
+            Left::Link(Link::Bridge(family) | Link::Tunnel(family)) => !families.contains(family),
             Left::Link(Link::Tap(vm)) => !vms.contains(vm),
             Left::Cgroup(_) | Left::Folder(_) | Left::File(_) | Left::Image(_) => false,
         }));
@@ -212,6 +212,7 @@ impl Left {
         let (kind, name) = match self {
             Self::Link(link @ Link::Bridge(_)) => ("bridge", link.name()),
             Self::Link(link @ Link::Tap(_)) => ("tap", link.name()),
+            Self::Link(link @ Link::Tunnel(_)) => ("tunnel", link.name()),
             Self::Cgroup(vm) => ("cgroup", vm.to_string()),
             Self::Folder(path) => ("folder", path.display().to_string()),
             Self::File(path) => ("file", path.display().to_string()),

@@ -83,6 +83,9 @@ pub struct Host {
     pub(crate) arrivals: Arrivals,
     /// What they made for this one.
     pub(crate) abroad: Abroad,
+    /// Held while a family's network is joined with other hosts': what was heard last
+    /// must be what is done last.
+    pub(crate) stretching: tokio::sync::Mutex<()>,
     registry: Mutex<Registry>,
     pager: PagerClient,
     me: Weak<Host>,
@@ -140,6 +143,7 @@ impl Host {
             meeting: OnceLock::new(),
             arrivals: Arrivals::default(),
             abroad: Abroad::default(),
+            stretching: tokio::sync::Mutex::default(),
             registry: Mutex::default(),
             pager,
             me: me.clone(),

@@ -17,6 +17,7 @@ mod arrivals;
 mod deal;
 mod disk;
 mod hand_out;
+mod span;
 mod take;
 
 pub(crate) use abroad::{Abroad, order};
@@ -28,7 +29,10 @@ pub(crate) use hand_out::Frozen;
 use crate::{Host, HostError};
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, FamilyRecord};
-use forkyard_types::{ApiError, FamilyId, PeerForkRequest, PeerForkResponse, VmId, VmView};
+use forkyard_types::{
+    ApiError, FamilyId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
+    PeerForkResponse, VmId, VmView,
+};
 use futures::future::BoxFuture;
 use std::{fmt, net::SocketAddr, sync::Arc};
 
@@ -41,6 +45,13 @@ pub trait Peer: fmt::Debug + Send + Sync {
     /// Has it make clones. If cancelled, it makes them all the same.
     fn clones(&self, request: PeerForkRequest)
     -> BoxFuture<'_, Result<PeerForkResponse, ApiError>>;
+
+    /// Tells it where places of families are that it was lent some of, and asks how it
+    /// stands to them. Cancel-safe.
+    fn families(
+        &self,
+        request: PeerFamiliesRequest,
+    ) -> BoxFuture<'_, Result<PeerFamiliesResponse, ApiError>>;
 
     /// The VMs that are there. Cancel-safe.
     fn vms(&self) -> BoxFuture<'_, Result<Vec<VmView>, ApiError>>;

@@ -140,6 +140,13 @@ impl Abroad {
         of_family.map(|away| away.clones.len()).sum()
     }
 
+    /// Whether a host has, or may yet make, any of a family.
+    pub fn has(&self, family: FamilyId, peer: &str) -> bool {
+        let all = lock(&self.0);
+        let mut there = all.iter().filter(|((_, at), _)| at == peer);
+        there.any(|(_, away)| away.family == family)
+    }
+
     fn peers(&self) -> BTreeSet<String> {
         lock(&self.0).keys().map(|(_, peer)| peer.clone()).collect()
     }
@@ -258,6 +265,7 @@ impl Host {
                 sleep(LOOK).await;
                 let Some(host) = host.upgrade() else { return };
                 host.look_abroad().await;
+                host.tell_borrowers().await;
             }
         });
     }
