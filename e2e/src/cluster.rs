@@ -225,10 +225,7 @@ impl Cluster {
     #[track_caller]
     pub fn die(&mut self, number: usize) {
         let host = &self.hosts[number];
-        // Held still first, so that none can act on another's end.
-        let all = host.all_processes();
-        all.iter().for_each(Process::stop);
-        all.iter().for_each(Process::kill);
+        Process::kill_all(&host.all_processes());
         if let Some(mut daemon) = self.daemons[number].take() {
             daemon.wait().expect("reaped");
         }

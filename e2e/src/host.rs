@@ -383,8 +383,7 @@ impl Host {
     pub fn kill_whole_pager(&self) {
         let halves = ["forkyard-pager", "forkyard-keeper"].map(|half| self.processes(half));
         let halves: Vec<_> = halves.into_iter().flatten().collect();
-        halves.iter().for_each(Process::stop);
-        halves.iter().for_each(Process::kill);
+        Process::kill_all(&halves);
         eventually("the pager's end", || {
             let program = |half| self.processes(half).is_empty();
             program("forkyard-pager") && program("forkyard-keeper")

@@ -85,21 +85,40 @@ impl Process {
     #[track_caller]
     fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.pid).expect("a pid"));
-        kill(pid, signal).expect("root may, and it is there");
+        match kill(pid, signal) {
+            // One that has ended already is told nothing.
+            Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+            Err(error) => panic!("root may: {error}"),
+        }
     }
 
     /// Kills it, and waits until it is gone with all it had open. One that has
     /// ended already is no error.
     pub fn end(&self) -> io::Result<()> {
-        let process = match PidFd::open(self.pid) {
-            Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => return Ok(()),
-            other => other?,
-        };
-        process.kill()?;
-        let mut ends = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut ends, TO_DIE)? {
-            0 => Err(io::ErrorKind::TimedOut.into()),
-            _ => Ok(()),
+        self.strike()?.map_or(Ok(()), |process| wait(&process))
+    }
+
+    /// Kills all of them at once, so that none acts on another's end. They are held
+    /// still first; but the kernel lets a process that is stopped go on when the
+    /// one that started it dies, so that none is waited for before all are killed.
+    #[track_caller]
+    pub fn kill_all(processes: &[Self]) {
+        processes.iter().for_each(Self::stop);
+        let struck: io::Result<Vec<_>> = processes.iter().map(Self::strike).collect();
+        let mut struck = struck.expect("root may kill").into_iter().flatten();
+        let gone = struck.try_for_each(|process| wait(&process));
+        gone.expect("what is killed dies");
+    }
+
+    /// Kills it and does not wait; none if it has ended already.
+    fn strike(&self) -> io::Result<Option<PidFd>> {
+        match PidFd::open(self.pid) {
+            Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => Ok(None),
+            process => {
+                let process = process?;
+                process.kill()?;
+                Ok(Some(process))
+            }
         }
     }
 
@@ -121,6 +140,15 @@ impl Process {
         Path::new(path)
             .file_name()
             .is_some_and(|name| name == program)
+    }
+}
+
+/// Waits until a process is gone.
+fn wait(process: &PidFd) -> io::Result<()> {
+    let mut ends = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut ends, TO_DIE)? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
     }
 }
 

@@ -6,7 +6,7 @@
 //!   +-- steady --> Steady: fixed point, linearisation, roots
 //! ```
 //!
-//! Numbers in, numbers out; only [`plot`] writes a file.
+//! Numbers in, numbers out; only [`plot()`] writes a file.
 
 mod integrate;
 mod model;
