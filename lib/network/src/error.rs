@@ -136,13 +136,13 @@ impl NetworkError {
                     return None;
                 };
                 let error = message.to_io();
-                match error.kind() {
-                    io::ErrorKind::AddrInUse => Some(
+                if error.kind() == io::ErrorKind::AddrInUse {
+                    return Some(
                         "a program or a published port of this host has UDP port 4789, which \
                          families that are on several hosts need",
-                    ),
-                    _ => privilege(&error),
+                    );
                 }
+                privilege(&error)
             }
             Self::Refused { .. } => {
                 Some("the daemon needs CAP_NET_ADMIN, and a kernel with nftables for bridges")

@@ -6,7 +6,7 @@ use crate::{
 };
 use forkyard_network::{Link, Subnet};
 use forkyard_types::{Address, Mac, NetworkPolicy};
-use std::net::SocketAddrV4;
+use std::net::{SocketAddrV4, UdpSocket};
 
 /// What a host answers an ARP for this address with.
 fn is_answer(of: Address) -> impl Fn(&[u8]) -> bool {
@@ -142,7 +142,7 @@ fn no_host_is_reached_from_another_through_a_family() {
     let clone = hosts.guest(1, family, 7, first_place(1));
     let gateway = Subnet::of(7).expect("room").gateway();
     let heard = hosts.on(0, async move |_| {
-        let socket = std::net::UdpSocket::bind(("0.0.0.0", 9)).expect("bound");
+        let socket = UdpSocket::bind(("0.0.0.0", 9)).expect("bound");
         socket.set_nonblocking(true).expect("set");
         socket
     });
@@ -225,6 +225,32 @@ fn places_move_between_hosts_and_the_next_daemon_goes_on() {
     hosts.stretch(0, family, 7, span(0, &[0, 1, 2]));
     assert!(hear_each_other(&founder, &clone), "and back");
     assert_eq!(place(7, 0), founder.address);
+}
+
+#[test]
+fn a_host_whose_port_a_program_has_says_so_and_is_joined_once_that_has_gone() {
+    let hosts = Stations::new(2);
+    let family = hosts.family(7, &[1]);
+    let program = hosts.on(0, async move |networks| {
+        let program = UdpSocket::bind(("0.0.0.0", 4789)).expect("bound");
+        let subnet = Subnet::of(7).expect("room");
+        let policy = NetworkPolicy::default();
+        let made = networks.create_family(family, subnet, &policy, None);
+        made.await.expect("a family");
+        let stretched = networks.stretch(family, subnet, &span(0, &[0, 1])).await;
+        let error = stretched.expect_err("the port is taken");
+        assert!(
+            error.remedy().is_some_and(|it| it.contains("4789")),
+            "{error}"
+        );
+        program
+    });
+    drop(program);
+    hosts.stretch(0, family, 7, span(0, &[0, 1]));
+    hosts.stretch(1, family, 7, span(1, &[0, 1]));
+    let founder = hosts.guest(0, family, 7, 0);
+    let clone = hosts.guest(1, family, 7, first_place(1));
+    assert!(hear_each_other(&founder, &clone));
 }
 
 #[test]
