@@ -107,6 +107,11 @@ impl Neighbours for PeersFile {
         }))
     }
 
+    /// One that the file names no more may be named again.
+    fn is_gone(&self, _: &str) -> bool {
+        false
+    }
+
     /// They do not tell each other which numbers they have given.
     fn claim(&self, _: FamilyNo, _: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>> {
         ready(Ok(true)).boxed()
@@ -124,6 +129,10 @@ impl Neighbours for Nodes {
             client,
             cluster: Some(self.0.clone()),
         }))
+    }
+
+    fn is_gone(&self, name: &str) -> bool {
+        name.parse().is_ok_and(|node| self.0.was_removed(&node))
     }
 
     fn claim(&self, number: FamilyNo, family: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>> {

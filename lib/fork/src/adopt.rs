@@ -98,10 +98,7 @@ impl Host {
             self.network
                 .restore_family(family.id, subnet, &policy, ports)
                 .await?;
-            if let Err(error) = self.stretch(family.id).await {
-                // Its VMs here run on, and talk to each other.
-                tracing::error!(family = %family.id, error = &error as &dyn std::error::Error, "parted from other hosts");
-            }
+            self.try_to_stretch(family.id).await;
         }
         Ok(())
     }

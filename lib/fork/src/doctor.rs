@@ -106,7 +106,9 @@ impl Host {
         let images = self.pager_call(|pager| pager.list()).await?;
         let records = self.store.vms()?;
         let vms: BTreeSet<_> = records.iter().map(|vm| vm.id).collect();
-        let families: BTreeSet<_> = records.iter().map(|vm| vm.family).collect();
+        // One whose VMs are all elsewhere, or are being made, is there, too.
+        let families = self.store.networks()?.into_iter();
+        let families: BTreeSet<_> = families.map(|(family, _)| family.id).collect();
         let slices: BTreeSet<_> = records
             .iter()
             .flat_map(|vm| vm.chain.iter().cloned())

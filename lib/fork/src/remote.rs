@@ -65,6 +65,9 @@ pub trait Neighbours: fmt::Debug + Send + Sync {
     /// One by the name it is called here, or why there is none. May read a file.
     fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError>;
 
+    /// Whether a host that was called this is no more, for good, with all it had.
+    fn is_gone(&self, name: &str) -> bool;
+
     /// Takes a number for a family that is founded here: its network's, on every
     /// host. False: a family of another host's has it. Cancel-safe.
     fn claim(&self, number: FamilyNo, family: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>>;
@@ -115,6 +118,11 @@ impl Host {
             limit: Subnet::FAMILIES.into(),
         }
         .into())
+    }
+
+    fn is_gone(&self, name: &str) -> bool {
+        let meeting = self.meeting.get();
+        meeting.is_some_and(|meeting| meeting.neighbours.is_gone(name))
     }
 
     fn peer(&self, name: &str) -> Result<Arc<dyn Peer>, HostError> {

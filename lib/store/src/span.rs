@@ -15,6 +15,8 @@ pub enum Teller {
     Lender,
     /// One that this one has lent places, by its name here.
     Borrower(String),
+    /// One that had been lent places, and is no more: what it said of others stands.
+    Gone,
 }
 
 /// This host's place in the network of a family that is on several.
@@ -39,18 +41,21 @@ pub struct Loan {
 
 impl Teller {
     const LENDER: &str = "lender";
+    const GONE: &str = "gone";
     const PEER: &str = "peer ";
 
     fn word(&self) -> String {
         match self {
             Self::Lender => Self::LENDER.to_owned(),
             Self::Borrower(peer) => format!("{}{peer}", Self::PEER),
+            Self::Gone => Self::GONE.to_owned(),
         }
     }
 
     fn of(word: &str) -> Self {
         match word.strip_prefix(Self::PEER) {
             Some(peer) => Self::Borrower(peer.to_owned()),
+            None if word == Self::GONE => Self::Gone,
             None => Self::Lender,
         }
     }
@@ -104,7 +109,8 @@ impl Store {
     }
 
     /// Records what somebody says of a family's hosts, in place of what they said
-    /// before. Whether anything has changed.
+    /// before, and of what one that is gone said of the same places. Whether anything
+    /// has changed. A family that a borrower has hosts of is not empty.
     pub fn put_family_hosts(
         &self,
         family: FamilyId,
@@ -128,6 +134,12 @@ impl Store {
                 params![family.as_str(), teller.word()],
             )?;
             for host in &hosts {
+                let places = host.range();
+                transaction.execute(
+                    "DELETE FROM family_host WHERE family = ?1 AND teller = ?2
+                     AND first < ?4 AND first + places > ?3",
+                    params![family.as_str(), Teller::GONE, places.start, places.end],
+                )?;
                 transaction.execute(
                     "INSERT INTO family_host VALUES (?1, ?2, ?3, ?4, ?5)",
                     params![
@@ -167,6 +179,30 @@ impl Store {
         let mut hosts: Vec<_> = rows.collect::<Result<_, _>>().map_err(self.failed())?;
         hosts.sort_unstable();
         Ok(hosts)
+    }
+
+    /// Forgets a host that a family's places were lent to, for it is no more; not
+    /// those that it lent some of them. Whether anything has changed.
+    pub fn forget_borrower(&self, family: FamilyId, peer: &str) -> Result<bool, StoreError> {
+        let mut connection = self.lock();
+        let teller = Teller::Borrower(peer.to_owned()).word();
+        let forgotten = (|| {
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            // Itself it said all of what it was lent of.
+            let itself = transaction.execute(
+                "DELETE FROM family_host WHERE family = ?1 AND teller = ?2 AND (first, places) IN
+                     (SELECT first, places FROM lent WHERE family = ?1 AND peer = ?3)",
+                params![family.as_str(), teller, peer],
+            )?;
+            let others = transaction.execute(
+                "UPDATE family_host SET teller = ?3 WHERE family = ?1 AND teller = ?2",
+                params![family.as_str(), teller, Teller::GONE],
+            )?;
+            transaction.commit()?;
+            Ok(itself + others > 0)
+        })();
+        forgotten.map_err(self.failed())
     }
 
     /// All places that were lent.
@@ -234,9 +270,45 @@ mod tests {
         let store = Store::open(&path).expect("store");
         let told = store.family_hosts(family).expect("read");
         assert_eq!(told, [(lender, host(4, 24)), (b, host(2, 8))]);
+        let b = Teller::Borrower("b".into());
+        assert!(store.put_family_hosts(family, &b, &[]).expect("recorded"));
         assert!(store.remove_family_if_empty(family).expect("removed"));
         assert_eq!(store.family_hosts(family).expect("read"), []);
         assert_eq!(store.place_tunnel(family, later).expect("looked"), None);
+    }
+
+    #[test]
+    fn a_family_lives_as_long_as_a_borrower_has_some_of_it_and_outlives_one_that_is_gone() {
+        let folder = tempfile::tempdir().expect("folder");
+        let store = Store::open(&folder.path().join("db")).expect("store");
+        let family = FamilyId::random();
+        store.found_family(family, 9, None).expect("room");
+        let places = store.lend_members(family, "b", 8, 40).expect("room");
+        assert_eq!(places, 8..16);
+        let (b, c) = (Teller::Borrower("b".into()), Teller::Borrower("c".into()));
+        let lent_on = FamilyHost {
+            places: 2,
+            ..host(3, 10)
+        };
+        let put = |teller, hosts: &[FamilyHost]| {
+            let put = store.put_family_hosts(family, teller, hosts);
+            assert!(put.expect("recorded"));
+        };
+        put(&Teller::Lender, &[host(9, 30)]);
+        put(&b, &[host(2, 8), lent_on]);
+        assert!(!store.remove_family_if_empty(family).expect("looked"));
+        assert_eq!(store.remove_empty_families().expect("looked"), []);
+        assert!(store.forget_borrower(family, "b").expect("forgotten"));
+        assert!(!store.forget_borrower(family, "b").expect("nothing is left"));
+        let told = store.family_hosts(family).expect("read");
+        let lender = (Teller::Lender, host(9, 30));
+        assert_eq!(told, [lender.clone(), (Teller::Gone, lent_on)]);
+        // Who is heard now knows better than who is gone.
+        put(&c, &[host(4, 11)]);
+        let told = store.family_hosts(family).expect("read");
+        assert_eq!(told, [lender, (c.clone(), host(4, 11))]);
+        put(&c, &[]);
+        assert!(store.remove_family_if_empty(family).expect("looked"));
     }
 
     #[test]

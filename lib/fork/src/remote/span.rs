@@ -111,8 +111,8 @@ impl Host {
     }
 
     /// Tells every host that has something of a family what changed, and learns what
-    /// changed there.
-    pub(super) async fn tell_borrowers(&self) {
+    /// changed there. What could not be done before is tried again.
+    pub(crate) async fn tell_borrowers(&self) {
         if let Err(error) = self.try_to_tell().await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
@@ -137,27 +137,70 @@ impl Host {
                 loans.entry(loan.peer.clone()).or_default().push(loan);
             }
         }
-        let asked = loans.into_iter().filter_map(|(name, loans)| {
-            let peer = self.peer(&name).ok()?;
-            Some(async move {
-                let families: BTreeSet<_> = loans.iter().map(|loan| loan.family).collect();
-                match self.ask(&peer, loans).await {
-                    true => families,
-                    false => BTreeSet::new(),
+        let asked = loans.into_iter().map(|(name, loans)| async move {
+            match self.peer(&name) {
+                Ok(peer) => self.ask(&peer, loans).await,
+                Err(_) if self.is_gone(&name) => {
+                    for loan in loans {
+                        if !self.abroad.has(loan.family, &name) {
+                            self.forget_borrower(loan.family, &name).await;
+                        }
+                    }
+                    BTreeSet::new()
                 }
-            })
+                Err(_) => BTreeSet::new(),
+            }
         });
-        let changed = join_all(asked).await;
-        for family in changed.into_iter().flatten().collect::<BTreeSet<_>>() {
-            self.stretch(family).await?;
+        let changed = join_all(asked).await.into_iter().flatten();
+        let parted = self.parted.lock().await.clone();
+        for family in changed.chain(parted).collect::<BTreeSet<_>>() {
+            self.try_to_stretch(family).await;
+            self.end_family_if_empty(family).await;
         }
         Ok(())
     }
 
+    /// A host that was lent places of a family is no more.
+    pub(super) async fn forget_borrower(&self, family: FamilyId, peer: &str) {
+        match self.store.forget_borrower(family, peer) {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::info!(%family, peer, "it has left");
+                self.try_to_stretch(family).await;
+                self.end_family_if_empty(family).await;
+            }
+            Err(error) => {
+                tracing::warn!(%family, peer, error = &error as &dyn std::error::Error, "not forgotten");
+            }
+        }
+    }
+
+    /// The daemon ends, and no VM is here: families that are on other hosts have no
+    /// network here until they have one again.
+    pub(crate) async fn leave_networks(&self) {
+        let _turn = self.parted.lock().await;
+        let families = match self.store.networks() {
+            Ok(families) => families,
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "networks not left"
+                );
+                return;
+            }
+        };
+        for (family, _) in families {
+            if let Err(error) = self.network.remove_family(family.id).await {
+                tracing::warn!(family = %family.id, error = &error as &dyn std::error::Error, "not left");
+            }
+        }
+    }
+
     /// Tells one host what is known of families that it was lent places of, and
-    /// records how it stands to them. Whether that is news.
-    async fn ask(&self, peer: &Arc<dyn super::Peer>, loans: Vec<Loan>) -> bool {
+    /// records how it stands to them. Those of which that is news.
+    async fn ask(&self, peer: &Arc<dyn super::Peer>, loans: Vec<Loan>) -> BTreeSet<FamilyId> {
         let name = peer.name();
+        let mut changed = BTreeSet::new();
         let mut families = Vec::new();
         let mut asked = Vec::new();
         for loan in loans {
@@ -173,27 +216,27 @@ impl Host {
             }
         }
         if families.is_empty() {
-            return false;
+            return changed;
         }
         let answer = timeout(ANSWERS, peer.families(PeerFamiliesRequest { families })).await;
         let standings = match answer {
             Ok(Ok(answer)) => answer.families,
             Ok(Err(error)) => {
                 tracing::debug!(peer = name, %error, "it does not say where it is");
-                return false;
+                return changed;
             }
             Err(_) => {
                 tracing::debug!(peer = name, "it does not say where it is in time");
-                return false;
+                return changed;
             }
         };
-        let mut changed = false;
         for (loan, standing) in asked.iter().zip(standings) {
             let expected = self.abroad.has(loan.family, name);
             let hosts = hosts_of(loan, &standing, expected);
             let teller = Teller::Borrower(name.to_owned());
             match self.store.put_family_hosts(loan.family, &teller, &hosts) {
-                Ok(new) => changed |= new,
+                Ok(true) => drop(changed.insert(loan.family)),
+                Ok(false) => {}
                 Err(error) => {
                     tracing::warn!(family = %loan.family, peer = name, error = &error as &dyn std::error::Error, "not recorded");
                 }
@@ -239,15 +282,14 @@ impl Host {
     }
 
     async fn hear_one(&self, news: FamilyNews) -> Result<FamilyStanding, HostError> {
-        let known = self.store.family(news.id)?;
         let place = self.store.tunnel(news.id)?;
+        // Another that lent it places of this family did so in vain: it gives those of
+        // the first. So loans make a tree, and no two hosts wait for each other to leave.
+        let is_lender = place.is_some_and(|place| place.lender == Some(news.tunnel));
         let mut lent = Vec::new();
-        if place.is_some_and(|place| place.lender == Some(news.tunnel)) {
+        if is_lender {
             self.hear_from(news.tunnel, news.id, &news.hosts)?;
-            if let Err(error) = self.stretch(news.id).await {
-                // Others that are told of in the same breath are heard all the same.
-                tracing::error!(family = %news.id, error = &error as &dyn std::error::Error, "parted from other hosts");
-            }
+            self.try_to_stretch(news.id).await;
             let told = self.store.family_hosts(news.id)?.into_iter();
             let told = told.filter(|(by, _)| *by != Teller::Lender);
             lent.extend(told.map(|(_, host)| host));
@@ -255,7 +297,7 @@ impl Host {
         let own = place.map(|place| place.own);
         Ok(FamilyStanding {
             tunnel: own.or_else(|| self.own_tunnel(Some(news.tunnel))),
-            member: known.is_some(),
+            member: is_lender,
             lent,
         })
     }
@@ -285,7 +327,28 @@ impl Host {
     /// Joins a family's network with that on other hosts, as far as they are known;
     /// nothing where it has none here.
     pub(crate) async fn stretch(&self, family: FamilyId) -> Result<(), HostError> {
-        let _turn = self.stretching.lock().await;
+        let mut parted = self.parted.lock().await;
+        let joined = self.join_hosts(family).await;
+        match joined {
+            Ok(()) => parted.remove(&family),
+            Err(_) => parted.insert(family),
+        };
+        joined
+    }
+
+    /// The same where nobody waits for it: it is tried again.
+    pub(crate) async fn try_to_stretch(&self, family: FamilyId) {
+        let before = self.parted.lock().await.contains(&family);
+        if let Err(error) = self.stretch(family).await
+            // Said once.
+            && !before
+        {
+            // Its VMs here run on, and talk to each other.
+            tracing::error!(%family, error = &error as &dyn std::error::Error, "parted from other hosts");
+        }
+    }
+
+    async fn join_hosts(&self, family: FamilyId) -> Result<(), HostError> {
         let (Some(place), Some(record)) = (self.store.tunnel(family)?, self.store.family(family)?)
         else {
             return Ok(());
@@ -340,7 +403,7 @@ fn compose(
         places: own.end.saturating_sub(own.start),
     };
     let about_others = told.filter(|(by, host)| match by {
-        Teller::Borrower(_) => true,
+        Teller::Borrower(_) | Teller::Gone => true,
         Teller::Lender => {
             let theirs = host.range();
             let apart = theirs.end <= own.start || own.end <= theirs.start;
@@ -395,95 +458,4 @@ fn is_station(address: Ipv4Addr) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn host(last: u8, places: Range<u16>) -> FamilyHost {
-        FamilyHost {
-            tunnel: Ipv4Addr::new(192, 0, 2, last),
-            first: Member(places.start),
-            places: places.end - places.start,
-        }
-    }
-
-    fn loan() -> Loan {
-        Loan {
-            family: FamilyId::random(),
-            peer: "b".into(),
-            places: 128..256,
-        }
-    }
-
-    #[test]
-    fn a_borrower_is_believed_about_what_it_was_lent_alone() {
-        let standing = FamilyStanding {
-            tunnel: Some(Ipv4Addr::new(192, 0, 2, 2)),
-            member: true,
-            lent: vec![
-                host(3, 160..192),
-                host(4, 0..2000),
-                host(5, 250..257),
-                FamilyHost {
-                    tunnel: Ipv4Addr::BROADCAST,
-                    ..host(6, 200..210)
-                },
-            ],
-        };
-        let heard = hosts_of(&loan(), &standing, false);
-        assert_eq!(heard, [host(2, 128..256), host(3, 160..192)]);
-    }
-
-    #[test]
-    fn a_borrower_with_nothing_of_the_family_is_no_host_of_it_unless_it_is_about_to_be() {
-        let standing = FamilyStanding {
-            tunnel: Some(Ipv4Addr::new(192, 0, 2, 2)),
-            member: false,
-            lent: Vec::new(),
-        };
-        assert_eq!(hosts_of(&loan(), &standing, false), []);
-        assert_eq!(hosts_of(&loan(), &standing, true), [host(2, 128..256)]);
-        let nowhere = FamilyStanding {
-            tunnel: None,
-            ..standing
-        };
-        assert_eq!(hosts_of(&loan(), &nowhere, true), []);
-    }
-
-    #[test]
-    fn a_host_knows_its_own_places_better_than_its_lender() {
-        let told = [
-            (Teller::Lender, host(1, 0..2045)),
-            (Teller::Lender, host(4, 256..384)),
-            (Teller::Lender, host(4, 128..256)),
-            (Teller::Lender, host(4, 200..210)),
-            (Teller::Borrower("c".into()), host(3, 160..192)),
-        ];
-        let tunnel = Ipv4Addr::new(192, 0, 2, 2);
-        let known = compose(tunnel, &(128..256), told.into_iter());
-        let expected = [
-            host(2, 128..256),
-            host(1, 0..2045),
-            host(4, 256..384),
-            host(3, 160..192),
-        ];
-        assert_eq!(known, expected);
-    }
-
-    #[test]
-    fn addresses_of_no_host_are_refused() {
-        check(&[host(1, 0..9)]).expect("a host");
-        for bad in [
-            Ipv4Addr::UNSPECIFIED,
-            Ipv4Addr::BROADCAST,
-            Ipv4Addr::new(224, 0, 0, 1),
-        ] {
-            let tunnel = bad;
-            check(&[FamilyHost {
-                tunnel,
-                ..host(1, 0..9)
-            }])
-            .expect_err("no host");
-        }
-        check(&vec![host(1, 0..9); MOST_HOSTS + 1]).expect_err("too many");
-    }
-}
+mod tests;
