@@ -2,7 +2,7 @@
 
 PREFIX ?= /usr/local
 
-.PHONY: help setup build demo test bench bench-sched check install clean
+.PHONY: help setup build demo test bench bench-sched bench-friendly check install clean
 
 help:
 	@echo 'make setup     install the Debian packages it takes (root)'
@@ -10,7 +10,7 @@ help:
 	@echo 'make demo      boot a VM, fork it, and show what happens (root)'
 	@echo 'make test      build, check and test everything (root)'
 	@echo 'make check     formatting, lints, documentation, house rules'
-	@echo 'make bench     measure (root); bench-sched: scheduling policies'
+	@echo 'make bench     measure (root); bench-sched: scheduling policies; bench-friendly: friendly guests'
 	@echo 'make install   copy target/dist to PREFIX ($(PREFIX))'
 	@echo 'make clean     remove everything built'
 
@@ -20,7 +20,7 @@ setup:
 build: setup
 	cargo xtask dist
 
-demo bench bench-sched test check: setup
+demo bench bench-sched bench-friendly test check: setup
 	cargo xtask $@
 
 install: build

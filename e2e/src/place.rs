@@ -82,6 +82,12 @@ impl Process {
         self.signal(Signal::SIGCONT);
     }
 
+    /// Asks it to end, as Ctrl-C does.
+    #[track_caller]
+    pub fn interrupt(&self) {
+        self.signal(Signal::SIGINT);
+    }
+
     #[track_caller]
     fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.pid).expect("a pid"));

@@ -15,6 +15,8 @@ mod crash;
 mod examples;
 #[path = "needs_root/fork.rs"]
 mod fork;
+#[path = "needs_root/friendly.rs"]
+mod friendly;
 #[path = "needs_root/generations.rs"]
 mod generations;
 #[path = "needs_root/guest_api.rs"]

@@ -69,6 +69,12 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Measure guests that adapt beside guests that do not
+    BenchFriendly {
+        /// Passed on to bench/friendly/run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
 }
 
 fn main() -> Result<()> {
@@ -90,6 +96,7 @@ fn main() -> Result<()> {
         Chore::Demo { args } => script(&root, "demo/run", &args),
         Chore::Bench { args } => script(&root, "bench/run", &args),
         Chore::BenchSched { args } => script(&root, "bench/sched/run", &args),
+        Chore::BenchFriendly { args } => script(&root, "bench/friendly/run", &args),
     }
 }
 

@@ -25,6 +25,8 @@ use std::{
 /// How long it waits for one that is about to end, or for the guard of one that
 /// was killed.
 const ENDS: Duration = Duration::from_secs(50);
+/// Before QEMUs that are saved and loaded, which have the least.
+const PRIORITY: u32 = 2;
 const POLL: Duration = Duration::from_millis(10);
 
 /// Schedules the vCPUs of virtual machines.
@@ -109,7 +111,7 @@ fn lock(socket: &Path) -> anyhow::Result<fs::File> {
 /// Has this thread run before all usual ones: whoever schedules others must not
 /// wait for them.
 fn first() {
-    if let Err(error) = set_class(0, Class::First(1)) {
+    if let Err(error) = set_class(0, Class::First(PRIORITY)) {
         tracing::warn!(%error, "without the right to run first: turns will be rough");
     }
 }

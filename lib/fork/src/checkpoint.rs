@@ -10,6 +10,7 @@ use crate::{
     blocking::blocking,
     clone::{Asked, Origin},
     fork::{Forked, Wanted, micros},
+    instant::Published,
     remote::Frozen,
     shells::Over,
     telemetry::Counted,
@@ -74,7 +75,10 @@ impl Host {
         let of_parent = parent.record();
         drop(turn);
         self.keep_warm(parent, spare);
-        let descriptor = taken?;
+        let Published { descriptor, former } = taken?;
+        if let Some(former) = former {
+            self.retire(former).await;
+        }
         let id = VmId::random();
         let record = VmRecord {
             id,

@@ -97,6 +97,7 @@ impl Host {
             {
                 return Err(HostError::Ticket(Denied::Unknown(ticket)));
             }
+            let first = self.makers.first();
             // Waits on the link for the agent, which hears it as it wakes.
             guest
                 .identify(Identify {
@@ -114,6 +115,7 @@ impl Host {
                 .load(descriptor)
                 .instrument(debug_span!("load"))
                 .await?;
+            drop(first);
             let running = origin.begun.elapsed();
             let body = Body::new(machine, guest.clone());
             let mut vm = Vm::new(record.clone(), network, Some(body));

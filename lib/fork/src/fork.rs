@@ -13,6 +13,7 @@ use crate::{
     Host, HostError,
     clone::{Asked, Origin},
     generation::WarmShell,
+    instant::Published,
     quota::{Asker, Places},
     remote::{Dealt, Frozen},
     telemetry::Counted,
@@ -227,7 +228,7 @@ impl Host {
             )
             .await;
         let outcome = match outcome {
-            Ok(descriptor) => {
+            Ok(published) => {
                 // The slices that were frozen stay as they are while it is this
                 // fork's turn.
                 let chain = parent.record().chain;
@@ -235,20 +236,20 @@ impl Host {
                     parent,
                     memory: image,
                     chain: chain.get(1..).unwrap_or_default(),
-                    devices: &descriptor,
+                    devices: &published.descriptor,
                 };
                 let parcels = self.parcels(frozen, &asked).await;
-                Ok((descriptor, parcels))
+                Ok((published, parcels))
             }
             Err(error) => Err(error),
         };
         drop(turn);
-        self.tidy(parent);
-        let (descriptor, parcels) = match outcome {
+        let (Published { descriptor, former }, parcels) = match outcome {
             Ok(taken) => taken,
             Err(error) => {
                 let shells = assigned.into_iter().filter_map(|(_, shell)| shell);
                 self.end_shells(shells.collect()).await;
+                self.tidy(parent);
                 self.keep_warm(parent, spare);
                 return Err(error);
             }
@@ -264,6 +265,10 @@ impl Host {
         );
         // Nobody waits for what is ended and started here, and the clones would
         // have shared the processors with it.
+        if let Some(former) = former {
+            self.retire(former).await;
+        }
+        self.tidy(parent);
         self.keep_warm(parent, spare);
         if !far.is_empty() {
             report.ready_us = report.ready_us.max(micros(begun.elapsed()));

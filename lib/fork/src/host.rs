@@ -5,6 +5,7 @@ use crate::{
     bases::Bases,
     blocking::blocking,
     bounds::{GuestBounds, Lately},
+    makers::Makers,
     pager_process,
     quota::Quotas,
     registry::{Registry, gid},
@@ -88,6 +89,7 @@ pub struct Host {
     /// Held while one is joined, or ended: what was heard last must be what is done
     /// last.
     pub(crate) parted: tokio::sync::Mutex<BTreeSet<FamilyId>>,
+    pub(crate) makers: Makers,
     registry: Mutex<Registry>,
     pager: PagerClient,
     me: Weak<Host>,
@@ -144,6 +146,7 @@ impl Host {
             accel: OnceCell::new(),
             meeting: OnceLock::new(),
             arrivals: Arrivals::default(),
+            makers: Makers::default(),
             abroad: Abroad::default(),
             parted: tokio::sync::Mutex::default(),
             registry: Mutex::default(),

@@ -8,10 +8,19 @@ use crate::{
     noted::{Ahead, Copied, Take, all},
     vm::{Body, Machine, Vm},
 };
-use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport};
+use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport, ImageId};
 use forkyard_vmm::{Machine as _, Overlay, VmmError};
 use std::{path::PathBuf, time::Instant};
 use tracing::{Instrument as _, debug_span, instrument};
+
+/// What clones are made of, once it can be read.
+#[must_use = "the image that is no longer needed is to be retired"]
+pub(crate) struct Published {
+    /// The state of devices and CPUs.
+    pub descriptor: Vec<u8>,
+    /// An image that was kept until now, to be retired when there is time.
+    pub former: Option<ImageId>,
+}
 
 /// What was taken of the parent at the instant of the fork.
 struct Taken {
@@ -20,8 +29,7 @@ struct Taken {
 }
 
 impl Host {
-    /// Takes the instant of the fork and publishes it; gives the state of
-    /// devices and CPUs. A parent that runs goes on, whatever happens, and one
+    /// Takes the instant of the fork and publishes it. A parent that runs goes on, whatever happens, and one
     /// that is paused stays so; the generation is used up. The caller holds the
     /// parent's turn.
     pub(crate) async fn take_instant(
@@ -32,7 +40,7 @@ impl Host {
         rest: Rest,
         assigned: &[(Wanted, Option<WarmShell>)],
         report: &mut ForkReport,
-    ) -> Result<Vec<u8>, HostError> {
+    ) -> Result<Published, HostError> {
         let Rest {
             image,
             overlay,
@@ -47,6 +55,8 @@ impl Host {
                     .await?;
             }
             let take = self.plan(parent, body, image).await?;
+            // Not before: what is copied ahead must not disturb the guest.
+            let first = self.makers.first();
             let asked = Instant::now();
             if !parent.is_paused() {
                 let still = body
@@ -57,13 +67,13 @@ impl Host {
                 report.quiesce_us = micros(asked.elapsed());
                 still?;
             }
-            Ok::<_, HostError>(take)
+            Ok::<_, HostError>((take, first))
         };
         let taken = match ready.await {
-            Ok(take) => self
+            Ok((take, first)) => self
                 .take_still(parent, body, (overlay, overlay_path.clone()), take, report)
                 .await
-                .map(|taken| (take, taken)),
+                .map(|taken| (take, taken, first)),
             Err(error) => {
                 if let Err(error) = body.machine.discard_overlay(overlay).await {
                     tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
@@ -77,12 +87,14 @@ impl Host {
             false => body.guest.resume().await,
         };
         let published = async {
-            let (take, taken) = taken?;
+            let (take, taken, _first) = taken?;
             resumed?;
-            self.publish(parent, take, taken.copied.captured)
+            let former = self
+                .publish(parent, take, taken.copied.captured)
                 .instrument(debug_span!("publish"))
                 .await?;
-            Ok(taken.descriptor)
+            let descriptor = taken.descriptor;
+            Ok(Published { descriptor, former })
         };
         let published = published.await;
         if published.is_err() {
@@ -109,6 +121,8 @@ impl Host {
         // Recorded first: a daemon that takes over in the middle of this must
         // not take the frozen slice for the one that is written to.
         self.lengthen_chain(parent, overlay_path)?;
+        // Until the end of this: all that is done now is waited for.
+        let _precedence = machine.precedence();
         let stopped = Instant::now();
         if let Err(error) = machine.stop().await {
             // It may have stopped all the same, and only its answer was late.

@@ -25,6 +25,7 @@ mod generation;
 mod host;
 mod images;
 mod instant;
+mod makers;
 mod noted;
 mod pager_process;
 mod pause;

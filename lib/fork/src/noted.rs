@@ -131,13 +131,14 @@ impl Host {
     }
 
     /// Publishes an image that was taken. The VM's next one goes over it, if
-    /// its writes are noted.
+    /// its writes are noted; gives the image that was kept for that so far. To
+    /// retire it is the caller's, when there is time: it takes as long as it is large.
     pub(crate) async fn publish(
         &self,
         vm: &Vm,
         take: Take,
         captured: Captured,
-    ) -> Result<(), HostError> {
+    ) -> Result<Option<ImageId>, HostError> {
         let layer = blocking(move || captured.finish()).await?;
         self.pager_call(move |pager| pager.publish(take.lineage, layer))
             .await?;
@@ -145,11 +146,7 @@ impl Host {
             Pages::Private => None,
             Pages::PrivateAndNote | Pages::Written => Some(take.lineage.image),
         };
-        let former = vm.notes().begin(image);
-        if let Some(former) = former {
-            self.retire(former).await;
-        }
-        Ok(())
+        Ok(vm.notes().begin(image))
     }
 
     /// Copies what there is while the VM runs. Where the kernel notes no writes
@@ -178,7 +175,9 @@ impl Host {
             }
             let copied = take.copy(vm, ahead.threads()).await?;
             let counts = copied.counts;
-            self.publish(vm, take, copied.captured).await?;
+            if let Some(former) = self.publish(vm, take, copied.captured).await? {
+                self.retire(former).await;
+            }
             report.ahead_rounds += 1;
             report.pages_ahead.0 += counts.captured.0;
             // Copying on would leave no less.

@@ -1,6 +1,6 @@
 //! What Forkyard needs of a virtual machine monitor.
 
-use crate::{BootSpec, Console, Exit, MachineRecord, Region, ShellSpec, VmmError};
+use crate::{BootSpec, Console, Exit, MachineRecord, Precedence, Region, ShellSpec, VmmError};
 use forkyard_sys_host::userfault::Userfault;
 use std::{
     future::Future,
@@ -73,6 +73,11 @@ pub trait Machine: Send + Sync + 'static {
 
     /// The guest's serial console.
     fn console(&self) -> &Console;
+
+    /// Has the threads that serve the machine, not those that run its guest, go
+    /// before all guests of the host until this is dropped: for as long as the
+    /// guest stands still and waits for them. Nothing where the host forbids it.
+    fn precedence(&self) -> Precedence;
 
     /// Stops the vCPUs. No error if they stand still.
     fn stop(&self) -> impl Future<Output = Result<(), VmmError>> + Send;

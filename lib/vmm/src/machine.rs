@@ -1,7 +1,7 @@
 //! A QEMU that runs.
 
 use crate::{
-    Console, Exit, Machine, MachineRecord, Overlay, Region, RunState, VmmError,
+    Console, Exit, Machine, MachineRecord, Overlay, Precedence, Region, RunState, VmmError,
     console::blocking,
     disk::{self, Disk},
     files,
@@ -106,6 +106,10 @@ impl Machine for QemuMachine {
 
     fn console(&self) -> &Console {
         &self.console
+    }
+
+    fn precedence(&self) -> Precedence {
+        Precedence::of(self.link.process())
     }
 
     async fn stop(&self) -> Result<(), VmmError> {

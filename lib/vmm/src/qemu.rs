@@ -8,6 +8,7 @@ use crate::{
     files,
     link::Link,
     plumbing::{Plumbing, StateFile},
+    precedence,
     process::Process,
     remains::{Remains, Tether},
     room,
@@ -340,6 +341,7 @@ impl Qemu {
         remains: Remains,
         process: Process,
     ) -> Result<QemuMachine, VmmError> {
+        precedence::end_of(&process);
         let state_out = StateFile::of_process(record.process, record.state_fd)?;
         let link = Link::open(process, &record.dir.join(files::QMP), self.patience).await?;
         let disk = Disk::survey(&link).await?;

@@ -1,8 +1,8 @@
 //! A QEMU that waits for a state.
 
 use crate::{
-    Exit, MachineRecord, QemuMachine, Shell, VmmError, disk::Disk, link::Link, plumbing::StateFile,
-    qemu::Started, remains::Tether,
+    Exit, MachineRecord, Precedence, QemuMachine, Shell, VmmError, disk::Disk, link::Link,
+    plumbing::StateFile, qemu::Started, remains::Tether,
 };
 use qapi::qmp;
 
@@ -38,6 +38,7 @@ impl QemuShell {
     /// Cancel-safe: the shell stays as it is, or has taken the state.
     async fn take(&self, descriptor: &[u8]) -> Result<(), VmmError> {
         self.state_in.put(descriptor)?;
+        let _precedence = Precedence::of(self.link.process());
         self.link
             .ask(qmp::migrate_incoming {
                 uri: self.state_in.number().map(|number| format!("fd:{number}")),
@@ -47,7 +48,7 @@ impl QemuShell {
             .await?;
         // QEMU has begun to load and answers before it is done. Told to go on
         // meanwhile, it does so the moment the state is complete; a state it
-        // cannot load is its death.
+        // cannot load is its death, and this says why a disk cannot be had.
         self.link.ask(qmp::cont {}).await?;
         self.link.resumed().await
     }

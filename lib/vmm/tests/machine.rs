@@ -92,6 +92,8 @@ async fn two_clones_run_and_see_what_was_written_after_their_shells_had_started(
     for shell in shells {
         let clone = shell.load(&descriptor).await.expect("loaded");
         assert_eq!(clone.run_state().await.expect("asked"), RunState::Running);
+        let pid = clone.record().process.pid;
+        assert_eq!(support::real_time_threads(pid), [""; 0]);
         clone.ram().await.expect("found");
         assert!(
             support::read_and_quit(clone, 7).await,
@@ -366,6 +368,29 @@ async fn a_machine_is_adopted_with_the_slice_it_had_moved_to() {
     adopted.kill().await.expect("killed");
     exited.await;
     site.assert_gone(adopted.record());
+}
+
+#[tokio::test]
+async fn precedence_is_for_the_threads_that_serve_and_outlives_nobody() {
+    let site = Site::new();
+    let machine = site.boot().await;
+    let record = machine.record().clone();
+    let first = || support::real_time_threads(record.process.pid);
+    assert_eq!(first(), [""; 0]);
+    let limits = fs::read_to_string(format!("/proc/{}/limits", record.process.pid)).expect("alive");
+    let bounded =
+        |line: &str| line.starts_with("Max realtime timeout ") && line.contains(" 1000000 ");
+    assert!(limits.lines().any(bounded), "{limits}");
+    let precedence = machine.precedence();
+    assert_eq!(first(), ["IO mon_iothread", "qemu-system-x86"]);
+    drop(precedence);
+    assert_eq!(first(), [""; 0]);
+    // As a daemon does that is killed meanwhile.
+    std::mem::forget(machine.precedence());
+    drop(machine);
+    let adopted = site.qemu.adopt(record.clone()).await.expect("adopted");
+    assert_eq!(first(), [""; 0]);
+    adopted.kill().await.expect("killed");
 }
 
 #[tokio::test]

@@ -144,7 +144,8 @@ pub struct Surroundings {
 }
 
 /// Most that a process may take. It never leaves a core file: that would be
-/// all its memory.
+/// all its memory. And a thread of it that goes before all usual ones is to be
+/// done or to wait within a second of processor time, or it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     /// Threads of all processes of its user.
@@ -205,8 +206,10 @@ pub fn empty_network() -> io::Result<OwnedFd> {
 
 /// In a child about to `exec`: what it becomes cannot raise these again.
 fn bound(bounds: Bounds) -> io::Result<()> {
+    const A_SECOND: u64 = 1_000_000;
     let wanted = [
         (libc::RLIMIT_CORE, Some(0)),
+        (libc::RLIMIT_RTTIME, Some(A_SECOND)),
         (libc::RLIMIT_NPROC, bounds.threads),
         (libc::RLIMIT_DATA, bounds.private),
     ];

@@ -86,6 +86,42 @@ pub fn set_class(thread: u32, class: Class) -> io::Result<()> {
     }
 }
 
+/// While this lives, some threads go before all usual ones; then they are usual
+/// again. What they do meanwhile must be bounded. Threads that they start are
+/// usual ones.
+#[derive(Debug)]
+#[must_use = "precedence ends when this is dropped"]
+pub struct Precedence {
+    threads: Vec<u32>,
+}
+
+impl Precedence {
+    /// Gives it to these threads, as far as they are there and the host lets us,
+    /// with this priority among those that have it, from 1 to 99.
+    pub fn give(threads: impl IntoIterator<Item = u32>, priority: u32) -> Self {
+        let given = |thread: &u32| set_class(*thread, Class::First(priority)).is_ok();
+        Self {
+            threads: threads.into_iter().filter(given).collect(),
+        }
+    }
+
+    /// Takes it back from threads that were given it by a process that has died.
+    pub fn take_back(threads: impl IntoIterator<Item = u32>) {
+        drop(Self {
+            threads: threads.into_iter().collect(),
+        });
+    }
+}
+
+impl Drop for Precedence {
+    fn drop(&mut self) {
+        for &thread in &self.threads {
+            // It may have ended meanwhile, or never have been given it.
+            let _ = set_class(thread, Class::Usual(0));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

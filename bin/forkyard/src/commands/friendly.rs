@@ -2,21 +2,19 @@
 //! and policed.
 
 mod guest;
+mod police;
 
-use super::top;
 use crate::{args::Format, output};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use forkyard_client::Client;
 use forkyard_fluid::{Model, Regime, Roots, Steady, Trajectory, adapt, admit, plot, steady};
-use forkyard_friendly::{Config, Finding, Host, Police, PoliceConfig, Sample, Sharers, jain_index};
-use forkyard_types::Usage;
+use forkyard_friendly::{Config, Host, Sharers, jain_index};
 use serde_json::json;
 use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
-    time::{Duration, Instant},
 };
 
 /// Differences that count as fair: a twentieth.
@@ -45,24 +43,11 @@ pub enum Friendly {
     )]
     Try(Tried),
     /// Sample what VMs use, and name those that do not yield while the host's
-    /// CPUs are all busy.
-    #[command(after_help = "Example: forkyard friendly police --seconds 60 -o json")]
-    Police(Policed),
-}
-
-/// `friendly police`
-#[derive(Debug, Args)]
-pub struct Policed {
-    /// Seconds between samples.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
-    interval: u64,
-    /// Seconds to go on for; without, until interrupted.
-    #[arg(long)]
-    seconds: Option<u64>,
-    /// Part of the host's CPU time that VMs use together from which on it is
-    /// congested.
-    #[arg(long, default_value_t = 0.9)]
-    full: f64,
+    /// CPUs are all busy; with --enforce, cap them.
+    #[command(
+        after_help = "Examples:\n  forkyard friendly police --seconds 60 -o json\n  forkyard friendly police --enforce"
+    )]
+    Police(police::Policed),
 }
 
 /// `friendly model`
@@ -140,6 +125,7 @@ pub fn alone(format: Format, wanted: &Friendly) -> Option<anyhow::Result<ExitCod
 /// Carries it out.
 pub async fn friendly(
     client: &Client,
+    run_dir: &Path,
     format: Format,
     wanted: &Friendly,
 ) -> anyhow::Result<ExitCode> {
@@ -148,62 +134,9 @@ pub async fn friendly(
         Friendly::Try(wanted) => rehearse(format, wanted)?,
         Friendly::Set(wanted) => guest::set(client, format, wanted).await?,
         Friendly::Show(wanted) => guest::show(client, format, wanted).await?,
-        Friendly::Police(wanted) => police(client, format, wanted).await?,
+        Friendly::Police(wanted) => police::police(client, run_dir, format, wanted).await?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Names guests as they are found, a line each.
-async fn police(client: &Client, format: Format, wanted: &Policed) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        wanted.full > 0.0 && wanted.full <= 1.0,
-        "--full is {}: it must be over 0, at most 1",
-        wanted.full
-    );
-    let began = Instant::now();
-    let goes_on = |began: Instant| match wanted.seconds {
-        Some(seconds) => began.elapsed() < Duration::from_secs(seconds),
-        None => true,
-    };
-    let mut police = Police::new(PoliceConfig::default());
-    let mut before = top::sample(client).await?;
-    while goes_on(began) {
-        tokio::time::sleep(Duration::from_secs(wanted.interval)).await;
-        let now = top::sample(client).await?;
-        for found in police.sample(&seen(&before, &now, wanted.full)) {
-            name(format, &found)?;
-        }
-        before = now;
-    }
-    Ok(())
-}
-
-/// What VMs used between two looks, in CPUs. One that was started again since
-/// has used nothing yet.
-fn seen(before: &Usage, now: &Usage, full: f64) -> Sample<String> {
-    let elapsed = now.at_us.saturating_sub(before.at_us).max(1) as f64;
-    let used = |vm: &forkyard_types::VmUsage| {
-        let earlier = before.vms.iter().find(|one| one.vm.id == vm.vm.id)?;
-        let used = vm.cpu_us.saturating_sub(earlier.cpu_us) as f64;
-        Some((vm.vm.name.to_string(), used / elapsed))
-    };
-    let usage: std::collections::BTreeMap<String, f64> = now.vms.iter().filter_map(used).collect();
-    Sample {
-        congested: usage.values().sum::<f64>() >= full * f64::from(now.cpus),
-        usage,
-    }
-}
-
-fn name(format: Format, found: &Finding<String>) -> anyhow::Result<()> {
-    match format {
-        Format::Json => println!("{}", serde_json::to_string(found)?),
-        Format::Text => println!(
-            "{} does not yield: it used {:.2} CPUs when congestion began, a fair share being {:.2}, \
-             and {:.2} at least since; {} times on end",
-            found.guest, found.before, found.share, found.fell_to, found.missed
-        ),
-    }
-    Ok(())
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

@@ -69,7 +69,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Node(node) => node::node(&client, format, node).await,
         Command::Sched(command) => sched::sched(&args.run_dir, format, command).await,
         Command::Token(token) => token::token(&client, format, token).await,
-        Command::Friendly(wanted) => friendly::friendly(&client, format, &wanted).await,
+        Command::Friendly(wanted) => {
+            friendly::friendly(&client, &args.run_dir, format, &wanted).await
+        }
         Command::Mcp => mcp::serve(reach).await,
         Command::Bench(bench) => bench::bench(&client, &args.run_dir, format, bench).await,
     }

@@ -2,6 +2,8 @@
 
 mod live;
 
+pub use live::{can_cap, cap, let_go};
+
 use crate::{args::Format, output};
 use anyhow::Context;
 use clap::{Args as ClapArgs, Subcommand};

@@ -261,6 +261,24 @@ pub async fn qemu_io(machine: &QemuMachine, command: &str) {
     assert_eq!(refused, "");
 }
 
+/// Names of the threads of a process that go before all usual ones.
+pub fn real_time_threads(pid: u32) -> Vec<String> {
+    let mut names = Vec::new();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("alive");
+    for task in tasks.flatten() {
+        let read = |name| fs::read_to_string(task.path().join(name)).expect("alive");
+        let stat = read("stat");
+        // Field 41 of the whole, counted from 1; two are gone.
+        let (_, rest) = stat.rsplit_once(") ").expect("a name");
+        match rest.split(' ').nth(38).expect("a policy") {
+            "0" => {}
+            _ => names.push(read("comm").trim_end().to_owned()),
+        }
+    }
+    names.sort();
+    names
+}
+
 /// The fields of /proc/PID/status.
 pub fn status_of(pid: u32) -> BTreeMap<String, String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("alive");

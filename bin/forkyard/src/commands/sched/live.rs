@@ -142,6 +142,36 @@ pub async fn release(run_dir: &Path, format: Format, which: Which) -> anyhow::Re
     answer(run_dir, format, &Request::Release { pid })
 }
 
+/// Whether VMs can be capped, and let go afterwards: nobody else has any scheduled.
+pub fn can_cap(run_dir: &Path) -> anyhow::Result<()> {
+    match ask(&socket(run_dir), &Request::Show) {
+        Ok(Reply::Done(shown)) if !shown.vms.is_empty() => bail!(
+            "VMs are scheduled here already, by the policy {}: release them first (forkyard sched release VM)",
+            shown.policy
+        ),
+        Ok(Reply::Done(_) | Reply::Refused(_)) | Err(_) => Ok(()),
+    }
+}
+
+/// Caps a VM, in per cent of one CPU.
+pub fn cap(run_dir: &Path, pid: u32, name: &str, percent: u32) -> anyhow::Result<()> {
+    start(run_dir)?;
+    let wanted = Wanted {
+        pid,
+        name: Some(name.to_owned()),
+        level: Some(Level::Enforce),
+        policy: Some(Policy::Credit),
+        cap: Some(percent),
+        ..Wanted::default()
+    };
+    done(run_dir, &Request::Set(wanted)).map(drop)
+}
+
+/// Lets a VM go.
+pub fn let_go(run_dir: &Path, pid: u32) -> anyhow::Result<()> {
+    done(run_dir, &Request::Release { pid }).map(drop)
+}
+
 /// Tells how things are.
 pub fn show(run_dir: &Path, format: Format) -> anyhow::Result<ExitCode> {
     answer(run_dir, format, &Request::Show)

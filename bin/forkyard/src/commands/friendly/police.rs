@@ -1,0 +1,211 @@
+//! `friendly police`: names those who do not yield, and caps them if told to.
+//!
+//! A cap is the dispatcher's, of `forkyard sched`: it holds a VM back to its fair
+//! share for as long as the police goes on.
+
+use crate::{
+    args::Format,
+    commands::{sched, top},
+};
+use anyhow::{Context, ensure};
+use clap::Args;
+use forkyard_client::{Client, Place};
+use forkyard_friendly::{Finding, Police, PoliceConfig, Sample};
+use forkyard_types::{Usage, VmUsage};
+use serde_json::json;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The least a VM is capped to, in per cent of a CPU: it is to answer still.
+const LEAST: u32 = 5;
+
+/// `friendly police`
+#[derive(Debug, Args)]
+pub struct Policed {
+    /// Seconds between samples.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
+    interval: u64,
+    /// Seconds to go on for; without, until interrupted.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Part of the host's CPU time that VMs use together from which on it is
+    /// congested.
+    #[arg(long, default_value_t = 0.9)]
+    full: f64,
+    /// Cap those who are named to a fair share of CPU time, by the dispatcher of
+    /// `forkyard sched` under the policy credit, until this command ends.
+    #[arg(long)]
+    enforce: bool,
+}
+
+/// Names guests as they are found, a line each.
+pub async fn police(
+    client: &Client,
+    run_dir: &Path,
+    format: Format,
+    wanted: &Policed,
+) -> anyhow::Result<()> {
+    ensure!(
+        wanted.full > 0.0 && wanted.full <= 1.0,
+        "--full is {}: it must be over 0, at most 1",
+        wanted.full
+    );
+    let mut custody = match wanted.enforce {
+        true => Some(Custody::new(client, run_dir)?),
+        false => None,
+    };
+    let mut signals = [SignalKind::interrupt(), SignalKind::terminate()]
+        .into_iter()
+        .map(signal)
+        .collect::<Result<Vec<_>, _>>()
+        .context("cannot hear of signals")?;
+    let began = Instant::now();
+    let mut police = Police::new(PoliceConfig::default());
+    let mut before = top::sample(client).await?;
+    while wanted
+        .seconds
+        .is_none_or(|seconds| began.elapsed() < Duration::from_secs(seconds))
+    {
+        let pause = tokio::time::sleep(Duration::from_secs(wanted.interval));
+        tokio::select! {
+            () = pause => {}
+            () = told_to_end(&mut signals) => break,
+        }
+        let now = top::sample(client).await?;
+        for found in police.sample(&seen(&before, &now, wanted.full)) {
+            let cap = match &mut custody {
+                Some(custody) => custody.take(&now, &found)?,
+                None => None,
+            };
+            name(format, &found, cap)?;
+        }
+        before = now;
+    }
+    Ok(())
+}
+
+/// Cancel-safe: a signal that was heard is not lost.
+async fn told_to_end(signals: &mut [Signal]) {
+    let [first, second] = signals else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = first.recv() => {}
+        _ = second.recv() => {}
+    }
+}
+
+/// Those who are capped. Dropped, they are let go.
+struct Custody {
+    run_dir: PathBuf,
+    /// Processes of their QEMUs, and their names.
+    capped: BTreeMap<u32, String>,
+}
+
+impl Custody {
+    fn new(client: &Client, run_dir: &Path) -> anyhow::Result<Self> {
+        ensure!(
+            matches!(client.place(), Place::Socket(_)),
+            "--enforce acts on the host it runs on: leave --url and FORKYARD_URL out, and run it there"
+        );
+        sched::can_cap(run_dir)?;
+        Ok(Self {
+            run_dir: run_dir.to_owned(),
+            capped: BTreeMap::new(),
+        })
+    }
+
+    /// Caps a VM to its share; to how many per cent of a CPU. None if it has gone,
+    /// or is capped already.
+    fn take(&mut self, now: &Usage, found: &Finding<String>) -> anyhow::Result<Option<u32>> {
+        let named = |one: &&VmUsage| one.vm.name.to_string() == found.guest;
+        let Some(pid) = now.vms.iter().find(named).and_then(|one| one.vm.pid) else {
+            return Ok(None);
+        };
+        if self.capped.contains_key(&pid) {
+            return Ok(None);
+        }
+        let cap = percent(found.share);
+        // Before it is done: what is half done is undone as well.
+        self.capped.insert(pid, found.guest.clone());
+        sched::cap(&self.run_dir, pid, &found.guest, cap)
+            .with_context(|| format!("cannot cap {}", found.guest))?;
+        Ok(Some(cap))
+    }
+}
+
+impl Drop for Custody {
+    fn drop(&mut self) {
+        for (&pid, name) in &self.capped {
+            // One that has ended is forgotten by the dispatcher itself.
+            if Path::new("/proc").join(pid.to_string()).exists()
+                && let Err(error) = sched::let_go(&self.run_dir, pid)
+            {
+                eprintln!(
+                    "forkyard: {name} stays capped ({error:#}): forkyard sched release {name}"
+                );
+            }
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "it is rounded, and far below what is too much"
+)]
+fn percent(share: f64) -> u32 {
+    (share * 100.0).round().clamp(f64::from(LEAST), 1e6) as u32
+}
+
+/// What VMs used between two looks, in CPUs. One that was started again since
+/// has used nothing yet.
+fn seen(before: &Usage, now: &Usage, full: f64) -> Sample<String> {
+    let elapsed = now.at_us.saturating_sub(before.at_us).max(1) as f64;
+    let used = |vm: &VmUsage| {
+        let earlier = before.vms.iter().find(|one| one.vm.id == vm.vm.id)?;
+        let used = vm.cpu_us.saturating_sub(earlier.cpu_us) as f64;
+        Some((vm.vm.name.to_string(), used / elapsed))
+    };
+    let usage: BTreeMap<String, f64> = now.vms.iter().filter_map(used).collect();
+    Sample {
+        congested: usage.values().sum::<f64>() >= full * f64::from(now.cpus),
+        usage,
+    }
+}
+
+fn name(format: Format, found: &Finding<String>, cap: Option<u32>) -> anyhow::Result<()> {
+    match format {
+        Format::Json => {
+            let mut told = serde_json::to_value(found)?;
+            told["capped_percent"] = json!(cap);
+            println!("{told}");
+        }
+        Format::Text => {
+            println!(
+                "{} does not yield: it used {:.2} CPUs when congestion began, a fair share being {:.2}, \
+                 and {:.2} at least since; {} times on end",
+                found.guest, found.before, found.share, found.fell_to, found.missed
+            );
+            if let Some(cap) = cap {
+                println!("{} is capped to {cap} % of a CPU", found.guest);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caps_are_shares_and_leave_something_to_answer_with() {
+        assert_eq!(percent(0.333), 33);
+        assert_eq!(percent(1.5), 150);
+        assert_eq!(percent(0.0), LEAST);
+    }
+}

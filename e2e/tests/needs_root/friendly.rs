@@ -1,0 +1,189 @@
+//! Guests that are told to be friendly: they adapt, their clones do, and
+//! afterwards everything there is as it was.
+
+use forkyard_e2e::{Host, eventually};
+use serde_json::Value;
+
+/// Programs that would run always.
+const BUSY: u64 = 6;
+/// Whenever one of them waits for a CPU, that is called congestion: they do,
+/// however fast or busy the host is.
+const CONGESTED: [&str; 9] = [
+    "monitor.signals=[\"cpu-pressure\"]",
+    "monitor.pressure-threshold=0.000001",
+    "monitor.period-s=0.5",
+    "monitor.window-s=5",
+    // At the slowest, the last of them runs half of the time.
+    "rate={floor-hz=2, ceiling-hz=2}",
+    "threads.patience=1",
+    "threads.look-ms=100",
+    // What this test has run there needs processes, too.
+    "threads.limit-new=false",
+    "threads.exempt=[\"sh\", \"cut\", \"pidof\", \"wc\", \"find\"]",
+];
+/// Nothing is ever called congestion.
+const CALM: [&str; 2] = ["monitor.signals=[\"vct\"]", "monitor.threshold=1000000"];
+const GROUPS: &str = "/opt/forkyard/cgroup/user";
+
+fn show(host: &Host, vm: &str) -> Value {
+    host.json(["friendly", "show", vm])
+}
+
+fn set(host: &Host, vm: &str, constants: &[&str]) -> Value {
+    host.json([&["friendly", "set", vm], constants].concat())
+}
+
+fn standing_still(host: &Host, vm: &str) -> u64 {
+    show(host, vm)["standing_still"].as_u64().expect("friendly")
+}
+
+/// What CPU time each of the busy ones has had.
+fn had(host: &Host, vm: &str) -> Vec<u64> {
+    let script = "for p in $(pidof yes); do cut -d' ' -f14,15 /proc/$p/stat; done";
+    let told = host.sh(vm, script);
+    let sum = |line: &str| {
+        line.split(' ')
+            .map(|n| n.parse::<u64>().expect("ticks"))
+            .sum()
+    };
+    told.lines().map(sum).collect()
+}
+
+fn all_get_on(host: &Host, vm: &str) {
+    let before = had(host, vm);
+    assert_eq!(before.len() as u64, BUSY);
+    eventually("all of them to get on", || {
+        let now = had(host, vm);
+        now.iter().zip(&before).all(|(now, before)| now > before)
+    });
+}
+
+fn held(host: &Host, vm: &str) -> u64 {
+    let script = format!("wc -l <{GROUPS}/exec/forkyard-friendly/cgroup.threads");
+    host.sh(vm, &script).trim().parse().expect("a number")
+}
+
+#[test]
+fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
+    let host = Host::with_p(["--vcpus", "1"]);
+    assert_eq!(show(&host, "p")["friendly"], false);
+    let off: Value = host.json(["friendly", "set", "p", "--off"]);
+    assert_eq!(off["friendly"], false, "it was not: no failure");
+    let busy = format!("for i in $(seq {BUSY}); do yes </dev/null >/dev/null 2>&1 & done");
+    host.sh("p", &busy);
+    // A neighbour that is not told to yield.
+    let neighbour = format!(
+        "echo $$ >{GROUPS}/image/cgroup.procs; dd if=/dev/zero of=/dev/null </dev/null >/dev/null 2>&1 &"
+    );
+    host.sh("p", &neighbour);
+    let refused = host.fails(["friendly", "set", "p", "monitor.threshold=0"]);
+    assert!(refused.contains("monitor.threshold"), "{refused}");
+    assert_eq!(show(&host, "p")["friendly"], false);
+
+    let state = set(&host, "p", &CONGESTED);
+    assert_eq!(state["friendly"], true, "{state}");
+    assert_eq!(state["means"], "cgroup v2 freezer");
+    eventually("one of them to run at a time", || {
+        standing_still(&host, "p") >= BUSY - 1 && held(&host, "p") >= BUSY - 1
+    });
+    all_get_on(&host, "p");
+    // Once more changes nothing, and ends nothing.
+    let again = set(&host, "p", &CONGESTED);
+    assert_eq!(again["agent"], state["agent"]);
+    let text = host.ok(["friendly", "show", "p"]);
+    assert!(text.contains("p is friendly"), "{text}");
+
+    host.fork("p", 1);
+    let clone = show(&host, "p-1");
+    assert_eq!(clone["friendly"], true, "{clone}");
+    eventually("its clone to yield as it does", || {
+        standing_still(&host, "p-1") >= BUSY - 1
+    });
+    all_get_on(&host, "p-1");
+    // Each by constants of its own: without congestion all come to run.
+    set(&host, "p-1", &CALM);
+    eventually("all of the clone's to run", || {
+        let state = show(&host, "p-1");
+        state["congested"] == false && state["standing_still"] == 0
+    });
+    eventually("its parent to go on yielding", || {
+        standing_still(&host, "p") >= BUSY - 1
+    });
+
+    let off: Value = host.json(["friendly", "set", "p", "--off"]);
+    assert_eq!(off["friendly"], false);
+    let left = host.sh("p", &format!("find {GROUPS} -name '*friendly*'"));
+    assert_eq!(left, "", "everything is as it was");
+    all_get_on(&host, "p");
+    assert_eq!(show(&host, "p-1")["friendly"], true);
+
+    // One that is killed has its guard let everybody go.
+    set(
+        &host,
+        "p-1",
+        &[&CONGESTED[..], &["--law", "quick"]].concat(),
+    );
+    eventually("the clone to yield again", || {
+        standing_still(&host, "p-1") >= BUSY - 1
+    });
+    let killed = show(&host, "p-1");
+    assert_eq!(killed["config"]["threads"]["law"]["kind"], "quick");
+    host.sh("p-1", &format!("kill -9 {}", killed["agent"]));
+    eventually("nothing to be held", || {
+        host.sh("p-1", &format!("find {GROUPS}/exec -name '*friendly*'")) == ""
+    });
+    assert_eq!(show(&host, "p-1")["friendly"], false);
+    all_get_on(&host, "p-1");
+    let anew = set(&host, "p-1", &[]);
+    assert_eq!(anew["friendly"], true);
+    assert_eq!(
+        anew["config"]["threads"]["law"]["kind"], "quick",
+        "it was told so"
+    );
+    host.end();
+}
+
+/// Whom the dispatcher caps; nobody if there is none.
+fn capped(host: &Host) -> Vec<String> {
+    let shown = host.start(["sched", "show", "-o", "json"], "").wait();
+    let Ok(shown) = serde_json::from_slice::<Value>(&shown.stdout) else {
+        return Vec::new();
+    };
+    let vms = shown["vms"].as_array().expect("VMs");
+    let capped = vms.iter().filter(|vm| vm["cap"].is_u64());
+    capped
+        .map(|vm| vm["name"].as_str().expect("a name").to_owned())
+        .collect()
+}
+
+#[test]
+fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
+    let host = Host::with_p(["--vcpus", "1"]);
+    host.fork("p", 1);
+    host.sh("p", "yes </dev/null >/dev/null 2>&1 &");
+    // Any use of the host counts as congestion: it may have many CPUs.
+    let words = [
+        "friendly",
+        "police",
+        "--enforce",
+        "--interval",
+        "1",
+        "--full",
+        "0.0001",
+    ];
+    let police = host.start(words.iter().chain(&["-o", "json"]), "");
+    eventually("the greedy one to be capped", || capped(&host) == ["p"]);
+    assert_eq!(host.sh("p", "hostname"), "p", "it answers");
+    let all = host.processes("forkyard").into_iter();
+    let mut found = all.filter(|process| process.command.contains("police"));
+    found.next().expect("it runs").interrupt();
+    let told = police.wait().exited(0).text();
+    let named: Value = serde_json::from_str(told.lines().next().expect("a line")).expect("JSON");
+    assert_eq!(named["guest"], "p");
+    assert!(named["capped_percent"].as_u64() >= Some(5), "{named}");
+    assert!(capped(&host).is_empty());
+    eventually("the dispatcher to go by itself", || {
+        host.processes("forkyard-dispatcher").is_empty()
+    });
+    host.end();
+}

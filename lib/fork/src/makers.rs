@@ -1,0 +1,96 @@
+//! Those who make forks, before all guests while they do.
+//!
+//! Clones that run already take all the processors there are, and the daemon
+//! that makes the others would wait for its turn behind them. It sleeps most of
+//! the time: nobody is kept waiting for long.
+
+use forkyard_sys_host::sched::Precedence;
+use std::{
+    fs,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// Before the QEMUs that are saved and loaded: one of them may have been taken
+/// over by its guest.
+const PRIORITY: u32 = 2;
+
+/// How many forks are at it, and what they were given for that.
+#[derive(Debug, Default)]
+pub(crate) struct Makers {
+    now: Mutex<Now>,
+}
+
+#[derive(Debug, Default)]
+struct Now {
+    forks: usize,
+    given: Option<Precedence>,
+}
+
+/// Lasts for as long as one fork needs it.
+#[derive(Debug)]
+#[must_use = "precedence ends when this is dropped"]
+pub(crate) struct First<'a>(&'a Makers);
+
+impl Makers {
+    /// Has them go first until what this gives, and all that it gave before, is
+    /// dropped.
+    pub(crate) fn first(&self) -> First<'_> {
+        let mut now = self.now();
+        if now.forks == 0 {
+            now.given = Some(Precedence::give(own_threads(), PRIORITY));
+        }
+        now.forks += 1;
+        First(self)
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        // Nothing is left half done in it.
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for First<'_> {
+    fn drop(&mut self) {
+        let mut now = self.0.now();
+        now.forks -= 1;
+        if now.forks == 0 {
+            now.given = None;
+        }
+    }
+}
+
+/// Those there are now; what they start later is scheduled as usual.
+fn own_threads() -> Vec<u32> {
+    let all = fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the kernel has this thread go before all usual ones.
+    fn is_first() -> bool {
+        let stat = fs::read_to_string("/proc/thread-self/stat").expect("stat");
+        let (_, rest) = stat.rsplit_once(") ").expect("a name");
+        // Field 41 of the whole, counted from 1; two are gone.
+        rest.split(' ').nth(38).expect("a policy") != "0"
+    }
+
+    #[test]
+    fn precedence_lasts_as_long_as_the_last_fork_that_needs_it() {
+        let makers = Makers::default();
+        assert!(!is_first());
+        let one = makers.first();
+        assert!(is_first());
+        let other = makers.first();
+        drop(one);
+        assert!(is_first());
+        drop(other);
+        assert!(!is_first());
+    }
+}
