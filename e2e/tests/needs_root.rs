@@ -51,6 +51,8 @@ mod python;
 mod sched;
 #[path = "needs_root/server.rs"]
 mod server;
+#[path = "needs_root/span.rs"]
+mod span;
 #[path = "needs_root/steps.rs"]
 mod steps;
 #[path = "needs_root/tickets.rs"]

@@ -6,7 +6,11 @@ use crate::{
     PageCount, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
-use std::{fmt, net::SocketAddr};
+use std::{
+    fmt,
+    net::{Ipv4Addr, SocketAddr},
+    ops::Range,
+};
 
 /// `POST /v1/peer/clones`: make clones of an instant of a VM on another host.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -35,6 +39,51 @@ pub struct PeerForkResponse {
     pub clones: Vec<CloneResult>,
     /// Where the time went there.
     pub report: ForkReport,
+}
+
+/// `POST /v1/peer/families`: where the places of families are, as a host tells
+/// those that it lent some of them.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerFamiliesRequest {
+    /// The families.
+    pub families: Vec<FamilyNews>,
+}
+
+/// A family as the host knows it that lends places of it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FamilyNews {
+    /// The family.
+    pub id: FamilyId,
+    /// That host's end of tunnels.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub tunnel: Ipv4Addr,
+    /// The family's hosts, but for those that it was told of by whom it tells.
+    pub hosts: Vec<FamilyHost>,
+}
+
+/// What a host answers to that.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerFamiliesResponse {
+    /// One entry a family that it was told of, in their order.
+    pub families: Vec<FamilyStanding>,
+}
+
+/// How a host stands to a family that it was lent places of.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FamilyStanding {
+    /// Its end of tunnels; none if it has no part in such networks.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub tunnel: Option<Ipv4Addr>,
+    /// Whether it has anything of the family.
+    pub member: bool,
+    /// Hosts that it has lent some of these places in turn, and they others.
+    pub lent: Vec<FamilyHost>,
 }
 
 /// An instant of a VM as another host is given it (SnowFlock's descriptor, paper
@@ -68,7 +117,7 @@ pub struct Handout {
 
 impl Handout {
     /// The version this program makes and takes.
-    pub const VERSION: u16 = 1;
+    pub const VERSION: u16 = 2;
 }
 
 /// The VM a handout is an instant of.
@@ -107,6 +156,34 @@ pub struct HandoutFamily {
     pub first: Member,
     /// How many these are.
     pub places: u16,
+    /// The end of tunnels of the host that lets it in; none if that has no part in
+    /// such networks.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub tunnel: Option<Ipv4Addr>,
+    /// The hosts of the family, as far as that one knows.
+    pub hosts: Vec<FamilyHost>,
+}
+
+/// A host of a family, and places of it that are given there. Of two that have a place,
+/// the one with fewer has it: it was lent those by the other.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FamilyHost {
+    /// The host's end of the tunnels that families' networks go through.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub tunnel: Ipv4Addr,
+    /// The first of the places.
+    pub first: Member,
+    /// How many these are.
+    pub places: u16,
+}
+
+impl FamilyHost {
+    /// The places.
+    pub fn range(self) -> Range<u16> {
+        self.first.0..self.first.0.saturating_add(self.places)
+    }
 }
 
 /// What a machine is made of.

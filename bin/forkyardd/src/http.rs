@@ -42,7 +42,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 /// Most bytes of a request, where nothing else is said.
 const BODY: usize = 1 << 20;
 /// Most bytes of a request to run a command, standard input being part of it, or
-/// to make clones, as the state of devices is.
+/// to make clones, as the state of devices is, or where all families are.
 const INPUT: usize = 64 << 20;
 
 /// What handlers share.
@@ -140,6 +140,7 @@ fn common() -> OpenApiRouter<Shared> {
             OpenApiRouter::new()
                 .routes(routes!(vms::exec))
                 .routes(routes!(peer::clones))
+                .routes(routes!(peer::families))
                 .layer(DefaultBodyLimit::max(INPUT)),
         )
         .routes(routes!(vms::logs))

@@ -16,7 +16,8 @@ use forkyard_client::{Client, ClientError, Place, Trust};
 use forkyard_cluster::Cluster;
 use forkyard_fork::{FamilyNo, HERE, Neighbours, Peer};
 use forkyard_types::{
-    ApiError, ErrorKind, FamilyId, PeerForkRequest, PeerForkResponse, TokenSecret, VmId, VmView,
+    ApiError, ErrorKind, FamilyId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
+    PeerForkResponse, TokenSecret, VmId, VmView,
 };
 use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;
@@ -106,6 +107,11 @@ impl Neighbours for PeersFile {
         }))
     }
 
+    /// One that the file names no more may be named again.
+    fn is_gone(&self, _: &str) -> bool {
+        false
+    }
+
     /// They do not tell each other which numbers they have given.
     fn claim(&self, _: FamilyNo, _: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>> {
         ready(Ok(true)).boxed()
@@ -123,6 +129,10 @@ impl Neighbours for Nodes {
             client,
             cluster: Some(self.0.clone()),
         }))
+    }
+
+    fn is_gone(&self, name: &str) -> bool {
+        name.parse().is_ok_and(|node| self.0.was_removed(&node))
     }
 
     fn claim(&self, number: FamilyNo, family: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>> {
@@ -149,6 +159,14 @@ impl Peer for Daemon {
             None => self.client.clone(),
         };
         let asked = async move { client.post(CLONES, &request).await };
+        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
+    }
+
+    fn families(
+        &self,
+        request: PeerFamiliesRequest,
+    ) -> BoxFuture<'_, Result<PeerFamiliesResponse, ApiError>> {
+        let asked = async move { self.client.post("/v1/peer/families", &request).await };
         asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
     }
 

@@ -130,7 +130,8 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     assert_eq!(killed["config"]["threads"]["law"]["kind"], "quick");
     host.sh("p-1", &format!("kill -9 {}", killed["agent"]));
     eventually("nothing to be held", || {
-        host.sh("p-1", &format!("find {GROUPS}/exec -name '*friendly*'")) == ""
+        host.sh("p-1", &format!("find {GROUPS}/exec -name '*friendly*'"))
+            .is_empty()
     });
     assert_eq!(show(&host, "p-1")["friendly"], false);
     all_get_on(&host, "p-1");

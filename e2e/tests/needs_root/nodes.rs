@@ -61,6 +61,11 @@ fn clones_are_spread_over_nodes_and_found_from_each() {
         assert_eq!(c.sums(clone, "/m/a /d/a"), before, "{clone}");
         *homes.entry(home(b, clone)).or_insert(0) += 1;
     }
+    // One network, on whichever node.
+    let parent = listed(c).remove("p").expect("listed").vm.address.ip;
+    for clone in &clones {
+        c.sh(clone, &format!("ping -c 1 -W 10 {parent}"));
+    }
     // p itself takes room, too.
     let spread = [("h0", 2), ("h1", 2), ("h2", 2)];
     let other = [("h0", 1), ("h1", 3), ("h2", 2)];

@@ -273,6 +273,14 @@ impl Cluster {
         }
     }
 
+    /// Whether a name is no node's any more. A node that was removed itself, or has
+    /// lost its lease, cannot say.
+    pub fn was_removed(&self, node: &NodeName) -> bool {
+        let shared = self.shared();
+        let is_listed = |name| shared.roll.with(|nodes| nodes.members.contains_key(name));
+        self.may_act().is_ok() && is_listed(&shared.name) && !is_listed(node)
+    }
+
     /// Tells the others which VMs this node has, and what they take.
     pub async fn report(&self, vms: &[VmView]) -> Result<(), ClusterError> {
         self.may_act()?;

@@ -346,6 +346,7 @@ async fn a_node_that_is_removed_learns_of_it_and_its_vms_are_forgotten() {
         refused,
         Err(ClusterError::NotEmpty { vms: 1, .. })
     ));
+    assert!(!a.was_removed(&name("b")));
     a.remove(&name("b"), Force::Yes).await.expect("removed");
     assert!(matches!(
         a.remove(&name("b"), Force::Yes).await,
@@ -353,7 +354,12 @@ async fn a_node_that_is_removed_learns_of_it_and_its_vms_are_forgotten() {
     ));
     assert_eq!(a.find("p").await.expect("asked"), None);
     assert_eq!(a.who(&b.fingerprint()), None);
+    assert!(a.was_removed(&name("b")));
     b.wait(|standing| standing == Standing::Removed).await;
+    assert!(
+        !b.was_removed(&name("a")) && !b.was_removed(&name("b")),
+        "it cannot say"
+    );
     assert!(matches!(b.may_act(), Err(ClusterError::Removed { .. })));
     // Its next daemon learns it as well, and it can be invited again.
     drop(b);

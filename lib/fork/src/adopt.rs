@@ -98,6 +98,7 @@ impl Host {
             self.network
                 .restore_family(family.id, subnet, &policy, ports)
                 .await?;
+            self.try_to_stretch(family.id).await;
         }
         Ok(())
     }

@@ -106,7 +106,9 @@ impl Host {
         let images = self.pager_call(|pager| pager.list()).await?;
         let records = self.store.vms()?;
         let vms: BTreeSet<_> = records.iter().map(|vm| vm.id).collect();
-        let families: BTreeSet<_> = records.iter().map(|vm| vm.family).collect();
+        // One whose VMs are all elsewhere, or are being made, is there, too.
+        let families = self.store.networks()?.into_iter();
+        let families: BTreeSet<_> = families.map(|(family, _)| family.id).collect();
         let slices: BTreeSet<_> = records
             .iter()
             .flat_map(|vm| vm.chain.iter().cloned())
@@ -115,7 +117,7 @@ impl Host {
 
         let mut left = Vec::new();
         left.extend(links.into_iter().map(Left::Link).filter(|link| match link {
-            Left::Link(Link::Bridge(family)) => !families.contains(family),
+            Left::Link(Link::Bridge(family) | Link::Tunnel(family)) => !families.contains(family),
             Left::Link(Link::Tap(vm)) => !vms.contains(vm),
             Left::Cgroup(_) | Left::Folder(_) | Left::File(_) | Left::Image(_) => false,
         }));
@@ -212,6 +214,7 @@ impl Left {
         let (kind, name) = match self {
             Self::Link(link @ Link::Bridge(_)) => ("bridge", link.name()),
             Self::Link(link @ Link::Tap(_)) => ("tap", link.name()),
+            Self::Link(link @ Link::Tunnel(_)) => ("tunnel", link.name()),
             Self::Cgroup(vm) => ("cgroup", vm.to_string()),
             Self::Folder(path) => ("folder", path.display().to_string()),
             Self::File(path) => ("file", path.display().to_string()),

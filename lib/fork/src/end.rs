@@ -212,12 +212,13 @@ impl Host {
 
     /// Removes a family that has no VM left, here or elsewhere, and its network.
     pub(crate) async fn end_family_if_empty(&self, family: FamilyId) {
+        let mut parted = self.parted.lock().await;
         let ended = match self.store.remove_family_if_empty(family) {
-            Ok(true) => self
-                .network
-                .remove_family(family)
-                .await
-                .map_err(HostError::from),
+            Ok(true) => {
+                parted.remove(&family);
+                let removed = self.network.remove_family(family).await;
+                removed.map_err(HostError::from)
+            }
             Ok(false) => Ok(()),
             Err(error) => Err(error.into()),
         };

@@ -21,6 +21,7 @@ use forkyard_store::Store;
 use forkyard_types::{DiskSlice, FamilyId, GuestImage, ImageView, PageCount, VmInspect, VmView};
 use forkyard_vmm::{AccelChoice, Machine as _, Qemu, QemuConfig};
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -84,6 +85,10 @@ pub struct Host {
     pub(crate) arrivals: Arrivals,
     /// What they made for this one.
     pub(crate) abroad: Abroad,
+    /// Families whose network could not be joined with other hosts', to be tried again.
+    /// Held while one is joined, or ended: what was heard last must be what is done
+    /// last.
+    pub(crate) parted: tokio::sync::Mutex<BTreeSet<FamilyId>>,
     pub(crate) makers: Makers,
     registry: Mutex<Registry>,
     pager: PagerClient,
@@ -143,6 +148,7 @@ impl Host {
             arrivals: Arrivals::default(),
             makers: Makers::default(),
             abroad: Abroad::default(),
+            parted: tokio::sync::Mutex::default(),
             registry: Mutex::default(),
             pager,
             me: me.clone(),
@@ -161,8 +167,10 @@ impl Host {
         if self.registry().all().is_empty() {
             // What was removed there a moment ago needs nothing any more.
             self.look_abroad().await;
+            self.tell_borrowers().await;
         }
         if self.registry().all().is_empty() && self.abroad.is_empty() {
+            self.leave_networks().await;
             if let Err(error) = self.network.remove_rules().await {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,

@@ -17,6 +17,7 @@ mod arrivals;
 mod deal;
 mod disk;
 mod hand_out;
+mod span;
 mod take;
 
 pub(crate) use abroad::{Abroad, order};
@@ -28,7 +29,10 @@ pub(crate) use hand_out::Frozen;
 use crate::{Host, HostError};
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, FamilyRecord};
-use forkyard_types::{ApiError, FamilyId, PeerForkRequest, PeerForkResponse, VmId, VmView};
+use forkyard_types::{
+    ApiError, FamilyId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
+    PeerForkResponse, VmId, VmView,
+};
 use futures::future::BoxFuture;
 use std::{fmt, net::SocketAddr, sync::Arc};
 
@@ -42,6 +46,13 @@ pub trait Peer: fmt::Debug + Send + Sync {
     fn clones(&self, request: PeerForkRequest)
     -> BoxFuture<'_, Result<PeerForkResponse, ApiError>>;
 
+    /// Tells it where places of families are that it was lent some of, and asks how it
+    /// stands to them. Cancel-safe.
+    fn families(
+        &self,
+        request: PeerFamiliesRequest,
+    ) -> BoxFuture<'_, Result<PeerFamiliesResponse, ApiError>>;
+
     /// The VMs that are there. Cancel-safe.
     fn vms(&self) -> BoxFuture<'_, Result<Vec<VmView>, ApiError>>;
 
@@ -53,6 +64,9 @@ pub trait Peer: fmt::Debug + Send + Sync {
 pub trait Neighbours: fmt::Debug + Send + Sync {
     /// One by the name it is called here, or why there is none. May read a file.
     fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError>;
+
+    /// Whether a host that was called this is no more, for good, with all it had.
+    fn is_gone(&self, name: &str) -> bool;
 
     /// Takes a number for a family that is founded here: its network's, on every
     /// host. False: a family of another host's has it. Cancel-safe.
@@ -104,6 +118,11 @@ impl Host {
             limit: Subnet::FAMILIES.into(),
         }
         .into())
+    }
+
+    fn is_gone(&self, name: &str) -> bool {
+        let meeting = self.meeting.get();
+        meeting.is_some_and(|meeting| meeting.neighbours.is_gone(name))
     }
 
     fn peer(&self, name: &str) -> Result<Arc<dyn Peer>, HostError> {

@@ -57,18 +57,18 @@ impl Host {
     }
 
     /// Makes a family's network unless it is there: after a restart of the host it
-    /// is not, nor where the family comes from another one.
+    /// is not, nor where the family comes from another one. And joins it with that of
+    /// the family on other hosts, as far as these are known.
     pub(crate) async fn need_network(&self, vm: &Vm) -> Result<(), HostError> {
         let family = vm.record().family;
-        if self.network.links().await?.contains(&Link::Bridge(family)) {
-            return Ok(());
+        if !self.network.links().await?.contains(&Link::Bridge(family)) {
+            let known = self.store.networks()?.into_iter();
+            let mut own = known.filter(|(known, _)| known.id == family);
+            let policy = own.next().map(|(_, policy)| policy).unwrap_or_default();
+            self.network
+                .create_family(family, vm.network, &policy, None)
+                .await?;
         }
-        let known = self.store.networks()?.into_iter();
-        let mut own = known.filter(|(known, _)| known.id == family);
-        let policy = own.next().map(|(_, policy)| policy).unwrap_or_default();
-        Ok(self
-            .network
-            .create_family(family, vm.network, &policy, None)
-            .await?)
+        self.stretch(family).await
     }
 }

@@ -32,6 +32,14 @@ pub enum NetworkError {
         /// What the kernel said.
         source: Box<rtnetlink::Error>,
     },
+    /// The kernel does not take in where a family's places are.
+    #[error("cannot tell {link} which places are on which host")]
+    Places {
+        /// The family's tunnel.
+        link: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// A tap could not be made; it takes CAP_NET_ADMIN and /dev/net/tun.
     #[error("cannot create {link}")]
     Tap {
@@ -114,6 +122,7 @@ impl NetworkError {
             Self::Tap { source, .. }
             | Self::Netlink { source }
             | Self::Dhcp { source, .. }
+            | Self::Places { source, .. }
             | Self::Setting { source, .. } => privilege(source),
             Self::Port { .. } if self.is_conflict() => {
                 Some("another VM or a program on the host has it: choose another port")
@@ -126,7 +135,14 @@ impl NetworkError {
                 let rtnetlink::Error::NetlinkError(message) = source.as_ref() else {
                     return None;
                 };
-                privilege(&message.to_io())
+                let error = message.to_io();
+                if error.kind() == io::ErrorKind::AddrInUse {
+                    return Some(
+                        "a program or a published port of this host has UDP port 4789, which \
+                         families that are on several hosts need",
+                    );
+                }
+                privilege(&error)
             }
             Self::Refused { .. } => {
                 Some("the daemon needs CAP_NET_ADMIN, and a kernel with nftables for bridges")

@@ -42,6 +42,8 @@ impl Networks {
             // Or a guest could say, in frames that a bridge keeps to itself
             // before it asks the rules, that it is where a sibling is.
             .no_linklocal_learn(true)
+            // Or it would have that of one of its ports, and another when that goes.
+            .address(subnet.gateway_mac().0.to_vec())
             .build();
         let made = self.netlink.link().add(bridge).execute().await;
         made.map_err(|source| refused("create", &name, source))?;
@@ -177,9 +179,10 @@ impl Networks {
             None => Ok(()),
         };
         // What fails does not keep the rest.
+        let tunnel = self.shrink(family).await;
         let bridge = self.remove_link(Link::Bridge(family)).await;
         let forwarding = self.forwarding.release(family).await;
-        rules.and(bridge).and(forwarding)
+        rules.and(tunnel).and(bridge).and(forwarding)
     }
 
     pub(crate) fn families(&self) -> MutexGuard<'_, BTreeMap<FamilyId, InForce>> {

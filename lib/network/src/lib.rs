@@ -18,8 +18,10 @@
 //! ```text
 //! rules    frames between taps, and between a tap and the host
 //! routes   packets between a bridge and elsewhere; `family_rules`: one family's part
+//! tunnels  frames of families that are on other hosts, too: who speaks for whom
 //! ```
 
+mod batch;
 mod dhcp;
 mod error;
 mod families;
@@ -32,11 +34,15 @@ mod ports;
 mod resolvers;
 mod routes;
 mod rules;
+mod span;
+mod tunnel;
+mod tunnels;
 
 pub use error::NetworkError;
 pub use names::Link;
 pub use plan::Subnet;
 pub use ports::Ports;
+pub use span::Span;
 
 use families::InForce;
 use forkyard_types::{Address, FamilyId, Publish, VmId};
@@ -46,6 +52,7 @@ use nft::Nft;
 use nix::net::if_::if_nametoindex;
 use rtnetlink::{Handle, LinkUnspec, packet_route::link::LinkAttribute};
 use rules::Rules;
+use span::Laid;
 use std::{
     collections::BTreeMap,
     fs,
@@ -67,6 +74,8 @@ pub struct Networks {
     forwarding: Forwarding,
     /// Those whose rules are in force, and the ports that lead to them.
     families: Mutex<BTreeMap<FamilyId, InForce>>,
+    /// Those that are on other hosts, too, and what the kernel knows of these.
+    tunnels: tokio::sync::Mutex<BTreeMap<FamilyId, Laid>>,
     /// One owner a network namespace: the kernel keeps an abstract socket's
     /// name for as long as its owner lives, and for that namespace alone.
     _owner: UnixListener,
@@ -88,12 +97,14 @@ impl Networks {
         let nft = Nft::default();
         let rules = Rules::enforce(nft.clone()).await?;
         routes::enforce(&nft).await?;
+        tunnels::enforce(&nft).await?;
         Ok(Self {
             netlink,
             rules,
             forwarding: Forwarding::new(nft.clone()),
             nft,
             families: Mutex::default(),
+            tunnels: tokio::sync::Mutex::default(),
             _owner: owner,
         })
     }
@@ -183,6 +194,8 @@ impl Networks {
     pub async fn remove_rules(&self) -> Result<(), NetworkError> {
         self.families().clear();
         self.forwarding.release_all().await?;
+        self.tunnels.lock().await.clear();
+        tunnels::lift(&self.nft).await?;
         routes::lift(&self.nft).await?;
         self.rules.lift().await
     }

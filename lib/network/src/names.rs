@@ -5,6 +5,7 @@ use forkyard_types::{FamilyId, VmId};
 
 const BRIDGE: &str = "fyb";
 const TAP: &str = "fyt";
+const TUNNEL: &str = "fyv";
 
 /// A network interface of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub enum Link {
     Bridge(FamilyId),
     /// A VM's tap.
     Tap(VmId),
+    /// A family's way to its members on other hosts.
+    Tunnel(FamilyId),
 }
 
 impl Link {
@@ -20,7 +23,8 @@ impl Link {
     pub fn parse(name: &str) -> Option<Self> {
         let bridge = || Some(Self::Bridge(name.strip_prefix(BRIDGE)?.parse().ok()?));
         let tap = || Some(Self::Tap(name.strip_prefix(TAP)?.parse().ok()?));
-        bridge().or_else(tap)
+        let tunnel = || Some(Self::Tunnel(name.strip_prefix(TUNNEL)?.parse().ok()?));
+        bridge().or_else(tap).or_else(tunnel)
     }
 
     /// Its name.
@@ -28,6 +32,7 @@ impl Link {
         match self {
             Self::Bridge(family) => format!("{BRIDGE}{family}"),
             Self::Tap(vm) => format!("{TAP}{vm}"),
+            Self::Tunnel(family) => format!("{TUNNEL}{family}"),
         }
     }
 }
@@ -39,7 +44,12 @@ mod tests {
 
     #[test]
     fn a_name_fits_the_kernel_and_says_whose_it_is() {
-        for link in [Link::Bridge(FamilyId::random()), Link::Tap(VmId::random())] {
+        let family = FamilyId::random();
+        for link in [
+            Link::Bridge(family),
+            Link::Tap(VmId::random()),
+            Link::Tunnel(family),
+        ] {
             assert!(link.name().len() <= NAME_MAX);
             assert_eq!(Link::parse(&link.name()), Some(link));
         }
@@ -47,7 +57,15 @@ mod tests {
 
     #[test]
     fn interfaces_of_others_are_not_ours() {
-        for name in ["", "eth0", "fyb", "fybr0", "fyt-mine", "tap22222222222"] {
+        for name in [
+            "",
+            "eth0",
+            "fyb",
+            "fybr0",
+            "fyt-mine",
+            "fyv0",
+            "tap22222222222",
+        ] {
             assert_eq!(Link::parse(name), None, "{name}");
         }
     }

@@ -4,7 +4,11 @@ use crate::NetworkError;
 use nftables::helper::{DEFAULT_ARGS, DEFAULT_NFT, apply_ruleset_raw};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{
+    io::Write as _,
+    process::{Command, Stdio},
+    sync::Arc,
+};
 use tokio::sync::OwnedMutexGuard;
 
 /// The right to run `nft`, for whoever's turn it is.
@@ -19,11 +23,17 @@ impl Nft {
         self.0.clone().lock_owned().await
     }
 
-    /// Carries out what a file of this program says.
+    /// Carries out what a file of this program says, in JSON.
     pub(crate) async fn run_text(&self, commands: &str) -> Result<(), NetworkError> {
         let commands: Value =
             serde_json::from_str(commands).map_err(|source| NetworkError::Rules { source })?;
         apply(self.turn().await, &commands).await.1
+    }
+
+    /// Carries out what a file of this program says in the words of nft(8): there are
+    /// more of them.
+    pub(crate) async fn run_words(&self, commands: &'static str) -> Result<(), NetworkError> {
+        within(self.turn().await, || say(commands)).await.1
     }
 
     /// Carries commands out, in the form of libnftables-json(5).
@@ -34,7 +44,7 @@ impl Nft {
     }
 }
 
-/// Runs `nft`, on a thread that may block. Goes on to its end if cancelled.
+/// Runs `nft`. Goes on to its end if cancelled.
 pub(crate) async fn apply(
     turn: Turn,
     rules: &(impl Serialize + Sync),
@@ -43,12 +53,38 @@ pub(crate) async fn apply(
         Ok(rules) => rules,
         Err(source) => return (turn, Err(NetworkError::Rules { source })),
     };
-    let run = move || {
-        let done = apply_ruleset_raw(&rules, DEFAULT_NFT, DEFAULT_ARGS);
-        (turn, done.map(drop).map_err(NetworkError::from))
-    };
-    match tokio::task::spawn_blocking(run).await {
+    let run = move || Ok(apply_ruleset_raw(&rules, DEFAULT_NFT, DEFAULT_ARGS).map(drop)?);
+    within(turn, run).await
+}
+
+/// On a thread that may block.
+async fn within(
+    turn: Turn,
+    run: impl FnOnce() -> Result<(), NetworkError> + Send + 'static,
+) -> (Turn, Result<(), NetworkError>) {
+    match tokio::task::spawn_blocking(move || (turn, run())).await {
         Ok(outcome) => outcome,
         Err(broke) => std::panic::resume_unwind(broke.into_panic()),
+    }
+}
+
+fn say(commands: &str) -> Result<(), NetworkError> {
+    let failed = |source| NetworkError::NoNft { source };
+    let mut nft = Command::new("nft")
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut words) = nft.stdin.take() {
+        words.write_all(commands.as_bytes()).map_err(failed)?;
+    }
+    let outcome = nft.wait_with_output().map_err(failed)?;
+    match outcome.status.success() {
+        true => Ok(()),
+        false => Err(NetworkError::Refused {
+            said: String::from_utf8_lossy(&outcome.stderr).trim_end().into(),
+        }),
     }
 }

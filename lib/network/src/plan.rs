@@ -47,6 +47,17 @@ impl Subnet {
         Ipv4Addr::from(self.first() + 1)
     }
 
+    /// The MAC that goes with it: the same on every host, so that a clone finds the
+    /// gateway that its parent knew.
+    pub fn gateway_mac(self) -> Mac {
+        self.mac(u16::MAX)
+    }
+
+    /// The family's number.
+    pub fn number(self) -> u16 {
+        self.0
+    }
+
     /// The address that stands for all of it.
     pub fn network(self) -> Ipv4Addr {
         Ipv4Addr::from(self.first())
@@ -65,13 +76,17 @@ impl Subnet {
 
     fn place(self, member: u16) -> Address {
         let ip = self.first() + u32::from(member + BEFORE);
-        let ([f1, f0], [m1, m0]) = (self.0.to_be_bytes(), member.to_be_bytes());
-        // Bit 1 of the first byte set: administered locally, given by no vendor.
         Address {
             ip: Ipv4Addr::from(ip),
             prefix: PREFIX,
-            mac: Mac([0x46, 0x59, f1, f0, m1, m0]),
+            mac: self.mac(member),
         }
+    }
+
+    fn mac(self, last: u16) -> Mac {
+        let ([f1, f0], [m1, m0]) = (self.0.to_be_bytes(), last.to_be_bytes());
+        // Bit 1 of the first byte set: administered locally, given by no vendor.
+        Mac([0x46, 0x59, f1, f0, m1, m0])
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! forward    between bridges: never. From a bridge or to one: the family's
-//!            chain decides (`ways_out`, `ways_in`); a family without is shut in
+//!            chain decides (`ways_out`, `ways_in`); a family without is shut in.
+//!            Never to the port of tunnels: what leaves is taken for the host's
 //! to_host    from a bridge: answers to connections of the host's own that
 //!            were led to a founder, and DHCP; nothing else
 //! from_host  to a bridge: the like

@@ -8,7 +8,8 @@
 //! whom can answer in the host's place. Between a tap and the host itself
 //! nothing passes, in either direction, unless the family is in the set
 //! `routed`; what of that goes where is the routes' to say. Interfaces of
-//! others are not looked at.
+//! others are not looked at. What comes from another host is for guests alone,
+//! and has been looked at before (`tunnels`).
 //!
 //! Where br_netfilter shows frames between guests to IPv4's rules, it skips what
 //! comes at the same priority as itself, 0: `between_guests` comes before.

@@ -259,13 +259,15 @@ impl Store {
         found.optional().map_err(self.failed())
     }
 
-    /// Removes a family that has no VM left. Says whether it did.
+    /// Removes a family that has no VM left, here or at a host that was lent places of
+    /// it: who comes next must not be given theirs. Says whether it did.
     pub fn remove_family_if_empty(&self, id: FamilyId) -> Result<bool, StoreError> {
         let gone = self
             .lock()
             .execute(
                 "DELETE FROM family WHERE id = ?1 AND id NOT IN
-                     (SELECT family FROM vm UNION SELECT family FROM abroad)",
+                     (SELECT family FROM vm UNION SELECT family FROM abroad
+                      UNION SELECT family FROM family_host WHERE teller LIKE 'peer %')",
                 [id.as_str()],
             )
             .map_err(self.failed())?;
@@ -279,7 +281,8 @@ impl Store {
         let mut statement = connection
             .prepare_cached(
                 "DELETE FROM family WHERE id NOT IN
-                     (SELECT family FROM vm UNION SELECT family FROM abroad) RETURNING id",
+                     (SELECT family FROM vm UNION SELECT family FROM abroad
+                      UNION SELECT family FROM family_host WHERE teller LIKE 'peer %') RETURNING id",
             )
             .map_err(self.failed())?;
         let gone = statement

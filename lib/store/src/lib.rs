@@ -13,12 +13,14 @@ mod family;
 mod fork;
 mod row;
 mod schema;
+mod span;
 mod ticket;
 mod token;
 mod vm;
 
 pub use error::StoreError;
 pub use family::{FamilyNo, FamilyRecord};
+pub use span::{FamilyTunnel, Loan, Teller};
 pub use token::TokenRecord;
 pub use vm::{Birth, VmRecord};
 

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 7] = [
+const STEPS: [&str; 8] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -86,6 +86,19 @@ const STEPS: [&str; 7] = [
         family TEXT NOT NULL,
         entry TEXT NOT NULL,
         PRIMARY KEY (fork, peer)
+    ) STRICT;
+",
+    // Families whose network is on several hosts: this one's end of tunnels, that of
+    // the one that let it in, and who told of which host.
+    "
+    ALTER TABLE family ADD COLUMN tunnel TEXT;
+    ALTER TABLE family ADD COLUMN lender TEXT;
+    CREATE TABLE family_host (
+        family TEXT NOT NULL REFERENCES family(id) ON DELETE CASCADE,
+        teller TEXT NOT NULL,
+        tunnel TEXT NOT NULL,
+        first INTEGER NOT NULL,
+        places INTEGER NOT NULL
     ) STRICT;
 ",
 ];

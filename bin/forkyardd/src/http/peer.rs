@@ -4,7 +4,9 @@ use super::{Answer, Input, spawned};
 use crate::{cluster::Node, gate::Asker, reply::Refusal};
 use axum::{Extension, Json, extract::State};
 use forkyard_fork::Host;
-use forkyard_types::{ErrorKind, PeerForkRequest, PeerForkResponse};
+use forkyard_types::{
+    ErrorKind, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest, PeerForkResponse,
+};
 use std::sync::Arc;
 
 /// Make clones of an instant of another host's VM. Their pages are fetched from
@@ -32,5 +34,28 @@ pub async fn clones(
     // Spawned: a host that goes away must not leave half a clone.
     Ok(Json(
         spawned(async move { host.take(request).await }).await?,
+    ))
+}
+
+/// Hear where the places of families are that this host was lent some of, and say how
+/// it stands to them. Asked again and again, by the host that lent them; in a cluster,
+/// by its nodes alone.
+#[utoipa::path(post, path = "/v1/peer/families", tag = "peers", request_body = PeerFamiliesRequest,
+    responses((status = 200, body = PeerFamiliesResponse, description = "One entry a family"), Refusal))]
+pub async fn families(
+    State(host): State<Arc<Host>>,
+    State(node): State<Option<Node>>,
+    Extension(asker): Extension<Asker>,
+    Input(request): Input<PeerFamiliesRequest>,
+) -> Answer<PeerFamiliesResponse> {
+    if node.is_some() && !asker.is_node() {
+        return Err(Refusal::new(
+            ErrorKind::Forbidden,
+            "this host is a node of a cluster: only its nodes tell it where families are",
+        ));
+    }
+    // Spawned: what is begun of a network is to be ended.
+    Ok(Json(
+        spawned(async move { host.hear(request).await }).await?,
     ))
 }

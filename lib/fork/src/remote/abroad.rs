@@ -16,6 +16,7 @@ use forkyard_store::StoreError;
 use forkyard_types::{
     ApiError, ErrorKind, FamilyId, ForkId, ImageId, PageSecret, PeerForkRequest, VmView,
 };
+use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -140,6 +141,13 @@ impl Abroad {
         of_family.map(|away| away.clones.len()).sum()
     }
 
+    /// Whether a host has, or may yet make, any of a family.
+    pub fn has(&self, family: FamilyId, peer: &str) -> bool {
+        let all = lock(&self.0);
+        let mut there = all.iter().filter(|((_, at), _)| at == peer);
+        there.any(|(_, away)| away.family == family)
+    }
+
     fn peers(&self) -> BTreeSet<String> {
         lock(&self.0).keys().map(|(_, peer)| peer.clone()).collect()
     }
@@ -221,9 +229,16 @@ impl Host {
             name: word.to_owned(),
         })?;
         let name = vm.host.clone().unwrap_or_default();
-        let peer = self.peer(&name)?;
-        let asked = timeout(self.options.patience, peer.remove(vm.id)).await;
-        match asked.unwrap_or_else(|_| Err(late(self.options.patience))) {
+        let peer = match self.peer(&name) {
+            Err(error) if vm.silence.is_none() => return Err(error),
+            found => found,
+        };
+        let patience = self.options.patience;
+        let asked = match &peer {
+            Ok(peer) => timeout(patience, peer.remove(vm.id)).await,
+            Err(error) => Ok(Err(error.to_api())),
+        };
+        match asked.unwrap_or_else(|_| Err(late(patience))) {
             Ok(_) => {}
             Err(error) if error.kind == ErrorKind::NotFound || vm.silence.is_some() => {
                 tracing::warn!(vm = %vm.name, peer = name, %error, "forgotten");
@@ -244,9 +259,14 @@ impl Host {
             if vm.silence.is_some() && away.clones.is_empty() {
                 self.release(&away).await;
                 self.bury(key).await;
+                if !self.abroad.has(away.family, &name) {
+                    self.forget_borrower(away.family, &name).await;
+                }
             }
         }
-        self.look_at(&name, &*peer).await;
+        if let Ok(peer) = peer {
+            self.look_at(&name, &*peer).await;
+        }
         Ok(vm)
     }
 
@@ -257,17 +277,36 @@ impl Host {
             loop {
                 sleep(LOOK).await;
                 let Some(host) = host.upgrade() else { return };
-                host.look_abroad().await;
+                // One that does not answer keeps nobody from hearing of the others.
+                tokio::join!(host.look_abroad(), host.tell_borrowers());
             }
         });
     }
 
     /// Asks every host that may have something of this one's what it has.
     pub(crate) async fn look_abroad(&self) {
-        for name in self.abroad.peers() {
+        let looks = self.abroad.peers().into_iter().map(|name| async move {
             match self.peer(&name) {
                 Ok(peer) => self.look_at(&name, &*peer).await,
+                Err(_) if self.is_gone(&name) => self.lose(&name).await,
                 Err(error) => self.silent(&name, &error.to_api()),
+            }
+        });
+        join_all(looks).await;
+    }
+
+    /// A host is no more, and what it had of this one's.
+    async fn lose(&self, name: &str) {
+        for fork in self.abroad.forks_at(name) {
+            let key = (fork, name);
+            let lost = self.abroad.change(key, |away| {
+                away.stage = Stage::Released;
+                away.clones.clear();
+            });
+            if let Some(((), away)) = lost {
+                tracing::warn!(%fork, peer = name, "its clones are lost with their host");
+                self.release(&away).await;
+                self.bury(key).await;
             }
         }
     }

@@ -148,6 +148,15 @@ impl Host {
                 return far.shares.iter().flat_map(fail).collect();
             }
         };
+        let mut parcels = parcels;
+        if let Err(error) = self.introduce(&mut parcels).await {
+            let error = error.to_api();
+            let unsent = parcels.iter().flat_map(|(share, request)| {
+                self.answered((request.handout.fork, share.peer.name()), Vec::new());
+                failed(share, &error)
+            });
+            return unsent.collect();
+        }
         let sent = parcels
             .into_iter()
             .map(|(share, request)| self.send_one(share, request));
@@ -220,6 +229,9 @@ impl Host {
             network: self.network.policy(id),
             first: Member(places.start),
             places: places.end - places.start,
+            // Known once all these hosts have been asked: see `introduce`.
+            tunnel: None,
+            hosts: Vec::new(),
         })
     }
 

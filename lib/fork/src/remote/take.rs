@@ -50,6 +50,7 @@ impl Host {
                 "count is {count}: wanted 1 to {MOST_CLONES}"
             )));
         }
+        super::span::check(&handout.family.hosts)?;
         crate::secrets::check(&handout.parent.secrets)?;
         // Its own and those of the fork, each list as long as it may be.
         scrub
@@ -176,10 +177,15 @@ impl Host {
         };
         let places = family.first.0..family.first.0.saturating_add(family.places);
         match self.store.join_family(record, places, &policy) {
-            Err(StoreError::NumberTaken { .. }) => Err(HostError::NetworkTaken {
-                network: network_of(number)?.network(),
-            }),
-            other => Ok(other?),
+            Err(StoreError::NumberTaken { .. }) => {
+                let network = network_of(number)?.network();
+                return Err(HostError::NetworkTaken { network });
+            }
+            other => other?,
+        }
+        match family.tunnel {
+            Some(lender) => self.hear_from(lender, family.id, &family.hosts),
+            None => Ok(()),
         }
     }
 
@@ -261,7 +267,7 @@ fn told(made: Result<VmView, HostError>) -> CloneResult {
 }
 
 /// Our address on the way to another host. Sends nothing.
-fn way_to(server: SocketAddr) -> Result<IpAddr, HostError> {
+pub(super) fn way_to(server: SocketAddr) -> Result<IpAddr, HostError> {
     let any: SocketAddr = match server {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         SocketAddr::V6(_) => ([0u16; 8], 0).into(),

@@ -233,7 +233,7 @@ fn parse_datagram(frame: &[u8], to: SocketAddrV4) -> Option<(SocketAddrV4, Vec<u
     ))
 }
 
-fn checksum(header: &[u8]) -> u16 {
+pub fn checksum(header: &[u8]) -> u16 {
     let sum: u32 = header
         .chunks(2)
         .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))

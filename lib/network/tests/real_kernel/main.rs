@@ -6,3 +6,5 @@ mod guest;
 mod isolation;
 mod lifecycle;
 mod many;
+mod stations;
+mod stretch;

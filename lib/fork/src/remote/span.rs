@@ -1,0 +1,461 @@
+//! The network of a family that is on several hosts: which host gives which places,
+//! and who must know.
+//!
+//! ```text
+//! lender                                    borrower
+//! introduce --- Peer::families ----------->          where are you?
+//!           <-- its end of tunnels --------
+//!           --- Peer::families ----------->          to those that are in it already:
+//!                                                    there is another
+//!           --- Peer::clones, handout ---->          all that is known of the family
+//!
+//! once a second, the same question to each: what changed is told, what it lent on
+//! is learnt, and that it has nothing of the family any more
+//! ```
+//!
+//! A host is known to the others before a clone is made on it, so that the first
+//! frame arrives; but what a borrower has lent on is known a second later to those
+//! above it. Knowledge goes along loans alone: whoever lent asks, and nobody has to
+//! believe what comes unasked.
+
+use super::{Share, hand_out::Parcels, take::way_to};
+use crate::{Host, HostError, vm::network_of};
+use forkyard_network::{NetworkError, Span, Subnet};
+use forkyard_store::{FamilyTunnel, Loan, Teller};
+use forkyard_types::{
+    FamilyHost, FamilyId, FamilyNews, FamilyStanding, Member, PeerFamiliesRequest,
+    PeerFamiliesResponse,
+};
+use futures::future::join_all;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::timeout;
+
+/// How long a host may take to say where it is; one that takes longer is told of
+/// its siblings later.
+const ANSWERS: Duration = Duration::from_secs(3);
+/// Most hosts of a family that are heard of.
+const MOST_HOSTS: usize = 1024;
+/// Most families that are told of at once.
+const MOST_FAMILIES: usize = Subnet::FAMILIES as usize;
+
+impl Host {
+    /// Asks the hosts that are about to get clones where they are, makes them known
+    /// to the family's others, and says in each parcel what there is to know.
+    /// A host that does not say where it is gets its parcel all the same.
+    pub(super) async fn introduce(&self, parcels: &mut Parcels) -> Result<(), HostError> {
+        let families = parcels.iter().map(|(_, request)| request.handout.family.id);
+        for family in families.collect::<BTreeSet<_>>() {
+            let shares = parcels.iter().map(|(share, _)| share);
+            self.make_known(family, shares).await?;
+        }
+        for (share, request) in parcels {
+            let family = &mut request.handout.family;
+            if let Some(news) = self.news(family.id, share.peer.name())? {
+                family.tunnel = Some(news.tunnel);
+                family.hosts = news.hosts;
+            }
+        }
+        Ok(())
+    }
+
+    async fn make_known(
+        &self,
+        family: FamilyId,
+        shares: impl Iterator<Item = &Share>,
+    ) -> Result<(), HostError> {
+        let Some(tunnel) = self.own_tunnel(None) else {
+            return Ok(());
+        };
+        let lender = None;
+        let placed = FamilyTunnel {
+            own: tunnel,
+            lender,
+        };
+        self.store.place_tunnel(family, placed)?;
+        let told = self.store.family_hosts(family)?;
+        let is_known = |share: &&Share| {
+            let peer = share.peer.name();
+            told.iter().any(|(by, _)| is(by, peer))
+        };
+        let new: Vec<_> = shares.filter(|share| !is_known(share)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let loans = self.store.loans()?;
+        let of_family: Vec<_> = loans.into_iter().filter(|it| it.family == family).collect();
+        let lent_to = |peer: &str| of_family.iter().find(|loan| loan.peer == peer);
+        let asked = new.iter().filter_map(|share| {
+            let loan = lent_to(share.peer.name())?;
+            Some(self.ask(&share.peer, vec![loan.clone()]))
+        });
+        join_all(asked).await;
+        self.stretch(family).await?;
+        // Before the newcomers' clones are there.
+        let others = of_family.iter().filter(|loan| {
+            let mut newcomers = new.iter().map(|share| share.peer.name());
+            !newcomers.any(|peer| peer == loan.peer)
+                && told.iter().any(|(by, _)| is(by, &loan.peer))
+        });
+        let told = others.filter_map(|loan| {
+            let peer = self.peer(&loan.peer).ok()?;
+            Some(async move { self.ask(&peer, vec![loan.clone()]).await })
+        });
+        join_all(told).await;
+        Ok(())
+    }
+
+    /// Tells every host that has something of a family what changed, and learns what
+    /// changed there. What could not be done before is tried again.
+    pub(crate) async fn tell_borrowers(&self) {
+        if let Err(error) = self.try_to_tell().await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "families' hosts are not told of each other"
+            );
+        }
+    }
+
+    async fn try_to_tell(&self) -> Result<(), HostError> {
+        let mut loans: BTreeMap<String, Vec<Loan>> = BTreeMap::new();
+        let mut told: BTreeMap<FamilyId, BTreeSet<Teller>> = BTreeMap::new();
+        for loan in self.store.loans()? {
+            let tellers = match told.entry(loan.family) {
+                std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                std::collections::btree_map::Entry::Vacant(entry) => {
+                    let hosts = self.store.family_hosts(loan.family)?.into_iter();
+                    entry.insert(hosts.map(|(by, _)| by).collect())
+                }
+            };
+            let is_there = tellers.iter().any(|by| is(by, &loan.peer));
+            if is_there || self.abroad.has(loan.family, &loan.peer) {
+                loans.entry(loan.peer.clone()).or_default().push(loan);
+            }
+        }
+        let asked = loans.into_iter().map(|(name, loans)| async move {
+            match self.peer(&name) {
+                Ok(peer) => self.ask(&peer, loans).await,
+                Err(_) if self.is_gone(&name) => {
+                    for loan in loans {
+                        if !self.abroad.has(loan.family, &name) {
+                            self.forget_borrower(loan.family, &name).await;
+                        }
+                    }
+                    BTreeSet::new()
+                }
+                Err(_) => BTreeSet::new(),
+            }
+        });
+        let changed = join_all(asked).await.into_iter().flatten();
+        let parted = self.parted.lock().await.clone();
+        for family in changed.chain(parted).collect::<BTreeSet<_>>() {
+            self.try_to_stretch(family).await;
+            self.end_family_if_empty(family).await;
+        }
+        Ok(())
+    }
+
+    /// A host that was lent places of a family is no more.
+    pub(super) async fn forget_borrower(&self, family: FamilyId, peer: &str) {
+        match self.store.forget_borrower(family, peer) {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::info!(%family, peer, "it has left");
+                self.try_to_stretch(family).await;
+                self.end_family_if_empty(family).await;
+            }
+            Err(error) => {
+                tracing::warn!(%family, peer, error = &error as &dyn std::error::Error, "not forgotten");
+            }
+        }
+    }
+
+    /// The daemon ends, and no VM is here: families that are on other hosts have no
+    /// network here until they have one again.
+    pub(crate) async fn leave_networks(&self) {
+        let _turn = self.parted.lock().await;
+        let families = match self.store.networks() {
+            Ok(families) => families,
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "networks not left"
+                );
+                return;
+            }
+        };
+        for (family, _) in families {
+            if let Err(error) = self.network.remove_family(family.id).await {
+                tracing::warn!(family = %family.id, error = &error as &dyn std::error::Error, "not left");
+            }
+        }
+    }
+
+    /// Tells one host what is known of families that it was lent places of, and
+    /// records how it stands to them. Those of which that is news.
+    async fn ask(&self, peer: &Arc<dyn super::Peer>, loans: Vec<Loan>) -> BTreeSet<FamilyId> {
+        let name = peer.name();
+        let mut changed = BTreeSet::new();
+        let mut families = Vec::new();
+        let mut asked = Vec::new();
+        for loan in loans {
+            match self.news(loan.family, name) {
+                Ok(Some(news)) => {
+                    families.push(news);
+                    asked.push(loan);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(family = %loan.family, error = &error as &dyn std::error::Error, "not told of");
+                }
+            }
+        }
+        if families.is_empty() {
+            return changed;
+        }
+        let answer = timeout(ANSWERS, peer.families(PeerFamiliesRequest { families })).await;
+        let standings = match answer {
+            Ok(Ok(answer)) => answer.families,
+            Ok(Err(error)) => {
+                tracing::debug!(peer = name, %error, "it does not say where it is");
+                return changed;
+            }
+            Err(_) => {
+                tracing::debug!(peer = name, "it does not say where it is in time");
+                return changed;
+            }
+        };
+        for (loan, standing) in asked.iter().zip(standings) {
+            let expected = self.abroad.has(loan.family, name);
+            let hosts = hosts_of(loan, &standing, expected);
+            let teller = Teller::Borrower(name.to_owned());
+            match self.store.put_family_hosts(loan.family, &teller, &hosts) {
+                Ok(true) => drop(changed.insert(loan.family)),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(family = %loan.family, peer = name, error = &error as &dyn std::error::Error, "not recorded");
+                }
+            }
+        }
+        changed
+    }
+
+    /// What a host is to know of a family that it was lent places of; nothing if that
+    /// is on this host alone.
+    fn news(&self, family: FamilyId, peer: &str) -> Result<Option<FamilyNews>, HostError> {
+        let Some(tunnel) = self.store.tunnel(family)? else {
+            return Ok(None);
+        };
+        let own = self.store.own_places(family, Subnet::MEMBERS)?;
+        let told = self.store.family_hosts(family)?.into_iter();
+        let told = told.filter(|(by, _)| !is(by, peer));
+        Ok(Some(FamilyNews {
+            id: family,
+            tunnel: tunnel.own,
+            hosts: compose(tunnel.own, &own, told),
+        }))
+    }
+
+    /// Hears of families from the host that lent this one places of them, and says how
+    /// this one stands to them. Not cancel-safe.
+    pub async fn hear(
+        &self,
+        request: PeerFamiliesRequest,
+    ) -> Result<PeerFamiliesResponse, HostError> {
+        if request.families.len() > MOST_FAMILIES {
+            return Err(HostError::Invalid(format!(
+                "{} families are told of: {MOST_FAMILIES} at most",
+                request.families.len()
+            )));
+        }
+        let mut families = Vec::new();
+        for news in request.families {
+            check(&news.hosts)?;
+            families.push(self.hear_one(news).await?);
+        }
+        Ok(PeerFamiliesResponse { families })
+    }
+
+    async fn hear_one(&self, news: FamilyNews) -> Result<FamilyStanding, HostError> {
+        let place = self.store.tunnel(news.id)?;
+        // Another that lent it places of this family did so in vain: it gives those of
+        // the first. So loans make a tree, and no two hosts wait for each other to leave.
+        let is_lender = place.is_some_and(|place| place.lender == Some(news.tunnel));
+        let mut lent = Vec::new();
+        if is_lender {
+            self.hear_from(news.tunnel, news.id, &news.hosts)?;
+            self.try_to_stretch(news.id).await;
+            let told = self.store.family_hosts(news.id)?.into_iter();
+            let told = told.filter(|(by, _)| *by != Teller::Lender);
+            lent.extend(told.map(|(_, host)| host));
+        }
+        let own = place.map(|place| place.own);
+        Ok(FamilyStanding {
+            tunnel: own.or_else(|| self.own_tunnel(Some(news.tunnel))),
+            member: is_lender,
+            lent,
+        })
+    }
+
+    /// Notes what the host that let this one into a family says of its hosts. What
+    /// another says is nothing to it.
+    pub(super) fn hear_from(
+        &self,
+        lender: Ipv4Addr,
+        family: FamilyId,
+        hosts: &[FamilyHost],
+    ) -> Result<(), HostError> {
+        let Some(own) = self.own_tunnel(Some(lender)) else {
+            return Ok(());
+        };
+        let lender = Some(lender);
+        let place = self
+            .store
+            .place_tunnel(family, FamilyTunnel { own, lender })?;
+        if place.is_some_and(|place| place.lender == lender) {
+            self.store
+                .put_family_hosts(family, &Teller::Lender, hosts)?;
+        }
+        Ok(())
+    }
+
+    /// Joins a family's network with that on other hosts, as far as they are known;
+    /// nothing where it has none here.
+    pub(crate) async fn stretch(&self, family: FamilyId) -> Result<(), HostError> {
+        let mut parted = self.parted.lock().await;
+        let joined = self.join_hosts(family).await;
+        match joined {
+            Ok(()) => parted.remove(&family),
+            Err(_) => parted.insert(family),
+        };
+        joined
+    }
+
+    /// The same where nobody waits for it: it is tried again.
+    pub(crate) async fn try_to_stretch(&self, family: FamilyId) {
+        let before = self.parted.lock().await.contains(&family);
+        if let Err(error) = self.stretch(family).await
+            // Said once.
+            && !before
+        {
+            // Its VMs here run on, and talk to each other.
+            tracing::error!(%family, error = &error as &dyn std::error::Error, "parted from other hosts");
+        }
+    }
+
+    async fn join_hosts(&self, family: FamilyId) -> Result<(), HostError> {
+        let (Some(place), Some(record)) = (self.store.tunnel(family)?, self.store.family(family)?)
+        else {
+            return Ok(());
+        };
+        let own = self.store.own_places(family, Subnet::MEMBERS)?;
+        let told = self.store.family_hosts(family)?;
+        let span = Span {
+            tunnel: place.own,
+            hosts: compose(place.own, &own, told.into_iter()),
+        };
+        let subnet = network_of(record.number)?;
+        match self.network.stretch(family, subnet, &span).await {
+            // It is joined when it is made.
+            Err(NetworkError::NoLink { .. }) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// This host's end of tunnels: the address it gives pages at, or the one that
+    /// others see on the way to `toward`. None if that is none of IPv4.
+    fn own_tunnel(&self, toward: Option<Ipv4Addr>) -> Option<Ipv4Addr> {
+        let pages = self.meeting.get().and_then(|meeting| meeting.pages);
+        let own = match (pages, toward) {
+            (Some(pages), _) => pages.ip(),
+            (None, Some(toward)) => way_to((toward, 9).into()).ok()?,
+            (None, None) => return None,
+        };
+        match own {
+            IpAddr::V4(own) => Some(own),
+            IpAddr::V6(_) => {
+                tracing::debug!(%own, "families' networks span hosts by IPv4 alone");
+                None
+            }
+        }
+    }
+}
+
+fn is(teller: &Teller, peer: &str) -> bool {
+    matches!(teller, Teller::Borrower(name) if name == peer)
+}
+
+/// The hosts of a family: this one, and those it was told of. Where its own places
+/// are it knows better than who lent them.
+fn compose(
+    tunnel: Ipv4Addr,
+    own: &Range<u16>,
+    told: impl Iterator<Item = (Teller, FamilyHost)>,
+) -> Vec<FamilyHost> {
+    let here = FamilyHost {
+        tunnel,
+        first: Member(own.start),
+        places: own.end.saturating_sub(own.start),
+    };
+    let about_others = told.filter(|(by, host)| match by {
+        Teller::Borrower(_) | Teller::Gone => true,
+        Teller::Lender => {
+            let theirs = host.range();
+            let apart = theirs.end <= own.start || own.end <= theirs.start;
+            apart || host.places > here.places
+        }
+    });
+    let hosts = about_others.map(|(_, host)| host);
+    [here].into_iter().chain(hosts).collect()
+}
+
+/// What a borrower says of places that it was lent; of others it has nothing to say.
+/// One that has nothing of the family, and is not about to, is no host of it.
+fn hosts_of(loan: &Loan, standing: &FamilyStanding, expected: bool) -> Vec<FamilyHost> {
+    let places = &loan.places;
+    let itself = standing.tunnel.map(|tunnel| FamilyHost {
+        tunnel,
+        first: Member(places.start),
+        places: places.end.saturating_sub(places.start),
+    });
+    let itself = itself.filter(|_| standing.member || expected);
+    let within = |host: &&FamilyHost| {
+        let theirs = host.range();
+        places.start <= theirs.start && theirs.end <= places.end
+    };
+    let lent = standing.lent.iter().filter(within).copied();
+    let hosts = itself
+        .into_iter()
+        .flat_map(|itself| [itself].into_iter().chain(lent.clone()));
+    let hosts = hosts.filter(|host| is_station(host.tunnel));
+    hosts.take(MOST_HOSTS).collect()
+}
+
+/// Refuses what hosts of a family cannot be.
+pub(super) fn check(hosts: &[FamilyHost]) -> Result<(), HostError> {
+    if hosts.len() > MOST_HOSTS {
+        return Err(HostError::Invalid(format!(
+            "the family has {} hosts: {MOST_HOSTS} at most",
+            hosts.len()
+        )));
+    }
+    match hosts.iter().find(|host| !is_station(host.tunnel)) {
+        Some(host) => Err(HostError::Invalid(format!(
+            "{} is no host's address",
+            host.tunnel
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn is_station(address: Ipv4Addr) -> bool {
+    !address.is_unspecified() && !address.is_multicast() && !address.is_broadcast()
+}
+
+#[cfg(test)]
+mod tests;
