@@ -39,7 +39,7 @@ const BRIDGE: &str = "switch";
 /// Where etcd is.
 const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
 /// Seconds after which a node that is silent is lost: nobody waits long for it.
-const LEASE: &str = "4";
+const LEASE: &str = "10";
 
 type Work = Box<dyn FnOnce() + Send>;
 
