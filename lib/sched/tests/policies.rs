@@ -106,6 +106,28 @@ proptest! {
     }
 
     #[test]
+    fn nobody_starves_beside_gangs(
+        cpus in 2usize..4,
+        gangs in 1usize..4,
+        seed in any::<u64>(),
+    ) {
+        for policy in [Policy::Procco, Policy::Cpuco] {
+            let mut domains: Vec<_> = (0..gangs).map(|_| hog("gang", cpus, 256)).collect();
+            domains.push(sleeper("alone", 1));
+            let mut engine = Engine::new(&Setup { seed, ..free(cpus, policy, domains) }).unwrap();
+            let mut had = Nanos::ZERO;
+            for second in 1..6 {
+                engine.run_until(Nanos::secs(second));
+                let world = engine.world();
+                let (alone, _) = world.vcpus().last().unwrap();
+                let now = world.ran(alone);
+                prop_assert!(now > had, "{policy}: nothing in second {second}\n{}", engine.policy().dump(world));
+                had = now;
+            }
+        }
+    }
+
+    #[test]
     fn shares_follow_weights_on_one_cpu(weights in prop::collection::vec(64u32..1024, 2..5), seed in any::<u64>()) {
         let all: u32 = weights.iter().sum();
         for policy in [Policy::Bvt, Policy::Credit, Policy::Credit2, Policy::Cfs, Policy::Balance, Policy::Sbco, Policy::Procco] {

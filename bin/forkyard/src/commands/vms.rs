@@ -27,7 +27,8 @@ pub struct Patience {
     /// Return when it is done: the default.
     #[arg(long)]
     pub wait: bool,
-    /// Wait for so many seconds at most. The work goes on all the same.
+    /// Wait for so many seconds at most, and for one at least. The work goes on
+    /// all the same.
     #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait")]
     pub timeout: Option<u32>,
 }
@@ -55,7 +56,8 @@ impl Patience {
         let Some(seconds) = self.timeout else {
             return Ok(work.await?);
         };
-        let limit = Duration::from_secs(seconds.into());
+        // Whoever hangs up before the request has arrived has asked for nothing.
+        let limit = Duration::from_secs(seconds.max(1).into());
         match tokio::time::timeout(limit, work).await {
             Ok(done) => Ok(done?),
             Err(_) => Err(Impatient { seconds }.into()),

@@ -10,6 +10,10 @@
 //! - **procco**: any vCPU starts its siblings;
 //! - **cpuco**: CPU 0 leads: what it chooses starts, and the others follow.
 //!
+//! A CPU whose front had to stand back for another's gang chooses by itself the
+//! next time, unless both want the same: else whoever is in no gang would wait for
+//! ever wherever gangs end and begin at the same moments.
+//!
 //! A slot that has begun is not broken by another gang nor by one that wakes;
 //! else two gangs would interrupt each other for ever. Where a sibling sleeps,
 //! its CPU goes on with what it has. Gangs cost what they interrupt: fragments of
@@ -43,6 +47,8 @@ struct Slot {
 pub struct Gang {
     leader: Leader,
     slots: Vec<Option<Slot>>,
+    /// CPUs whose front stood back since they last chose by themselves.
+    overruled: Vec<bool>,
 }
 
 impl Gang {
@@ -51,6 +57,7 @@ impl Gang {
         Self {
             leader,
             slots: vec![None; cpus],
+            overruled: vec![false; cpus],
         }
     }
 
@@ -96,12 +103,11 @@ impl Hook for Gang {
         {
             return slot.until.minus(world.now);
         }
-        if self.leader == Leader::FirstCpu && cpu != CpuId(0) {
-            return slice;
-        }
         let until = world.now + slice;
-        let mut gang = false;
-        for sibling in world.siblings(vcpu) {
+        // What it has been kept from, it now does to the end.
+        let mut slot = std::mem::take(&mut self.overruled[cpu.at()]);
+        let leads = self.leader == Leader::Anyone || cpu == CpuId(0);
+        for sibling in world.siblings(vcpu).filter(|_| leads) {
             let Some(home) = queues.home(sibling) else {
                 continue;
             };
@@ -109,14 +115,18 @@ impl Hook for Gang {
             // One that runs already is told to run as long as the others.
             let wants =
                 queues.key(sibling).is_some() || world[sibling].state() == State::Running(home);
-            if free && wants {
+            let waits = queues.tree(home).first().map(|(_, front)| front);
+            let others = [world[home].running, waits].into_iter().flatten();
+            let overrules = { others }.any(|other| other != sibling);
+            if free && wants && !(overrules && self.overruled[home.at()]) {
+                self.overruled[home.at()] |= overrules;
                 let vcpu = sibling;
                 self.slots[home.at()] = Some(Slot { vcpu, until });
                 orders.kick(home);
-                gang = true;
+                slot = true;
             }
         }
-        if gang {
+        if slot {
             self.slots[cpu.at()] = Some(Slot { vcpu, until });
         }
         slice
