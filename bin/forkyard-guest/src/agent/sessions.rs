@@ -8,13 +8,18 @@ use super::{identity, outbox::Outbox, userland::Userland};
 use forkyard_guestlink::{CHUNK, Session, Stream, ToHost, WINDOW};
 use forkyard_types::ExitStatus;
 use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::{Signal, killpg},
-    unistd::Pid,
+    unistd::{Pid, read},
 };
 use std::{
     collections::BTreeMap,
-    io::{Read, Write},
-    os::unix::process::{CommandExt, ExitStatusExt},
+    io::Write,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::{CommandExt, ExitStatusExt},
+    },
     process::{Child, ChildStdin, Command, Stdio},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
@@ -256,20 +261,17 @@ fn see_through(
     flow: &Arc<Flow>,
 ) -> Result<ExitStatus, String> {
     let (done, over) = channel();
-    let pipes: [(Stream, Option<Box<dyn Read + Send>>); 2] = [
-        (
-            Stream::Out,
-            child.stdout.take().map(|pipe| Box::new(pipe) as _),
-        ),
-        (
-            Stream::Err,
-            child.stderr.take().map(|pipe| Box::new(pipe) as _),
-        ),
-    ];
-    for (stream, pipe) in pipes {
+    let out = child.stdout.take().map(OwnedFd::from);
+    let err = child.stderr.take().map(OwnedFd::from);
+    let mut pipes = Vec::new();
+    for (stream, pipe) in [(Stream::Out, out), (Stream::Err, err)] {
+        let Some(pipe) = pipe.map(Arc::new) else {
+            continue;
+        };
+        pipes.push(pipe.clone());
         let (outbox, flow, done) = (outbox.clone(), flow.clone(), done.clone());
         thread::spawn(move || {
-            pump(session, stream, pipe, &outbox, &flow);
+            pump(session, stream, &pipe, &outbox, &flow);
             done.send(())
         });
     }
@@ -280,7 +282,12 @@ fn see_through(
         match over.recv_timeout(LINGER) {
             Ok(()) => {}
             Err(RecvTimeoutError::Disconnected) => return outcome,
-            Err(RecvTimeoutError::Timeout) if flow.is_idle() && flow.passed() == before => {
+            // However little time this guest has: what lies in a pipe is output.
+            Err(RecvTimeoutError::Timeout)
+                if !pipes.iter().any(|pipe| holds_some(pipe))
+                    && flow.is_idle()
+                    && flow.passed() == before =>
+            {
                 return outcome;
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -288,12 +295,20 @@ fn see_through(
     }
 }
 
-fn pump(session: Session, stream: Stream, from: Option<impl Read>, outbox: &Outbox, flow: &Flow) {
-    let Some(mut from) = from else { return };
+fn pump(session: Session, stream: Stream, from: &OwnedFd, outbox: &Outbox, flow: &Flow) {
     let mut buffer = vec![0; CHUNK];
-    while let Ok(read @ 1..) = from.read(&mut buffer) {
+    loop {
+        // Entered before it is taken out of the pipe: it is always in one of the two.
+        if let Err(error) = readable(from, PollTimeout::NONE)
+            && error != Errno::EINTR
+        {
+            return;
+        }
         flow.enter();
-        if flow.take() {
+        let read = read(from, &mut buffer);
+        if let Ok(read @ 1..) = read
+            && flow.take()
+        {
             outbox.push(ToHost::ExecOutput {
                 session,
                 stream,
@@ -301,7 +316,23 @@ fn pump(session: Session, stream: Stream, from: Option<impl Read>, outbox: &Outb
             });
         }
         flow.leave();
+        match read {
+            Ok(1..) | Err(Errno::EINTR) => {}
+            Ok(0) | Err(_) => return,
+        }
     }
+}
+
+/// Waits so long for something to read, or the end; whether there is something.
+fn readable(pipe: &OwnedFd, within: PollTimeout) -> nix::Result<bool> {
+    let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, within)?;
+    let seen = fds[0].revents().unwrap_or_else(PollFlags::empty);
+    Ok(seen.contains(PollFlags::POLLIN))
+}
+
+fn holds_some(pipe: &OwnedFd) -> bool {
+    readable(pipe, PollTimeout::ZERO).unwrap_or(false)
 }
 
 fn ended(child: &mut Child) -> Result<ExitStatus, String> {
