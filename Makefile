@@ -2,15 +2,16 @@
 
 PREFIX ?= /usr/local
 
-.PHONY: help setup build demo test bench bench-sched bench-friendly check install clean
+.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly test-sched-ext check install clean
 
 help:
 	@echo 'make setup     install the Debian packages it takes (root)'
 	@echo 'make build     build everything into target/dist'
-	@echo 'make demo      boot a VM, fork it, and show what happens (root)'
+	@echo 'make demo      boot a VM, fork it, and show what happens (root); demo-cluster: over several hosts'
 	@echo 'make test      build, check and test everything (root)'
+	@echo 'make test-sched-ext   test scheduling by sched_ext, in a guest (root)'
 	@echo 'make check     formatting, lints, documentation, house rules'
-	@echo 'make bench     measure (root); bench-sched: scheduling policies; bench-friendly: friendly guests'
+	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests'
 	@echo 'make install   copy target/dist to PREFIX ($(PREFIX))'
 	@echo 'make clean     remove everything built'
 
@@ -20,7 +21,7 @@ setup:
 build: setup
 	cargo xtask dist
 
-demo bench bench-sched bench-friendly test check: setup
+demo demo-cluster bench bench-cluster bench-sched bench-friendly test test-sched-ext check: setup
 	cargo xtask $@
 
 install: build

@@ -2,31 +2,52 @@
  * it full from a file, compute, write it to another file, free it; in many
  * threads, over and over.
  *
- *   job THREADS SETTLE SECONDS FOLDER
+ *   job THREADS SECONDS PERIOD FOLDER STATUS
  *
- * Prints the jobs a second that all threads did in SECONDS, after SETTLE seconds
- * for whoever adapts to settle. Each thread has two files in FOLDER. */
+ * Prints, before the threads begin all at once, every PERIOD seconds from then on,
+ * and at the end of SECONDS: the seconds since then, the jobs that all of them
+ * have done, and of STATUS, what the agent says, the virtual clock time in ms, how
+ * many threads may run and for what part of the time; or 0. To have it shown by the
+ * agent itself takes another process, which comes late where it matters. Each thread
+ * has two files in FOLDER. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 300, CHUNK = 1 << 20 };
+enum { MOST = 300, CHUNK = 1 << 20, STACK = 64 << 10 };
 
-static atomic_long done;
-static const char *folder;
+/* What the two processes share. */
+static struct shared {
+    atomic_long done;
+    atomic_int go;
+} *shared;
+static const char *folder, *status;
 
 static double now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static void sleep_until(double when)
+{
+    struct timespec t = { (time_t)when, (long)((when - (time_t)when) * 1e9) };
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, 0) == EINTR)
+        ;
 }
 
 static void fail(const char *what)
@@ -61,6 +82,8 @@ static void *run(void *numbered)
 {
     long number = (long)numbered;
     int from = file(number, "in", O_RDONLY), to = file(number, "out", O_WRONLY | O_CREAT);
+    while (!atomic_load(&shared->go))
+        syscall(SYS_futex, &shared->go, FUTEX_WAIT, 0, 0, 0, 0);
     for (;;) {
         char *chunk = malloc(CHUNK);
         if (!chunk)
@@ -73,19 +96,55 @@ static void *run(void *numbered)
         }
         whole(to, chunk, 1);
         free(chunk);
-        atomic_fetch_add(&done, 1);
+        atomic_fetch_add(&shared->done, 1);
     }
     return 0;
 }
 
+/* A number of the agent's, by its name in JSON. */
+static double said(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+    return at ? atof(at + strlen(name)) : 0;
+}
+
+/* By a process of its own, called "report": it is told to whoever adapts to leave it
+ * alone, for it is no part of the load. What it prints holds for when it is printed. */
+static void report(double seconds, double period)
+{
+    static char text[16 << 10];
+    double begun = now(), at = 0;
+    for (;;) {
+        sleep_until(begun + at);
+        long had = atomic_load(&shared->done);
+        double reached = now() - begun;
+        int fd = open(status, O_RDONLY | O_CLOEXEC);
+        ssize_t length = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+        text[length > 0 ? length : 0] = 0;
+        if (fd >= 0)
+            close(fd);
+        printf("%.3f %ld %.3f %.0f %.3f\n", reached, had, said(text, "\"vct_ms\":"), said(text, "\"allowed\":"), said(text, "\"duty\":"));
+        fflush(stdout);
+        if (at == 0) {
+            atomic_store(&shared->go, 1);
+            syscall(SYS_futex, &shared->go, FUTEX_WAKE, MOST, 0, 0, 0);
+        }
+        if (at >= seconds)
+            return;
+        at = at + period < seconds ? at + period : seconds;
+    }
+}
+
 int main(int argc, char **argv)
 {
-    int threads = argc == 5 ? atoi(argv[1]) : 0;
-    if (threads < 1 || threads > MOST || atoi(argv[2]) < 0 || atoi(argv[3]) < 1) {
-        fprintf(stderr, "usage: job THREADS SETTLE SECONDS FOLDER\n");
+    int threads = argc == 6 ? atoi(argv[1]) : 0;
+    double seconds = argc == 6 ? atof(argv[2]) : 0, period = argc == 6 ? atof(argv[3]) : 0;
+    if (threads < 1 || threads > MOST || !(seconds > 0) || !(period > 0)) {
+        fprintf(stderr, "usage: job THREADS SECONDS PERIOD FOLDER STATUS\n");
         return 2;
     }
     folder = argv[4];
+    status = argv[5];
     char *chunk = calloc(1, CHUNK);
     if (!chunk)
         fail("calloc");
@@ -95,20 +154,41 @@ int main(int argc, char **argv)
         close(fd);
     }
     free(chunk);
+    shared = mmap(0, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        fail("mmap");
+    int ready[2];
+    if (pipe(ready))
+        fail("pipe");
+    pid_t worker = fork();
+    if (worker < 0)
+        fail("fork");
+    if (worker > 0) {
+        prctl(PR_SET_NAME, "report");
+        close(ready[1]);
+        char all;
+        if (read(ready[0], &all, 1) != 1)
+            return 1;
+        report(seconds, period);
+        /* The threads go on for ever: their process is ended. */
+        kill(worker, SIGKILL);
+        waitpid(worker, 0, 0);
+        return 0;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK);
     for (long n = 0; n < threads; n++) {
         pthread_t thread;
-        int error = pthread_create(&thread, 0, run, (void *)n);
+        int error = pthread_create(&thread, &attributes, run, (void *)n);
         if (error) {
             errno = error;
             fail("pthread_create");
         }
     }
-    sleep(atoi(argv[2]));
-    double begun = now();
-    long before = atomic_load(&done);
-    sleep(atoi(argv[3]));
-    printf("%.4f\n", (atomic_load(&done) - before) / (now() - begun));
-    fflush(stdout);
-    /* The threads go on for ever: the process ends. */
-    _exit(0);
+    if (write(ready[1], "", 1) != 1)
+        fail("write");
+    for (;;)
+        pause();
 }

@@ -25,6 +25,7 @@ use rtnetlink::{LinkBridge, LinkUnspec, LinkVeth};
 use std::{
     ffi::OsString,
     fs::{self, File, Permissions},
+    io::Write,
     net::Ipv4Addr,
     os::unix::fs::PermissionsExt,
     process::{Child, Command, Stdio},
@@ -138,6 +139,11 @@ impl Cluster {
 
     /// Hosts that were told of each other; their daemons run.
     pub fn new(count: u8) -> Self {
+        Self::told(count, &[])
+    }
+
+    /// The same, all of whose daemons are told this, too.
+    pub fn told(count: u8, variables: &[(&'static str, &str)]) -> Self {
         let mut cluster = Self::idle(count);
         for number in 0..count {
             let host = &mut cluster.hosts[usize::from(number)];
@@ -156,6 +162,9 @@ impl Cluster {
                 ),
                 ("FORKYARD_PEERS", peers.into()),
             ];
+            let more = variables.iter();
+            host.told
+                .extend(more.map(|(name, value)| (*name, value.into())));
             cluster.start(number.into());
         }
         cluster.introduce();
@@ -241,6 +250,31 @@ impl Cluster {
     /// Connects it again.
     pub fn mend(&self, number: usize) {
         self.switch.turn(number, Turned::On);
+    }
+
+    /// From now on so many of a hundred packets of pages are lost on their way, by chance.
+    pub fn lose(&self, percent: u8) {
+        let lost = format!("{PAGES} numgen random mod 100 < {percent} drop");
+        let rules = format!(
+            "table bridge loss\n\
+             delete table bridge loss\n\
+             table bridge loss {{\n\
+             chain lost {{\n\
+             type filter hook forward priority 0\n\
+             ether type ip udp sport {lost}\n\
+             ether type ip udp dport {lost}\n\
+             }}\n\
+             }}\n"
+        );
+        self.switch.within(move || {
+            let mut nft = Command::new("nft");
+            nft.args(["-f", "-"]).stdin(Stdio::piped());
+            let mut nft = nft.spawn().expect("nft");
+            let mut stdin = nft.stdin.take().expect("a pipe");
+            stdin.write_all(rules.as_bytes()).expect("told");
+            drop(stdin);
+            assert!(nft.wait().expect("a child of ours").success());
+        });
     }
 
     /// Removes every VM, of the first host first; after that there must be nothing

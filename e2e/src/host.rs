@@ -4,7 +4,10 @@
 //! failing, its logs are shown first.
 
 use crate::{
-    Outcome, Outside, Place, Process, Running, guest, outside, remains, slot::Slot, steps::Steps,
+    Outcome, Outside, Place, Process, Running, guest, outside, remains,
+    slot::Slot,
+    steps::Steps,
+    waiting::{SOON, eventually},
 };
 use forkyard_recipe::{Cache, Recipe};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect, VmState, VmView};
@@ -28,8 +31,6 @@ use tempfile::{NamedTempFile, TempDir};
 
 /// Lines of a log that are shown when a test fails.
 const TAIL: usize = 60;
-/// Within this, whatever is going to happen has happened.
-const SOON: Duration = Duration::from_secs(30);
 
 /// A host. It has no VM, and no daemon runs, until the first command.
 #[derive(Debug)]
@@ -484,14 +485,4 @@ impl Default for Host {
 fn parse<T: DeserializeOwned>(outcome: &Outcome) -> T {
     serde_json::from_slice(&outcome.stdout)
         .unwrap_or_else(|e| panic!("{}: {e}:\n{}", outcome.words, outcome.text()))
-}
-
-/// Waits until something holds; panics if it does not soon.
-#[track_caller]
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < SOON, "still waiting for {what}");
-        sleep(Duration::from_millis(20));
-    }
 }

@@ -6,6 +6,7 @@
 //! Place   network, mounts and cgroup tree of a host's own
 //! Host    commands in a place, and folders that go with it
 //! Cluster several hosts on one network, which can be cut or die
+//! Links   what a host counts of its links to others
 //! outside the rest of the world, at the other end of a cable
 //! remains what is left in a place
 //! guest   C programs for guests, compiled here
@@ -19,6 +20,7 @@ mod cache;
 mod cluster;
 pub mod guest;
 mod host;
+mod links;
 mod outcome;
 pub mod outside;
 mod place;
@@ -26,10 +28,13 @@ mod programs;
 pub mod remains;
 mod slot;
 pub mod steps;
+mod waiting;
 
 pub use cluster::Cluster;
-pub use host::{Host, eventually};
+pub use host::Host;
+pub use links::Links;
 pub use outcome::{Outcome, Running};
 pub use outside::Outside;
 pub use place::{Place, Process};
 pub use steps::Steps;
+pub use waiting::{eventually, in_the_end};

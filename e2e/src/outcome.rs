@@ -9,7 +9,7 @@ use std::{
 
 /// No command takes longer than this, or something hangs. Booting an image
 /// that has to be built first takes longest.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// What a command came to.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use std::{
 };
 
 /// Longer than an answer takes that comes.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 
 /// The host's end of the cable.
 pub const UPLINK: &str = "up0";

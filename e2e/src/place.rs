@@ -25,9 +25,12 @@ use std::{
 };
 
 /// Milliseconds within which whatever was killed is gone.
-const TO_DIE: u16 = 30_000;
+const TO_DIE: u16 = 60_000;
 /// The thread's own view; `/proc/self` would be the test program's.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
+
+/// The switch of the reader's own network.
+const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -106,11 +109,21 @@ impl Process {
 
     /// Kills all of them at once, so that none acts on another's end. They are held
     /// still first; but the kernel lets a process that is stopped go on when the
-    /// one that started it dies, so that none is waited for before all are killed.
+    /// one that started it dies: so those that were started die before it.
     #[track_caller]
     pub fn kill_all(processes: &[Self]) {
         processes.iter().for_each(Self::stop);
-        let struck: io::Result<Vec<_>> = processes.iter().map(Self::strike).collect();
+        let above = |process: &Self| {
+            let mut above = 0;
+            let mut at = process;
+            while let Some(parent) = processes.iter().find(|it| it.pid == at.parent) {
+                (at, above) = (parent, above + 1);
+            }
+            above
+        };
+        let mut processes: Vec<_> = processes.iter().collect();
+        processes.sort_by_key(|process| std::cmp::Reverse(above(process)));
+        let struck: io::Result<Vec<_>> = processes.into_iter().map(Self::strike).collect();
         let mut struck = struck.expect("root may kill").into_iter().flatten();
         let gone = struck.try_for_each(|process| wait(&process));
         gone.expect("what is killed dies");
@@ -258,6 +271,8 @@ fn enter(cgroup: &Path) {
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("mounts of its own");
     mount(Some(cgroup), &cgroups(), none, MsFlags::MS_BIND, none).expect("cgroups of its own");
+    // A new network has what the machine's has now, whoever turned that on.
+    fs::write(FORWARDING, "0").expect("a switch of its own");
 }
 
 /// Number of the namespace by which a process, given as its folder in `/proc`,

@@ -35,6 +35,8 @@ mod inherited;
 mod live;
 #[path = "needs_root/mcp.rs"]
 mod mcp;
+#[path = "needs_root/multicast.rs"]
+mod multicast;
 #[path = "needs_root/network.rs"]
 mod network;
 #[path = "needs_root/nodes.rs"]

@@ -12,6 +12,9 @@ pub struct Usage {
     pub at_us: u64,
     /// Processors of the host.
     pub cpus: u32,
+    /// Processor time that the host wanted and did not get since it started, being
+    /// virtual itself, in microseconds of all its processors together.
+    pub stolen_us: u64,
     /// Every VM, the oldest first.
     pub vms: Vec<VmUsage>,
 }
@@ -25,6 +28,9 @@ pub struct VmUsage {
     /// Processor time its QEMU has used since it started, in microseconds;
     /// 0 for a VM that does not run, as the sizes below.
     pub cpu_us: u64,
+    /// Time its virtual processors have waited for one of the host's, in
+    /// microseconds: what it has wanted and not got.
+    pub waited_us: u64,
     /// Bytes of the host's memory its QEMU has mapped, shared ones included.
     pub resident: ByteCount,
     /// Bytes of these that are its own.

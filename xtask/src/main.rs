@@ -17,6 +17,7 @@ mod header;
 mod house;
 mod openapi;
 mod run;
+mod sched_ext;
 mod stages;
 mod test;
 
@@ -51,6 +52,13 @@ enum Chore {
     Openapi,
     /// Build, check and test everything
     Test,
+    /// Build the dispatcher with sched_ext, and its scheduler, into target/sched-ext
+    SchedExt,
+    /// Test it, in a guest whose kernel has sched_ext
+    TestSchedExt {
+        /// Only the tests whose names hold one of these
+        only: Vec<String>,
+    },
     /// Show what it does
     Demo {
         /// Passed on to demo/run
@@ -60,6 +68,18 @@ enum Chore {
     /// Measure
     Bench {
         /// Passed on to bench/run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Show a cluster: a VM forked over several hosts, and the death of one
+    DemoCluster {
+        /// Passed on to e2e/examples/hosts
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Measure forks over several hosts
+    BenchCluster {
+        /// Passed on to e2e/examples/hosts
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -93,8 +113,12 @@ fn main() -> Result<()> {
         Chore::Header => header::write(&root),
         Chore::Openapi => openapi::write(&root),
         Chore::Test => test::all(&root),
+        Chore::SchedExt => sched_ext::build(&root).map(drop),
+        Chore::TestSchedExt { only } => sched_ext::test(&root, &only),
         Chore::Demo { args } => script(&root, "demo/run", &args),
         Chore::Bench { args } => script(&root, "bench/run", &args),
+        Chore::DemoCluster { args } => hosts(&root, "demo", &args),
+        Chore::BenchCluster { args } => hosts(&root, "bench", &args),
         Chore::BenchSched { args } => script(&root, "bench/sched/run", &args),
         Chore::BenchFriendly { args } => script(&root, "bench/friendly/run", &args),
     }
@@ -107,6 +131,19 @@ fn script(root: &Path, name: &str, args: &[String]) -> Result<()> {
         .args(args)
         .env("FORKYARD_DIST", dist)
         .done()
+}
+
+/// Runs what takes several hosts, on a fresh build.
+fn hosts(root: &Path, what: &str, args: &[String]) -> Result<()> {
+    let dist = dist::build(root)?;
+    let prepared = guest::prepare(root, &dist, guest::TEST_IMAGE)?;
+    let build = ["build", "--release", "--workspace", "--example", "hosts"];
+    run::cargo(root).args(build).done()?;
+    let mut hosts = run::program(&root.join("target/release/examples/hosts"), root);
+    for (name, value) in prepared.variables() {
+        hosts = hosts.env(name, value);
+    }
+    hosts.args([what]).args(args).done()
 }
 
 /// The workspace, from where this crate is in it.

@@ -7,12 +7,12 @@
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use forkyard_dispatch::{
-    Dispatcher,
+    Dispatcher, Mechanism,
     guard::{Program, guard, leave_terminal},
     socket::serve,
 };
 use forkyard_sched::Policy;
-use forkyard_sys_host::sched::{Class, set_class};
+use forkyard_sys_host::sched::{Class, OWN, set_class};
 use std::{
     fs, io,
     os::unix::{fs::PermissionsExt, net::UnixListener},
@@ -25,8 +25,6 @@ use std::{
 /// How long it waits for one that is about to end, or for the guard of one that
 /// was killed.
 const ENDS: Duration = Duration::from_secs(50);
-/// Before QEMUs that are saved and loaded, which have the least.
-const PRIORITY: u32 = 2;
 const POLL: Duration = Duration::from_millis(10);
 
 /// Schedules the vCPUs of virtual machines.
@@ -48,6 +46,9 @@ enum Role {
         /// Socket to listen at
         #[arg(long, value_name = "PATH")]
         socket: PathBuf,
+        /// Enforce turns by sched_ext and this scheduler in BPF, not by the freezer
+        #[arg(long, value_name = "OBJECT", env = "FORKYARD_SCHED_EXT")]
+        sched_ext: Option<PathBuf>,
     },
     /// Read of groups on standard input, and let them go when it ends
     #[command(hide = true)]
@@ -64,11 +65,17 @@ fn main() -> anyhow::Result<()> {
             guard(io::stdin().lock());
             Ok(())
         }
-        Role::Serve { socket } => dispatch(&socket),
+        Role::Serve { socket, sched_ext } => {
+            let mechanism = match sched_ext {
+                Some(object) => Mechanism::sched_ext(&object)?,
+                None => Mechanism::Freezer,
+            };
+            dispatch(&socket, mechanism)
+        }
     }
 }
 
-fn dispatch(socket: &Path) -> anyhow::Result<()> {
+fn dispatch(socket: &Path, mechanism: Mechanism) -> anyhow::Result<()> {
     let lock = Arc::new(lock(socket)?);
     // Only the holder of the lock may take the path over.
     match fs::remove_file(socket) {
@@ -82,7 +89,7 @@ fn dispatch(socket: &Path) -> anyhow::Result<()> {
         arguments: vec!["guard".to_owned()],
         holds: Some(lock),
     };
-    let mut dispatcher = Dispatcher::new(Policy::Sbco, program)?;
+    let mut dispatcher = Dispatcher::new(Policy::Sbco, program, mechanism)?;
     first();
     let listener = UnixListener::bind(socket).with_context(|| socket.display().to_string())?;
     // Whoever may speak to it may stop any VM.
@@ -111,7 +118,7 @@ fn lock(socket: &Path) -> anyhow::Result<fs::File> {
 /// Has this thread run before all usual ones: whoever schedules others must not
 /// wait for them.
 fn first() {
-    if let Err(error) = set_class(0, Class::First(PRIORITY)) {
+    if let Err(error) = set_class(0, Class::First(OWN)) {
         tracing::warn!(%error, "without the right to run first: turns will be rough");
     }
 }

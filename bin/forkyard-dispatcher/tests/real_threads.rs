@@ -5,9 +5,11 @@
 //! are once something has happened: never what a busy machine makes of it, nor how
 //! long that takes.
 
+mod common;
 #[path = "real_threads/host.rs"]
 mod host;
 
+use common::{Daemon, Vm, affinity, ended, tell, until};
 use forkyard_dispatch::{
     freezer::PREFIX,
     protocol::{Because, Level, Request, Shown, Wanted},
@@ -15,7 +17,7 @@ use forkyard_dispatch::{
 };
 use forkyard_sched::Policy;
 use forkyard_sys_host::sched::{Class, set_class};
-use host::{Daemon, Vm, affinity, ended, frozen, groups, tell, until};
+use host::{frozen, groups};
 use nix::sys::signal::Signal;
 use std::{
     fs,

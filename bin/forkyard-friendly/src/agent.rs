@@ -13,8 +13,8 @@ use crate::{
 use anyhow::{Context, bail};
 use clap::Args;
 use forkyard_friendly::{
-    Chooser, Config, Congestion, Controller, Count, Counters, Monitor, Pulse, RateMeans, Report,
-    State, Turn, Unit,
+    Chooser, Config, Congestion, Controller, Count, Counters, Doing, Monitor, Pulse, RateMeans,
+    Report, State, Turn, Unit, Wants,
 };
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Map, Value, json};
@@ -128,6 +128,7 @@ struct Agent {
     quota: Option<Quota>,
     ticker: Ticker,
     counters: Counters,
+    wants: Wants<TaskId>,
     /// The most that wanted to run at any look of this period.
     wanting: u32,
     /// The same of the period before.
@@ -152,11 +153,12 @@ impl Agent {
             policy: Policy {
                 monitor: Monitor::new(config.monitor.clone()),
                 controller: Controller::new(&config),
-                chooser: Chooser::new(config.threads.patience, seed),
+                chooser: Chooser::new(config.threads.patience, config.threads.turn, seed),
                 pulse: Pulse::default(),
                 config,
             },
             counters: counters(&group),
+            wants: Wants::default(),
             settings,
             group,
             home: None,
@@ -229,7 +231,7 @@ impl Agent {
     }
 
     /// Those who want to run and may be stopped; for processes, one for each.
-    fn wanting_of(&self, members: &[Task], unit: Unit) -> Vec<TaskId> {
+    fn wanting_of(&mut self, members: &[Task], unit: Unit) -> Vec<TaskId> {
         let threads = &self.policy.config.threads;
         let mut exempt: BTreeMap<u32, bool> = BTreeMap::new();
         let ours = [1, std::process::id(), self.guard.pid()];
@@ -241,25 +243,26 @@ impl Agent {
                     || threads.exempt.contains(&name)
             })
         };
-        let mut wanting = BTreeSet::new();
-        for task in members {
+        let still = self.stopper.still();
+        let seen = members.iter().filter_map(|task| {
             let id = match unit {
-                Unit::Thread => Some(task.id),
-                Unit::Process => tasks::started(task.process).map(|started| TaskId {
+                Unit::Thread => task.id,
+                Unit::Process => TaskId {
                     number: task.process,
-                    started,
-                }),
+                    started: tasks::started(task.process)?,
+                },
             };
-            let Some(id) = id else { continue };
-            let wants = match threads.count {
-                Count::All => true,
-                // Whoever stands still wanted to run when it was stopped.
-                Count::Runnable => task.runnable || self.stopper.still().contains(&id),
+            let doing = match (still.contains(&id), task.runnable) {
+                (true, _) => Doing::StandsStill,
+                (false, true) => Doing::Runs,
+                (false, false) => Doing::Sleeps,
             };
-            if wants && !spared(task.process) {
-                wanting.insert(id);
-            }
-        }
+            (!spared(task.process)).then_some((id, doing))
+        });
+        let wanting: BTreeSet<TaskId> = match threads.count {
+            Count::All => seen.map(|(id, _)| id).collect(),
+            Count::Runnable => self.wants.look(seen),
+        };
         wanting.into_iter().collect()
     }
 
@@ -279,7 +282,10 @@ impl Agent {
             self.ticker.set(config.monitor.tick());
             self.policy.monitor.reconfigure(config.monitor.clone());
             self.policy.controller.reconfigure(&config);
-            self.policy.chooser.set_patience(config.threads.patience);
+            let threads = &config.threads;
+            self.policy
+                .chooser
+                .reconfigure(threads.patience, threads.turn);
             self.policy.config = config;
         }
         report

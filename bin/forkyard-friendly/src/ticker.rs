@@ -25,6 +25,9 @@ impl Ticker {
         let tick_ns = Arc::new(AtomicU64::new(nanos(tick)));
         let wanted = tick_ns.clone();
         thread::Builder::new().name("ticks".into()).spawn(move || {
+            // Else its own guest's threads hold it up, however idle the host is.
+            // Without the right to, they do.
+            let _ = forkyard_sys_guest::first::go_first();
             loop {
                 let tick = wanted.load(Ordering::Relaxed);
                 let asked = Instant::now();

@@ -256,6 +256,9 @@ pub struct Fork {
     /// they need this host no more.
     #[arg(long)]
     pub settle: bool,
+    /// Wait until they have, and show how far they are.
+    #[arg(long, requires = "settle", conflicts_with = "no_wait")]
+    pub settled: bool,
     /// How long to wait for them.
     #[command(flatten)]
     pub patience: Patience,
@@ -450,6 +453,7 @@ mod tests {
             "forkyard image import web disk.img --partition 2",
             "forkyard image export web web.raw --format raw",
             "forkyard run tiny --spread",
+            "forkyard fork p -n 4 --to a,b --settle --settled",
             "forkyard node ls -o json",
             "forkyard node invite --expires 1h",
             "forkyard node drain a b",

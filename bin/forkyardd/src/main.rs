@@ -113,6 +113,10 @@ struct Args {
     /// no image.
     #[arg(long, env = "FORKYARD_PAGE_REPORTING", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     page_reporting: bool,
+    /// Send what several other hosts want to all of them at once, where IP multicast
+    /// passes. Without it, each is sent its own.
+    #[arg(long, env = "FORKYARD_MULTICAST", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    multicast: bool,
     /// Give clones what others of their image have wanted, before they ask. Heeded
     /// when the pager starts.
     #[arg(long, env = "FORKYARD_PREFETCH", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
@@ -189,6 +193,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         },
         page_reporting: args.page_reporting,
         prefetch: args.prefetch,
+        multicast: args.multicast,
         patience: Duration::from_secs(args.patience),
     };
     let database = folders.database();

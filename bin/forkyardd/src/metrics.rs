@@ -1,6 +1,8 @@
 //! What the daemon counts, in the words of Prometheus. The names are an
 //! interface: they are listed in docs/operations.md.
 
+mod links;
+
 use crate::reply::Refusal;
 use anyhow::Context;
 use axum::{extract::State, http::header, response::IntoResponse};
@@ -28,7 +30,10 @@ const SECONDS: [f64; 14] = [
 
 /// Everything counted so far.
 #[derive(Clone, Debug)]
-pub struct Metrics(PrometheusHandle);
+pub struct Metrics {
+    handle: PrometheusHandle,
+    links: Arc<links::Links>,
+}
 
 impl Metrics {
     /// Counts from here on, for the whole process.
@@ -39,7 +44,10 @@ impl Metrics {
             .context("something else counts already")?;
         describe();
         gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1);
-        Ok(Self(handle))
+        Ok(Self {
+            handle,
+            links: Arc::default(),
+        })
     }
 }
 
@@ -75,6 +83,7 @@ fn describe() {
         telemetry::PAGES_FETCHED,
         "Pages (4096 bytes) of images read until the clones were ready"
     );
+    links::describe();
 }
 
 /// A request was refused, or failed.
@@ -129,13 +138,14 @@ impl Drop for Connected {
     responses((status = 200, body = String, content_type = "text/plain; version=0.0.4",
         description = "Metrics in the text format of Prometheus"), Refusal))]
 pub async fn render(
-    State(Metrics(handle)): State<Metrics>,
+    State(metrics): State<Metrics>,
     State(host): State<Arc<Host>>,
 ) -> Result<impl IntoResponse, Refusal> {
     look(&host).await?;
+    metrics.links.count(&host.links().await?);
     Ok((
         [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
-        handle.render(),
+        metrics.handle.render(),
     ))
 }
 

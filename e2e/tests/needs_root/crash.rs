@@ -3,13 +3,7 @@
 use forkyard_e2e::{Host, eventually};
 use forkyard_types::{Diagnosis, ForkResponse, VmState, VmView};
 use nix::mount::{MsFlags, mount, umount};
-use std::{
-    collections::BTreeSet,
-    fs,
-    io::{Read, Write},
-    thread::sleep,
-    time::Duration,
-};
+use std::{collections::BTreeSet, fs, io::Write, thread::sleep, time::Duration};
 
 /// Writes more than fits, and reads it again.
 const WRITE: &str = "head -c 8m /dev/urandom >/d/big && md5sum /d/big >/m/sum && sync \
@@ -219,12 +213,12 @@ fn a_vm_whose_agent_is_silent_runs_on_under_the_next_daemon() {
     let before = host.vm("p");
     host.put_agent_worker("p");
     // The supervisor first, or it would start another.
-    let script = "worker=$(agent-worker); kill -9 $(cut -d' ' -f4 /proc/$worker/stat)\n\
-        echo now; kill -9 $worker";
+    let script = "(worker=$(agent-worker); kill -9 $(cut -d' ' -f4 /proc/$worker/stat)\n\
+        kill -9 $worker; echo the agent is gone >/dev/console) &";
     let mut killer = host.talk_to(["exec", "p", "--", "sh", "-c", script]);
-    let mut said = [0; 3];
-    let stdout = killer.stdout.as_mut().expect("a pipe");
-    stdout.read_exact(&mut said).expect("the last it says");
+    eventually("the agent's end", || {
+        host.ok(["logs", "p"]).contains("the agent is gone")
+    });
     host.kill_9("forkyardd");
     killer.wait().expect("its daemon has gone");
     let after = host.vm("p");

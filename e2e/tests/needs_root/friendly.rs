@@ -1,7 +1,7 @@
 //! Guests that are told to be friendly: they adapt, their clones do, and
 //! afterwards everything there is as it was.
 
-use forkyard_e2e::{Host, eventually};
+use forkyard_e2e::{Host, eventually, in_the_end};
 use serde_json::Value;
 
 /// Programs that would run always.
@@ -52,7 +52,7 @@ fn had(host: &Host, vm: &str) -> Vec<u64> {
 fn all_get_on(host: &Host, vm: &str) {
     let before = had(host, vm);
     assert_eq!(before.len() as u64, BUSY);
-    eventually("all of them to get on", || {
+    in_the_end("all of them to get on", || {
         let now = had(host, vm);
         now.iter().zip(&before).all(|(now, before)| now > before)
     });
@@ -83,7 +83,7 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     let state = set(&host, "p", &CONGESTED);
     assert_eq!(state["friendly"], true, "{state}");
     assert_eq!(state["means"], "cgroup v2 freezer");
-    eventually("one of them to run at a time", || {
+    in_the_end("one of them to run at a time", || {
         standing_still(&host, "p") >= BUSY - 1 && held(&host, "p") >= BUSY - 1
     });
     all_get_on(&host, "p");
@@ -96,17 +96,17 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     host.fork("p", 1);
     let clone = show(&host, "p-1");
     assert_eq!(clone["friendly"], true, "{clone}");
-    eventually("its clone to yield as it does", || {
+    in_the_end("its clone to yield as it does", || {
         standing_still(&host, "p-1") >= BUSY - 1
     });
     all_get_on(&host, "p-1");
     // Each by constants of its own: without congestion all come to run.
     set(&host, "p-1", &CALM);
-    eventually("all of the clone's to run", || {
+    in_the_end("all of the clone's to run", || {
         let state = show(&host, "p-1");
         state["congested"] == false && state["standing_still"] == 0
     });
-    eventually("its parent to go on yielding", || {
+    in_the_end("its parent to go on yielding", || {
         standing_still(&host, "p") >= BUSY - 1
     });
 
@@ -123,7 +123,7 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
         "p-1",
         &[&CONGESTED[..], &["--law", "quick"]].concat(),
     );
-    eventually("the clone to yield again", || {
+    in_the_end("the clone to yield again", || {
         standing_still(&host, "p-1") >= BUSY - 1
     });
     let killed = show(&host, "p-1");
@@ -172,7 +172,7 @@ fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
         "0.0001",
     ];
     let police = host.start(words.iter().chain(&["-o", "json"]), "");
-    eventually("the greedy one to be capped", || capped(&host) == ["p"]);
+    in_the_end("the greedy one to be capped", || capped(&host) == ["p"]);
     assert_eq!(host.sh("p", "hostname"), "p", "it answers");
     let all = host.processes("forkyard").into_iter();
     let mut found = all.filter(|process| process.command.contains("police"));

@@ -1,6 +1,6 @@
 //! The network of a family that is on several hosts.
 
-use forkyard_e2e::{Cluster, Host, eventually};
+use forkyard_e2e::{Cluster, Host, eventually, outside};
 use forkyard_types::{
     CloneResult, Diagnosis, ForkResponse, ListedVm, NodeState, NodeView, VmState, VmView,
 };
@@ -373,4 +373,36 @@ fn next_mac(vm: &VmView) -> String {
     let mut mac = vm.address.mac;
     mac.0[5] += 1;
     mac.to_string()
+}
+
+#[test]
+fn a_published_port_leads_to_the_founder_whichever_hosts_its_clones_are_on() {
+    let cluster = Cluster::new(3);
+    let [a, b, c] = [0, 1, 2].map(|number| cluster.host(number));
+    a.ok(["run", "tiny", "--name", "p", "--publish", "8080:80"]);
+    a.sh(
+        "p",
+        "while echo from $(hostname) | nc -l -p 80; do :; done >/dev/null 2>&1 </dev/null &",
+    );
+    let clone = forked(a, &["fork", "p", "--to", "h1"]).remove(0);
+    assert_eq!(clone.published, []);
+    let (home, away) = (cluster.address(0), cluster.address(1));
+    for from in [a, b, c] {
+        eventually("the founder's answer", || {
+            let said = from.within(move || outside::ask(home, 8080));
+            said.is_ok_and(|said| said == "from p")
+        });
+        let said = from.within(move || outside::ask(away, 8080));
+        assert!(said.is_err(), "nothing is published there: {said:?}");
+    }
+    a.ok(["rm", "p"]);
+    let said = c.within(move || outside::ask(home, 8080));
+    assert!(said.is_err(), "{said:?}");
+    // The clone serves the same, to its family.
+    let name = clone.name.as_str();
+    let ask = format!("nc -w 10 {} 80 </dev/null || true", clone.address.ip);
+    eventually("the clone's answer", || {
+        b.sh(name, &ask) == format!("from {name}")
+    });
+    cluster.end();
 }

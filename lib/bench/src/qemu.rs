@@ -20,7 +20,8 @@ use tokio::{
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(1);
 /// As Forkyard boots its guests.
-const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off";
+const CMDLINE: &str =
+    "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off cryptomgr.notests";
 const MACHINE: &str = "-nodefaults -no-user-config -display none -vga none -no-reboot \
      -M q35 -accel tcg -cpu max -global apic-common.vapic=off -serial null \
      -device virtio-serial-pci,id=serial0,addr=4 \

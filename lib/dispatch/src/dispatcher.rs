@@ -5,6 +5,7 @@
 //! it says: first it freezes, then it lets go. vCPUs that sleep are never frozen:
 //! one that wakes runs until it is noticed, a few milliseconds at most.
 
+mod carry;
 mod review;
 mod shown;
 mod vm;
@@ -12,9 +13,11 @@ mod vm;
 use crate::{
     DispatchError,
     freezer::Frozen,
-    guard::{Alive, Guard, Program},
+    guard::{Guard, Program},
+    mechanism::{Hands, Mechanism},
     place,
     protocol::{Level, Wanted},
+    step,
     threads::Doing,
 };
 use forkyard_sched::{
@@ -26,12 +29,10 @@ use vm::Vm;
 
 /// Time between looks while somebody waits, and one who runs is likely to sleep.
 const LOOK: Nanos = Nanos::micros(2_500);
-/// While somebody waits, and guests seldom sleep: slots end before that.
+/// While somebody waits, and guests hardly sleep: slots end before that.
 const GLANCE: Nanos = Nanos::millis(15);
 /// While nobody waits.
 const REST: Nanos = Nanos::millis(20);
-/// Sleeps of a vCPU a second that are seldom.
-const SELDOM: f64 = 5.0;
 
 /// The dispatcher. Dropping it lets every VM go.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ pub struct Dispatcher {
     cpus: Vec<u32>,
     ends: Vec<Nanos>,
     vms: Vec<Vm>,
-    guard: Guard,
+    hands: Hands,
     kicks: VecDeque<CpuId>,
     next_tick: Nanos,
     reviews: review::Reviews,
@@ -70,7 +71,11 @@ fn knobs() -> Knobs {
 
 impl Dispatcher {
     /// On the CPUs that the calling thread may run on, with a guard of its own.
-    pub fn new(policy: Policy, guard: Program) -> Result<Self, DispatchError> {
+    pub fn new(
+        policy: Policy,
+        guard: Program,
+        mechanism: Mechanism,
+    ) -> Result<Self, DispatchError> {
         let cpus =
             place::allowed(0).map_err(DispatchError::host("see the CPUs of", "/proc/self"))?;
         let guard_path = guard.path.clone();
@@ -82,7 +87,10 @@ impl Dispatcher {
             ends: vec![Nanos::FOREVER; cpus.len()],
             cpus,
             vms: Vec::new(),
-            guard: Guard::start(guard).map_err(DispatchError::host("start", guard_path))?,
+            hands: Hands {
+                guard: Guard::start(guard).map_err(DispatchError::host("start", guard_path))?,
+                mechanism,
+            },
             kicks: VecDeque::new(),
             next_tick: Nanos::ZERO,
             reviews: review::Reviews::default(),
@@ -167,9 +175,9 @@ impl Dispatcher {
         let next_review = self.review(waits);
         self.settle();
         self.carry_out();
-        let seldom = |vm: &Vm| vm.domain.is_none() || vm.habits.sleeps < SELDOM;
+        let awake = |vm: &Vm| vm.domain.is_none() || vm.habits.asleep < step::HARDLY;
         let next_look = match waits {
-            true if self.vms.iter().all(seldom) => GLANCE,
+            true if self.vms.iter().all(awake) => GLANCE,
             true => LOOK,
             false => REST,
         };
@@ -249,14 +257,14 @@ impl Dispatcher {
         let mut taken = Vec::new();
         for vcpu in &mut vm.vcpus {
             let path = format!("/proc/{}/task/{}", vm.pid, vcpu.tid);
-            vcpu.tell(class, &mut self.guard)
+            vcpu.tell(class, &mut self.hands)
                 .map_err(DispatchError::host("schedule", &path))?;
             if apart {
                 let free = (0..load.len()).filter(|cpu| !taken.contains(cpu));
                 if let Some(cpu) = { free }.min_by_key(|&cpu| load[cpu]) {
                     load[cpu] += 1;
                     taken.push(cpu);
-                    vcpu.pin(self.cpus[cpu], &mut self.guard)
+                    vcpu.pin(self.cpus[cpu], &mut self.hands)
                         .map_err(DispatchError::host("pin", &path))?;
                 }
             }
@@ -265,9 +273,9 @@ impl Dispatcher {
     }
 
     fn enforce(&mut self, place: usize) -> Result<(), DispatchError> {
-        let guard = &mut self.guard;
+        let hands = &mut self.hands;
         for vcpu in &mut self.vms[place].vcpus {
-            vcpu.group(guard)?;
+            vcpu.take(&self.cpus, hands)?;
         }
         let vm = &mut self.vms[place];
         vm.watch_anew(&self.world);
@@ -289,7 +297,7 @@ impl Dispatcher {
     fn leave(&mut self, place: usize) {
         self.withdraw(place);
         for vcpu in &mut self.vms[place].vcpus {
-            vcpu.let_go(&mut self.guard);
+            vcpu.let_go(&mut self.hands, self.world.now);
         }
     }
 
@@ -306,7 +314,7 @@ impl Dispatcher {
                 self.scheduler.destroy_vcpu(&self.world, id);
                 self.world.remove_vcpu(id);
             }
-            vcpu.rest(&mut self.guard);
+            vcpu.rest(&mut self.hands, self.world.now);
         }
         if let Some(domain) = vm.domain.take() {
             self.scheduler.destroy_domain(&self.world, domain);
@@ -371,39 +379,6 @@ impl Dispatcher {
             self.world.set_state(vcpu, State::Running(cpu));
         }
         self.kicks.extend(orders.kicks);
-    }
-
-    /// Makes it so: whoever waits is stopped before anybody else goes.
-    fn carry_out(&mut self) {
-        if let Ok(Alive::Replaced) | Err(_) = self.guard.check() {
-            // The new one knows the old groups; until that is sure, nobody is frozen.
-            tracing::warn!("the guard died: everything is let go, and begun anew");
-            for place in 0..self.vms.len() {
-                self.leave(place);
-                self.enter_again(place);
-            }
-            return;
-        }
-        for frozen in [Frozen::Yes, Frozen::No] {
-            for vcpu in self.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
-                let Some(id) = vcpu.id else { continue };
-                let state = self.world[id].state();
-                let wanted = match state {
-                    State::Waiting => Frozen::Yes,
-                    State::Running(_) | State::Asleep => Frozen::No,
-                };
-                if wanted != frozen {
-                    continue;
-                }
-                if let State::Running(cpu) = state {
-                    // It may have ended since it was looked at.
-                    let _ = vcpu.pin(self.cpus[cpu.at()], &mut self.guard);
-                }
-                if let Err(error) = vcpu.set(frozen) {
-                    tracing::debug!(tid = vcpu.tid, %error, "not frozen nor thawed");
-                }
-            }
-        }
     }
 
     /// Enters as [`enter`](Self::enter) does, where nobody can be told of a failure.

@@ -40,6 +40,41 @@ pub enum DispatchError {
         "this host can freeze no single threads: it needs cgroup v2, or the v1 freezer; choose the level place"
     )]
     NoFreezer,
+    /// It was built without sched_ext.
+    #[error(
+        "this dispatcher was built without sched_ext: take one built with --features sched-ext, or leave --sched-ext out"
+    )]
+    NotBuilt,
+    /// The kernel has no sched_ext.
+    #[error(
+        "this kernel has no sched_ext: it takes Linux 6.12 with CONFIG_SCHED_CLASS_EXT; leave --sched-ext out"
+    )]
+    NoSchedExt,
+    /// Somebody else's scheduler has it.
+    #[error("another scheduler, {0}, has this kernel's sched_ext: end that one first")]
+    Taken(String),
+    /// Threads have other numbers here than in BPF.
+    #[error(
+        "sched_ext knows threads by the host's numbers: run the dispatcher in the host's PID namespace"
+    )]
+    Contained,
+    /// What was to be loaded is not our scheduler.
+    #[error(
+        "the scheduler in BPF lacks a part: it is not this dispatcher's; build both of one tree"
+    )]
+    NotOurs,
+    /// The kernel has ended the scheduler.
+    #[error("the kernel has ended the scheduler in BPF (reason {0}): its log says why")]
+    Ejected(u32),
+    /// The kernel refused something of BPF.
+    #[cfg(feature = "sched-ext")]
+    #[error("cannot {what} the scheduler in BPF")]
+    Bpf {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said, or the library.
+        source: libbpf_rs::Error,
+    },
     /// The policy refuses what the VM is promised.
     #[error("the policy refuses it")]
     Refused(#[from] Refused),

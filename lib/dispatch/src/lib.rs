@@ -16,12 +16,17 @@ mod dispatcher;
 mod error;
 pub mod freezer;
 pub mod guard;
+mod mechanism;
 mod place;
 pub mod protocol;
+#[cfg_attr(not(feature = "sched-ext"), path = "sched_ext/absent.rs")]
+mod sched_ext;
 pub mod socket;
 mod step;
 pub mod threads;
 
 pub use dispatcher::Dispatcher;
 pub use error::DispatchError;
+pub use mechanism::Mechanism;
+pub use sched_ext::SchedExt;
 pub use step::{Habits, Step, Steps};

@@ -5,9 +5,9 @@ use forkyard_sched::{Params, Policy, USUAL_WEIGHT};
 use forkyard_sys_host::sched::{Class, set_class};
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
-    unistd::Pid,
+    unistd::{Pid, getsid},
 };
-use std::{io, time::Duration};
+use std::{fs, io, path::Path, time::Duration};
 
 /// The CPUs a thread may run on; 0 is the calling thread.
 pub(crate) fn allowed(tid: u32) -> io::Result<Vec<u32>> {
@@ -54,7 +54,26 @@ pub(crate) fn class(policy: Policy, params: &Params) -> Class {
 
 /// Tells the host.
 pub(crate) fn tell(tid: u32, class: Class) -> io::Result<()> {
-    set_class(tid, class)
+    set_class(tid, class)?;
+    if let Class::Usual(nice) = class {
+        tell_session(tid, nice)?;
+    }
+    Ok(())
+}
+
+/// Where the kernel gives sessions equal shares (autogroup), niceness counts among a
+/// session's own threads; beside others it is the session's that counts. One that
+/// somebody else leads is left alone.
+fn tell_session(tid: u32, nice: i32) -> io::Result<()> {
+    let session = getsid(Some(pid(tid)?))?;
+    if !Path::new(&format!("/proc/{session}/task/{tid}")).exists() {
+        return Ok(());
+    }
+    match fs::write(format!("/proc/{tid}/autogroup"), nice.to_string()) {
+        // The kernel knows no such shares.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        told => told,
+    }
 }
 
 /// Whether the policy keeps siblings on different CPUs.
@@ -75,6 +94,7 @@ pub(crate) fn keeps_apart(policy: Policy) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn niceness_follows_weight_by_fourths() {
@@ -84,6 +104,30 @@ mod tests {
         assert_eq!(niceness(128), 3);
         assert_eq!(niceness(1), 19);
         assert_eq!(niceness(65_535), -20);
+    }
+
+    #[test]
+    fn a_session_of_its_own_is_as_nice_as_its_threads_and_a_shared_one_is_left_alone() {
+        let group = |pid: u32| fs::read_to_string(format!("/proc/{pid}/autogroup")).ok();
+        let before = group(std::process::id());
+        let told = |command: &mut Command, leads: bool| {
+            let mut process = command.arg("60").spawn().expect("Debian has it");
+            let leader = pid(process.id()).expect("a pid");
+            while leads && getsid(Some(leader)) != Ok(leader) {
+                std::thread::yield_now();
+            }
+            tell(process.id(), Class::Usual(7)).expect("told");
+            let group = group(process.id());
+            process.kill().expect("ours");
+            process.wait().expect("reaped");
+            group
+        };
+        let own = told(Command::new("setsid").arg("sleep"), true);
+        assert_eq!(told(&mut Command::new("sleep"), false), before);
+        assert_eq!(group(std::process::id()), before);
+        // A kernel without them has none for anybody.
+        let nice = |group: String| group.trim_end().ends_with("nice 7");
+        assert_eq!(own.map(nice), before.map(|_| true));
     }
 
     #[test]

@@ -17,6 +17,17 @@ pub enum Level {
     Enforce,
 }
 
+/// By what turns are enforced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Means {
+    /// Whoever is not to run is frozen.
+    #[default]
+    Freezer,
+    /// The kernel is told whose turn it is.
+    SchedExt,
+}
+
 /// What is wanted of a VM. What is absent stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -112,6 +123,8 @@ pub struct VmShown {
     pub parallel: Parallel,
     /// Sleeps of a vCPU a second.
     pub sleeps: f64,
+    /// The part of the time that a vCPU sleeps.
+    pub asleep: f64,
     /// Greatest difference of its waiting vCPUs' places.
     pub distance: u32,
     /// Its vCPUs.
@@ -134,6 +147,9 @@ pub struct CpuShown {
 pub struct Shown {
     /// The policy.
     pub policy: Policy,
+    /// By what it is enforced.
+    #[serde(default)]
+    pub means: Means,
     /// The part of one CPU that the dispatcher itself took in the last second.
     pub own: f64,
     /// The CPU time it has taken in all, in ns.

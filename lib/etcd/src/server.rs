@@ -3,6 +3,7 @@
 //! started it if that is killed.
 
 use crate::{Endpoint, Etcd};
+use nix::sys::statvfs::statvfs;
 use std::{
     fs::File,
     io::{self, Read, Write},
@@ -16,6 +17,9 @@ use tempfile::TempDir;
 /// How long it may take to be healthy.
 const START: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
+/// Memory that passes for a folder, where a machine has it; and bytes of it that are
+/// enough: some log is made room for in advance.
+const MEMORY: (&str, u64) = ("/dev/shm", 1 << 30);
 /// Ports may be taken between our look and its.
 const TRIES: usize = 5;
 
@@ -39,9 +43,7 @@ impl Server {
     pub fn start_on(address: Ipv4Addr) -> io::Result<Self> {
         let mut failed = io::Error::other("never tried");
         for _ in 0..TRIES {
-            let folder = tempfile::Builder::new()
-                .prefix("forkyard-etcd.")
-                .tempdir()?;
+            let folder = folder()?;
             let (clients, peers) = (free(address)?, free(address)?);
             let child = spawn(&folder, clients, peers)?;
             let mut server = Self {
@@ -103,6 +105,20 @@ impl Drop for Server {
     fn drop(&mut self) {
         // One that has ended already cannot be killed.
         let _ = self.stop();
+    }
+}
+
+/// In memory, if there is room: nothing of it is kept, and a disk that is busy with
+/// what was just compiled takes so long to sync that leases run out.
+fn folder() -> io::Result<TempDir> {
+    let mut folder = tempfile::Builder::new();
+    folder.prefix("forkyard-etcd.");
+    let (memory, enough) = MEMORY;
+    let has_room =
+        statvfs(memory).is_ok_and(|of| of.blocks_available() * of.fragment_size() >= enough);
+    match has_room {
+        true => folder.tempdir_in(memory).or_else(|_| folder.tempdir()),
+        false => folder.tempdir(),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
 use forkyard_capture::{HostAddr, Pages, Region, count};
 use forkyard_disk::QemuImg;
 use forkyard_network::Networks;
-use forkyard_pager::{PagerClient, PagerError, Shutdown};
+use forkyard_pager::{LinkUse, PagerClient, PagerError, Shutdown};
 use forkyard_store::Store;
 use forkyard_types::{DiskSlice, FamilyId, GuestImage, ImageView, PageCount, VmInspect, VmView};
 use forkyard_vmm::{AccelChoice, Machine as _, Qemu, QemuConfig};
@@ -41,6 +41,9 @@ pub struct Options {
     pub page_reporting: bool,
     /// Whether clones are given pages that others of their image have wanted.
     pub prefetch: bool,
+    /// Whether what several other hosts want is sent to all of them at once, where
+    /// IP multicast passes.
+    pub multicast: bool,
     /// How long a QEMU, the pager or a guest's agent may leave something
     /// unanswered before that is a failure. Not nothing.
     pub patience: Duration,
@@ -89,6 +92,7 @@ pub struct Host {
     /// Held while one is joined, or ended: what was heard last must be what is done
     /// last.
     pub(crate) parted: tokio::sync::Mutex<BTreeSet<FamilyId>>,
+    /// Who goes first while a fork is made.
     pub(crate) makers: Makers,
     registry: Mutex<Registry>,
     pager: PagerClient,
@@ -293,6 +297,11 @@ impl Host {
     /// The page images the pager serves.
     pub async fn page_images(&self) -> Result<Vec<ImageView>, HostError> {
         self.pager_call(|pager| pager.list()).await
+    }
+
+    /// What has passed between this host and others since its pager began.
+    pub async fn links(&self) -> Result<Vec<LinkUse>, HostError> {
+        self.pager_call(|pager| pager.links()).await
     }
 
     pub(crate) fn vm(&self, word: &str) -> Result<Arc<Vm>, HostError> {

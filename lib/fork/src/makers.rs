@@ -4,15 +4,11 @@
 //! that makes the others would wait for its turn behind them. It sleeps most of
 //! the time: nobody is kept waiting for long.
 
-use forkyard_sys_host::sched::Precedence;
+use forkyard_sys_host::sched::{OWN, Precedence};
 use std::{
     fs,
     sync::{Mutex, MutexGuard, PoisonError},
 };
-
-/// Before the QEMUs that are saved and loaded: one of them may have been taken
-/// over by its guest.
-const PRIORITY: u32 = 2;
 
 /// How many forks are at it, and what they were given for that.
 #[derive(Debug, Default)]
@@ -37,7 +33,7 @@ impl Makers {
     pub(crate) fn first(&self) -> First<'_> {
         let mut now = self.now();
         if now.forks == 0 {
-            now.given = Some(Precedence::give(own_threads(), PRIORITY));
+            now.given = Some(Precedence::give(own_threads(), OWN));
         }
         now.forks += 1;
         First(self)

@@ -3,13 +3,14 @@
 
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_types::{ByteCount, Usage, VmState, VmUsage};
-use procfs::{ProcError, ProcResult, process};
+use procfs::{CurrentSI as _, ProcError, ProcResult, process};
 use std::{io, path::Path, thread};
 
 /// What a process has used; nothing for one that is gone.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
     cpu_us: u64,
+    waited_us: u64,
     resident: ByteCount,
     private: ByteCount,
 }
@@ -33,6 +34,7 @@ impl Host {
                         forks: forks.get(&vm.id).copied().unwrap_or(0),
                         warm,
                         cpu_us: used.cpu_us,
+                        waited_us: used.waited_us,
                         resident: used.resident,
                         private: used.private,
                         vm,
@@ -46,6 +48,7 @@ impl Host {
                     .ok()
                     .and_then(|cpus| u32::try_from(cpus.get()).ok())
                     .unwrap_or(1),
+                stolen_us: stolen_us().map_err(unreadable)?,
                 vms,
             })
         })
@@ -65,7 +68,8 @@ fn used(pid: u32) -> ProcResult<Used> {
         let (stat, status) = (process.stat()?, process.status()?);
         let kib = |n: Option<u64>| ByteCount(n.unwrap_or(0) << 10);
         Ok(Used {
-            cpu_us: (stat.utime + stat.stime) * 1_000_000 / procfs::ticks_per_second(),
+            cpu_us: microseconds(stat.utime + stat.stime),
+            waited_us: waited_us(&process)?,
             resident: kib(status.vmrss),
             private: kib(status.rssanon),
         })
@@ -75,6 +79,36 @@ fn used(pid: u32) -> ProcResult<Used> {
         Err(ProcError::NotFound(_)) => Ok(Used::default()),
         other => other,
     }
+}
+
+/// What its threads have waited that are virtual processors: by name, they are
+/// "CPU 0/TCG". The others come and go, and their time with them.
+fn waited_us(process: &process::Process) -> ProcResult<u64> {
+    let mut waited = 0;
+    for task in process.tasks()?.flatten() {
+        let one = || {
+            let is_vcpu = task.stat()?.comm.starts_with("CPU ");
+            Ok(if is_vcpu {
+                task.schedstat()?.run_delay
+            } else {
+                0
+            })
+        };
+        waited += match one() {
+            Err(ProcError::NotFound(_)) => 0,
+            other => other?,
+        };
+    }
+    Ok(waited / 1000)
+}
+
+fn stolen_us() -> ProcResult<u64> {
+    let total = procfs::KernelStats::current()?.total;
+    Ok(microseconds(total.steal.unwrap_or(0)))
+}
+
+fn microseconds(ticks: u64) -> u64 {
+    ticks * 1_000_000 / procfs::ticks_per_second()
 }
 
 fn uptime_us() -> ProcResult<u64> {

@@ -3,42 +3,52 @@
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Chooses who may run. Whoever has stood still for `patience` periods, one at
-/// least, comes first, the longest before others, so that nobody starves: with at
-/// most n who want to run and at least k who may, nobody stands still for more
-/// than `patience + ⌈n / k⌉` periods on end. Between those who are not overdue
-/// chance decides, and who runs already is left running if there is room.
+/// Chooses who may run. Who begins to run has `turn` periods for it, one at least:
+/// what it works on may have to be read back first, and that is to pay. Then comes
+/// whoever has stood still for `patience` periods, one at least, the longest before
+/// others, so that nobody starves: with at most n who want to run and at least k who
+/// may, nobody stands still for more than `patience + turn · ⌈n / k⌉` periods on end.
+/// Between all others chance decides, and who runs already is left running if there
+/// is room.
 #[derive(Clone, Debug)]
 pub struct Chooser<Id> {
     dice: Rng,
     patience: u32,
-    /// Periods on end that each has stood still; 0: it runs.
-    still: BTreeMap<Id, u32>,
-    /// Those whose turn came in this period: they have all of it.
-    turn: BTreeSet<Id>,
+    turn: u32,
+    known: BTreeMap<Id, Since>,
+}
+
+/// What one has done, for how many periods on end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Since {
+    Runs(u32),
+    /// Counted from 1 in the period it was stopped in.
+    Still(u32),
 }
 
 impl<Id: Copy + Ord> Chooser<Id> {
     /// One that knows nobody. Chance is the same for the same seed.
-    pub fn new(patience: u32, seed: u64) -> Self {
+    pub fn new(patience: u32, turn: u32, seed: u64) -> Self {
         Self {
             dice: Rng::with_seed(seed),
             patience,
-            still: BTreeMap::new(),
-            turn: BTreeSet::new(),
+            turn,
+            known: BTreeMap::new(),
         }
     }
 
-    /// Another patience from now on.
-    pub fn set_patience(&mut self, patience: u32) {
-        self.patience = patience;
+    /// Another patience and other turns from now on.
+    pub fn reconfigure(&mut self, patience: u32, turn: u32) {
+        (self.patience, self.turn) = (patience, turn);
     }
 
-    /// Ends a period: who stands still has done so for one more.
+    /// Ends a period.
     pub fn period(&mut self) {
-        self.turn.clear();
-        for periods in self.still.values_mut().filter(|periods| **periods > 0) {
-            *periods += 1;
+        for since in self.known.values_mut() {
+            *since = match *since {
+                Since::Runs(periods) => Since::Runs(periods.saturating_add(1)),
+                Since::Still(periods) => Since::Still(periods.saturating_add(1)),
+            };
         }
     }
 
@@ -49,30 +59,35 @@ impl<Id: Copy + Ord> Chooser<Id> {
         let mut rank: Vec<(bool, u32, bool, u64, Id)> = wanting
             .iter()
             .map(|&id| {
-                let still = self.still.get(&id).copied().unwrap_or(0);
-                // Counted from 1 in the period it was stopped in.
-                let overdue = match still > self.patience.max(1) {
-                    true => still,
-                    false => 0,
+                let (has_turn, overdue, stopped) = match self.known.get(&id) {
+                    Some(Since::Runs(periods)) => (*periods < self.turn.max(1), 0, false),
+                    Some(Since::Still(periods)) if *periods > self.patience.max(1) => {
+                        (false, *periods, true)
+                    }
+                    Some(Since::Still(_)) => (false, 0, true),
+                    None => (false, 0, false),
                 };
-                let turn = self.turn.contains(&id);
-                (turn, overdue, still == 0, self.dice.u64(..), id)
+                (has_turn, overdue, !stopped, self.dice.u64(..), id)
             })
             .collect();
         rank.sort_unstable_by(|a, b| b.cmp(a));
         let (run, still) = rank.split_at(allowed.min(rank.len()));
-        let came = run.iter().filter(|(_, overdue, ..)| *overdue > 0);
-        self.turn.extend(came.map(|(.., id)| *id));
-        let still: BTreeSet<Id> = still.iter().map(|(.., id)| *id).collect();
-        let before = std::mem::take(&mut self.still);
-        for &id in wanting {
-            let periods = match still.contains(&id) {
-                true => before.get(&id).copied().unwrap_or(0).max(1),
-                false => 0,
+        let before = std::mem::take(&mut self.known);
+        for &(.., id) in run {
+            let since = match before.get(&id) {
+                Some(Since::Runs(periods)) => Since::Runs(*periods),
+                Some(Since::Still(_)) | None => Since::Runs(0),
             };
-            self.still.insert(id, periods);
+            self.known.insert(id, since);
         }
-        still
+        for &(.., id) in still {
+            let since = match before.get(&id) {
+                Some(Since::Still(periods)) => Since::Still(*periods),
+                Some(Since::Runs(_)) | None => Since::Still(1),
+            };
+            self.known.insert(id, since);
+        }
+        still.iter().map(|(.., id)| *id).collect()
     }
 }
 
@@ -83,7 +98,7 @@ mod tests {
 
     #[test]
     fn asked_twice_in_a_period_nothing_changes() {
-        let mut chooser = Chooser::new(2, 1);
+        let mut chooser = Chooser::new(2, 1, 1);
         let all: Vec<u32> = (0..20).collect();
         let first = chooser.choose(&all, 5);
         assert_eq!(first.len(), 15);
@@ -103,14 +118,14 @@ mod tests {
     #[test]
     fn chance_differs_with_the_seed_alone() {
         let all: Vec<u32> = (0..20).collect();
-        let of = |seed| Chooser::new(2, seed).choose(&all, 5);
+        let of = |seed| Chooser::new(2, 1, seed).choose(&all, 5);
         assert_eq!(of(1), of(1));
         assert_ne!(of(1), of(2));
     }
 
     #[test]
     fn all_have_their_turn_about_equally_often() {
-        let mut chooser = Chooser::new(2, 3);
+        let mut chooser = Chooser::new(2, 1, 3);
         let all: Vec<u32> = (0..10).collect();
         let mut ran = [0u32; 10];
         for _ in 0..1_000 {
@@ -123,6 +138,19 @@ mod tests {
         assert!(ran.iter().all(|n| (240..=360).contains(n)), "{ran:?}");
     }
 
+    #[test]
+    fn a_turn_is_not_cut_short_for_others() {
+        let mut chooser = Chooser::new(1, 4, 5);
+        let all: Vec<u32> = (0..9).collect();
+        let mut last = chooser.choose(&all, 3);
+        for period in 1..=40 {
+            chooser.period();
+            let still = chooser.choose(&all, 3);
+            assert_eq!(still != last, period % 4 == 0, "in period {period}");
+            last = still;
+        }
+    }
+
     proptest! {
         #[test]
         fn exactly_as_many_run_as_may(
@@ -131,7 +159,7 @@ mod tests {
             seed: u64,
         ) {
             let wanting: Vec<u32> = wanting.into_iter().collect();
-            let still = Chooser::new(2, seed).choose(&wanting, allowed);
+            let still = Chooser::new(2, 1, seed).choose(&wanting, allowed);
             prop_assert_eq!(still.len(), wanting.len().saturating_sub(allowed));
             prop_assert!(still.iter().all(|id| wanting.contains(id)));
         }
@@ -140,12 +168,13 @@ mod tests {
         #[test]
         fn nobody_starves(
             patience in 0u32..5,
+            turn in 0u32..4,
             seed: u64,
             periods in prop::collection::vec((3usize..8, 0usize..12, 1usize..4), 1..200),
         ) {
             const STAY: u32 = 20;
             const LEAST: usize = 3;
-            let mut chooser = Chooser::new(patience, seed);
+            let mut chooser = Chooser::new(patience, turn, seed);
             let mut on_end = [0u32; STAY as usize];
             let mut guest = 1_000;
             for (allowed, guests, asked) in periods {
@@ -161,7 +190,8 @@ mod tests {
                 for id in 0..STAY {
                     let on_end = &mut on_end[id as usize];
                     *on_end = if still.contains(&id) { *on_end + 1 } else { 0 };
-                    let bound = patience.max(1) as usize + (STAY as usize + 12).div_ceil(LEAST);
+                    let rounds = (STAY as usize + 12).div_ceil(LEAST);
+                    let bound = patience.max(1) as usize + turn.max(1) as usize * rounds;
                     prop_assert!(*on_end as usize <= bound, "{id} stood still for {on_end}");
                 }
             }

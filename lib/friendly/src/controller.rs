@@ -68,8 +68,12 @@ impl Controller {
     ///
     /// A limit that nobody reaches does not grow, and it is from what was used
     /// that it falls: else a guest that was idle for an hour would be allowed
-    /// thousands of threads, and no decrease would be felt.
+    /// thousands of threads, and no decrease would be felt. Congestion while nobody
+    /// wanted to run is no doing of this guest: nothing changes.
     pub fn step(&mut self, sense: Sense, active: u32) -> Order {
+        if active == 0 && sense.congestion == Congestion::Yes {
+            return self.order();
+        }
         self.state = match self.state {
             State::Threads(n) => self.by_threads(n, sense, f64::from(active)),
             State::Rate(f) => self.by_rate(f, sense),
@@ -197,6 +201,17 @@ mod tests {
     fn one_thread_is_slowed_down_whatever_the_limit() {
         let mut controller = Controller::new(&Config::default());
         assert!(controller.step(BUSY, 1).sleep.is_some());
+    }
+
+    #[test]
+    fn who_does_nothing_pays_for_nobodys_congestion() {
+        let mut controller = Controller::new(&Config::default());
+        for _ in 0..10 {
+            assert_eq!(controller.step(BUSY, 0).threads, 10);
+        }
+        assert!(controller.step(BUSY, 1).sleep.is_some());
+        let slow = controller.order();
+        assert_eq!(controller.step(BUSY, 0), slow);
     }
 
     #[test]

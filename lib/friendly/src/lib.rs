@@ -22,6 +22,7 @@ mod police;
 mod pulse;
 mod sharers;
 mod signal;
+mod wants;
 
 pub use chooser::Chooser;
 pub use config::{
@@ -33,7 +34,8 @@ pub use fairness::{fairness_index, jain_index};
 pub use law::{Congestion, Law, Sense};
 pub use leads::{Leads, Tally};
 pub use monitor::{Measured, Monitor, Report};
-pub use police::{Finding, Police, PoliceConfig, Sample};
+pub use police::{Finding, Police, PoliceConfig, Sample, Use};
 pub use pulse::{Pulse, Turn};
 pub use sharers::{Host, Round, Sharers};
 pub use signal::{Counters, Readings, Signal};
+pub use wants::{Doing, Wants};

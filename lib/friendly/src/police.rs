@@ -1,9 +1,10 @@
 //! Names guests that do not adapt: section 4, "policing".
 //!
-//! The host samples what each guest uses, and whether there is congestion. A
-//! guest that follows the rules uses less some periods after congestion began, or
-//! never uses more than its share: either clears it. The host acts on what it
-//! measures and believes no guest's word.
+//! The host samples what each guest uses and wants, and whether there is
+//! congestion. A guest that follows the rules wants less some periods after
+//! congestion began, or does not use more than its share when it begins: either
+//! clears it. That it uses less afterwards does not: others may have kept it from
+//! it. The host acts on what it measures and believes no guest's word.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +16,7 @@ pub struct PoliceConfig {
     /// Samples under congestion that a guest has to answer within: a control
     /// period of guests, and some for their averages to follow.
     pub patience: u32,
-    /// Part of what it used when congestion began that it may use afterwards:
+    /// Part of what it wanted when congestion began that it may want afterwards:
     /// an answer is a fall below. AIMD's divisor of 1.5 comes to 0.67.
     pub answer: f64,
     /// Times its fair share that a guest may use without answering.
@@ -40,8 +41,17 @@ impl Default for PoliceConfig {
 pub struct Sample<Guest> {
     /// Whether the host is congested.
     pub congested: bool,
-    /// What each guest uses, in any unit.
-    pub usage: BTreeMap<Guest, f64>,
+    /// What each guest uses.
+    pub usage: BTreeMap<Guest, Use>,
+}
+
+/// What a guest uses, in any unit that is the same for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Use {
+    /// What it has had.
+    pub used: f64,
+    /// The same and what it waited for besides.
+    pub wanted: f64,
 }
 
 /// A guest that does not adapt, and what shows it.
@@ -49,8 +59,8 @@ pub struct Sample<Guest> {
 pub struct Finding<Guest> {
     /// Which.
     pub guest: Guest,
-    /// Its use when the last congestion began that it did not answer, and the
-    /// least that it fell to before its time was up.
+    /// What it wanted when the last congestion began that it did not answer, and
+    /// the least that this fell to before its time was up.
     pub before: f64,
     /// See `before`.
     pub fell_to: f64,
@@ -63,7 +73,10 @@ pub struct Finding<Guest> {
 /// One guest's trial.
 #[derive(Clone, Debug, PartialEq)]
 struct Trial {
-    before: f64,
+    before: Use,
+    /// What was its fair share then: of the same samples, for what others use
+    /// changes from one to the next no less.
+    share: f64,
     least: f64,
     samples: u32,
 }
@@ -74,7 +87,28 @@ struct Known {
     trial: Option<Trial>,
     missed: u32,
     /// What it used last: a single sample may catch it between two turns.
-    recent: VecDeque<f64>,
+    recent: VecDeque<Use>,
+}
+
+impl Known {
+    fn saw(&mut self, usage: Use) {
+        const RECENT: usize = 3;
+        self.recent.push_back(usage);
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    fn usual(&self) -> Use {
+        let mean = |part: fn(&Use) -> f64| {
+            let sum: f64 = self.recent.iter().map(part).sum();
+            sum / self.recent.len().max(1) as f64
+        };
+        Use {
+            used: mean(|one| one.used),
+            wanted: mean(|one| one.wanted),
+        }
+    }
 }
 
 /// Judges guests by samples.
@@ -95,35 +129,37 @@ impl<Guest: Clone + Ord> Police<Guest> {
 
     /// Takes a sample; who is named by it, once for every `strikes` misses.
     pub fn sample(&mut self, sample: &Sample<Guest>) -> Vec<Finding<Guest>> {
-        const RECENT: usize = 3;
         self.guests
             .retain(|guest, _| sample.usage.contains_key(guest));
-        let total: f64 = sample.usage.values().sum();
-        let share = total / sample.usage.len().max(1) as f64;
-        let mut found = Vec::new();
         for (guest, &usage) in &sample.usage {
-            let known = self.guests.entry(guest.clone()).or_default();
-            known.recent.push_back(usage);
-            if known.recent.len() > RECENT {
-                known.recent.pop_front();
-            }
+            self.guests.entry(guest.clone()).or_default().saw(usage);
+        }
+        let total: f64 = self.guests.values().map(|one| one.usual().used).sum();
+        let share = total / self.guests.len().max(1) as f64;
+        let mut found = Vec::new();
+        for (guest, known) in &mut self.guests {
             if !sample.congested {
                 known.trial = None;
                 continue;
             }
-            let usual = known.recent.iter().sum::<f64>() / known.recent.len() as f64;
+            let wanted = sample.usage[guest].wanted;
             let Some(trial) = &mut known.trial else {
-                known.trial = Some(Trial {
-                    before: usual,
-                    least: usage,
-                    samples: 0,
-                });
+                let before = known.usual();
+                if before.used <= self.config.margin * share {
+                    known.missed = 0;
+                } else {
+                    known.trial = Some(Trial {
+                        before,
+                        share,
+                        least: wanted,
+                        samples: 0,
+                    });
+                }
                 continue;
             };
-            trial.least = trial.least.min(usage);
+            trial.least = trial.least.min(wanted);
             trial.samples += 1;
-            let modest = trial.before <= self.config.margin * share;
-            if modest || trial.least <= self.config.answer * trial.before {
+            if trial.least <= self.config.answer * trial.before.wanted {
                 known.missed = 0;
                 known.trial = None;
             } else if trial.samples >= self.config.patience {
@@ -131,9 +167,9 @@ impl<Guest: Clone + Ord> Police<Guest> {
                 if known.missed.is_multiple_of(self.config.strikes.max(1)) {
                     found.push(Finding {
                         guest: guest.clone(),
-                        before: trial.before,
+                        before: trial.before.wanted,
                         fell_to: trial.least,
-                        share,
+                        share: trial.share,
                         missed: known.missed,
                     });
                 }
@@ -148,6 +184,11 @@ impl<Guest: Clone + Ord> Police<Guest> {
 mod tests {
     use super::*;
     use crate::{Config, Host, Sharers};
+
+    /// One that waits for nothing.
+    fn served(used: f64) -> Use {
+        Use { used, wanted: used }
+    }
 
     const HOST: Host = Host {
         capacity: 100.0,
@@ -169,8 +210,8 @@ mod tests {
         let mut named = Vec::new();
         for period in 0..periods {
             let round = sharers.period();
-            let mut usage: BTreeMap<usize, f64> = round.demand.into_iter().enumerate().collect();
-            usage.extend(greedy.map(|greedy| (guests, greedy)));
+            let demand = round.demand.into_iter().chain(greedy);
+            let usage: BTreeMap<usize, Use> = demand.map(served).enumerate().collect();
             // With somebody who never yields, there is congestion most times.
             let congested = round.slowdown > 2.5 || greedy.is_some() && period % 8 != 0;
             let found = police.sample(&Sample { congested, usage });
@@ -202,7 +243,7 @@ mod tests {
         let mut police = Police::new(PoliceConfig::default());
         let mut found = Vec::new();
         for _ in 0..40 {
-            let usage = [("greedy", 9.0), ("modest", 1.0)].into();
+            let usage = [("greedy", served(9.0)), ("modest", served(1.0))].into();
             found.extend(police.sample(&Sample {
                 congested: true,
                 usage,
@@ -221,10 +262,33 @@ mod tests {
     }
 
     #[test]
+    fn who_is_kept_from_what_it_wants_has_not_answered() {
+        let named = |wanted: fn(f64) -> f64| {
+            let mut police = Police::new(PoliceConfig::default());
+            let mut found = Vec::new();
+            for period in 0..40 {
+                // Something else takes the host from it every other time.
+                let used = [2.0, 1.0][period % 2];
+                let greedy = Use {
+                    used,
+                    wanted: wanted(used),
+                };
+                found.extend(police.sample(&Sample {
+                    congested: true,
+                    usage: [("greedy", greedy), ("modest", served(0.5))].into(),
+                }));
+            }
+            found.len()
+        };
+        assert!(named(|_| 2.0) > 1);
+        assert_eq!(named(|used| used), 0, "it wants less");
+    }
+
+    #[test]
     fn without_congestion_nobody_is_named() {
         let mut police = Police::new(PoliceConfig::default());
         for _ in 0..1_000 {
-            let usage = [(1, 9.0), (2, 1.0)].into();
+            let usage = [(1, served(9.0)), (2, served(1.0))].into();
             let found = police.sample(&Sample {
                 congested: false,
                 usage,

@@ -3,7 +3,7 @@
 use crate::protocol::{
     Answer, Fetching, Hello, Offering, PeerKey, Request, VERSION, receive, send,
 };
-use crate::{Arrival, PagerError, Refusal, Shutdown};
+use crate::{Arrival, LinkUse, PagerError, Refusal, Shutdown};
 use forkyard_image::Lineage;
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
 use std::io::{self, ErrorKind};
@@ -82,33 +82,30 @@ impl PagerClient {
 
     /// How an image is used.
     pub fn stats(&self, image: ImageId) -> Result<ImageUse, PagerError> {
-        match self.call(&Request::Stats { image }, None)? {
-            Answer::Stats(usage) => Ok(usage),
-            Answer::Done | Answer::List(_) | Answer::Listening(_) | Answer::Arrival(_) => {
-                Err(PagerError::Answer)
-            }
-        }
+        let answer = self.call(&Request::Stats { image }, None)?;
+        let Answer::Stats(usage) = answer else {
+            return Err(PagerError::Answer);
+        };
+        Ok(usage)
     }
 
     /// All images that are not retired.
     pub fn list(&self) -> Result<Vec<ImageView>, PagerError> {
-        match self.call(&Request::List, None)? {
-            Answer::List(images) => Ok(images),
-            Answer::Done | Answer::Stats(_) | Answer::Listening(_) | Answer::Arrival(_) => {
-                Err(PagerError::Answer)
-            }
-        }
+        let answer = self.call(&Request::List, None)?;
+        let Answer::List(images) = answer else {
+            return Err(PagerError::Answer);
+        };
+        Ok(images)
     }
 
     /// Listens to other hosts at `at`; answers where. At one address in the life of
     /// a pager; to ask for it again is no error.
     pub fn listen(&self, at: SocketAddr) -> Result<SocketAddr, PagerError> {
-        match self.call(&Request::Listen { at }, None)? {
-            Answer::Listening(at) => Ok(at),
-            Answer::Done | Answer::Stats(_) | Answer::List(_) | Answer::Arrival(_) => {
-                Err(PagerError::Answer)
-            }
-        }
+        let answer = self.call(&Request::Listen { at }, None)?;
+        let Answer::Listening(at) = answer else {
+            return Err(PagerError::Answer);
+        };
+        Ok(at)
     }
 
     /// Serves an image, which must be all here, to other hosts until it is withdrawn.
@@ -134,12 +131,20 @@ impl PagerClient {
 
     /// How much of an image has come.
     pub fn arrival(&self, image: ImageId) -> Result<Arrival, PagerError> {
-        match self.call(&Request::Arrival { image }, None)? {
-            Answer::Arrival(arrival) => Ok(arrival),
-            Answer::Done | Answer::Stats(_) | Answer::List(_) | Answer::Listening(_) => {
-                Err(PagerError::Answer)
-            }
-        }
+        let answer = self.call(&Request::Arrival { image }, None)?;
+        let Answer::Arrival(arrival) = answer else {
+            return Err(PagerError::Answer);
+        };
+        Ok(arrival)
+    }
+
+    /// What has passed between this host and others since the pager began.
+    pub fn links(&self) -> Result<Vec<LinkUse>, PagerError> {
+        let answer = self.call(&Request::Links, None)?;
+        let Answer::Links(links) = answer else {
+            return Err(PagerError::Answer);
+        };
+        Ok(links)
     }
 
     /// Has the pager end and one of `program` take over all it serves. Returns
@@ -175,12 +180,10 @@ impl PagerClient {
     }
 
     fn done(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<(), PagerError> {
-        match self.call(request, file)? {
-            Answer::Done => Ok(()),
-            Answer::Stats(_) | Answer::List(_) | Answer::Listening(_) | Answer::Arrival(_) => {
-                Err(PagerError::Answer)
-            }
-        }
+        let Answer::Done = self.call(request, file)? else {
+            return Err(PagerError::Answer);
+        };
+        Ok(())
     }
 
     fn call(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<Answer, PagerError> {

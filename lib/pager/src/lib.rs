@@ -54,10 +54,11 @@ mod vault;
 pub use client::PagerClient;
 pub use error::{PagerError, StartError};
 pub use filesystem::READ_AHEAD;
+pub use forkyard_transfer::{Link, Received, Sent};
 pub use keeper::{Programs, Role, keep, other_half};
 pub use ledger::InheritError;
 pub use pager::{Ender, Pager, Setup};
-pub use peers::Arrival;
+pub use peers::{Arrival, Got, LinkUse};
 pub use protocol::{Fetching, Offering, PeerKey, Refusal, Shutdown};
 pub use service::{Care, Prefetch};
 

@@ -13,9 +13,11 @@
 //! what is here do not, and nobody waits.
 
 mod arrivals;
+mod links;
 mod offered;
 
 pub(crate) use arrivals::{Arrivals, Reader};
+pub use links::{Got, LinkUse};
 
 use crate::Refusal;
 use crate::catalog::Node;
@@ -26,12 +28,12 @@ use forkyard_transfer::driver::{Client, Fetch, Offer, Server};
 use forkyard_transfer::{Complete, FamilyKey, Push, Urgency, flow};
 use forkyard_types::{ImageId, PageCount, PageNo};
 use fuser::Errno;
+use links::Coming;
 use offered::Offered;
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,7 +58,7 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Peers {
     server: OnceLock<Server>,
-    arriving: Mutex<HashMap<Node, Arc<Arriving>>>,
+    coming: Mutex<Coming>,
     news: Sender<News>,
 }
 
@@ -104,25 +106,14 @@ impl Peers {
         let (news, heard) = channel();
         let peers = Self {
             server: OnceLock::new(),
-            arriving: Mutex::default(),
+            coming: Mutex::default(),
             news,
         };
         (peers, heard)
     }
 
-    fn arriving(&self) -> MutexGuard<'_, HashMap<Node, Arc<Arriving>>> {
-        self.arriving.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn get(&self, node: Node) -> Option<Arc<Arriving>> {
-        self.arriving().get(&node).cloned()
-    }
-
-    /// Nobody needs it from another host any more.
-    pub fn forget(&self, node: Node) {
-        let arriving = self.arriving().remove(&node);
-        // Not under the lock: it ends a thread.
-        drop(arriving);
+        self.coming().now.get(&node).cloned()
     }
 }
 
@@ -199,7 +190,8 @@ impl Service {
             let mut catalog = self.catalog();
             let node = catalog.arrive(image, pages)?;
             // Before anybody can read it.
-            self.peers().arriving().insert(node, Arc::clone(&arriving));
+            let coming = Arc::clone(&arriving);
+            self.peers().coming().now.insert(node, coming);
             self.note(&catalog, node, None);
             node
         };

@@ -5,7 +5,7 @@
 //! needs it. Both sides first say [`Hello`], then the client asks and the
 //! pager answers, one at a time.
 
-use crate::peers::Arrival;
+use crate::peers::{Arrival, LinkUse};
 use forkyard_image::Lineage;
 use forkyard_sys_host::fdpass;
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
@@ -95,6 +95,8 @@ pub(crate) enum Request {
     Arrival {
         image: ImageId,
     },
+    /// What passed between this host and others.
+    Links,
     /// The pager is to end, and one of this program to take over.
     Replace {
         program: PathBuf,
@@ -134,6 +136,7 @@ impl Request {
                 | Self::Withdraw { .. }
                 | Self::Settle { .. }
                 | Self::Arrival { .. }
+                | Self::Links
                 | Self::Replace { .. }
                 | Self::Shutdown(_),
                 _,
@@ -151,6 +154,7 @@ pub(crate) enum Answer {
     List(Vec<ImageView>),
     Listening(SocketAddr),
     Arrival(Arrival),
+    Links(Vec<LinkUse>),
 }
 
 /// The secret of a family, with which its hosts give each other pages.

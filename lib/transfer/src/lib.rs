@@ -51,5 +51,5 @@ pub use receiver::{Complete, Event, Loss, Receiver, Receiving, Turn};
 pub use sender::{Sender, Step, To};
 pub use serving::{EndGame, LEAST_DATAGRAM, Serving};
 pub use source::{Content, PageSink, PageSource};
-pub use stats::{Received, Sent};
+pub use stats::{Link, Received, Sent, Tally};
 pub use wire::{ClientId, Epoch, Urgency};

@@ -13,6 +13,7 @@
 //! No socket, no clock: the caller passes `now` and sends what comes out.
 
 mod requests;
+mod room;
 
 use crate::codec::Packer;
 use crate::flow::Rate;
@@ -22,7 +23,7 @@ use crate::pages::{PageSet, Run};
 use crate::push::{Push, Pusher};
 use crate::serving::{EndGame, LEAST_DATAGRAM, Serving};
 use crate::source::PageSource;
-use crate::stats::Sent;
+use crate::stats::{Link, Sent, Tally};
 use crate::wire::{self, Body, Group, MemberId, Packet, Seq, ToClient, ToServer, Welcome};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -34,10 +35,6 @@ const MOST_CONTROL: usize = 1024;
 const MOST_ASKED: u64 = 4096;
 /// Until the first sign to the group after somebody came; doubles.
 const FIRST_BEACON: Duration = Duration::from_millis(1);
-/// Between two signs to the group while not all hear it, at most.
-const BEACON: Duration = Duration::from_millis(100);
-/// And while all do.
-const SLOW_BEACON: Duration = Duration::from_secs(1);
 /// So many packets of others on our group, and we take another.
 const FOREIGN: u32 = 32;
 /// Between two changes of the group.
@@ -50,6 +47,15 @@ pub enum To {
     One(SocketAddr),
     /// To all, with a TTL of 1.
     Group(SocketAddrV4),
+}
+
+impl To {
+    fn link(self) -> Link {
+        match self {
+            Self::One(to) => Link::Host(to.ip()),
+            Self::Group(_) => Link::Group,
+        }
+    }
 }
 
 /// What to do next.
@@ -73,7 +79,7 @@ pub struct Sender {
     packer: Packer,
     disjoint: PageSet,
     turn: Turn,
-    stats: Sent,
+    tally: Tally,
 }
 
 /// What all members share but the lane.
@@ -144,7 +150,7 @@ impl Sender {
             packer: Packer::new(),
             disjoint,
             turn: Turn::Group,
-            stats: Sent::default(),
+            tally: Tally::default(),
             serving,
         }
     }
@@ -160,7 +166,12 @@ impl Sender {
 
     /// What was done so far.
     pub fn stats(&self) -> Sent {
-        self.stats
+        self.tally.sum()
+    }
+
+    /// The same, by link.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// How many members there are.
@@ -178,12 +189,12 @@ impl Sender {
         let packet = match wire::open(&self.serving.key, datagram) {
             Ok(packet) => packet,
             Err(_) => {
-                self.stats.refused += 1;
+                self.tally.refuse();
                 return;
             }
         };
         let Body::ToServer(message) = packet.body else {
-            self.stats.refused += 1;
+            self.tally.refuse();
             return;
         };
         match message {
@@ -202,7 +213,7 @@ impl Sender {
                         self.welcome(id);
                     }
                     Admission::Known(id) => self.welcome(id),
-                    Admission::Full => self.stats.refused += 1,
+                    Admission::Full => self.tally.refuse(),
                 }
             }
             ToServer::Request(request) => {
@@ -214,7 +225,7 @@ impl Sender {
                 match heard {
                     Ok(()) => self.request(&request, packet.seq, now),
                     Err(Unheard::Stranger) => self.say(from, ToClient::Stale(id, packet.seq)),
-                    Err(Unheard::Replay) => self.stats.refused += 1,
+                    Err(Unheard::Replay) => self.tally.refuse(),
                 }
             }
             ToServer::Leave(member) => {
@@ -283,7 +294,7 @@ impl Sender {
                     continue;
                 }
                 self.turn = *turn;
-                if self.fill(*turn, member, may_push && push, source, now, out) {
+                if self.fill((*turn, to), member, may_push && push, source, now, out) {
                     return self.sent(to, out);
                 }
             }
@@ -294,7 +305,7 @@ impl Sender {
     /// Whether it wrote a packet of pages.
     fn fill(
         &mut self,
-        turn: Turn,
+        (turn, to): (Turn, To),
         member: Option<MemberId>,
         push: bool,
         source: &mut dyn PageSource,
@@ -313,7 +324,7 @@ impl Sender {
         let mut filling = Filling {
             source,
             packer: &mut self.packer,
-            stats: &mut self.stats,
+            stats: self.tally.on(to.link()),
             datagram: self.serving.datagram,
             push,
             now,
@@ -337,11 +348,11 @@ impl Sender {
     }
 
     fn sent(&mut self, to: To, out: &[u8]) -> Step {
-        self.stats.packets += 1;
-        self.stats.bytes += out.len() as u64;
-        if matches!(to, To::Group(_)) {
-            self.stats.group_bytes += out.len() as u64;
-        }
+        let bytes = out.len() as u64;
+        let sent = self.tally.on(to.link());
+        sent.packets += 1;
+        sent.bytes += bytes;
+        sent.group_bytes += if matches!(to, To::Group(_)) { bytes } else { 0 };
         Step::Send(to)
     }
 
@@ -374,22 +385,6 @@ impl Sender {
         }
     }
 
-    /// Others use the same group: takes the next one.
-    fn regroup(&mut self, now: Instant) {
-        self.room.attempt += 1;
-        self.room.foreign = 0;
-        self.room.regrouped = now;
-        self.room.beacon = now;
-        self.room.pause = FIRST_BEACON;
-        let ids: Vec<_> = self.members.iter().map(|(id, _)| id).collect();
-        for id in ids {
-            if let Some(member) = self.members.get_mut(id) {
-                member.report.hears = false;
-            }
-            self.welcome(id);
-        }
-    }
-
     fn welcome(&mut self, id: MemberId) {
         let group = self.serving.group.map(|port| Group {
             attempt: self.room.attempt,
@@ -412,31 +407,6 @@ impl Sender {
         if self.control.len() < MOST_CONTROL {
             self.control.push_back((to, message));
         }
-    }
-
-    fn beacon_due(&mut self, now: Instant) -> Option<SocketAddrV4> {
-        let group = self.group_address()?;
-        if self.members.len() == 0 || now < self.room.beacon {
-            return None;
-        }
-        let deaf: Vec<_> = self
-            .members
-            .iter()
-            .filter(|(_, m)| !m.report.hears)
-            .collect();
-        let deaf: Vec<_> = deaf.into_iter().map(|(id, _)| id).collect();
-        let pause = if deaf.is_empty() {
-            SLOW_BEACON
-        } else {
-            self.room.pause
-        };
-        self.room.beacon = now + pause;
-        self.room.pause = (self.room.pause * 2).min(BEACON);
-        // Perhaps they listen to the group there was before.
-        if self.room.attempt > 0 {
-            deaf.into_iter().for_each(|id| self.welcome(id));
-        }
-        Some(group)
     }
 
     fn group_address(&self) -> Option<SocketAddrV4> {

@@ -1,7 +1,11 @@
-//! What was sent and received, counted.
+//! What was sent and received, counted: of one image, and by whom it went to.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// What a server has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
     /// Pages asked for, every time.
     pub asked: u64,
@@ -28,7 +32,7 @@ pub struct Sent {
 }
 
 /// What a client has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Received {
     /// Pages it asked for, every time.
     pub asked: u64,
@@ -48,4 +52,88 @@ pub struct Received {
     pub bytes: u64,
     /// Packets that were not authentic, not in their time, or made no sense.
     pub refused: u64,
+}
+
+/// Whom a server sends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Link {
+    /// All who listen to an image's group, at once.
+    Group,
+    /// One host.
+    Host(IpAddr),
+}
+
+/// What a server has done, by link. Asking counts for the host that asked,
+/// whichever way the answer goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    links: BTreeMap<Link, Sent>,
+    /// Packets from nobody in particular: an address can be forged.
+    refused: u64,
+}
+
+impl Tally {
+    /// Each link there was anything on.
+    pub fn links(&self) -> impl Iterator<Item = (Link, Sent)> {
+        self.links.iter().map(|(link, sent)| (*link, *sent))
+    }
+
+    /// All links together.
+    pub fn sum(&self) -> Sent {
+        let mut sum = Sent {
+            refused: self.refused,
+            ..Sent::default()
+        };
+        self.links.values().for_each(|sent| sum.add(*sent));
+        sum
+    }
+
+    /// Adds another's counts.
+    pub fn add(&mut self, other: &Self) {
+        self.refused += other.refused;
+        for (link, sent) in &other.links {
+            self.on(*link).add(*sent);
+        }
+    }
+
+    pub(crate) fn on(&mut self, link: Link) -> &mut Sent {
+        self.links.entry(link).or_default()
+    }
+
+    pub(crate) fn refuse(&mut self) {
+        self.refused += 1;
+    }
+}
+
+impl Sent {
+    /// Adds more of the same kind.
+    pub fn add(&mut self, more: Self) {
+        self.asked += more.asked;
+        self.lockstep += more.lockstep;
+        self.pages += more.pages;
+        self.again += more.again;
+        self.pushed += more.pushed;
+        self.zero += more.zero;
+        self.gone += more.gone;
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+        self.group_bytes += more.group_bytes;
+        self.refused += more.refused;
+    }
+}
+
+impl Received {
+    /// Adds more of the same kind.
+    pub fn add(&mut self, more: Self) {
+        self.asked += more.asked;
+        self.again += more.again;
+        self.waited += more.waited;
+        self.ahead += more.ahead;
+        self.twice += more.twice;
+        self.zero += more.zero;
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+        self.refused += more.refused;
+    }
 }

@@ -11,15 +11,12 @@ use crate::process::{Process, ProcessId};
 use forkyard_sys_host::sched;
 use std::{fs, io};
 
-/// The least, so that whoever else has precedence on this host goes first.
-const PRIORITY: u32 = 1;
-
 /// QEMU's name for the thread that reads commands.
 const MONITOR: &str = "IO mon_iothread";
 
 /// While this lives, a QEMU's main thread and its monitor's run before all
-/// usual threads; never its vCPUs'. A QEMU that makes
-/// ill use of it is ended by the kernel within a second.
+/// usual threads; never its vCPUs'. A QEMU that makes ill use of it is ended by
+/// the kernel after a second of processor time.
 #[derive(Debug)]
 #[must_use = "precedence ends when this is dropped"]
 pub struct Precedence {
@@ -31,7 +28,7 @@ pub struct Precedence {
 impl Precedence {
     pub(crate) fn of(process: &Process) -> Self {
         Self {
-            _given: sched::Precedence::give(threads(process.id()), PRIORITY),
+            _given: sched::Precedence::give(threads(process.id()), sched::UNTRUSTED),
             _process: process.clone(),
         }
     }

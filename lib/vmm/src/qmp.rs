@@ -79,7 +79,7 @@ impl Qmp {
             .map_err(|_| QmpError::Timeout { after: patience })??
             .into_parts();
         let (sender, seen) = watch::channel(Seen::Nothing);
-        let pump = tokio::spawn(pump(events, sender));
+        let pump = follow(events, sender);
         Ok(Self {
             service,
             seen,
@@ -148,6 +148,15 @@ impl Qmp {
             Ok(Ok(_)) => Ok(()),
         }
     }
+}
+
+/// Not async: what is, the compiler makes anew for every crate that waits for it,
+/// and here that would be all that reads QEMU's many events.
+fn follow(
+    events: QapiEvents<QmpStreamTokio<ReadHalf<UnixStream>>>,
+    seen: watch::Sender<Seen>,
+) -> JoinHandle<()> {
+    tokio::spawn(pump(events, seen))
 }
 
 /// Reads until the connection ends: hands answers to their commands, keeps

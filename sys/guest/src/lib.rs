@@ -1,10 +1,12 @@
 //! The guest kernel's interfaces that no safe crate offers: the random number
-//! generator's pool, network interfaces by ioctl, raw frames, joining a cgroup before exec.
+//! generator's pool, network interfaces by ioctl, raw frames, joining a cgroup before exec,
+//! going before other threads.
 //!
 //! The only place in the guest's programs that may say `unsafe`.
 #![allow(unsafe_code)]
 
 pub mod announce;
 pub mod command;
+pub mod first;
 pub mod interface;
 pub mod random;

@@ -10,6 +10,9 @@ use std::{io, time::Duration};
 pub enum Class {
     /// As usual, with this niceness from -20 to 19.
     Usual(i32),
+    /// By a scheduler in BPF, `SCHED_EXT`, with this niceness; as usual where
+    /// none is loaded. `EINVAL` where the kernel has no sched_ext.
+    External(i32),
     /// So much time in every period, by `SCHED_DEADLINE`. The thread must be
     /// allowed on all CPUs.
     Deadline {
@@ -54,6 +57,12 @@ pub fn set_class(thread: u32, class: Class) -> io::Result<()> {
     };
     let attributes = match class {
         Class::Usual(nice) => Attributes { nice, ..usual },
+        Class::External(nice) => Attributes {
+            policy: 7,
+            flags: RESET_ON_FORK,
+            nice,
+            ..usual
+        },
         Class::Deadline { runtime, period } => Attributes {
             policy: 6,
             flags: RESET_ON_FORK,
@@ -86,9 +95,16 @@ pub fn set_class(thread: u32, class: Class) -> io::Result<()> {
     }
 }
 
-/// While this lives, some threads go before all usual ones; then they are usual
-/// again. What they do meanwhile must be bounded. Threads that they start are
-/// usual ones.
+/// The priority, among those that go before all usual threads, of what somebody
+/// may have taken over: a QEMU's threads.
+pub const UNTRUSTED: u32 = 1;
+
+/// That of Forkyard's own.
+pub const OWN: u32 = 2;
+
+/// While this lives, some usual threads go before all others that are; then they
+/// are as they were, niceness and all. What they do meanwhile must be bounded.
+/// Threads that they start are usual ones.
 #[derive(Debug)]
 #[must_use = "precedence ends when this is dropped"]
 pub struct Precedence {
@@ -96,10 +112,11 @@ pub struct Precedence {
 }
 
 impl Precedence {
-    /// Gives it to these threads, as far as they are there and the host lets us,
-    /// with this priority among those that have it, from 1 to 99.
+    /// Gives it to these threads, as far as they are there, are usual ones, and the
+    /// host lets us; with this priority among those that have it, from 1 to 99.
     pub fn give(threads: impl IntoIterator<Item = u32>, priority: u32) -> Self {
-        let given = |thread: &u32| set_class(*thread, Class::First(priority)).is_ok();
+        let given =
+            |thread: &u32| is_usual(*thread) && set_class(*thread, Class::First(priority)).is_ok();
         Self {
             threads: threads.into_iter().filter(given).collect(),
         }
@@ -117,8 +134,27 @@ impl Drop for Precedence {
     fn drop(&mut self) {
         for &thread in &self.threads {
             // It may have ended meanwhile, or never have been given it.
-            let _ = set_class(thread, Class::Usual(0));
+            let _ = make_usual(thread);
         }
+    }
+}
+
+fn is_usual(thread: u32) -> bool {
+    let Ok(thread) = libc::pid_t::try_from(thread) else {
+        return false;
+    };
+    // SAFETY: the argument is an integer.
+    unsafe { libc::sched_getscheduler(thread) == libc::SCHED_OTHER }
+}
+
+/// Has a thread scheduled as usual, with the niceness it has.
+fn make_usual(thread: u32) -> io::Result<()> {
+    let thread = libc::pid_t::try_from(thread).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the structure is read during the call alone.
+    match unsafe { libc::sched_setscheduler(thread, libc::SCHED_OTHER, &raw const none) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -147,6 +183,26 @@ mod tests {
             let runtime = Duration::from_millis(1);
             set_class(0, Class::Deadline { runtime, period }).expect("root");
             assert_eq!(told().0, "6");
+        });
+        thread.join().expect("no panic");
+    }
+
+    #[test]
+    fn precedence_leaves_a_thread_as_it_was() {
+        let thread = std::thread::spawn(|| {
+            let own = || vec![nix::unistd::gettid().as_raw().unsigned_abs()];
+            set_class(0, Class::Usual(7)).expect("usual");
+            let before = told();
+            let given = Precedence::give(own(), OWN);
+            assert_eq!(told().0, "1");
+            drop(given);
+            assert_eq!(told(), before);
+            std::mem::forget(Precedence::give(own(), UNTRUSTED));
+            Precedence::take_back(own());
+            assert_eq!(told(), before);
+            set_class(0, Class::First(9)).expect("root");
+            drop(Precedence::give(own(), OWN));
+            assert_eq!(told().0, "1", "it was no usual one");
         });
         thread.join().expect("no panic");
     }

@@ -299,10 +299,10 @@ fn pump(session: Session, stream: Stream, from: &OwnedFd, outbox: &Outbox, flow:
     let mut buffer = vec![0; CHUNK];
     loop {
         // Entered before it is taken out of the pipe: it is always in one of the two.
-        if let Err(error) = readable(from, PollTimeout::NONE)
-            && error != Errno::EINTR
-        {
-            return;
+        match readable(from, PollTimeout::NONE) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(_) => return,
         }
         flow.enter();
         let read = read(from, &mut buffer);
@@ -348,4 +348,22 @@ fn ended(child: &mut Child) -> Result<ExitStatus, String> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_in_a_pipe_is_output_and_its_end_is_none() {
+        let (from, to) = nix::unistd::pipe().expect("a pipe");
+        assert!(!holds_some(&from));
+        nix::unistd::write(&to, b"said").expect("written");
+        assert!(holds_some(&from));
+        drop(to);
+        assert!(holds_some(&from), "its writer has gone");
+        let mut said = [0; 8];
+        assert_eq!(read(&from, &mut said), Ok(4));
+        assert!(!holds_some(&from), "the end");
+    }
 }

@@ -10,6 +10,7 @@ mod logs;
 mod mcp;
 pub mod node;
 pub mod sched;
+mod settled;
 pub mod token;
 pub mod top;
 pub mod transfer;

@@ -5,7 +5,7 @@
 //! ```
 
 mod draw;
-mod rows;
+pub(crate) mod rows;
 
 use crate::{args::Format, output};
 use anyhow::Context;

@@ -168,6 +168,9 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
             );
         }
     }
+    if fork.settled {
+        super::settled::wait(client, &made).await?;
+    }
     Ok(match (failed, made.len()) {
         (0, _) => ExitCode::SUCCESS,
         (_, 0) => ExitCode::FAILURE,

@@ -26,9 +26,10 @@ impl Dispatcher {
         });
         Shown {
             policy: self.policy,
+            means: self.hands.mechanism.means(),
             own: self.own.1,
             own_ns: super::review::own().0,
-            guard: self.guard.pid(),
+            guard: self.hands.guard.pid(),
             switches: self.switches,
             cpus: cpus.collect(),
             vms: self.vms.iter().map(|vm| self.shown_vm(vm)).collect(),
@@ -80,6 +81,7 @@ impl Dispatcher {
             cap: vm.params.cap,
             parallel: vm.params.parallel,
             sleeps: vm.habits.sleeps,
+            asleep: vm.habits.asleep,
             distance,
             vcpus,
         }

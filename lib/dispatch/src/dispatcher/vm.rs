@@ -3,7 +3,8 @@
 use crate::{
     DispatchError, Habits, Step, Steps,
     freezer::{Frozen, Group},
-    guard::{Before, Guard},
+    guard::Before,
+    mechanism::{Hands, Mechanism},
     place,
     protocol::Level,
     threads::{self, Watch},
@@ -22,19 +23,35 @@ pub(super) struct Vcpu {
     pub(super) id: Option<VcpuId>,
     pub(super) pinned: Option<u32>,
     pub(super) account: Account,
-    group: Option<Group>,
+    hold: Hold,
     before: Before,
     /// Whether the host was told of another class for it.
     told: bool,
+    /// Since when it is frozen, if it is.
+    frozen_since: Nanos,
     seen: Seen,
+}
+
+/// With what its turns are enforced.
+#[derive(Debug)]
+enum Hold {
+    Nothing,
+    /// A group of the freezer.
+    Group(Group),
+    /// A queue of sched_ext, whose class it is of.
+    Queue,
 }
 
 /// A vCPU's account as of the last judgement.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     sleeps: u64,
-    /// How often it was frozen since, which the kernel counts as sleeps too.
+    /// How often and how long it was frozen since, which the kernel counts as
+    /// sleeps too, and as time neither running nor waiting.
     freezes: u64,
+    frozen: Nanos,
+    /// The kernel's time running and waiting.
+    times: (u64, u64),
     waited: Nanos,
 }
 
@@ -150,8 +167,11 @@ impl Vm {
             vcpu.seen = Seen {
                 sleeps: vcpu.watch.sleeps().unwrap_or(vcpu.seen.sleeps),
                 freezes: 0,
+                frozen: Nanos::ZERO,
+                times: vcpu.watch.times().unwrap_or(vcpu.seen.times),
                 waited: vcpu.waited(world),
             };
+            vcpu.frozen_since = world.now;
         }
     }
 
@@ -167,11 +187,13 @@ impl Vm {
             let slept = sleeps.saturating_sub(vcpu.seen.sleeps);
             Nanos(slept.saturating_sub(vcpu.seen.freezes)).as_f64()
         };
+        let asleep = |vcpu: &Vcpu| vcpu.asleep(world.now, time).as_secs_f64();
         let waited = |vcpu: &Vcpu| vcpu.waited(world).minus(vcpu.seen.waited).as_secs_f64();
         let count = u32::try_from(self.vcpus.len()).unwrap_or(1).max(1);
         let all = f64::from(count) * time.as_secs_f64();
         self.habits = Habits {
             sleeps: self.vcpus.iter().map(slept).sum::<f64>() / all,
+            asleep: self.vcpus.iter().map(asleep).sum::<f64>() / all,
             waits: self.vcpus.iter().map(waited).sum::<f64>() / all,
         };
         self.watch_anew(world);
@@ -199,11 +221,13 @@ impl Vcpu {
             id: None,
             pinned: None,
             account,
-            group: None,
+            hold: Hold::Nothing,
             before,
             told: false,
+            frozen_since: Nanos::ZERO,
             seen: Seen {
                 sleeps: watch.sleeps().unwrap_or_default(),
+                times: account.times,
                 ..Seen::default()
             },
             watch,
@@ -212,84 +236,133 @@ impl Vcpu {
 
     /// Whether it may run.
     pub(super) fn frozen(&self) -> Frozen {
-        self.group.as_ref().map_or(Frozen::No, Group::frozen)
+        match &self.hold {
+            Hold::Group(group) => group.frozen(),
+            Hold::Nothing | Hold::Queue => Frozen::No,
+        }
     }
 
     /// Stops it or lets it go.
-    pub(super) fn set(&mut self, frozen: Frozen) -> io::Result<()> {
-        let Some(group) = &mut self.group else {
+    pub(super) fn set(&mut self, frozen: Frozen, now: Nanos) -> io::Result<()> {
+        let Hold::Group(group) = &mut self.hold else {
             return Ok(());
         };
-        let stops = (group.frozen(), frozen) == (Frozen::No, Frozen::Yes);
-        self.seen.freezes += u64::from(stops);
+        match (group.frozen(), frozen) {
+            (Frozen::No, Frozen::Yes) => {
+                self.seen.freezes += 1;
+                self.frozen_since = now;
+            }
+            (Frozen::Yes, Frozen::No) => self.seen.frozen += now.minus(self.frozen_since),
+            (Frozen::Yes, Frozen::Yes) | (Frozen::No, Frozen::No) => {}
+        }
         group.set(frozen)
     }
 
-    /// Gives it a group, of which the guard knows first.
-    pub(super) fn group(&mut self, guard: &mut Guard) -> Result<(), DispatchError> {
-        if self.group.is_none() {
-            self.group = Some(Group::of(self.tid, |path| guard.add(path))?);
+    /// How much of the time since it was last looked at it slept, of its own accord.
+    fn asleep(&self, now: Nanos, time: Nanos) -> Nanos {
+        let still = match self.frozen() {
+            Frozen::Yes => now.minus(self.frozen_since),
+            Frozen::No => Nanos::ZERO,
+        };
+        let (ran, waited) = self.watch.times().unwrap_or(self.seen.times);
+        let awake =
+            ran.saturating_sub(self.seen.times.0) + waited.saturating_sub(self.seen.times.1);
+        time.minus(self.seen.frozen + still).minus(Nanos(awake))
+    }
+
+    /// Gives it what its turns are enforced with, on these CPUs. The guard knows first.
+    pub(super) fn take(&mut self, cpus: &[u32], hands: &mut Hands) -> Result<(), DispatchError> {
+        if !matches!(self.hold, Hold::Nothing) {
+            return Ok(());
+        }
+        match &mut hands.mechanism {
+            Mechanism::Freezer => {
+                let group = Group::of(self.tid, |path| hands.guard.add(path))?;
+                self.hold = Hold::Group(group);
+            }
+            Mechanism::SchedExt(scheduler) => {
+                scheduler.take(self.tid)?;
+                self.hold = Hold::Queue;
+                let path = format!("/proc/{}", self.tid);
+                // It has a CPU when it has a turn, whatever it might run on before.
+                self.tell(Class::External(self.before.nice), hands)
+                    .and_then(|()| place::pin(self.tid, cpus))
+                    .map_err(DispatchError::host("give to sched_ext", path))?;
+            }
         }
         Ok(())
     }
 
     /// Keeps it on a CPU.
-    pub(super) fn pin(&mut self, cpu: u32, guard: &mut Guard) -> io::Result<()> {
+    pub(super) fn pin(&mut self, cpu: u32, hands: &mut Hands) -> io::Result<()> {
         if self.pinned == Some(cpu) {
             return Ok(());
         }
-        self.tell_guard(guard)?;
+        self.tell_guard(hands)?;
         place::pin(self.tid, &[cpu])?;
         self.pinned = Some(cpu);
         Ok(())
     }
 
     /// Has the host schedule it so.
-    pub(super) fn tell(&mut self, class: Class, guard: &mut Guard) -> io::Result<()> {
-        self.tell_guard(guard)?;
+    pub(super) fn tell(&mut self, class: Class, hands: &mut Hands) -> io::Result<()> {
+        self.tell_guard(hands)?;
         place::tell(self.tid, class)?;
         self.told = true;
         Ok(())
     }
 
-    fn tell_guard(&self, guard: &mut Guard) -> io::Result<()> {
+    fn tell_guard(&self, hands: &mut Hands) -> io::Result<()> {
         match self.pinned.is_none() && !self.told {
-            true => guard.changes(self.tid, &self.before),
+            true => hands.guard.changes(self.tid, &self.before),
             false => Ok(()),
         }
     }
 
     /// Lets it run, anywhere it might before. Its group stays, for the next time.
-    pub(super) fn rest(&mut self, guard: &mut Guard) {
-        if let Err(error) = self.set(Frozen::No) {
+    pub(super) fn rest(&mut self, hands: &mut Hands, now: Nanos) {
+        if let Err(error) = self.set(Frozen::No, now) {
             // Its VM may have ended; else a group that does not thaw is no use.
             tracing::debug!(tid = self.tid, %error, "not thawed");
-            self.drop_group(guard);
+            self.drop_group(hands);
         }
-        if self.pinned.is_none() && !self.told {
+        let queued = matches!(self.hold, Hold::Queue);
+        if self.pinned.is_none() && !self.told && !queued {
             return;
         }
         // A thread that has ended is on no CPU.
         if std::mem::take(&mut self.told) {
             let _ = place::tell(self.tid, Class::Usual(self.before.nice));
         }
-        if self.pinned.take().is_some() {
+        if self.pinned.take().is_some() || queued {
             let _ = place::pin(self.tid, &self.before.cpus);
         }
-        let _ = guard.is_as_before(self.tid);
+        if queued {
+            self.drop_queue(hands);
+        }
+        let _ = hands.guard.is_as_before(self.tid);
     }
 
     /// Undoes all that was done to it. What cannot be undone has gone with it.
-    pub(super) fn let_go(&mut self, guard: &mut Guard) {
-        self.rest(guard);
-        self.drop_group(guard);
+    pub(super) fn let_go(&mut self, hands: &mut Hands, now: Nanos) {
+        self.rest(hands, now);
+        self.drop_group(hands);
     }
 
-    fn drop_group(&mut self, guard: &mut Guard) {
-        if let Some(group) = self.group.take() {
+    fn drop_group(&mut self, hands: &mut Hands) {
+        if let Hold::Group(group) = &self.hold {
             let path = group.path().to_owned();
-            drop(group);
-            let _ = guard.remove(&path);
+            self.hold = Hold::Nothing;
+            let _ = hands.guard.remove(&path);
+        }
+    }
+
+    fn drop_queue(&mut self, hands: &mut Hands) {
+        self.hold = Hold::Nothing;
+        if let Mechanism::SchedExt(scheduler) = &mut hands.mechanism
+            && let Err(error) = scheduler.forget(self.tid)
+        {
+            tracing::warn!(tid = self.tid, %error, "a queue is left");
         }
     }
 

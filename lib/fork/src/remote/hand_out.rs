@@ -54,12 +54,15 @@ impl Host {
             pages: record.memory.pages(),
         };
         let key = draw()?;
+        // One host alone is no group.
+        let several = self.options.multicast && far.shares.len() > 1;
+        let group = several.then_some(pager.port());
         let images = [memory.image, disk.image];
         let parcels = async {
             for image in images {
                 let offering = Offering {
                     key,
-                    group: None,
+                    group,
                     hosts: far.shares.len(),
                 };
                 self.pager_call(move |pager| pager.offer(image, offering))

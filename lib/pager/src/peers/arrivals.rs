@@ -50,6 +50,10 @@ struct State<W> {
     /// Of them, those that are not zero.
     data: PageSet,
     sums: Vec<(PageNo, Checksum)>,
+    /// Pages that somebody wanted to read.
+    read: PageSet,
+    /// How many of these were here already.
+    used: u64,
     waiting: Vec<Wait<W>>,
     /// Pages that will not come.
     gone: BTreeSet<PageNo>,
@@ -111,6 +115,8 @@ impl<W> Arrivals<W> {
                 have: PageSet::new(pages),
                 data: PageSet::new(pages),
                 sums: Vec::new(),
+                read: PageSet::new(pages),
+                used: 0,
                 waiting: Vec::new(),
                 gone: BTreeSet::new(),
                 lost: None,
@@ -153,9 +159,14 @@ impl<W> Arrivals<W> {
     /// Somebody wants to read pages, which are inside the image.
     pub fn read(&self, run: Run, read: W) -> Verdict<W> {
         let mut state = self.state();
-        let missing: Vec<_> = pages(run)
-            .filter(|page| !state.have.contains(*page))
-            .collect();
+        let mut missing = Vec::new();
+        for page in pages(run) {
+            let (first, here) = (state.read.insert(page), state.have.contains(page));
+            state.used += u64::from(first && here);
+            if !here {
+                missing.push(page);
+            }
+        }
         if missing.is_empty() {
             return Verdict::Here(read);
         }
@@ -169,6 +180,11 @@ impl<W> Arrivals<W> {
             read,
         });
         Verdict::Kept(missing)
+    }
+
+    /// Pages that were here when they were first read.
+    pub fn used(&self) -> u64 {
+        self.state().used
     }
 
     /// Pages that reads wait for.

@@ -13,7 +13,8 @@
 //! Unlike Xen's, time is charged as it was used and not by who runs at a tick,
 //! what one domain cannot use is dealt out to the others in the same period,
 //! credits are kept up to two slices' worth, and a capped vCPU's slice ends with
-//! its credits: caps hold to within a slice.
+//! its credits: caps hold to within a slice. A period that ends late is dealt out
+//! as long as it was: else all would be over their shares before long, and equal.
 
 use super::slot;
 use crate::{
@@ -26,6 +27,8 @@ use crate::{
 
 /// Slice, and accounting period.
 const SLICE: Nanos = Nanos::millis(30);
+/// The most that is dealt out at once: time in which nobody ticked is nobody's.
+const LONGEST: Nanos = Nanos::millis(120);
 
 const BOOST: i64 = 0;
 const UNDER: i64 = 1;
@@ -44,6 +47,8 @@ struct Purse {
 pub struct Credit {
     purses: Vec<Purse>,
     next: Nanos,
+    /// When credits were last dealt out.
+    dealt: Option<Nanos>,
 }
 
 impl Credit {
@@ -61,6 +66,8 @@ impl Credit {
 
     /// Deals out a period of all CPUs.
     fn account(&mut self, world: &World) {
+        let since = self.dealt.replace(world.now);
+        let period = since.map_or(SLICE, |then| world.now.minus(then).min(LONGEST));
         let mut active: Vec<(DomainId, Vec<VcpuId>, i64)> = Vec::new();
         for (id, domain) in world.domains() {
             let awake = |vcpu: &VcpuId| {
@@ -70,15 +77,15 @@ impl Credit {
             if vcpus.is_empty() {
                 continue;
             }
-            let each = SLICE.scale(u64::try_from(vcpus.len()).unwrap_or(1), 1);
+            let each = period.scale(u64::try_from(vcpus.len()).unwrap_or(1), 1);
             let cap = domain
                 .params
                 .cap
-                .map_or(Nanos::FOREVER, |cap| SLICE.scale(cap.into(), 100));
+                .map_or(Nanos::FOREVER, |cap| period.scale(cap.into(), 100));
             active.push((id, vcpus, each.min(cap).signed()));
         }
         let cpus = u64::try_from(world.width()).unwrap_or(1);
-        let shares = deal(world, &active, SLICE.scale(cpus, 1).signed());
+        let shares = deal(world, &active, period.scale(cpus, 1).signed());
         for ((_, vcpus, _), share) in active.iter().zip(shares) {
             let heads = i64::try_from(vcpus.len()).unwrap_or(1);
             for &vcpu in vcpus {
@@ -182,5 +189,37 @@ impl Rule for Credit {
             None => true,
             Some(mine) => mine.major == OVER && theirs.major < OVER,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CpuSet, Params};
+
+    #[test]
+    fn a_late_period_is_dealt_out_as_long_as_it_was() {
+        let mut world = World::new([1.0]);
+        let mut rule = Credit::default();
+        let vcpus = [1, 3].map(|times| {
+            let domain = world.add_domain(Params {
+                weight: 256 * times,
+                ..Params::default()
+            });
+            let vcpu = world.add_vcpu(domain, CpuSet::ALL);
+            world.set_state(vcpu, State::Waiting);
+            rule.init(&world, vcpu);
+            vcpu
+        });
+        let mut credits = |ms| {
+            world.now = Nanos::millis(ms);
+            let cpu = world.cpus().next().expect("one");
+            rule.tick(&world, cpu);
+            vcpus.map(|vcpu| rule.purse(vcpu).credit)
+        };
+        let micros = |us: [i64; 2]| us.map(|us| us * 1_000);
+        assert_eq!(credits(0), micros([7_500, 22_500]));
+        assert_eq!(credits(29), micros([7_500, 22_500]), "not due");
+        assert_eq!(credits(44), micros([18_500, 55_500]));
     }
 }

@@ -10,7 +10,7 @@ use crate::push::Push;
 use crate::sender::{Sender, Step, To};
 use crate::serving::{EndGame, Serving};
 use crate::source::PageSource;
-use crate::stats::Sent;
+use crate::stats::{Sent, Tally};
 use crate::wire::{self, Epoch};
 use forkyard_types::PageCount;
 use std::collections::HashMap;
@@ -58,9 +58,16 @@ pub struct Server {
 #[derive(Debug)]
 struct Shared {
     socket: UdpSocket,
-    images: Mutex<HashMap<Channel, Served>>,
+    images: Mutex<Images>,
     waker: Waker,
     ended: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Images {
+    served: HashMap<Channel, Served>,
+    /// What was sent of those that are not served any more.
+    past: Tally,
 }
 
 struct Served {
@@ -81,7 +88,7 @@ impl Server {
         let address = socket.local_addr()?;
         let shared = Arc::new(Shared {
             socket,
-            images: Mutex::new(HashMap::new()),
+            images: Mutex::default(),
             waker: Waker::new()?,
             ended: AtomicBool::new(false),
         });
@@ -136,18 +143,18 @@ impl Server {
         let sender = Sender::new(serving, Instant::now());
         self.shared
             .images()
-            .insert(channel, Served { sender, source });
+            .put(channel, Some(Served { sender, source }));
         Ok(())
     }
 
     /// Serves an image no more; its clients will find that it is silent.
     pub fn withdraw(&self, channel: Channel) {
-        self.shared.images().remove(&channel);
+        self.shared.images().put(channel, None);
     }
 
     /// Answers about these pages go to who asks alone.
     pub fn mark_disjoint(&self, channel: Channel, run: Run) {
-        if let Some(served) = self.shared.images().get_mut(&channel) {
+        if let Some(served) = self.shared.images().served.get_mut(&channel) {
             served.sender.mark_disjoint(run);
         }
     }
@@ -155,15 +162,38 @@ impl Server {
     /// What was sent of an image; `None` if it is not served.
     pub fn stats(&self, channel: Channel) -> Option<Sent> {
         let images = self.shared.images();
-        images.get(&channel).map(|served| served.sender.stats())
+        let served = images.served.get(&channel);
+        served.map(|served| served.sender.stats())
+    }
+
+    /// What was sent of all images there were, by link.
+    pub fn tally(&self) -> Tally {
+        let images = self.shared.images();
+        let mut tally = images.past.clone();
+        for served in images.served.values() {
+            tally.add(served.sender.tally());
+        }
+        tally
     }
 
     /// How many clients an image has.
     pub fn clients(&self, channel: Channel) -> usize {
         let images = self.shared.images();
-        images
-            .get(&channel)
-            .map_or(0, |served| served.sender.members())
+        let served = images.served.get(&channel);
+        served.map_or(0, |served| served.sender.members())
+    }
+}
+
+impl Images {
+    /// Another in the place of one, or none.
+    fn put(&mut self, channel: Channel, served: Option<Served>) {
+        let before = match served {
+            Some(served) => self.served.insert(channel, served),
+            None => self.served.remove(&channel),
+        };
+        if let Some(before) = before {
+            self.past.add(before.sender.tally());
+        }
     }
 }
 
@@ -179,7 +209,7 @@ impl Drop for Server {
 }
 
 impl Shared {
-    fn images(&self) -> MutexGuard<'_, HashMap<Channel, Served>> {
+    fn images(&self) -> MutexGuard<'_, Images> {
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -203,12 +233,12 @@ impl Shared {
                 break;
             };
             let channel = wire::channel(datagram).ok();
-            if let Some(served) = channel.and_then(|channel| images.get_mut(&channel)) {
+            if let Some(served) = channel.and_then(|channel| images.served.get_mut(&channel)) {
                 served.sender.receive(from, datagram, Instant::now());
             }
         }
         let mut wait: Option<Instant> = None;
-        for served in images.values_mut() {
+        for served in images.served.values_mut() {
             let until = self.send(served, out)?;
             wait = [wait, until].into_iter().flatten().min();
         }

@@ -5,6 +5,7 @@ use crate::flow::Rate;
 use crate::lane::Taken;
 use crate::members::Member;
 use crate::pages::Run;
+use crate::stats::Link;
 use crate::wire::{self, Ask, MemberId, Report, Request, Seq, ToClient, Urgency};
 use forkyard_types::PageCount;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ impl Sender {
         let mut left = MOST_ASKED;
         for ask in &request.asks {
             let Some(run) = ask.run.within(self.serving.pages) else {
-                self.stats.refused += 1;
+                self.tally.refuse();
                 continue;
             };
             match ask.urgency {
@@ -58,15 +59,18 @@ impl Sender {
         let Member {
             report,
             lane: alone,
+            address,
             ..
         } = member;
+        let link = Link::Host(address.ip());
         if report.hears && together {
             self.group.pusher.asked(ask.run);
         } else {
             alone.pusher.asked(ask.run);
         }
         for page in ask.run.iter() {
-            self.stats.asked += 1;
+            let asked = self.tally.on(link);
+            asked.asked += 1;
             let to_all = answer_all && report.hears && !self.disjoint.contains(page);
             let (lane, seen, mean) = match to_all {
                 true => (&mut self.group, report.group.highest, group_mean),
@@ -74,7 +78,7 @@ impl Sender {
             };
             match lane.ask(page, &ask, seen, now) {
                 Taken::Queued | Taken::Full => {}
-                Taken::Lockstep => self.stats.lockstep += 1,
+                Taken::Lockstep => asked.lockstep += 1,
                 Taken::Lost => lane.lost(mean, now),
             }
         }

@@ -145,7 +145,7 @@ impl World {
             self.happens(what);
         }
         if let Some(server) = &self.server {
-            add(&mut self.sent, server.stats());
+            self.sent.add(server.stats());
         }
         let received = self.clients.iter().map(|client| {
             let receiver = client.receiver.as_ref();
@@ -201,7 +201,7 @@ impl World {
             }
             What::ServerDies => {
                 if let Some(server) = self.server.take() {
-                    add(&mut self.sent, server.stats());
+                    self.sent.add(server.stats());
                 }
             }
             What::ServerStarts => self.start_server(),
@@ -467,18 +467,4 @@ impl Client {
             .filter(|page| !self.have.contains(page) && !gone.contains(page))
             .collect()
     }
-}
-
-fn add(sum: &mut Sent, more: Sent) {
-    sum.asked += more.asked;
-    sum.lockstep += more.lockstep;
-    sum.pages += more.pages;
-    sum.again += more.again;
-    sum.pushed += more.pushed;
-    sum.zero += more.zero;
-    sum.gone += more.gone;
-    sum.packets += more.packets;
-    sum.bytes += more.bytes;
-    sum.group_bytes += more.group_bytes;
-    sum.refused += more.refused;
 }

@@ -10,7 +10,7 @@ use crate::{
 use anyhow::{Context, ensure};
 use clap::Args;
 use forkyard_client::{Client, Place};
-use forkyard_friendly::{Finding, Police, PoliceConfig, Sample};
+use forkyard_friendly::{Finding, Police, PoliceConfig, Sample, Use};
 use forkyard_types::{Usage, VmUsage};
 use serde_json::json;
 use std::{
@@ -32,8 +32,8 @@ pub struct Policed {
     /// Seconds to go on for; without, until interrupted.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Part of the host's CPU time that VMs use together from which on it is
-    /// congested.
+    /// Part of the host's CPU time from which on it is congested, if VMs want as
+    /// much together.
     #[arg(long, default_value_t = 0.9)]
     full: f64,
     /// Cap those who are named to a fair share of CPU time, by the dispatcher of
@@ -161,18 +161,26 @@ fn percent(share: f64) -> u32 {
     (share * 100.0).round().clamp(f64::from(LEAST), 1e6) as u32
 }
 
-/// What VMs used between two looks, in CPUs. One that was started again since
-/// has used nothing yet.
+/// What VMs used and wanted between two looks, in CPUs that the host had itself. One
+/// that was started again since has used nothing yet.
 fn seen(before: &Usage, now: &Usage, full: f64) -> Sample<String> {
-    let elapsed = now.at_us.saturating_sub(before.at_us).max(1) as f64;
+    let stolen = now.stolen_us.saturating_sub(before.stolen_us) / u64::from(now.cpus.max(1));
+    let elapsed = now.at_us.saturating_sub(before.at_us);
+    let had = elapsed.saturating_sub(stolen).max(1) as f64;
     let used = |vm: &VmUsage| {
         let earlier = before.vms.iter().find(|one| one.vm.id == vm.vm.id)?;
-        let used = vm.cpu_us.saturating_sub(earlier.cpu_us) as f64;
-        Some((vm.vm.name.to_string(), used / elapsed))
+        let used = vm.cpu_us.saturating_sub(earlier.cpu_us);
+        let waited = vm.waited_us.saturating_sub(earlier.waited_us);
+        let one = Use {
+            used: used as f64 / had,
+            wanted: (used + waited) as f64 / had,
+        };
+        Some((vm.vm.name.to_string(), one))
     };
-    let usage: BTreeMap<String, f64> = now.vms.iter().filter_map(used).collect();
+    let usage: BTreeMap<String, Use> = now.vms.iter().filter_map(used).collect();
+    let wanted: f64 = usage.values().map(|one| one.wanted).sum();
     Sample {
-        congested: usage.values().sum::<f64>() >= full * f64::from(now.cpus),
+        congested: wanted >= full * f64::from(now.cpus),
         usage,
     }
 }
@@ -186,9 +194,9 @@ fn name(format: Format, found: &Finding<String>, cap: Option<u32>) -> anyhow::Re
         }
         Format::Text => {
             println!(
-                "{} does not yield: it used {:.2} CPUs when congestion began, a fair share being {:.2}, \
-                 and {:.2} at least since; {} times on end",
-                found.guest, found.before, found.share, found.fell_to, found.missed
+                "{} does not yield: it wanted {:.2} CPUs when congestion began, and {:.2} at least \
+                 since; a fair share was {:.2}; {} times on end",
+                found.guest, found.before, found.fell_to, found.share, found.missed
             );
             if let Some(cap) = cap {
                 println!("{} is capped to {cap} % of a CPU", found.guest);
@@ -201,6 +209,28 @@ fn name(format: Format, found: &Finding<String>, cap: Option<u32>) -> anyhow::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::top::rows;
+    use forkyard_types::FamilyId;
+
+    #[test]
+    fn what_is_waited_for_is_wanted_and_what_is_stolen_was_never_there() {
+        let mut vm = rows::tests::vm("p", FamilyId::random(), 0, None);
+        let before = rows::tests::at(0, std::slice::from_ref(&vm));
+        (vm.cpu_us, vm.waited_us) = (800, 400);
+        // A fifth of the time of two CPUs.
+        let now = Usage {
+            stolen_us: 400,
+            ..rows::tests::at(1000, &[vm])
+        };
+        let sample = seen(&before, &now, 0.75);
+        let wanted = Use {
+            used: 1.0,
+            wanted: 1.5,
+        };
+        assert_eq!(sample.usage["p"], wanted);
+        assert!(sample.congested);
+        assert!(!seen(&before, &now, 0.76).congested);
+    }
 
     #[test]
     fn caps_are_shares_and_leave_something_to_answer_with() {

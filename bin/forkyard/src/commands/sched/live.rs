@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args as ClapArgs;
 use forkyard_client::Client;
 use forkyard_dispatch::{
-    protocol::{Because, Level, Reply, Request, Shown, VcpuShown, VmShown, Wanted},
+    protocol::{Because, Level, Means, Reply, Request, Shown, VcpuShown, VmShown, Wanted},
     socket::ask,
 };
 use forkyard_sched::{Nanos, Parallel, Policy};
@@ -238,7 +238,7 @@ fn exposition(shown: &Shown) -> String {
         shown.switches
     );
     type Value = fn(&VmShown, &VcpuShown) -> f64;
-    let values: [(&str, &str, Value); 8] = [
+    let values: [(&str, &str, Value); 9] = [
         ("share", "gauge", |_, vcpu| vcpu.share),
         ("speed", "gauge", |_, vcpu| vcpu.speed),
         ("stacked", "gauge", |_, vcpu| {
@@ -246,6 +246,7 @@ fn exposition(shown: &Shown) -> String {
         }),
         ("distance", "gauge", |vm, _| f64::from(vm.distance)),
         ("sleeps_per_second", "gauge", |vm, _| vm.sleeps),
+        ("asleep", "gauge", |vm, _| vm.asleep),
         ("enforced", "gauge", |vm, _| {
             f64::from(u8::from(vm.now == Level::Enforce))
         }),
@@ -273,8 +274,12 @@ fn exposition(shown: &Shown) -> String {
 }
 
 fn print(shown: &Shown) {
+    let by = match shown.means {
+        Means::Freezer => "",
+        Means::SchedExt => " by sched_ext",
+    };
     println!(
-        "policy {}, {} switches, dispatcher {:.1} % of a CPU",
+        "policy {}{by}, {} switches, dispatcher {:.1} % of a CPU",
         shown.policy,
         shown.switches,
         shown.own * 100.0
@@ -395,11 +400,13 @@ mod tests {
             cap: None,
             parallel: Parallel::Yes,
             sleeps: 3.0,
+            asleep: 0.5,
             distance: 2,
             vcpus: vec![vcpu(0), vcpu(1)],
         };
         let text = exposition(&Shown {
             policy: Policy::Sbco,
+            means: Means::Freezer,
             own: 0.5,
             own_ns: 250_000_000,
             guard: 2,

@@ -148,6 +148,7 @@ pub mod tests {
                 failure: None,
             },
             cpu_us: 0,
+            waited_us: 0,
             resident: ByteCount(2 << 20),
             private: ByteCount(1 << 20),
             forks: 0,
@@ -160,6 +161,7 @@ pub mod tests {
         Usage {
             at_us,
             cpus: 2,
+            stolen_us: 0,
             vms: vms.to_vec(),
         }
     }

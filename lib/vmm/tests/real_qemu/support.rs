@@ -1,8 +1,6 @@
 //! A place to run machines in: a directory, a cgroup, an unprivileged owner.
 //! All of it goes with it, also when a test fails.
 
-#![allow(dead_code, reason = "each test program uses its own part")]
-
 use forkyard_types::{ByteCount, VmId};
 use forkyard_vmm::{
     Accel, BootSpec, Engine, Limits, Machine, MachineRecord, MachineSpec, Owner, Qemu, QemuConfig,

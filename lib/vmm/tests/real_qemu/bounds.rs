@@ -1,11 +1,9 @@
 //! What a QEMU sees of the host and takes of it, beyond its privileges. Needs
 //! root, QEMU and cgroup v2.
 
-mod support;
-
+use crate::support::{self, Site, slice};
 use forkyard_vmm::{Engine, Machine, files};
 use std::{collections::BTreeSet, fs, path::Path};
-use support::{Site, slice};
 
 #[tokio::test]
 async fn a_machine_sees_no_files_but_its_own_and_what_it_takes_to_run() {

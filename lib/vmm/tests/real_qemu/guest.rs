@@ -4,14 +4,12 @@
 //! - `FORKYARD_TEST_INITRD`: an initial RAM disk for it, whose init writes
 //!   `forkyard-probe-ok` on the console when told `forkyard.probe=1`
 
-mod support;
-
+use crate::support::{self, Site, slice};
 use forkyard_vmm::{
     Accel, AccelChoice, BootSpec, Engine, Kernel, Machine, Probe, QemuMachine, RunState, Shell,
     console,
 };
 use std::{fs, path::PathBuf, time::Duration};
-use support::{Site, slice};
 
 const CMDLINE: &str = "console=ttyS0 panic=-1 forkyard.probe=1";
 const MARKER: &str = "forkyard-probe-ok";

@@ -1,14 +1,12 @@
 //! The engine against a real QEMU. No guest kernel is needed: the firmware
 //! running in vain is guest enough. Needs root, QEMU and cgroup v2.
 
-mod support;
-
+use crate::support::{self, Site, slice, status_of};
 use forkyard_types::{ByteCount, Mac};
 use forkyard_vmm::{
     Engine, Machine, Nic, QmpError, RunState, Shell, ShellSpec, VmmError, VmmErrorKind, files,
 };
 use std::{collections::BTreeMap, fs, time::Duration};
-use support::{Site, slice, status_of};
 
 #[tokio::test]
 async fn a_machine_runs_without_privileges_and_in_its_own_cgroup() {

@@ -1,0 +1,118 @@
+"""The paper's section 5.1: guests with many threads, each of which reads 1 MB from a file, computes, and writes it to another.
+
+The files are in the guest's memory (tmpfs), so that memory and CPUs are all that is scarce.
+"""
+
+import subprocess
+import threading
+import time
+
+import host as hosts
+
+JOB, FOLDER, STATUS = "/bin/job", "/jobs", "/opt/forkyard/friendly/status.json"
+# What each kind is told last. Where nothing is ever called congestion, and those who work are never stopped nor counted,
+# the agent only measures.
+TOLD = {
+    "plain": ["monitor.threshold=1000000", 'monitor.signals=["vct"]', 'threads.exempt=["job", "apache2", "page"]'],
+    "friendly": ['threads.exempt=["report"]'],
+}
+# Jobs start all their threads at once, and end if they may not; a server that may not answers with errors.
+ALL = "threads.limit-new=false"
+# MiB that a guest needs for itself, and for each thread: a chunk and two files.
+BASE, EACH = 112, 3.3
+# Seconds after which something that should have happened has failed.
+PATIENCE = 600
+
+
+def mib(threads):
+    return int(BASE + EACH * threads)
+
+
+def boot(host, count, threads):
+    """Guests that can run the job in so many threads."""
+    program = str(hosts.compiled("job.c", host.folder / "job"))
+    for number in range(count):
+        name = f"f{number}"
+        host.run(name, "tiny", mib(threads))
+        host.ok("cp", program, f"{name}:{JOB}")
+        ready = f"chmod 755 {JOB} && mkdir {FOLDER} && mount -t tmpfs -o size=95% jobs {FOLDER}"
+        host.ok("exec", name, "--", "sh", "-c", ready)
+    return host.names
+
+
+def tell(host, vms, kind, options, group="exec"):
+    """Anew, so that nobody begins with what was learnt of another load."""
+    for vm in vms:
+        host.ok("friendly", "set", vm, "--off")
+        if kind == "off":
+            continue
+        host.ok("friendly", "set", vm, "--group", group, "--law", options.law, ALL, *options.constants, *TOLD[kind])
+
+
+class Run(threading.Thread):
+    """The job in one guest: its progress, seconds since it began and jobs done; and what the agent said meanwhile."""
+
+    def __init__(self, host, vm, words):
+        super().__init__(daemon=True)
+        self.vm, self.progress, self.seen = vm, [], []
+        self.process = host.start("exec", vm, "--", *words)
+
+    def run(self):
+        for line in self.process.stdout:
+            at, done, vct, allowed, duty = map(float, line.split())
+            if vct:
+                self.seen.append([at, vct, allowed * duty])
+            self.progress.append([at, done])
+
+    def end(self, patience):
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise SystemExit(f"bench-friendly: the job in {self.vm} did not end in {patience:.0f} s") from None
+        self.join()
+        if self.process.returncode:
+            raise SystemExit(f"bench-friendly: the job failed in {self.vm}")
+
+
+def rate(progress, settle, seconds):
+    """Jobs a second in these seconds. One report may be late: what is after the end is not counted."""
+    inside = [one for one in progress if settle <= one[0] <= settle + seconds + 1]
+    if len(inside) < 2:
+        inside = progress
+    (begun, had), (end, done) = inside[0], inside[-1]
+    return (done - had) / (end - begun)
+
+
+def measure(host, vms, kind, threads, options, settle, seconds):
+    """What each guest gets done in a second, and what is seen of it meanwhile, over time."""
+    for vm in vms:
+        host.ok("exec", vm, "--", "sh", "-c", f"rm -f {FOLDER}/*")
+    tell(host, vms, kind, options)
+    words = [JOB, str(threads), str(settle + seconds), str(min(5, seconds / 2)), FOLDER, STATUS]
+    runs = [Run(host, vm, words) for vm in vms]
+    for one in runs:
+        one.start()
+    # They write their files before they begin, and all begin before memory is short.
+    waited = time.monotonic()
+    while any(one.is_alive() and not one.progress for one in runs) and time.monotonic() - waited < PATIENCE:
+        time.sleep(0.2)
+    host.squeeze()
+    back, begun = host.group.read_back(), time.monotonic()
+    due = time.monotonic() + settle + seconds
+    while time.monotonic() < due and any(one.is_alive() for one in runs):
+        time.sleep(1)
+    back = (host.group.read_back() - back) / (time.monotonic() - begun)
+    host.relax()
+    for one in runs:
+        one.end(PATIENCE)
+    return dict(
+        guests=len(vms),
+        threads=threads,
+        kind=kind,
+        rates=[rate(one.progress, settle, seconds) for one in runs],
+        read_back=back,
+        vct_ms=[[seen[1] for seen in one.seen if settle <= seen[0] <= settle + seconds] for one in runs],
+        progress=[one.progress for one in runs],
+        seen=[one.seen for one in runs],
+    )

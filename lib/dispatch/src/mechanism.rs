@@ -1,0 +1,57 @@
+//! By what turns are enforced: the freezer, or sched_ext.
+//!
+//! ```text
+//! policy's decision --> Freezer:  a group for each thread, frozen or not
+//!                   \-> SchedExt: everybody's turn, told to a scheduler in BPF
+//! ```
+//!
+//! The freezer stops whoever is not to run, and is there on every kernel. With
+//! sched_ext the kernel asks a program of ours whom a CPU is to run: nobody is
+//! stopped, and nothing but the turn keeps a thread from running.
+
+use crate::{DispatchError, guard::Guard, protocol::Means, sched_ext::SchedExt};
+use std::path::Path;
+
+/// By what turns are enforced.
+#[derive(Debug)]
+pub enum Mechanism {
+    /// Whoever is not to run is frozen.
+    Freezer,
+    /// The kernel is told whose turn it is.
+    SchedExt(SchedExt),
+}
+
+impl Mechanism {
+    /// sched_ext, with the scheduler that was compiled to `object`. It is loaded
+    /// when somebody is first enforced. Refuses at once where the kernel has no
+    /// sched_ext, another scheduler has it, or this was built without.
+    pub fn sched_ext(object: &Path) -> Result<Self, DispatchError> {
+        Ok(Self::SchedExt(SchedExt::new(object)?))
+    }
+
+    /// Its name.
+    pub fn means(&self) -> Means {
+        match self {
+            Self::Freezer => Means::Freezer,
+            Self::SchedExt(_) => Means::SchedExt,
+        }
+    }
+}
+
+/// Where a thread is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// On this CPU, by the host's number.
+    On(u32),
+    /// Nowhere yet.
+    Waits,
+    /// It slept: anywhere, should it wake.
+    Free,
+}
+
+/// What acts on threads, and what undoes it.
+#[derive(Debug)]
+pub(crate) struct Hands {
+    pub(crate) guard: Guard,
+    pub(crate) mechanism: Mechanism,
+}

@@ -1,0 +1,85 @@
+//! Who wants to run.
+
+use std::collections::BTreeSet;
+
+/// What one does, as it is seen at a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// It runs, or would.
+    Runs,
+    /// It was stopped.
+    StandsStill,
+    /// It waits for something else.
+    Sleeps,
+}
+
+/// Tells, a look at a time, who wants to run: whoever is seen to at two looks on
+/// end. Who runs for less than that is no load, and would wait for its turn among
+/// those who are. Whoever was stopped wanted to then, and still does when it is let
+/// go.
+#[derive(Clone, Debug)]
+pub struct Wants<Id> {
+    before: BTreeSet<Id>,
+}
+
+impl<Id> Default for Wants<Id> {
+    fn default() -> Self {
+        Self {
+            before: BTreeSet::new(),
+        }
+    }
+}
+
+impl<Id: Copy + Ord> Wants<Id> {
+    /// Looks. One may be seen several times, as a process with several threads is.
+    /// Who is not seen is forgotten.
+    pub fn look(&mut self, seen: impl IntoIterator<Item = (Id, Doing)>) -> BTreeSet<Id> {
+        let before = std::mem::take(&mut self.before);
+        let mut wants = BTreeSet::new();
+        for (id, doing) in seen {
+            match doing {
+                Doing::Sleeps => continue,
+                Doing::Runs if !before.contains(&id) => {}
+                Doing::Runs | Doing::StandsStill => {
+                    wants.insert(id);
+                }
+            }
+            self.before.insert(id);
+        }
+        wants
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Doing::{Runs, Sleeps, StandsStill};
+
+    #[test]
+    fn only_who_runs_at_two_looks_on_end_wants_to() {
+        let mut wants = Wants::default();
+        let mut look = |doing| !wants.look([(1, doing)]).is_empty();
+        assert_eq!(
+            [Runs, Sleeps, Runs, Runs, Runs, Sleeps, Runs].map(&mut look),
+            [false, false, false, true, true, false, false]
+        );
+    }
+
+    #[test]
+    fn whoever_stood_still_wants_to_run_when_it_is_let_go() {
+        let mut wants = Wants::default();
+        let mut look = |doing| !wants.look([(1, doing)]).is_empty();
+        assert_eq!([StandsStill, Runs, Runs].map(&mut look), [true; 3]);
+        assert_eq!([StandsStill, Sleeps].map(&mut look), [true, false]);
+    }
+
+    #[test]
+    fn one_of_its_threads_is_enough_and_numbers_that_went_are_forgotten() {
+        let mut wants = Wants::default();
+        let process = [(1, Sleeps), (1, Runs), (1, Sleeps)];
+        assert!(wants.look(process).is_empty());
+        assert_eq!(wants.look(process), BTreeSet::from([1]));
+        assert!(wants.look([]).is_empty());
+        assert!(wants.look(process).is_empty());
+    }
+}

@@ -1,0 +1,6 @@
+//! The engine against a real QEMU. Needs root, QEMU and cgroup v2.
+
+mod bounds;
+mod guest;
+mod machine;
+mod support;
