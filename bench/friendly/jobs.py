@@ -3,6 +3,7 @@
 The files are in the guest's memory (tmpfs), so that memory and CPUs are all that is scarce.
 """
 
+import os
 import subprocess
 import threading
 import time
@@ -46,7 +47,9 @@ def tell(host, vms, kind, options, group="exec"):
         host.ok("friendly", "set", vm, "--off")
         if kind == "off":
             continue
-        host.ok("friendly", "set", vm, "--group", group, "--law", options.law, ALL, *options.constants, *TOLD[kind])
+        # From the usual constants on: what the other kind was told stays else, its threshold that is never reached above all.
+        anew = ["--config", os.devnull, "--law", options.law]
+        host.ok("friendly", "set", vm, "--group", group, *anew, ALL, *options.constants, *TOLD[kind])
 
 
 class Run(threading.Thread):

@@ -1,4 +1,6 @@
-//! Every constant, in a file: the paper's table 1 where nothing is said.
+//! Every constant, in a file. Where nothing is said, the paper's table 1 holds, but
+//! for the virtual clock's average, what it is compared with, and from where on that
+//! is congestion.
 
 use crate::Signal;
 use serde::{Deserialize, Serialize};
@@ -42,11 +44,24 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Average {
-    /// Each tick is a value: the paper's. Follows at once.
-    #[default]
+    /// Each tick is a value: the paper's. Follows at once, and knows but the last
+    /// few ticks: of a guest that stands still, the second in which it did is one.
     Ticks,
     /// The mean of each period is a value. Steadier, and later by some periods.
+    #[default]
     Periods,
+}
+
+/// What is taken for the virtual clock time of a guest that has all it wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Least {
+    /// The least average of the window: the paper's. An overload that outlasts the
+    /// window is taken for idleness, and so is one that a guest began in.
+    Window,
+    /// The tick that was asked for: the same for all guests, whenever they began.
+    #[default]
+    Asked,
 }
 
 /// How congestion is sensed.
@@ -59,13 +74,18 @@ pub struct MonitorConfig {
     pub period_s: f64,
     /// Window T_w of the least virtual clock time, in seconds.
     pub window_s: f64,
-    /// Weight γ of the newest value.
+    /// Weight γ of the newest value. The mean of a period is steady already: what
+    /// follows it late, yields too much.
     pub ewma: f64,
     /// Over what γ is applied.
     pub average: Average,
+    /// What the average is compared with.
+    pub least: Least,
     /// The signals that count: one of them is enough.
     pub signals: Vec<Signal>,
-    /// Slowdown H from which on there is congestion.
+    /// Slowdown H from which on there is congestion. The paper's 2.5 is against what
+    /// a guest has seen lately; against the tick that was asked for, guests at 2.5
+    /// have long been thrashing.
     pub threshold: f64,
     /// Part of the time from which on pressure is congestion.
     pub pressure_threshold: f64,
@@ -79,10 +99,11 @@ impl Default for MonitorConfig {
             tick_ms: 10.0,
             period_s: 5.0,
             window_s: 60.0,
-            ewma: 0.3,
-            average: Average::Ticks,
+            ewma: 0.8,
+            average: Average::default(),
+            least: Least::default(),
             signals: vec![Signal::Vct],
-            threshold: 2.5,
+            threshold: 2.0,
             pressure_threshold: 0.25,
             steal_threshold: 0.1,
         }

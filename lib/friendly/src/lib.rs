@@ -26,7 +26,7 @@ mod wants;
 
 pub use chooser::Chooser;
 pub use config::{
-    Average, Config, ConfigError, Count, LawConfig, MonitorConfig, RateConfig, RateMeans,
+    Average, Config, ConfigError, Count, LawConfig, Least, MonitorConfig, RateConfig, RateMeans,
     ThreadsConfig, Unit,
 };
 pub use controller::{Controller, Order, State};

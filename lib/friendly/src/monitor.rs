@@ -4,7 +4,7 @@
 //! some time later; the real time between the two is the virtual clock time, VCT.
 //! It grows with whatever resource the guest has too little of.
 
-use crate::{Average, Congestion, Leads, MonitorConfig, Readings, Sense, Signal};
+use crate::{Average, Congestion, Leads, Least, MonitorConfig, Readings, Sense, Signal};
 use serde::Serialize;
 use std::{collections::VecDeque, time::Duration};
 
@@ -45,7 +45,8 @@ impl Measured {
 pub struct Report {
     /// The average VCT; none before the first tick.
     pub average: Option<Duration>,
-    /// The least average of the window before this period.
+    /// What the average is compared with: the least of the window before this
+    /// period, or the tick that was asked for.
     pub least: Option<Duration>,
     /// Ticks in this period.
     pub ticks: u32,
@@ -97,7 +98,10 @@ impl Monitor {
         if self.config.average == Average::Periods && ticks > 0 {
             self.smooth(sum / f64::from(ticks));
         }
-        let least = self.past.iter().copied().reduce(f64::min);
+        let least = match self.config.least {
+            Least::Window => self.past.iter().copied().reduce(f64::min),
+            Least::Asked => Some(self.config.tick().as_secs_f64()),
+        };
         let mut signals = Vec::new();
         if let Some(average) = self.average.filter(|_| ticks > 0) {
             // In the first period there is nothing to compare with.
@@ -191,13 +195,24 @@ mod tests {
         steal: None,
     };
 
+    /// The paper's table 1.
+    fn paper() -> MonitorConfig {
+        MonitorConfig {
+            average: Average::Ticks,
+            least: Least::Window,
+            ewma: 0.3,
+            threshold: 2.5,
+            ..MonitorConfig::default()
+        }
+    }
+
     fn ms(ms: f64) -> Duration {
         Duration::from_secs_f64(ms / 1e3)
     }
 
     #[test]
     fn average_is_equation_1() {
-        let mut monitor = Monitor::new(MonitorConfig::default());
+        let mut monitor = Monitor::new(paper());
         [10.0, 20.0, 20.0]
             .map(ms)
             .into_iter()
@@ -211,7 +226,7 @@ mod tests {
 
     #[test]
     fn congestion_is_from_the_threshold_on_and_ends_with_the_window() {
-        let mut monitor = Monitor::new(MonitorConfig::default());
+        let mut monitor = Monitor::new(paper());
         let mut period = |vct: f64| {
             (0..200).for_each(|_| monitor.tick(ms(vct)));
             monitor.close(NOTHING)
@@ -231,7 +246,7 @@ mod tests {
         let config = MonitorConfig {
             average: Average::Periods,
             ewma: 1.0,
-            ..MonitorConfig::default()
+            ..paper()
         };
         let mut monitor = Monitor::new(config);
         (0..90).for_each(|_| monitor.tick(ms(10.0)));
@@ -241,8 +256,25 @@ mod tests {
     }
 
     #[test]
+    fn who_began_under_overload_knows_it_by_the_tick_that_was_asked_for() {
+        let overloaded = |least| {
+            let config = MonitorConfig { least, ..paper() };
+            let mut monitor = Monitor::new(config);
+            (0..200).for_each(|_| monitor.tick(ms(30.0)));
+            monitor.close(NOTHING)
+        };
+        let window = overloaded(Least::Window);
+        assert_eq!(window.value(Signal::Vct), Some(1.0));
+        let asked = overloaded(Least::Asked);
+        let slowdown = asked.value(Signal::Vct).expect("ticks");
+        assert!((slowdown - 3.0).abs() < 1e-6, "{slowdown}");
+        assert_eq!(asked.least, Some(ms(10.0)));
+        assert_eq!(asked.sense.congestion, Congestion::Yes);
+    }
+
+    #[test]
     fn a_period_without_ticks_says_nothing() {
-        let mut monitor = Monitor::new(MonitorConfig::default());
+        let mut monitor = Monitor::new(paper());
         monitor.tick(ms(10.0));
         monitor.close(NOTHING);
         let report = monitor.close(NOTHING);
@@ -256,14 +288,14 @@ mod tests {
             memory: Some(0.9),
             ..NOTHING
         };
-        let mut monitor = Monitor::new(MonitorConfig::default());
+        let mut monitor = Monitor::new(paper());
         monitor.tick(ms(10.0));
         let report = monitor.close(readings);
         assert_eq!(report.value(Signal::MemoryPressure), Some(0.9));
         assert_eq!(report.sense.congestion, Congestion::No);
         monitor.reconfigure(MonitorConfig {
             signals: vec![Signal::Vct, Signal::MemoryPressure],
-            ..MonitorConfig::default()
+            ..paper()
         });
         monitor.tick(ms(10.0));
         assert_eq!(monitor.close(readings).sense.congestion, Congestion::Yes);
@@ -271,12 +303,12 @@ mod tests {
 
     #[test]
     fn other_ticks_are_not_compared_with_earlier_ones() {
-        let mut monitor = Monitor::new(MonitorConfig::default());
+        let mut monitor = Monitor::new(paper());
         monitor.tick(ms(10.0));
         monitor.close(NOTHING);
         monitor.reconfigure(MonitorConfig {
             tick_ms: 100.0,
-            ..MonitorConfig::default()
+            ..paper()
         });
         monitor.tick(ms(100.0));
         assert_eq!(monitor.close(NOTHING).value(Signal::Vct), Some(1.0));
@@ -288,7 +320,7 @@ mod tests {
         fn slowdown_is_as_defined(
             periods in prop::collection::vec(prop::collection::vec(1.0..100.0f64, 1..5), 1..40),
         ) {
-            let config = MonitorConfig::default();
+            let config = paper();
             let mut monitor = Monitor::new(config.clone());
             let mut average: Option<f64> = None;
             let mut all: Vec<f64> = Vec::new();
