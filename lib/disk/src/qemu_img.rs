@@ -82,7 +82,7 @@ impl QemuImg {
         let mut command = Command::new(&self.program);
         command
             .args(["create", "-q", "-f", "qcow2"])
-            .args(["-o", "extended_l2=on,cluster_size=128k"])
+            .args(["-o", "cluster_size=4k"])
             // `-u`: does not open the backing, which a running VM has locked.
             .args(["-u", "-F", &backing.format.to_string(), "-b"])
             .arg(&backing.path)
@@ -255,8 +255,8 @@ mod tests {
         let (_dir, base, slice) = base_and_slice().await;
         let info = info(&slice);
         assert!(info.contains("(7340032 bytes)"), "{info}");
-        assert!(info.contains("extended l2: true"), "{info}");
-        assert!(info.contains("cluster_size: 131072"), "{info}");
+        assert!(info.contains("extended l2: false"), "{info}");
+        assert!(info.contains("cluster_size: 4096"), "{info}");
         assert!(info.contains("backing file format: raw"), "{info}");
         assert!(info.contains(base.to_str().expect("UTF-8")), "{info}");
     }

@@ -103,6 +103,33 @@ async fn a_fold_takes_what_was_folded_out_of_sight() {
 }
 
 #[tokio::test]
+async fn slices_are_lifted_into_one_that_was_written_here_and_there() {
+    let site = Site::new();
+    let machine = site.boot().await;
+    let mut under = site.disk.clone();
+    // Each over the beginning of what is below.
+    for (name, write) in [("a", "5 1M 256k"), ("b", "6 1M 128k"), ("c", "7 1M 8k")] {
+        let path = site.path().join(name);
+        slice(&path, &under, site.owner);
+        let overlay = machine.prepare_overlay(&path).await.expect("prepared");
+        machine.freeze_disk(overlay).await.expect("frozen");
+        support::qemu_io(&machine, &format!("write -P {write}")).await;
+        under = path;
+    }
+    let [a, b] = ["a", "b"].map(|name| site.path().join(name));
+    let never = std::future::pending();
+    let lifted = machine.lift_disk(&[b], &a, never).await;
+    lifted.expect("lifted");
+    for read in ["7 1M 8k", "6 1032k 120k", "5 1152k 128k"] {
+        support::qemu_io(&machine, &format!("read -P {read}")).await;
+    }
+    machine.quit().await.expect("quits");
+    let log = fs::read_to_string(machine.record().dir.join(files::LOG)).expect("log");
+    assert_eq!(log.matches("read ").count(), 3, "{log}");
+    assert!(!log.contains("Pattern verification failed"), "{log}");
+}
+
+#[tokio::test]
 async fn what_qemu_says_fills_no_disk() {
     let site = Site::new();
     let machine = site.boot().await;

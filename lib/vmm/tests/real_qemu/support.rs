@@ -229,10 +229,7 @@ pub fn slice(path: &Path, backing: &Path, owner: Owner) {
     command
         .args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-u", "-b"])
         .arg(backing);
-    run(command
-        .args(["-o", "extended_l2=on,cluster_size=128k"])
-        .arg(path)
-        .arg("64M"));
+    run(command.args(["-o", "cluster_size=4k"]).arg(path).arg("64M"));
     own(path, owner);
 }
 
