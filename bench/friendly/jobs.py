@@ -53,11 +53,11 @@ def tell(host, vms, kind, options, group="exec"):
 
 
 class Run(threading.Thread):
-    """The job in one guest: its progress, seconds since it began and jobs done; and what the agent said meanwhile."""
+    """The job in one guest: its progress, seconds since it began and jobs done; when that was heard here; and what the agent said."""
 
     def __init__(self, host, vm, words):
         super().__init__(daemon=True)
-        self.vm, self.progress, self.seen = vm, [], []
+        self.vm, self.progress, self.seen, self.heard = vm, [], [], []
         self.process = host.start("exec", vm, "--", *words)
 
     def run(self):
@@ -65,6 +65,7 @@ class Run(threading.Thread):
             at, done, vct, allowed, duty = map(float, line.split())
             if vct:
                 self.seen.append([at, vct, allowed * duty])
+            self.heard.append([time.monotonic(), done])
             self.progress.append([at, done])
 
     def end(self, patience):
@@ -87,12 +88,11 @@ def rate(progress, settle, seconds):
     return (done - had) / (end - begun)
 
 
-def measure(host, vms, kind, threads, options, settle, seconds):
-    """What each guest gets done in a second, and what is seen of it meanwhile, over time."""
+def begin(host, vms, threads, seconds, every):
+    """Starts the job in each."""
     for vm in vms:
         host.ok("exec", vm, "--", "sh", "-c", f"rm -f {FOLDER}/*")
-    tell(host, vms, kind, options)
-    words = [JOB, str(threads), str(settle + seconds), str(min(5, seconds / 2)), FOLDER, STATUS]
+    words = [JOB, str(threads), str(seconds), str(every), FOLDER, STATUS]
     runs = [Run(host, vm, words) for vm in vms]
     for one in runs:
         one.start()
@@ -100,6 +100,43 @@ def measure(host, vms, kind, threads, options, settle, seconds):
     waited = time.monotonic()
     while any(one.is_alive() and not one.progress for one in runs) and time.monotonic() - waited < PATIENCE:
         time.sleep(0.2)
+    return runs
+
+
+def done_by(heard, moment):
+    """Jobs done by then: between two reports, as if at a steady pace."""
+    after = next((n for n, one in enumerate(heard) if one[0] > moment), len(heard) - 1)
+    (begun, had), (end, done) = heard[max(after - 1, 0)], heard[after]
+    return done if end <= begun else had + (done - had) * (moment - begun) / (end - begun)
+
+
+def switched(host, vms, kinds, threads, options, rounds, settle, seconds):
+    """One job in each guest, meanwhile its agent is of one kind and of another by turns: what differs by little is compared
+    within half a minute, for a machine may be half as fast ten minutes later. As many rounds as there is time for: `settle` is
+    what it may take to start or to end agents, on average."""
+    spans = [(turn, kind) for turn in range(rounds) for kind in (kinds, kinds[::-1])[turn % 2]]
+    runs = begin(host, vms, threads, len(spans) * (settle + seconds), 1)
+    due = time.monotonic() + len(spans) * (settle + seconds)
+    ends = []
+    for _, kind in spans:
+        tell(host, vms, kind, options)
+        end = time.monotonic() + seconds
+        if end > due:
+            break
+        ends.append(end)
+        time.sleep(seconds)
+    for one in runs:
+        one.end(PATIENCE)
+    whole = len(ends) - len(ends) % len(kinds)
+    for (turn, kind), end in zip(spans[:whole], ends):
+        rates = [(done_by(one.heard, end) - done_by(one.heard, end - seconds)) / seconds for one in runs]
+        yield dict(guests=len(vms), threads=threads, kind=kind, rates=rates, read_back=0, vct_ms=[], round=turn)
+
+
+def measure(host, vms, kind, threads, options, settle, seconds):
+    """What each guest gets done in a second, and what is seen of it meanwhile, over time."""
+    tell(host, vms, kind, options)
+    runs = begin(host, vms, threads, settle + seconds, min(5, seconds / 2))
     host.squeeze()
     back, begun = host.group.read_back(), time.monotonic()
     due = time.monotonic() + settle + seconds

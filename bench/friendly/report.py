@@ -55,10 +55,16 @@ def summed(part, about, runs):
         row.update(fairness=median(fair(run) for run in found), vct=median(vct), read_back=median(run["read_back"] for run in found))
         rows.append(row)
     base = "off" if part == "idle" else "plain"
-    bases = {row["load"]: row["throughput"] for row in rows if row["kind"] == base}
     for row in rows:
-        row["ratio"] = row["throughput"] / bases[row["load"]] if bases.get(row["load"]) else None
+        row["ratio"] = median(ratios(cells[row["load"], row["kind"]], cells.get((row["load"], base), [])))
     return rows
+
+
+def ratios(runs, bases):
+    """Of each to the one of the same round: what the machine does meanwhile, it does to both."""
+    total = {run["round"]: sum(run["rates"]) for run in bases}
+    pairs = [(sum(run["rates"]), total.get(run["round"])) for run in runs]
+    return [one / base for one, base in pairs if base]
 
 
 def text(value, digits):
