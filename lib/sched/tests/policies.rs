@@ -133,9 +133,12 @@ proptest! {
         for policy in [Policy::Bvt, Policy::Credit, Policy::Credit2, Policy::Cfs, Policy::Balance, Policy::Sbco, Policy::Procco] {
             let domains = weights.iter().map(|&w| hog("h", 1, w)).collect();
             let outcome = run(&Setup { seed, length: Nanos::secs(20), ..free(1, policy, domains) });
+            // Credit keeps account at its ticks alone: who has little gets a third more,
+            // beside one who has nearly everything.
+            let off = if policy == Policy::Credit { 0.05 } else { 0.001 };
             for (domain, weight) in outcome.domains.iter().zip(&weights) {
                 let wanted = f64::from(*weight) / f64::from(all);
-                prop_assert!((domain.share - wanted).abs() < 0.02, "{policy}: {} for {wanted}", domain.share);
+                prop_assert!((domain.share - wanted).abs() < off, "{policy}: {} for {wanted}", domain.share);
             }
         }
     }
