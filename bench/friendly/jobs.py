@@ -111,15 +111,16 @@ def done_by(heard, moment):
 
 
 def switched(host, vms, kinds, threads, options, rounds, settle, seconds):
-    """One job in each guest, meanwhile its agent is of one kind and of another by turns: what differs by little is compared
-    within half a minute, for a machine may be half as fast ten minutes later. As many rounds as there is time for: `settle` is
-    what it may take to start or to end agents, on average."""
-    spans = [(turn, kind) for turn in range(rounds) for kind in (kinds, kinds[::-1])[turn % 2]]
+    """One job in each guest, meanwhile the agents of some are of one kind and those of the others of another, by turns: what
+    differs by little is compared between guests at one moment, and each with itself a moment later, for a machine may be half as
+    fast ten minutes later. As many rounds as there is time for: `settle` is what it may take to start or to end agents."""
+    spans = [(turn, first) for turn in range(rounds) for first in (0, 1)]
     runs = begin(host, vms, threads, len(spans) * (settle + seconds), 1)
     due = time.monotonic() + len(spans) * (settle + seconds)
     ends = []
-    for _, kind in spans:
-        tell(host, vms, kind, options)
+    for _, first in spans:
+        for number, vm in enumerate(vms):
+            tell(host, [vm], kinds[(number + first) % 2], options)
         end = time.monotonic() + seconds
         if end > due:
             break
@@ -127,10 +128,12 @@ def switched(host, vms, kinds, threads, options, rounds, settle, seconds):
         time.sleep(seconds)
     for one in runs:
         one.end(PATIENCE)
-    whole = len(ends) - len(ends) % len(kinds)
-    for (turn, kind), end in zip(spans[:whole], ends):
-        rates = [(done_by(one.heard, end) - done_by(one.heard, end - seconds)) / seconds for one in runs]
-        yield dict(guests=len(vms), threads=threads, kind=kind, rates=rates, read_back=0, vct_ms=[], round=turn)
+    for turn in range(len(ends) // 2):
+        for which, kind in enumerate(kinds):
+            # In the round's first span guest n was of kind n, in its second of the other.
+            at = [ends[2 * turn + (number + which) % 2] for number in range(len(vms))]
+            rates = [(done_by(one.heard, end) - done_by(one.heard, end - seconds)) / seconds for one, end in zip(runs, at)]
+            yield dict(guests=len(vms), threads=threads, kind=kind, rates=rates, read_back=0, vct_ms=[], round=turn)
 
 
 def measure(host, vms, kind, threads, options, settle, seconds):

@@ -14,6 +14,7 @@ use crate::{
     outside::{UPLINK, netlink, up},
     slot::Slot,
 };
+use forkyard_allocate::slurm::server as slurm;
 use forkyard_etcd::server::Server;
 use forkyard_types::TokenGrant;
 use nix::{
@@ -39,6 +40,8 @@ const PAGES: u16 = 7434;
 const BRIDGE: &str = "switch";
 /// Where etcd is.
 const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
+/// MiB of memory that Slurm believes each host to have.
+const MIB: u64 = 8192;
 /// Seconds after which a node that is silent is lost: nobody waits long for it.
 const LEASE: &str = "10";
 
@@ -51,6 +54,7 @@ pub struct Cluster {
     daemons: Vec<Option<Child>>,
     hosts: Vec<Host>,
     etcd: Option<Server>,
+    slurm: Option<slurm::Server>,
     switch: Switch,
 }
 
@@ -75,6 +79,7 @@ impl Cluster {
             hosts: connected.collect(),
             daemons: (0..count).map(|_| None).collect(),
             etcd: None,
+            slurm: None,
             switch,
         }
     }
@@ -83,23 +88,58 @@ impl Cluster {
     /// by [`Cluster::join`].
     pub fn of_nodes(count: u8) -> Self {
         let mut cluster = Self::idle(count);
-        let etcd = cluster.switch.within(|| Server::start_on(HUB));
+        cluster.found(&[]);
+        cluster
+    }
+
+    /// The same, where Slurm hands out the room: so many processors on each.
+    pub fn of_nodes_in_slurm(count: u8, cpus: u32) -> Self {
+        let mut cluster = Self::idle(count);
+        let slurm = cluster.switch.within(move || {
+            let names: Vec<_> = (0..count).map(|number| format!("h{number}")).collect();
+            let nodes: Vec<_> = names
+                .iter()
+                .map(|name| (name.as_str(), cpus, MIB))
+                .collect();
+            slurm::Server::start_on(HUB, &nodes)
+        });
+        let slurm = cluster.slurm.insert(slurm.expect("a Slurm"));
+        let conf = slurm.conf().into_os_string();
+        cluster.found(&[("FORKYARD_ALLOCATE", "slurm".into()), ("SLURM_CONF", conf)]);
+        cluster
+    }
+
+    /// Founds a cluster, whose daemons are told this, too.
+    fn found(&mut self, more: &[(&'static str, OsString)]) {
+        let etcd = self.switch.within(|| Server::start_on(HUB));
         let etcd = etcd.expect("etcd");
-        for (number, host) in (0..).zip(&mut cluster.hosts) {
+        for (number, host) in (0..).zip(&mut self.hosts) {
             let number: u8 = number;
             host.told = vec![
                 ("FORKYARD_NODE", format!("h{number}").into()),
                 ("FORKYARD_ADVERTISE", address(number).to_string().into()),
                 ("FORKYARD_LEASE", LEASE.into()),
             ];
+            host.told.extend(more.iter().cloned());
             if number == 0 {
                 let endpoint = etcd.endpoint().to_string();
                 host.told.push(("FORKYARD_CLUSTER", endpoint.into()));
             }
         }
-        cluster.etcd = Some(etcd);
-        cluster.start(0);
-        cluster
+        self.etcd = Some(etcd);
+        self.start(0);
+    }
+
+    /// Runs one of Slurm's commands; what that printed.
+    #[track_caller]
+    pub fn slurm(&self, program: &str, words: &[&str]) -> String {
+        let slurm = self.slurm.as_ref().expect("in Slurm");
+        let (conf, program) = (slurm.conf(), program.to_owned());
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        let ran = self
+            .switch
+            .within(move || slurm::command(&conf, &program, &words));
+        ran.expect("Slurm's command")
     }
 
     /// Has a host become a node.

@@ -53,6 +53,8 @@ mod python;
 mod sched;
 #[path = "needs_root/server.rs"]
 mod server;
+#[path = "needs_root/slurm.rs"]
+mod slurm;
 #[path = "needs_root/span.rs"]
 mod span;
 #[path = "needs_root/steps.rs"]

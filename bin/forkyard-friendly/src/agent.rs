@@ -48,6 +48,10 @@ pub struct Run {
 /// Names of the host's agent in guests: it is never stopped.
 const AGENTS: [&str; 3] = ["forkyard-guest", "@forkyard-guest", "forkyard-friend"];
 
+/// Looks are so many times as far apart while nobody is near the limit: each has to
+/// look at every thread, and the guest pays for it.
+const CALM: u32 = 4;
+
 /// Adapts a group until told to end.
 pub fn run(wanted: &Run) -> anyhow::Result<()> {
     let signals = listen()?;
@@ -133,6 +137,8 @@ struct Agent {
     wanting: u32,
     /// The same of the period before.
     wanted: u32,
+    /// Whether the last look found far fewer than may run, and nobody standing still.
+    calm: bool,
 }
 
 impl Agent {
@@ -149,7 +155,8 @@ impl Agent {
         let me = std::process::id();
         let seed = u64::from(me) ^ (tasks::started(me).unwrap_or_default() << 32);
         Ok(Self {
-            ticker: Ticker::start(config.monitor.tick()).context("cannot start the clock")?,
+            ticker: Ticker::start(config.monitor.tick(), config.monitor.pace())
+                .context("cannot start the clock")?,
             policy: Policy {
                 monitor: Monitor::new(config.monitor.clone()),
                 controller: Controller::new(&config),
@@ -168,6 +175,7 @@ impl Agent {
             quota,
             wanting: 0,
             wanted: 0,
+            calm: false,
         })
     }
 
@@ -185,7 +193,7 @@ impl Agent {
             }
             let left = self.policy.config.monitor.period()
                 - began.elapsed().min(self.policy.config.monitor.period());
-            let look = self.policy.config.threads.look();
+            let look = self.policy.config.threads.look() * if self.calm { CALM } else { 1 };
             match signals.recv_timeout(look.min(left.max(Duration::from_millis(1)))) {
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -204,6 +212,10 @@ impl Agent {
         let count = u32::try_from(wanting.len()).unwrap_or(u32::MAX);
         self.wanting = self.wanting.max(count);
         let order = self.policy.controller.order();
+        let busy = members.iter().filter(|task| task.runnable).count();
+        self.calm = order.sleep.is_none()
+            && self.stopper.still().is_empty()
+            && busy * 2 <= order.threads as usize;
         let means = self.policy.config.rate.means;
         let by_quota = means != RateMeans::Sleep && self.quota.is_some();
         let sleeps = order.sleep.is_some() && !by_quota;
@@ -271,15 +283,16 @@ impl Agent {
         let counters = counters(&self.group);
         let readings = counters.since(&self.counters, elapsed);
         self.counters = counters;
-        for tick in self.ticker.take() {
-            self.policy.monitor.tick(tick);
+        for slept in self.ticker.take() {
+            self.policy.monitor.ticks(slept.ticks, slept.took);
         }
         let report = self.policy.monitor.close(readings);
         self.wanted = std::mem::take(&mut self.wanting);
         self.policy.controller.step(report.sense, self.wanted);
         self.policy.chooser.period();
         if let Some(config) = self.settings.changed() {
-            self.ticker.set(config.monitor.tick());
+            self.ticker
+                .set(config.monitor.tick(), config.monitor.pace());
             self.policy.monitor.reconfigure(config.monitor.clone());
             self.policy.controller.reconfigure(&config);
             let threads = &config.threads;

@@ -4,13 +4,15 @@
 //! ```text
 //! report   tells the cluster of this host's VMs: after each change, and now and then
 //! fence    while the lease is lost, holds VMs still, if the operator wants that
+//! tenants  ends VMs whose allocation has ended, and allocations whose VMs have
 //! ```
 
+use crate::tenants::{self, Rooms};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use forkyard_cluster::{
-    Claim, Cluster, ClusterError, Endpoint, Layout, Need, Reach, Reservation, Settings, Standing,
-    Token, Wish,
+    Allocation, Claim, Cluster, ClusterError, Endpoint, Layout, Need, Reach, Reservation, Settings,
+    Standing, Token, Wish,
 };
 use forkyard_fork::{HERE, Host, HostError};
 use forkyard_tls::{Certificate, Trust};
@@ -48,6 +50,15 @@ pub enum Fence {
     Work,
     /// They stand still until the lease is back; the node takes no new work.
     Pause,
+}
+
+/// Who hands out room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Allocate {
+    /// The nodes themselves, by a ledger in etcd.
+    Ledger,
+    /// Slurm: a VM lives in an allocation, and ends with it.
+    Slurm,
 }
 
 /// The cluster on the command line.
@@ -107,6 +118,18 @@ pub struct ClusterArgs {
     /// absent.
     #[arg(long, env = "FORKYARD_OFFER_MEMORY", value_name = "MIB")]
     offer_memory: Option<u64>,
+    /// Who hands out the cluster's room: the same on every node.
+    #[arg(
+        long,
+        env = "FORKYARD_ALLOCATE",
+        value_enum,
+        default_value = "ledger",
+        value_name = "WHO"
+    )]
+    allocate: Allocate,
+    /// Partition in which Slurm allocates; its default one if absent.
+    #[arg(long, env = "FORKYARD_SLURM_PARTITION", value_name = "NAME")]
+    slurm_partition: Option<String>,
     /// What an etcd with an https:// address is held to: sha256:FINGERPRINT, or a
     /// file in PEM. Without, what this host trusts.
     #[arg(long, env = "FORKYARD_ETCD_CA", value_name = "CERTIFICATE")]
@@ -169,6 +192,12 @@ impl ClusterArgs {
             lease: Duration::from_secs(self.lease),
             folder: folder.clone(),
             invitation: self.join.clone(),
+            allocation: match self.allocate {
+                Allocate::Ledger => Allocation::Ledger,
+                Allocate::Slurm => Allocation::Slurm {
+                    partition: self.slurm_partition.clone(),
+                },
+            },
         });
         let cluster = cluster.await.map_err(|error| {
             let said = error.to_api();
@@ -258,7 +287,11 @@ impl Node {
 
     /// Does what goes on in the background, for ever. Cancel-safe.
     pub async fn run(&self, host: &Host) {
-        tokio::join!(self.keep_reporting(host), self.keep_fence(host));
+        tokio::join!(
+            self.keep_reporting(host),
+            self.keep_fence(host),
+            tenants::keep(self.cluster(), host)
+        );
     }
 
     /// A place for a VM that is to be run: here if there is room.
@@ -292,7 +325,7 @@ impl Node {
         &self,
         vm: &VmView,
         request: &mut ForkRequest,
-    ) -> Result<Vec<Reservation>, ApiError> {
+    ) -> Result<Rooms, ApiError> {
         let own = self.cluster().name();
         let wish = |count, layout, only| Wish {
             user: self.cluster().owner(vm.family),
@@ -336,7 +369,7 @@ impl Node {
         if request.to.iter().all(|name| name == HERE) {
             request.to.clear();
         }
-        Ok(reserved)
+        Ok(Rooms(reserved))
     }
 
     /// This host's own VMs: those that others made for it are theirs to tell of.

@@ -12,6 +12,7 @@ mod metrics;
 mod peers;
 mod remote;
 mod reply;
+mod tenants;
 
 use anyhow::Context;
 use clap::{ArgAction, Parser};

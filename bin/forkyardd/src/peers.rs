@@ -12,9 +12,10 @@
 //! holds secrets, and is refused if others than its owner may read it.
 
 use crate::forward::CLONES;
+use crate::tenants;
 use forkyard_client::{Client, ClientError, Place, Trust};
 use forkyard_cluster::Cluster;
-use forkyard_fork::{FamilyNo, HERE, Neighbours, Peer};
+use forkyard_fork::{FamilyNo, HERE, Neighbours, Peer, Room};
 use forkyard_types::{
     ApiError, ErrorKind, FamilyId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
     PeerForkResponse, TokenSecret, VmId, VmView,
@@ -116,6 +117,10 @@ impl Neighbours for PeersFile {
     fn claim(&self, _: FamilyNo, _: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>> {
         ready(Ok(true)).boxed()
     }
+
+    fn room(&self, _: VmView, _: u16) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
+        ready(Ok(None)).boxed()
+    }
 }
 
 impl Neighbours for Nodes {
@@ -139,6 +144,17 @@ impl Neighbours for Nodes {
         let asked = self.0.number(number.0, family);
         asked
             .map(|answer| answer.map_err(|error| error.to_api()))
+            .boxed()
+    }
+
+    fn room(
+        &self,
+        vm: VmView,
+        clones: u16,
+    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
+        let asked = tenants::room_here(&self.0, vm, clones);
+        asked
+            .map(|answer| answer.map(Some).map_err(|error| error.to_api()))
             .boxed()
     }
 }

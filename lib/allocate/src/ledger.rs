@@ -3,7 +3,7 @@
 //! holds only if nobody has granted anything since. Of two at once one wins
 //! and the other decides again, so somebody always gets on.
 
-use crate::{Allocator, Book, Denied, Grant, Picture, Wish, book::written};
+use crate::{Allocator, Book, Denied, Grant, Picture, SlurmError, Wish, book::written};
 use forkyard_etcd::{Compare, Entry, Etcd, EtcdError, Keys, LeaseId, Op, Revision, Txn};
 use forkyard_types::{NodeName, TicketId};
 
@@ -24,6 +24,9 @@ pub enum AllocateError {
     /// etcd cannot be used.
     #[error("room cannot be reserved")]
     Etcd(#[from] EtcdError),
+    /// Slurm cannot be used, or does not give what there is room for.
+    #[error("Slurm allocates no room")]
+    Slurm(#[from] SlurmError),
     /// The grant cannot be written down.
     #[error("the grant cannot be written down")]
     Unwritable(#[from] serde_json::Error),

@@ -6,6 +6,8 @@
 //! Book        where the picture is kept: keys, and what is in them
 //! Ledger      the allocator on etcd: read the picture, decide, and write the
 //!             grant if nothing was granted meanwhile, or else begin again
+//! Slurm       the allocator on Slurm: a grant is an allocation of Slurm's
+//! Rooms       either of them
 //! ```
 //!
 //! The policy is pure. Of a wish for n clones, m ≤ n may be granted, as a
@@ -14,10 +16,14 @@
 mod book;
 mod ledger;
 pub mod policy;
+mod rooms;
+pub mod slurm;
 
 pub use book::{Book, Offer};
 pub use ledger::{AllocateError, Ledger};
 pub use policy::{Denied, Layout, Need, Picture, Wish};
+pub use rooms::Rooms;
+pub use slurm::{Slurm, SlurmError};
 
 use forkyard_types::{NodeName, TicketId};
 use serde::{Deserialize, Serialize};

@@ -132,7 +132,7 @@ impl Cluster {
 
     /// What users have, and may have, by name.
     pub async fn quotas(&self) -> Result<Vec<QuotaView>, ClusterError> {
-        let picture = self.shared().ledger().picture().await?;
+        let picture = self.shared().rooms().picture().await?;
         let of_vms = picture.offers.values().flat_map(|offer| offer.users.keys());
         let of_grants = picture
             .grants

@@ -7,8 +7,9 @@ use crate::{
     records::{Member, Placed},
     report::Report,
     roll::Roll,
+    tenancy::{self, Kept},
 };
-use forkyard_allocate::{Book, Ledger, Offer};
+use forkyard_allocate::{Book, Ledger, Offer, Rooms, Slurm};
 use forkyard_client::Client;
 use forkyard_etcd::Etcd;
 use forkyard_tls::{ClientConfig, Fingerprint, Identity, ServerConfig};
@@ -42,6 +43,21 @@ pub struct Settings {
     pub folder: PathBuf,
     /// An invitation, for a host that is no node yet.
     pub invitation: Option<Token>,
+    /// Who hands out room: the same on every node.
+    pub allocation: Allocation,
+}
+
+/// Who hands out room.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Allocation {
+    /// The nodes themselves, by a ledger in etcd.
+    #[default]
+    Ledger,
+    /// Slurm.
+    Slurm {
+        /// Its partition; its default one if none is named.
+        partition: Option<String>,
+    },
 }
 
 /// The cluster, and this node's part in it. Dropped, nothing is renewed any
@@ -69,6 +85,7 @@ pub(crate) struct Shared {
     pub roll: Roll,
     pub keeper: Keeper,
     report: Report,
+    allocation: Allocation,
     taken: Mutex<Taken>,
     /// Told when a reservation was dropped.
     pub dropped: Notify,
@@ -81,6 +98,8 @@ pub(crate) struct Taken {
     pub held: BTreeSet<TicketId>,
     /// Those that were dropped, and are to be given back.
     pub spent: BTreeSet<TicketId>,
+    /// Those that VMs live on.
+    pub kept: Kept,
 }
 
 impl Cluster {
@@ -151,10 +170,14 @@ impl Cluster {
             etcd,
             book,
             name,
-            folder: settings.folder,
             reach: settings.reach,
             identity,
-            taken: Mutex::default(),
+            taken: Mutex::new(Taken {
+                kept: tenancy::read(&settings.folder),
+                ..Taken::default()
+            }),
+            allocation: settings.allocation,
+            folder: settings.folder,
             dropped: Notify::new(),
         });
         shared.keeper.turn().await;
@@ -237,10 +260,11 @@ impl Cluster {
     pub async fn nodes(&self) -> Result<Vec<NodeView>, ClusterError> {
         let shared = self.shared();
         shared.roll.refresh().await?;
-        let picture = shared.ledger().picture().await?;
+        let picture = shared.rooms().picture().await?;
         let nodes = shared.roll.nodes();
         let view = |(name, member): (&NodeName, &Member)| {
-            let offer = nodes.offers.get(name).cloned().unwrap_or_default();
+            let said = nodes.offers.get(name).cloned().unwrap_or_default();
+            let offer = picture.offers.get(name).unwrap_or(&said);
             Some(NodeView {
                 name: name.clone(),
                 state: nodes.state(name)?,
@@ -331,8 +355,13 @@ impl Cluster {
 }
 
 impl Shared {
-    pub fn ledger(&self) -> Ledger {
-        Ledger::new(self.etcd.clone(), self.book.clone(), self.keeper.lease())
+    /// Who hands out room.
+    pub fn rooms(&self) -> Rooms {
+        let ledger = Ledger::new(self.etcd.clone(), self.book.clone(), self.keeper.lease());
+        match &self.allocation {
+            Allocation::Ledger => Rooms::Ledger(ledger),
+            Allocation::Slurm { partition } => Rooms::Slurm(Slurm::new(ledger, partition.clone())),
+        }
     }
 
     pub fn taken(&self) -> MutexGuard<'_, Taken> {

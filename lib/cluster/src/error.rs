@@ -1,7 +1,7 @@
 //! Why something could not be done in or for the cluster.
 
 use crate::invitation::InvalidInvitation;
-use forkyard_allocate::{AllocateError, Denied};
+use forkyard_allocate::{AllocateError, Denied, SlurmError};
 use forkyard_client::ClientError;
 use forkyard_etcd::EtcdError;
 use forkyard_tls::TlsError;
@@ -87,6 +87,9 @@ pub enum ClusterError {
     /// No room, or no right to it.
     #[error(transparent)]
     Denied(#[from] Denied),
+    /// Slurm cannot be used, or gives no room.
+    #[error("Slurm allocates no room")]
+    Slurm(#[from] SlurmError),
     /// etcd cannot be used.
     #[error("the cluster's records cannot be used")]
     Etcd(#[from] EtcdError),
@@ -124,6 +127,7 @@ impl From<AllocateError> for ClusterError {
         match error {
             AllocateError::Denied(denied) => Self::Denied(denied),
             AllocateError::Etcd(error) => Self::Etcd(error),
+            AllocateError::Slurm(error) => Self::Slurm(error),
             AllocateError::Unwritable(source) => Self::Record {
                 key: "grants".into(),
                 source,
@@ -152,8 +156,11 @@ impl ClusterError {
             | Self::NotKeeper { .. } => ErrorKind::Conflict,
             Self::Denied(Denied::Gone { .. } | Denied::Draining { .. }) => ErrorKind::Conflict,
             Self::Denied(Denied::Nothing) => ErrorKind::Invalid,
-            Self::Denied(_) | Self::Crowded => ErrorKind::Exhausted,
+            Self::Denied(_) | Self::Crowded | Self::Slurm(SlurmError::Failed { .. }) => {
+                ErrorKind::Exhausted
+            }
             Self::Etcd(_)
+            | Self::Slurm(_)
             | Self::Record { .. }
             | Self::Tls(_)
             | Self::Join(_)
@@ -193,6 +200,7 @@ impl ClusterError {
             Self::Crowded => "try again",
             Self::Denied(denied) => return denied.hint().map(str::to_owned),
             Self::Etcd(error) => return error.hint().map(str::to_owned),
+            Self::Slurm(error) => return error.hint().map(str::to_owned),
             Self::Join(error) => return error.hint().map(str::to_owned),
             Self::Record { .. } | Self::Tls(_) | Self::Io { .. } | Self::Random(_) => return None,
         };

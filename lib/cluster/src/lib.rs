@@ -23,14 +23,16 @@ mod places;
 mod records;
 mod report;
 mod roll;
+mod tenancy;
 mod tenure;
 
 pub use admin::Force;
-pub use cluster::{Cluster, Settings};
+pub use cluster::{Allocation, Cluster, Settings};
 pub use error::ClusterError;
 pub use forkyard_allocate::{Denied, Grant, Layout, Need, Place, Wish};
 pub use forkyard_etcd::Endpoint;
 pub use invitation::{InvalidInvitation, Token};
 pub use places::{Claim, Reservation};
 pub use records::{Reach, Whereabouts};
+pub use tenancy::Kept;
 pub use tenure::{Standing, Tenure};

@@ -100,6 +100,7 @@ mod tests {
             lease: Duration::from_secs(600),
             folder: folder.path().join("cluster"),
             invitation: None,
+            allocation: crate::Allocation::default(),
         });
         let cluster = cluster.await.expect("founded");
         let [one, other] = [(); 2].map(|()| FamilyId::random());

@@ -9,7 +9,7 @@ use crate::{
 };
 use forkyard_allocate::Allocator;
 use forkyard_etcd::{Compare, Keys, Op, Txn};
-use forkyard_types::{TicketId, VmName};
+use forkyard_types::{NodeName, TicketId, VmId, VmName};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// What was granted and is held by nobody for so long is given back: the
@@ -25,7 +25,7 @@ impl Cluster {
     pub async fn reserve(&self, wish: &Wish) -> Result<Reservation, ClusterError> {
         self.may_act()?;
         let shared = self.shared();
-        let grant = shared.ledger().reserve(&shared.name, wish).await?;
+        let grant = shared.rooms().reserve(&shared.name, wish).await?;
         shared.taken().held.insert(grant.id);
         let shared = shared.clone();
         Ok(Reservation { grant, shared })
@@ -110,12 +110,33 @@ impl Reservation {
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
+
+    /// Who reserved it.
+    pub fn holder(&self) -> &NodeName {
+        &self.grant.holder
+    }
+
+    /// Whether none of it is on the node that reserved it.
+    pub fn is_elsewhere(&self) -> bool {
+        self.grant.on(self.holder()) == 0
+    }
+
+    /// These VMs were made of it. Where VMs count by themselves it is given back now;
+    /// else once none of them is left: see [`Cluster::kept`].
+    pub fn settle(self, vms: BTreeSet<VmId>) {
+        if self.shared.rooms().outlives_making() && !vms.is_empty() {
+            self.shared.keep(self.grant.id, vms);
+        }
+    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         let mut taken = self.shared.taken();
         taken.held.remove(&self.grant.id);
+        if taken.kept.contains_key(&self.grant.id) {
+            return;
+        }
         taken.spent.insert(self.grant.id);
         self.shared.dropped.notify_one();
     }
@@ -173,7 +194,7 @@ impl Shared {
     async fn release_spent(&self) -> Result<(), ClusterError> {
         let spent: Vec<_> = self.taken().spent.iter().copied().collect();
         for grant in spent {
-            self.ledger().release(grant).await?;
+            self.rooms().release(grant).await?;
             self.taken().spent.remove(&grant);
         }
         Ok(())
@@ -181,14 +202,16 @@ impl Shared {
 
     /// One that is held by nobody twice in a row was not just being granted.
     async fn release_forgotten(&self, unheld: &mut BTreeSet<TicketId>) -> Result<(), ClusterError> {
-        let granted = self.ledger().granted_to(&self.name).await?;
+        let granted = self.rooms().granted_to(&self.name).await?;
         let now: BTreeSet<_> = {
             let taken = self.taken();
-            let unheld = granted.into_iter().filter(|id| !taken.held.contains(id));
+            let unheld = granted
+                .into_iter()
+                .filter(|id| !taken.held.contains(id) && !taken.kept.contains_key(id));
             unheld.collect()
         };
         for grant in now.intersection(unheld) {
-            self.ledger().release(*grant).await?;
+            self.rooms().release(*grant).await?;
         }
         *unheld = now;
         Ok(())

@@ -40,6 +40,7 @@ fn settings(server: &Server, node: &str, folder: &TempDir) -> Settings {
         lease: Duration::from_secs(600),
         folder: folder.path().join("cluster"),
         invitation: None,
+        allocation: forkyard_cluster::Allocation::Ledger,
     }
 }
 

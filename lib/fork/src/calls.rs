@@ -117,6 +117,10 @@ impl Host {
         bounds.check_depth(vm.record().generation)?;
         self.count(vm, Rated::Ticket)?;
         let mut places = self.places(vm, wanted, Asker::Guest)?;
+        let room = self.room(vm, places.count()).await?;
+        if let Some(room) = &room {
+            places.cut(room.clones());
+        }
         let mut next = 1;
         let promises: Vec<_> = self
             .take_members(vm, &mut places)?
@@ -142,7 +146,11 @@ impl Host {
             clones: clones.collect(),
         };
         let places = Some(places);
-        let grant = Grant { promises, places };
+        let grant = Grant {
+            promises,
+            places,
+            room,
+        };
         self.tickets(|tickets| tickets.grant(ticket.id, vm.id, (request, kind), grant));
         // The clones are made ready while the program prepares for them.
         self.keep_warm(vm, Vec::new());
@@ -165,7 +173,11 @@ impl Host {
         self.count(vm, Rated::Fork)?;
         let begun = self.tickets(|tickets| tickets.begin(id, vm.id, request))?;
         // The places are held until the clones count by themselves.
-        let Grant { promises, places } = match begun {
+        let Grant {
+            promises,
+            places,
+            room,
+        } = match begun {
             Begun::Now(grant) => grant,
             Begun::Before(unmade) => {
                 let lost = |number| (number, LOST.to_owned());
@@ -194,11 +206,29 @@ impl Host {
             home: Some(crate::vm::address(vm.network, &vm.record()).ip),
             far: Far::default(),
         };
-        let outcome = match asleep {
-            None => self.fork_vm(vm, &wanted, asked).await,
-            // What was made ready for the ticket was for a clone of this VM.
-            Some(asleep) => tokio::join!(self.wake(asleep, &wanted, asked), self.trim_shells(vm)).0,
+        let outcome = async {
+            let room = match room {
+                None => self.whole_room(vm, wanted.len()).await?,
+                asked_for => asked_for,
+            };
+            let forked = match asleep {
+                None => self.fork_vm(vm, &wanted, asked).await?,
+                // What was made ready for the ticket was for a clone of this VM.
+                Some(asleep) => {
+                    let woken = self.wake(asleep, &wanted, asked);
+                    tokio::join!(woken, self.trim_shells(vm)).0?
+                }
+            };
+            if let Some(room) = room {
+                let made = forked
+                    .clones
+                    .iter()
+                    .filter_map(|(_, made)| made.as_ref().ok());
+                room.settle(made.map(|vm| vm.id).collect());
+            }
+            Ok::<_, HostError>(forked)
         };
+        let outcome = outcome.await;
         drop(places);
         if outcome.is_err() {
             self.tickets(|tickets| {

@@ -210,6 +210,9 @@ pub enum HostError {
     /// Other hosts could not be asked for a number that none of their families has.
     #[error("no number for the family's network")]
     Number(#[source] ApiError),
+    /// The cluster gives no room for clones.
+    #[error("no room for clones")]
+    Room(#[source] ApiError),
     /// No other host is known.
     #[error("this host knows no others")]
     NoPeers,
@@ -271,7 +274,7 @@ impl HostError {
             Self::NoSuchVm { .. } | Self::NoSuchImage { .. } | Self::NoSuchCheckpoint { .. } => {
                 ErrorKind::NotFound
             }
-            Self::Peer { source, .. } | Self::Number(source) => source.kind,
+            Self::Peer { source, .. } | Self::Number(source) | Self::Room(source) => source.kind,
             Self::NotPassable { .. }
             | Self::Lost { .. }
             | Self::Elsewhere { .. }

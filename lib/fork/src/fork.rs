@@ -84,11 +84,13 @@ impl Host {
     }
 
     /// The same, and does not wait once it is clear that there is something to
-    /// do: clones are listed as they come, and what fails is in the log.
+    /// do: clones are listed as they come, and what fails is in the log. `done` is told
+    /// in the end which were made.
     pub async fn launch_fork(
         &self,
         vm: String,
         request: ForkRequest,
+        done: impl FnOnce(&[CloneResult]) + Send + 'static,
     ) -> Result<ForkStarted, HostError> {
         let fork = ForkId::random();
         let (begun, accepted) = oneshot::channel();
@@ -105,6 +107,7 @@ impl Host {
             if let Err(error) = &made {
                 tracing::error!(vm, %fork, error = error as &dyn std::error::Error, "not forked");
             }
+            done(made.as_ref().map_or(&[], |made| &made.clones));
             made.map(drop)
         });
         match accepted.await {

@@ -33,6 +33,7 @@ mod quota;
 mod registry;
 mod remote;
 mod requests;
+mod room;
 mod secrets;
 mod shells;
 mod stuck;
@@ -51,6 +52,7 @@ pub use host::{Host, Options};
 pub use images::{Incoming, Outgoing};
 pub use quota::QuotaReached;
 pub use remote::{HERE, Neighbours, Peer};
+pub use room::Room;
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 
 pub use forkyard_vmm::AccelChoice;

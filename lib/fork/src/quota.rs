@@ -164,6 +164,16 @@ impl Places {
         self.count
     }
 
+    /// Gives back all but so many, before members are chosen.
+    pub fn cut(&mut self, most: u16) {
+        let less = self.count.saturating_sub(most);
+        let mut taken = lock(&self.taken);
+        if let Some(of_family) = taken.get_mut(&self.family) {
+            of_family.count = of_family.count.saturating_sub(less);
+        }
+        self.count -= less;
+    }
+
     /// Chooses members for all of them, at a moment at which nobody else does;
     /// `choose` is told which are taken.
     pub fn choose<E>(
@@ -215,6 +225,20 @@ mod tests {
         drop(first);
         assert_eq!(take(9, 1).expect("room").count(), 3);
         assert_eq!(take(9, 4).err(), Some(QuotaReached { limit: 5 }));
+    }
+
+    #[test]
+    fn what_is_cut_can_be_had_again() {
+        let (quotas, family) = (Quotas::default(), FamilyId::random());
+        let take = |want| quotas.take(family, want, Some(5), || 0);
+        let mut first = take(5).expect("room");
+        first.cut(9);
+        assert_eq!(first.count(), 5);
+        first.cut(3);
+        assert_eq!(first.count(), 3);
+        assert_eq!(take(9).expect("room").count(), 2);
+        drop(first);
+        assert_eq!(take(9).expect("room").count(), 5);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub use deal::HERE;
 pub(crate) use deal::{Dealt, Far, Share};
 pub(crate) use hand_out::Frozen;
 
-use crate::{Host, HostError};
+use crate::{Host, HostError, Room};
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, FamilyRecord};
 use forkyard_types::{
@@ -71,6 +71,14 @@ pub trait Neighbours: fmt::Debug + Send + Sync {
     /// Takes a number for a family that is founded here: its network's, on every
     /// host. False: a family of another host's has it. Cancel-safe.
     fn claim(&self, number: FamilyNo, family: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>>;
+
+    /// Room on this host for as many clones of a VM as there is; none where nobody
+    /// hands it out. Cancel-safe.
+    fn room(
+        &self,
+        vm: VmView,
+        clones: u16,
+    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>>;
 }
 
 /// The other hosts, and where this one serves them pages.
@@ -118,6 +126,11 @@ impl Host {
             limit: Subnet::FAMILIES.into(),
         }
         .into())
+    }
+
+    pub(crate) fn neighbours(&self) -> Option<&dyn Neighbours> {
+        let meeting = self.meeting.get()?;
+        Some(&*meeting.neighbours)
     }
 
     fn is_gone(&self, name: &str) -> bool {

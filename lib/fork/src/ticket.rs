@@ -12,7 +12,7 @@
 
 mod kept;
 
-use crate::quota::Places;
+use crate::{Room, quota::Places};
 use forkyard_guestlink::CloneEnd;
 use forkyard_types::{Member, RequestId, Ticket, TicketClone, TicketId, TicketKind, VmId};
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,9 @@ pub(crate) struct Grant {
     /// Their places among the family's clones; not recorded, but taken again.
     #[serde(skip)]
     pub places: Option<Places>,
+    /// Room for them in the cluster; not recorded, but asked for again.
+    #[serde(skip)]
+    pub room: Option<Box<dyn Room>>,
 }
 
 /// What to do about a VM that asks for the clones it was granted.

@@ -2,7 +2,7 @@
 //! for the virtual clock's average, what it is compared with, and from where on that
 //! is congestion.
 
-use crate::Signal;
+use crate::{Pace, Signal};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -70,6 +70,9 @@ pub enum Least {
 pub struct MonitorConfig {
     /// Time between ticks of the virtual clock, in milliseconds.
     pub tick_ms: f64,
+    /// Ticks that are slept through at once, at most, while none is late; 1 has every
+    /// tick looked at: the paper's.
+    pub rest: u32,
     /// Control period T_c, in seconds.
     pub period_s: f64,
     /// Window T_w of the least virtual clock time, in seconds.
@@ -97,6 +100,7 @@ impl Default for MonitorConfig {
     fn default() -> Self {
         Self {
             tick_ms: 10.0,
+            rest: 32,
             period_s: 5.0,
             window_s: 60.0,
             ewma: 0.8,
@@ -114,6 +118,12 @@ impl MonitorConfig {
     /// Time between ticks.
     pub fn tick(&self) -> Duration {
         Duration::from_secs_f64(self.tick_ms / 1e3)
+    }
+
+    /// How ticks are slept through. Of every period several sleeps are seen.
+    pub fn pace(&self) -> Pace {
+        let quarter = whole(self.period_s * 1e3 / self.tick_ms / 4.0);
+        Pace::new(self.rest.min(quarter))
     }
 
     /// The control period.
@@ -308,6 +318,8 @@ impl Config {
             rate,
         } = self;
         within("monitor.tick-ms", monitor.tick_ms, 0.1, 1e3, "0.1 to 1000")?;
+        let rest = f64::from(monitor.rest);
+        within("monitor.rest", rest, 1.0, 1e6, "1 to a million")?;
         within(
             "monitor.period-s",
             monitor.period_s,

@@ -5,6 +5,7 @@
 //! ticks, pressure, steal --> Monitor --Sense--> Controller --Order--> whoever
 //!                             |                   = Law, twice          enforces
 //!                             +-- Leads: which signal comes first
+//! Pace: how many ticks to sleep through at once
 //! members of a group, Order --> Chooser --> who stands still
 //! ```
 //!
@@ -18,6 +19,7 @@ mod fairness;
 mod law;
 mod leads;
 mod monitor;
+mod pace;
 mod police;
 mod pulse;
 mod sharers;
@@ -34,6 +36,7 @@ pub use fairness::{fairness_index, jain_index};
 pub use law::{Congestion, Law, Sense};
 pub use leads::{Leads, Tally};
 pub use monitor::{Measured, Monitor, Report};
+pub use pace::Pace;
 pub use police::{Finding, Police, PoliceConfig, Sample, Use};
 pub use pulse::{Pulse, Turn};
 pub use sharers::{Host, Round, Sharers};

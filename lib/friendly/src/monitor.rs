@@ -81,8 +81,17 @@ impl Monitor {
         self.forget();
     }
 
+    /// Ticks that were slept through at once, and the real time that took: all were on
+    /// time but for the last.
+    pub fn ticks(&mut self, count: u32, took: Duration) {
+        let tick = self.config.tick();
+        let on_time = count.saturating_sub(1);
+        (0..on_time).for_each(|_| self.tick(tick));
+        self.tick(took.saturating_sub(tick * on_time));
+    }
+
     /// A tick, and the real time since it was asked for.
-    pub fn tick(&mut self, vct: Duration) {
+    fn tick(&mut self, vct: Duration) {
         let vct = vct.as_secs_f64();
         self.ticks += 1;
         self.sum += vct;
@@ -270,6 +279,19 @@ mod tests {
         assert!((slowdown - 3.0).abs() < 1e-6, "{slowdown}");
         assert_eq!(asked.least, Some(ms(10.0)));
         assert_eq!(asked.sense.congestion, Congestion::Yes);
+    }
+
+    #[test]
+    fn what_is_slept_through_counts_as_ticks_on_time() {
+        let (mut one, mut all) = (Monitor::new(paper()), Monitor::new(paper()));
+        [10.0, 10.0, 10.0, 12.0]
+            .map(ms)
+            .into_iter()
+            .for_each(|vct| one.tick(vct));
+        all.ticks(4, ms(42.0));
+        let (one, all) = (one.close(NOTHING), all.close(NOTHING));
+        assert_eq!(all.ticks, 4);
+        assert_eq!(all.average, one.average);
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Sharers {
         for (monitor, controller) in &mut self.guests {
             for _ in 0..TICKS {
                 let noise = 1.0 + self.host.noise * (2.0 * self.dice.f64() - 1.0);
-                monitor.tick(self.tick.mul_f64(slowdown * noise));
+                monitor.ticks(1, self.tick.mul_f64(slowdown * noise));
             }
             let sense = monitor.close(Readings::default()).sense;
             congested += u32::from(sense.congestion == Congestion::Yes);

@@ -1,15 +1,16 @@
 //! VMs: boot, fork, run commands in, end.
 
 use super::{Answer, Input, spawned};
-use crate::{cluster::Node, forward, gate::Asker, reply::Refusal};
+use crate::{cluster::Node, forward, gate::Asker, reply::Refusal, tenants::Rooms};
 use axum::{
     Json,
-    body::{Body, Bytes},
+    body::{Body, Bytes, to_bytes},
     extract::{Extension, Path, Query, Request, State},
     http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
-use forkyard_cluster::Layout;
+use forkyard_client::Client;
+use forkyard_cluster::{Layout, Reservation};
 use forkyard_fork::{Host, Said};
 use forkyard_types::{
     ApiError, CheckpointRequest, CloneResult, ErrorKind, ExecEvent, ExecRequest, ForkRequest,
@@ -73,6 +74,9 @@ fn yes() -> bool {
     true
 }
 
+/// Bytes of another node's answer that are read: one VM.
+const ANSWER: usize = 1 << 20;
+
 /// On which node of a cluster a VM is run.
 #[derive(Debug, Deserialize, IntoParams)]
 pub struct Where {
@@ -100,7 +104,7 @@ pub async fn run(
     };
     let user = asker.user().map(str::to_owned);
     // What a node passes on, it has reserved.
-    let reserved = match asker.is_node() {
+    let mut reserved = match asker.is_node() {
         true => None,
         false => {
             let layout = match place.spread {
@@ -112,19 +116,16 @@ pub async fn run(
         }
     };
     let chosen = reserved.as_ref().and_then(|it| it.grant().places.first());
-    if let Some(place) = chosen
-        && place.node != *node.cluster().name()
-    {
-        let client = node.cluster().client(&place.node)?;
+    let chosen = chosen.map(|place| place.node.clone());
+    if let (Some(chosen), Some(reserved)) = (chosen, reserved.take_if(|it| it.is_elsewhere())) {
+        let client = node.cluster().client(&chosen)?;
         let body = serde_json::to_vec(&request).map_err(|_| unwritable())?;
         let mut passed = Request::new(Body::from(body));
         *passed.method_mut() = axum::http::Method::POST;
         *passed.uri_mut() = uri;
         let json = header::HeaderValue::from_static("application/json");
         passed.headers_mut().insert(header::CONTENT_TYPE, json);
-        return forward::pass_on(&client, &asker, passed)
-            .await
-            .map_err(|error| forward::not_reached(&place.node, &error));
+        return run_there(client, asker, passed, reserved).await;
     }
     let ready = node.ready(&request).await?;
     let ran = spawned(async move {
@@ -135,15 +136,47 @@ pub async fn run(
             }
             node.report(&host).await;
         }
+        if let (Ok((_, Json(vm))), Some(reserved)) = (&outcome, reserved) {
+            reserved.settle([vm.id].into());
+        }
         // Held until the VM counts by itself.
-        drop((ready, reserved));
+        drop(ready);
         outcome
     });
     Ok(ran.await?.into_response())
 }
 
+fn broke_off() -> Refusal {
+    let text = "the node that has it broke off: it may have made the VM";
+    Refusal::new(ErrorKind::Timeout, text).hinting("`forkyard ls` tells")
+}
+
 fn unwritable() -> Refusal {
     Refusal::new(ErrorKind::Invalid, "the request cannot be passed on")
+}
+
+/// Runs a VM on another node, whatever becomes of who asked for it: its room is held
+/// here.
+async fn run_there(
+    client: Client,
+    asker: Asker,
+    request: Request,
+    reserved: Reservation,
+) -> Result<Response, Refusal> {
+    let ran = async move {
+        let node = reserved.grant().places.first().map(|it| it.node.clone());
+        let node = node.as_ref().unwrap_or(reserved.holder());
+        let answer = forward::pass_on(&client, &asker, request).await;
+        let (head, body) = answer
+            .map_err(|error| forward::not_reached(node, &error))?
+            .into_parts();
+        let body = to_bytes(body, ANSWER).await.map_err(|_| broke_off())?;
+        if let Ok(vm) = serde_json::from_slice::<VmView>(&body) {
+            reserved.settle([vm.id].into());
+        }
+        Ok::<_, Refusal>(Response::from_parts(head, Body::from(body)))
+    };
+    spawned(ran).await
 }
 
 async fn run_here(
@@ -196,17 +229,17 @@ pub async fn fork(
     let wanted = request.count;
     let reserved = match node {
         Some(node) if wanted > 0 => node.place_clones(&host.find(&vm)?, &mut request).await?,
-        Some(_) | None => Vec::new(),
+        Some(_) | None => Rooms::default(),
     };
     let granted = request.count;
     if !patience.wait {
-        let begun = spawned(async move { host.launch_fork(vm, request).await }).await?;
+        let done = move |clones: &[CloneResult]| reserved.settle(clones);
+        let begun = spawned(async move { host.launch_fork(vm, request, done).await }).await?;
         return Ok((StatusCode::ACCEPTED, Json(begun)).into_response());
     }
     let mut answer = spawned(async move {
         let outcome = host.fork(&vm, request).await;
-        // Held until the clones count by themselves.
-        drop(reserved);
+        reserved.settle(outcome.as_ref().map_or(&[], |made| &made.clones));
         outcome
     })
     .await?;

@@ -30,6 +30,7 @@ fn granted_shares(shares: &[Share]) -> (Tickets, TicketId, VmId) {
     let grant = Grant {
         promises,
         places: Some(places.expect("no limit")),
+        room: None,
     };
     let mut tickets = Tickets::default();
     tickets.grant(id, owner, (RequestId::random(), TicketKind::Flat), grant);
