@@ -1,6 +1,6 @@
 //! Every constant, in a file. Where nothing is said, the paper's table 1 holds, but
-//! for the virtual clock's average, what it is compared with, and from where on that
-//! is congestion.
+//! for the virtual clock's average, what it is compared with, from where on that is
+//! congestion, and for smaller steps near it.
 
 use crate::{Pace, Signal};
 use serde::{Deserialize, Serialize};
@@ -87,8 +87,8 @@ pub struct MonitorConfig {
     /// The signals that count: one of them is enough.
     pub signals: Vec<Signal>,
     /// Slowdown H from which on there is congestion. The paper's 2.5 is against what
-    /// a guest has seen lately; against the tick that was asked for, guests at 2.5
-    /// have long been thrashing.
+    /// a guest has seen lately; against the tick that was asked for, guests at 2 have
+    /// long been thrashing, and those that share no more than a CPU are below 1.2.
     pub threshold: f64,
     /// Part of the time from which on pressure is congestion.
     pub pressure_threshold: f64,
@@ -107,7 +107,7 @@ impl Default for MonitorConfig {
             average: Average::default(),
             least: Least::default(),
             signals: vec![Signal::Vct],
-            threshold: 2.0,
+            threshold: 1.5,
             pressure_threshold: 0.25,
             steal_threshold: 0.1,
         }
@@ -198,7 +198,11 @@ impl Default for ThreadsConfig {
             turn: 12,
             look_ms: 500.0,
             exempt: Vec::new(),
-            law: LawConfig::default(),
+            law: LawConfig::Careful {
+                add: 1.0,
+                divide: 1.5,
+                calm: 0.75,
+            },
         }
     }
 }
@@ -279,6 +283,15 @@ pub enum LawConfig {
         proportional: f64,
         /// Gain on the error.
         integral: f64,
+    },
+    /// AIMD with a step that shrinks as congestion comes near.
+    Careful {
+        /// Added in a period without congestion, and nothing near it.
+        add: f64,
+        /// Divided by in one with.
+        divide: f64,
+        /// Part of the threshold up to which congestion is not near.
+        calm: f64,
     },
     /// AIMD with a step that grows while there is no congestion.
     Quick {
@@ -395,6 +408,11 @@ impl LawConfig {
             Self::Aimd { add, divide } => {
                 step("law.add", add)?;
                 divisor(divide)
+            }
+            Self::Careful { add, divide, calm } => {
+                step("law.add", add)?;
+                divisor(divide)?;
+                within("law.calm", calm, 0.0, 0.99, "0 to 0.99")
             }
             Self::Binomial { add, cut, k, l } => {
                 step("law.add", add)?;

@@ -45,6 +45,7 @@ impl LawConfig {
                 integral,
                 last: None,
             }),
+            Self::Careful { add, divide, calm } => Box::new(Careful { add, divide, calm }),
             Self::Quick {
                 add,
                 divide,
@@ -77,6 +78,36 @@ impl Law for Aimd {
         match sense.congestion {
             Congestion::Yes => demand / self.divide,
             Congestion::No => demand + self.add,
+        }
+    }
+}
+
+/// The least part of a step that `careful` takes: there is to be congestion again,
+/// for it is what makes shares equal.
+const LEAST: f64 = 0.1;
+
+/// AIMD whose step shrinks as congestion comes near. Who begins to run has to have
+/// read back what was paged out: were all guests to begin at full pace, that alone
+/// would be the congestion.
+#[derive(Clone, Debug)]
+struct Careful {
+    add: f64,
+    divide: f64,
+    calm: f64,
+}
+
+impl Law for Careful {
+    fn name(&self) -> &'static str {
+        "careful"
+    }
+
+    fn next(&mut self, demand: f64, sense: Sense) -> f64 {
+        match sense.congestion {
+            Congestion::Yes => demand / self.divide,
+            Congestion::No => {
+                let room = (1.0 - sense.slowdown) / (1.0 - self.calm);
+                demand + self.add * room.clamp(LEAST, 1.0)
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The laws of which each stands for its kind, as tests and comparisons use them.
 #[cfg(test)]
-pub(crate) const LAWS: [crate::LawConfig; 4] = [
+pub(crate) const LAWS: [crate::LawConfig; 5] = [
     crate::LawConfig::Aimd {
         add: 1.0,
         divide: 1.5,
@@ -27,6 +27,11 @@ pub(crate) const LAWS: [crate::LawConfig; 4] = [
         divide: 1.5,
         growth: 2.0,
         most: 16.0,
+    },
+    crate::LawConfig::Careful {
+        add: 1.0,
+        divide: 1.5,
+        calm: 0.75,
     },
 ];
 
@@ -145,6 +150,8 @@ mod tests {
         };
         let mut config = Config::default();
         config.threads.law = law;
+        // Of this host, nine tenths of what it bears.
+        config.monitor.threshold = 2.0;
         let mut sharers = Sharers::new(&config, starts, host, seed);
         let rounds: Vec<Round> = (0..PERIODS).map(|_| sharers.period()).collect();
         let fair = |demand: &[f64]| jain_index(demand).unwrap_or(0.0);
@@ -172,7 +179,7 @@ mod tests {
 
     #[test]
     fn laws_of_increase_and_decrease_end_fair_from_any_start() {
-        for law in [LAWS[0], LAWS[1], LAWS[3]] {
+        for law in [LAWS[0], LAWS[1], LAWS[3], LAWS[4]] {
             for starts in STARTS {
                 let outcome = run(law, starts, 0.0, 1);
                 assert!(outcome.converged.is_some(), "{law:?} from {starts:?}");

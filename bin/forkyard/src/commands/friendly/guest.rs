@@ -68,6 +68,8 @@ pub struct Show {
 enum Law {
     /// One more, or 1.5 times fewer: the paper's.
     Aimd,
+    /// AIMD whose steps shrink as congestion comes near.
+    Careful,
     /// Steps of a square root.
     Binomial,
     /// AIMD whose steps double while there is no congestion.
@@ -80,6 +82,11 @@ impl Law {
     fn config(self) -> LawConfig {
         match self {
             Self::Aimd => LawConfig::default(),
+            Self::Careful => LawConfig::Careful {
+                add: 1.0,
+                divide: 1.5,
+                calm: 0.75,
+            },
             Self::Binomial => LawConfig::Binomial {
                 add: 1.0,
                 cut: 1.0,
