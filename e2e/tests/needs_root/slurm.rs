@@ -65,7 +65,7 @@ fn vms_live_in_allocations_and_neither_outlives_the_other() {
     // lived there, and the clones on h0 that came of the same forks; nobody else.
     cluster.kill_daemon(0);
     cluster.start(0);
-    cluster.slurm("scancel", &["--nodelist=h1", "--user=root", "--state=R"]);
+    cluster.slurm("scancel", &["--nodelist=h1", "--me", "--state=R"]);
     let a = cluster.host(0);
     eventually(
         "the end of what was on h1, and of what it was part of",

@@ -131,11 +131,11 @@ async fn grants_are_allocations_and_end_with_them() {
     let over = wish(12, 1, Layout::Spread);
     let over = rooms.reserve(&b, &over).await.expect("room");
     assert_eq!(rooms.whole_of(&b).await.expect("asked"), [over.id]);
-    let part = command("scancel", &["--nodelist=b", "--user=root"]);
+    let part = command("scancel", &["--nodelist=b", "--me"]);
     part.expect("ended");
     eventually(async || rooms.whole_of(&b).await.expect("asked").is_empty()).await;
     assert_eq!(rooms.granted_to(&b).await.expect("asked"), [over.id]);
-    command("scancel", &["--state=RUNNING", "--user=root"]).expect("ended");
+    command("scancel", &["--state=RUNNING", "--me"]).expect("ended");
     eventually(async || rooms.granted_to(&a).await.expect("asked").is_empty()).await;
 
     // Who drains in Slurm takes nothing new.

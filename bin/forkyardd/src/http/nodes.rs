@@ -96,6 +96,7 @@ pub async fn activate(State(node): Cluster, Path(name): Path<String>) -> Answer<
 
 /// How a node is removed.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Removal {
     /// True: also if it is alive and has VMs. They are forgotten, not ended.
     #[serde(default)]

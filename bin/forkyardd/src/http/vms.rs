@@ -64,6 +64,7 @@ pub async fn list(
 
 /// Whether the answer comes when the work is done.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Patience {
     /// False: answer as soon as the request has been accepted.
     #[serde(default = "yes")]
@@ -79,6 +80,7 @@ const ANSWER: usize = 1 << 20;
 
 /// On which node of a cluster a VM is run.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Where {
     /// This one; if absent, the one that was asked if it has room.
     #[serde(default)]
@@ -298,6 +300,7 @@ pub async fn exec(
 
 /// What to tell of a console.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct Logs {
     /// Go on with what the guest says from now on, until its VM ends.
     #[serde(default)]
