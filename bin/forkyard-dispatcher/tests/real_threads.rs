@@ -15,9 +15,9 @@ use forkyard_dispatch::{
     protocol::{Because, Level, Request, Shown, Wanted},
     socket::ask,
 };
-use forkyard_sched::Policy;
+use forkyard_sched::{Parallel, Policy};
 use forkyard_sys_host::sched::{Class, set_class};
-use host::{frozen, groups};
+use host::{frozen, groups, nests, stopped};
 use nix::sys::signal::Signal;
 use std::{
     fs,
@@ -100,6 +100,36 @@ fn whoever_is_not_to_run_is_frozen_and_nobody_else_is() {
 }
 
 #[test]
+fn a_gang_is_stopped_and_goes_on_by_one_group() {
+    let vms = [Vm::start(2), Vm::start(2)];
+    // Its vCPUs are put on the dispatcher's CPUs, wherever they might run before.
+    let daemon = Daemon::on("0,1");
+    for vm in &vms {
+        let wanted = Wanted {
+            pid: vm.pid(),
+            level: Some(Level::Enforce),
+            policy: Some(Policy::Procco),
+            parallel: Some(Parallel::Yes),
+            ..Wanted::default()
+        };
+        daemon.ask(&Request::Set(wanted)).expect("taken");
+    }
+    for vm in &vms {
+        let [nest] = &nests(&[vm])[..] else {
+            panic!("one group for each VM, where there is a freezer of v2");
+        };
+        let made = groups(&vm.tids());
+        assert!(made.iter().all(|group| group.parent() == Some(nest)));
+        until("it is stopped as one", || {
+            stopped(nest) && !made.iter().any(|group| stopped(group))
+        });
+        until("it goes on as one", || {
+            !made.iter().any(|group| frozen(group))
+        });
+    }
+}
+
+#[test]
 fn everything_runs_again_when_the_dispatcher_is_killed() {
     let vms = [Vm::start(2), Vm::start(2)];
     let tids: Vec<u32> = vms.iter().flat_map(Vm::tids).collect();
@@ -116,6 +146,7 @@ fn everything_runs_again_when_the_dispatcher_is_killed() {
     daemon.child.kill().expect("killed");
     until("the guard has done its work", || ended(guard));
     assert_eq!(groups(&tids), Vec::<PathBuf>::new());
+    assert_eq!(nests(&[&vms[0], &vms[1]]), Vec::<PathBuf>::new());
     for (&tid, was) in tids.iter().zip(&before) {
         assert_eq!(affinity(tid), *was, "they may run where they might before");
     }
@@ -173,6 +204,34 @@ fn a_killed_guard_is_replaced_and_the_next_one_knows_everything() {
     daemon.child.kill().expect("killed");
     until("the next guard has done its work", || ended(next));
     assert_eq!(groups(&vm.tids()), Vec::<PathBuf>::new());
+    vm.all_run_on();
+}
+
+#[test]
+fn what_two_deaths_leave_frozen_goes_on_when_it_is_scheduled_again() {
+    let vm = Vm::start(2);
+    let mut daemon = Daemon::start();
+    daemon.enforce(&vm, 256);
+    let guard = daemon.show().guard;
+    tell(guard, Signal::SIGSTOP);
+    daemon.child.kill().expect("killed");
+    daemon.child.wait().expect("ended");
+    tell(guard, Signal::SIGKILL);
+    until("both are dead", || ended(guard));
+    assert_eq!(
+        groups(&vm.tids()).len(),
+        2,
+        "nobody was there to remove them"
+    );
+    let next = daemon.again();
+    next.listens();
+    next.enforce(&vm, 256);
+    let made = groups(&vm.tids());
+    assert_eq!(made.len(), 2, "{made:?}");
+    let released = next.ask(&Request::Release { pid: vm.pid() });
+    assert!(released.expect("released").vms.is_empty());
+    assert_eq!(groups(&vm.tids()), Vec::<PathBuf>::new());
+    assert_eq!(nests(&[&vm]), Vec::<PathBuf>::new());
     vm.all_run_on();
 }
 
@@ -274,6 +333,7 @@ fn a_vm_that_is_released_or_ends_leaves_nothing() {
         .expect("released");
     assert!(shown.vms.is_empty());
     assert_eq!(groups(&vm.tids()), Vec::<PathBuf>::new());
+    assert_eq!(nests(&[&vm]), Vec::<PathBuf>::new());
     vm.all_run_on();
     daemon
         .ask(&Request::Release { pid: vm.pid() })

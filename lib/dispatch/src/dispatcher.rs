@@ -6,6 +6,7 @@
 //! one that wakes runs until it is noticed, a few milliseconds at most.
 
 mod carry;
+mod nest;
 mod review;
 mod shown;
 mod vm;
@@ -29,8 +30,8 @@ use vm::Vm;
 
 /// Time between looks while somebody waits, and one who runs is likely to sleep.
 const LOOK: Nanos = Nanos::micros(2_500);
-/// While somebody waits, and guests hardly sleep: slots end before that.
-const GLANCE: Nanos = Nanos::millis(15);
+/// While somebody waits, and guests hardly sleep: a few of their slots.
+const GLANCE: Nanos = Nanos::millis(30);
 /// While nobody waits.
 const REST: Nanos = Nanos::millis(20);
 
@@ -49,6 +50,9 @@ pub struct Dispatcher {
     hands: Hands,
     kicks: VecDeque<CpuId>,
     next_tick: Nanos,
+    /// When to look next who is awake, and until when that can wait.
+    next_look: Nanos,
+    look_by: Nanos,
     reviews: review::Reviews,
     switches: u64,
     /// CPU time taken until the last review, and its part of the period before.
@@ -93,6 +97,8 @@ impl Dispatcher {
             },
             kicks: VecDeque::new(),
             next_tick: Nanos::ZERO,
+            next_look: Nanos::ZERO,
+            look_by: Nanos::ZERO,
             reviews: review::Reviews::default(),
             switches: 0,
             own: (Nanos::ZERO, 0.0),
@@ -153,7 +159,10 @@ impl Dispatcher {
     /// Does what is due; says when to be called again at the latest.
     pub fn step(&mut self, now: Nanos) -> Nanos {
         self.world.now = now;
-        self.look();
+        let looks = self.next_look <= now;
+        if looks {
+            self.look();
+        }
         for cpu in self.world.cpus() {
             if self.ends[cpu.at()] <= now {
                 self.reschedule(cpu, Then::Wait);
@@ -174,16 +183,28 @@ impl Dispatcher {
             .any(|(_, view)| view.state() == State::Waiting);
         let next_review = self.review(waits);
         self.settle();
+        if looks {
+            let awake = |vm: &Vm| vm.domain.is_none() || vm.habits.asleep < step::HARDLY;
+            let look = match waits {
+                true if self.vms.iter().all(awake) => GLANCE,
+                true => LOOK,
+                false => REST,
+            };
+            self.next_look = now + look;
+            self.look_by = self.next_look + look.scale(1, 6);
+            self.replace_guard();
+        }
         self.carry_out();
-        let awake = |vm: &Vm| vm.domain.is_none() || vm.habits.asleep < step::HARDLY;
-        let next_look = match waits {
-            true if self.vms.iter().all(awake) => GLANCE,
-            true => LOOK,
-            false => REST,
+        let end = match waits {
+            true => self.ends.iter().copied().min().unwrap_or(Nanos::FOREVER),
+            false => Nanos::FOREVER,
         };
-        let end = self.ends.iter().copied().min().unwrap_or(Nanos::FOREVER);
-        let slice = if waits { end } else { Nanos::FOREVER };
-        (now + next_look).min(slice).min(next_review).max(now)
+        // To be woken costs more than all else: what can wait for a slot's end does.
+        let look = match end <= self.look_by {
+            true => end,
+            false => self.next_look,
+        };
+        look.min(next_review).max(now)
     }
 
     /// The VM's place; one it did not know is observed from now on.
@@ -273,11 +294,8 @@ impl Dispatcher {
     }
 
     fn enforce(&mut self, place: usize) -> Result<(), DispatchError> {
-        let hands = &mut self.hands;
-        for vcpu in &mut self.vms[place].vcpus {
-            vcpu.take(&self.cpus, hands)?;
-        }
         let vm = &mut self.vms[place];
+        vm.take(&self.cpus, &mut self.hands)?;
         vm.watch_anew(&self.world);
         let domain = self.world.add_domain(vm.params);
         vm.domain = Some(domain);
@@ -290,15 +308,14 @@ impl Dispatcher {
         }
         let adjusted = self.scheduler.adjust(&self.world, domain, &vm.params);
         // Whoever is awake is noticed at the next look.
+        (self.next_look, self.look_by) = (self.world.now, self.world.now);
         Ok(adjusted?)
     }
 
     /// Undoes all that was done to a VM.
     fn leave(&mut self, place: usize) {
         self.withdraw(place);
-        for vcpu in &mut self.vms[place].vcpus {
-            vcpu.let_go(&mut self.hands, self.world.now);
-        }
+        self.vms[place].let_go(&mut self.hands, self.world.now);
     }
 
     /// Lets a VM run as it likes. The groups stay: to make them takes long.
@@ -314,8 +331,8 @@ impl Dispatcher {
                 self.scheduler.destroy_vcpu(&self.world, id);
                 self.world.remove_vcpu(id);
             }
-            vcpu.rest(&mut self.hands, self.world.now);
         }
+        vm.rest(&mut self.hands, self.world.now);
         if let Some(domain) = vm.domain.take() {
             self.scheduler.destroy_domain(&self.world, domain);
             self.world.remove_domain(domain);

@@ -3,16 +3,23 @@
 //! Cgroup v2 lets a thread be frozen in a *threaded* group below the group its
 //! process is in, even where v2 has no other controller. Where that cannot be
 //! made, the v1 freezer takes threads one by one anywhere. Freezing takes 20 to
-//! 30 µs until the thread has stopped.
+//! 30 µs until the thread has stopped. The groups of a VM's threads lie in one of
+//! the VM's, where its threads come from one group: then all of them are stopped,
+//! or let go, by one write.
+//!
+//! ```text
+//! home of the VM / forkyard-sched-vm-PID / forkyard-sched-TID
+//! ```
 //!
 //! A thread whose group goes is put back to where it was.
 
 use crate::DispatchError;
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io,
     os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     thread,
     time::Duration,
 };
@@ -38,7 +45,8 @@ pub enum Frozen {
     No,
 }
 
-/// The group of one thread. Dropping it lets the thread go, and puts it back.
+/// The group of one thread, or of a VM. Dropping it lets its threads go, and puts
+/// them back.
 #[derive(Debug)]
 pub struct Group {
     kind: Kind,
@@ -48,20 +56,48 @@ pub struct Group {
 }
 
 impl Group {
-    /// Puts a thread into a group of its own. `tell` hears of the group before
-    /// it is made, and of one that cannot be made too.
+    /// A group for those of a process' threads: of v2 alone, and only where all of
+    /// them are in one. `tell` hears of the group before it is made.
+    pub fn of_all(
+        pid: u32,
+        tids: impl IntoIterator<Item = u32>,
+        tell: impl FnMut(&Path) -> io::Result<()>,
+    ) -> Result<Option<Self>, DispatchError> {
+        let homes: Result<BTreeSet<PathBuf>, _> = tids.into_iter().map(home).collect();
+        let homes = homes?;
+        let (Some(home), 1) = (homes.first(), homes.len()) else {
+            return Ok(None);
+        };
+        let Some(mount) = mounted(&mounts()?, Kind::V2) else {
+            return Ok(None);
+        };
+        let path = mount.within(home).join(format!("{PREFIX}vm-{pid}"));
+        Self::make(Kind::V2, path, None, tell).map(Some)
+    }
+
+    /// Puts a thread into a group of its own, in that of its VM if there is one.
+    /// `tell` hears of the group before it is made, and of one that cannot be
+    /// made too.
     pub fn of(
         tid: u32,
+        within: Option<&Self>,
         mut tell: impl FnMut(&Path) -> io::Result<()>,
     ) -> Result<Self, DispatchError> {
-        const MOUNTS: &str = "/proc/self/mountinfo";
-        let mounts = fs::read_to_string(MOUNTS).map_err(DispatchError::host("read", MOUNTS))?;
+        let name = format!("{PREFIX}{tid}");
+        if let Some(vm) = within {
+            return Self::make(vm.kind, vm.path.join(name), Some(tid), tell);
+        }
+        let mounts = mounts()?;
         let mut failure = DispatchError::NoFreezer;
         for kind in [Kind::V2, Kind::V1] {
             let Some(mount) = mounted(&mounts, kind) else {
                 continue;
             };
-            match Self::make(kind, &mount, tid, &mut tell) {
+            let parent = match kind {
+                Kind::V2 => mount.within(&home(tid)?),
+                Kind::V1 => mount.at,
+            };
+            match Self::make(kind, parent.join(&name), Some(tid), &mut tell) {
                 Ok(group) => return Ok(group),
                 Err(error) => {
                     tracing::debug!(?kind, tid, ?error, "no group for a thread");
@@ -74,15 +110,10 @@ impl Group {
 
     fn make(
         kind: Kind,
-        mount: &Mount,
-        tid: u32,
-        tell: &mut impl FnMut(&Path) -> io::Result<()>,
+        path: PathBuf,
+        tid: Option<u32>,
+        mut tell: impl FnMut(&Path) -> io::Result<()>,
     ) -> Result<Self, DispatchError> {
-        let parent = match kind {
-            Kind::V2 => mount.within(&home(tid)?),
-            Kind::V1 => mount.at.clone(),
-        };
-        let path = parent.join(format!("{PREFIX}{tid}"));
         // One may be left of a dispatcher and a guard that were both killed.
         if path.exists() {
             release(&path);
@@ -96,7 +127,7 @@ impl Group {
         made
     }
 
-    fn fill(kind: Kind, path: &Path, tid: u32) -> Result<Self, DispatchError> {
+    fn fill(kind: Kind, path: &Path, tid: Option<u32>) -> Result<Self, DispatchError> {
         let write = |name: &str, text: &str| {
             let path = path.join(name);
             fs::write(&path, text).map_err(DispatchError::host("write", path))
@@ -104,7 +135,9 @@ impl Group {
         if kind == Kind::V2 {
             write("cgroup.type", "threaded")?;
         }
-        write(members(kind), &tid.to_string())?;
+        if let Some(tid) = tid {
+            write(members(kind), &tid.to_string())?;
+        }
         let switch = path.join(switch(kind));
         let file = File::options().write(true).open(&switch);
         Ok(Self {
@@ -125,12 +158,12 @@ impl Group {
         &self.path
     }
 
-    /// Whether its thread may run.
+    /// Whether its threads may run, as far as it goes.
     pub fn frozen(&self) -> Frozen {
         self.frozen
     }
 
-    /// Stops the thread or lets it go. Returns before it has stopped.
+    /// Stops its threads or lets them go. Returns before they have stopped.
     pub fn set(&mut self, frozen: Frozen) -> io::Result<()> {
         if self.frozen == frozen {
             return Ok(());
@@ -154,9 +187,14 @@ impl Drop for Group {
 }
 
 /// Lets go of whoever is in a group, puts them back to the group above, and
-/// removes it. Of one that is not there, nothing. Blocks for half a second at
-/// most, while those inside it end.
+/// removes it, and the groups within it before. Of one that is not there, nothing.
+/// Blocks for half a second at most for each, while those inside it end.
 pub fn release(path: &Path) {
+    for within in fs::read_dir(path).into_iter().flatten().flatten() {
+        if within.file_type().is_ok_and(|kind| kind.is_dir()) {
+            release(&within.path());
+        }
+    }
     let kind = match path.join("cgroup.type").exists() {
         true => Kind::V2,
         false => Kind::V1,
@@ -252,12 +290,29 @@ fn mounted(mountinfo: &str, kind: Kind) -> Option<Mount> {
     mounts.next_back()
 }
 
-/// The group of v2 that a thread is in.
+fn mounts() -> Result<String, DispatchError> {
+    const MOUNTS: &str = "/proc/self/mountinfo";
+    fs::read_to_string(MOUNTS).map_err(DispatchError::host("read", MOUNTS))
+}
+
+/// The group of v2 that a thread belongs in.
 fn home(tid: u32) -> Result<PathBuf, DispatchError> {
     let path = format!("/proc/{tid}/cgroup");
     let text = fs::read_to_string(&path).map_err(DispatchError::host("read", &path))?;
     let found = text.lines().find_map(|line| line.strip_prefix("0::"));
-    found.map(PathBuf::from).ok_or(DispatchError::NoFreezer)
+    let found = found.ok_or(DispatchError::NoFreezer)?;
+    Ok(not_ours(Path::new(found)))
+}
+
+/// A group, or the one that ours lie in: of a dispatcher and a guard that were both
+/// killed, a thread is still in one.
+fn not_ours(group: &Path) -> PathBuf {
+    let ours = |part: &Component<'_>| {
+        part.as_os_str()
+            .as_encoded_bytes()
+            .starts_with(PREFIX.as_bytes())
+    };
+    group.components().take_while(|part| !ours(part)).collect()
 }
 
 #[cfg(test)]
@@ -277,6 +332,18 @@ mod tests {
             at("22 1 254:0 / / rw - ext4 /dev/root rw\n", Kind::V1),
             None
         );
+    }
+
+    #[test]
+    fn groups_of_an_earlier_dispatcher_are_nobodys_home() {
+        for (group, home) in [
+            ("/", "/"),
+            ("/vms/p", "/vms/p"),
+            ("/vms/p/forkyard-sched-vm-7/forkyard-sched-9", "/vms/p"),
+            ("/forkyard-sched-9", "/"),
+        ] {
+            assert_eq!(not_ours(Path::new(group)), Path::new(home), "{group}");
+        }
     }
 
     #[test]

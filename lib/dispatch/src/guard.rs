@@ -93,9 +93,9 @@ pub fn guard(told: impl BufRead) {
             Some(_) | None => {}
         }
     }
-    // All run again before any is tidied up.
+    // All run again before any is tidied up. Those within others have the longer names.
     groups.iter().for_each(|path| freezer::thaw(path));
-    groups.iter().for_each(|path| freezer::release(path));
+    { groups.iter().rev() }.for_each(|path| freezer::release(path));
     for (tid, before) in threads {
         before.restore(tid);
     }

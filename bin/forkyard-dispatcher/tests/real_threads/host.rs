@@ -30,7 +30,12 @@ impl Vm {
 impl Daemon {
     /// On one CPU, so that there is something to decide.
     pub fn start() -> Self {
-        let daemon = Self::within(tempfile::tempdir().expect("a folder"));
+        Self::on("0")
+    }
+
+    /// On these CPUs, as `taskset` has them.
+    pub fn on(cpus: &str) -> Self {
+        let daemon = Self::within(cpus, tempfile::tempdir().expect("a folder"));
         daemon.listens();
         daemon
     }
@@ -38,14 +43,14 @@ impl Daemon {
     /// Another one in the place of this one, which has ended. It may not listen yet.
     pub fn again(mut self) -> Self {
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
-        Self::within(folder)
+        Self::within("0", folder)
     }
 
-    fn within(folder: tempfile::TempDir) -> Self {
+    fn within(cpus: &str, folder: tempfile::TempDir) -> Self {
         let child = Command::new("taskset")
             .args([
                 "-c",
-                "0",
+                cpus,
                 env!("CARGO_BIN_EXE_forkyard-dispatcher"),
                 "serve",
                 "--socket",
@@ -71,6 +76,19 @@ impl Daemon {
 
 /// The groups that were made for threads, of all hierarchies.
 pub fn groups(tids: &[u32]) -> Vec<PathBuf> {
+    named(tids.iter().map(|tid| format!("{PREFIX}{tid}")).collect())
+}
+
+/// The groups that were made for whole VMs.
+pub fn nests(vms: &[&Vm]) -> Vec<PathBuf> {
+    named(
+        { vms.iter() }
+            .map(|vm| format!("{PREFIX}vm-{}", vm.pid()))
+            .collect(),
+    )
+}
+
+fn named(names: Vec<String>) -> Vec<PathBuf> {
     fn below(folder: &Path, depth: u8, found: &mut Vec<PathBuf>) {
         let Ok(entries) = fs::read_dir(folder) else {
             return;
@@ -83,13 +101,19 @@ pub fn groups(tids: &[u32]) -> Vec<PathBuf> {
         }
     }
     let mut all = Vec::new();
-    below(Path::new("/sys/fs/cgroup"), 5, &mut all);
-    let names: Vec<_> = tids.iter().map(|tid| format!("{PREFIX}{tid}")).collect();
+    below(Path::new("/sys/fs/cgroup"), 6, &mut all);
     all.retain(|path| names.iter().any(|name| path.ends_with(name)));
     all
 }
 
+/// Whether a group is frozen, by itself or by its VM's.
 pub fn frozen(group: &Path) -> bool {
+    let above = group.parent().is_some_and(stopped);
+    stopped(group) || above
+}
+
+/// Whether a group is frozen by itself.
+pub fn stopped(group: &Path) -> bool {
     let read = |name: &str| fs::read_to_string(group.join(name)).unwrap_or_default();
     read("cgroup.freeze").trim() == "1" || read("freezer.state").starts_with("FR")
 }

@@ -1,6 +1,6 @@
 //! Carrying out what the policy has decided.
 
-use super::Dispatcher;
+use super::{Dispatcher, vm::Vcpu};
 use crate::{
     freezer::Frozen,
     guard::Alive,
@@ -12,42 +12,48 @@ use forkyard_sched::State;
 impl Dispatcher {
     /// Makes it so.
     pub(super) fn carry_out(&mut self) {
-        if let Ok(Alive::Replaced) | Err(_) = self.hands.guard.check() {
-            // The new one knows the old groups; until that is sure, nobody is frozen.
-            tracing::warn!("the guard died: everything is let go, and begun anew");
-            for place in 0..self.vms.len() {
-                self.leave(place);
-                self.enter_again(place);
-            }
-            return;
-        }
         match self.hands.mechanism {
             Mechanism::Freezer => self.freeze(),
             Mechanism::SchedExt(_) => self.decide(),
         }
     }
 
+    /// Begins anew with another guard, should that have died.
+    pub(super) fn replace_guard(&mut self) {
+        if let Ok(Alive::Yes) = self.hands.guard.check() {
+            return;
+        }
+        // The new one knows the old groups; until that is sure, nobody is frozen.
+        tracing::warn!("the guard died: everything is let go, and begun anew");
+        for place in 0..self.vms.len() {
+            self.leave(place);
+            self.enter_again(place);
+        }
+    }
+
     /// Whoever waits is stopped before anybody else goes.
     fn freeze(&mut self) {
-        for frozen in [Frozen::Yes, Frozen::No] {
-            for vcpu in self.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
-                let Some(id) = vcpu.id else { continue };
-                let state = self.world[id].state();
-                let wanted = match state {
-                    State::Waiting => Frozen::Yes,
-                    State::Running(_) | State::Asleep => Frozen::No,
-                };
-                if wanted != frozen {
-                    continue;
-                }
-                if let State::Running(cpu) = state {
+        let now = self.world.now;
+        let mut wanted = Vec::with_capacity(self.vms.len());
+        for vm in &mut self.vms {
+            let of = |vcpu: &Vcpu| match vcpu.id.map(|id| self.world[id].state()) {
+                Some(State::Waiting) => Frozen::Yes,
+                Some(State::Running(_) | State::Asleep) | None => Frozen::No,
+            };
+            let turns: Vec<Frozen> = vm.vcpus.iter().map(of).collect();
+            vm.stop(&turns, now);
+            wanted.push(turns);
+        }
+        for (vm, turns) in self.vms.iter_mut().zip(&wanted) {
+            for vcpu in &mut vm.vcpus {
+                if let Some(id) = vcpu.id
+                    && let State::Running(cpu) = self.world[id].state()
+                {
                     // It may have ended since it was looked at.
                     let _ = vcpu.pin(self.cpus[cpu.at()], &mut self.hands);
                 }
-                if let Err(error) = vcpu.set(frozen, self.world.now) {
-                    tracing::debug!(tid = vcpu.tid, %error, "not frozen nor thawed");
-                }
             }
+            vm.go(turns, now);
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) struct Vcpu {
     before: Before,
     /// Whether the host was told of another class for it.
     told: bool,
+    /// Whether it may run, by its own group and its VM's.
+    frozen: Frozen,
     /// Since when it is frozen, if it is.
     frozen_since: Nanos,
     seen: Seen,
@@ -88,6 +90,8 @@ pub(super) struct Vm {
     pub(super) habits: Habits,
     pub(super) domain: Option<DomainId>,
     pub(super) vcpus: Vec<Vcpu>,
+    /// The group that its vCPUs' are in.
+    pub(super) nest: Option<Group>,
     /// Since when its habits are looked at.
     watched: Nanos,
 }
@@ -135,6 +139,7 @@ impl Vm {
             habits: Habits::default(),
             domain: None,
             vcpus: vcpus?,
+            nest: None,
             watched: now,
         })
     }
@@ -224,6 +229,7 @@ impl Vcpu {
             hold: Hold::Nothing,
             before,
             told: false,
+            frozen: Frozen::No,
             frozen_since: Nanos::ZERO,
             seen: Seen {
                 sleeps: watch.sleeps().unwrap_or_default(),
@@ -236,18 +242,28 @@ impl Vcpu {
 
     /// Whether it may run.
     pub(super) fn frozen(&self) -> Frozen {
-        match &self.hold {
-            Hold::Group(group) => group.frozen(),
-            Hold::Nothing | Hold::Queue => Frozen::No,
+        self.frozen
+    }
+
+    /// Whether it has what turns are enforced with.
+    pub(super) fn is_held(&self) -> bool {
+        !matches!(self.hold, Hold::Nothing)
+    }
+
+    /// Stops it or lets it go, as far as its own group goes.
+    pub(super) fn set(&mut self, frozen: Frozen) -> io::Result<()> {
+        match &mut self.hold {
+            Hold::Group(group) => group.set(frozen),
+            Hold::Nothing | Hold::Queue => Ok(()),
         }
     }
 
-    /// Stops it or lets it go.
-    pub(super) fn set(&mut self, frozen: Frozen, now: Nanos) -> io::Result<()> {
-        let Hold::Group(group) = &mut self.hold else {
-            return Ok(());
-        };
-        match (group.frozen(), frozen) {
+    /// Notes that it was stopped or let go.
+    pub(super) fn note(&mut self, frozen: Frozen, now: Nanos) {
+        if !matches!(self.hold, Hold::Group(_)) {
+            return;
+        }
+        match (self.frozen, frozen) {
             (Frozen::No, Frozen::Yes) => {
                 self.seen.freezes += 1;
                 self.frozen_since = now;
@@ -255,7 +271,7 @@ impl Vcpu {
             (Frozen::Yes, Frozen::No) => self.seen.frozen += now.minus(self.frozen_since),
             (Frozen::Yes, Frozen::Yes) | (Frozen::No, Frozen::No) => {}
         }
-        group.set(frozen)
+        self.frozen = frozen;
     }
 
     /// How much of the time since it was last looked at it slept, of its own accord.
@@ -270,14 +286,20 @@ impl Vcpu {
         time.minus(self.seen.frozen + still).minus(Nanos(awake))
     }
 
-    /// Gives it what its turns are enforced with, on these CPUs. The guard knows first.
-    pub(super) fn take(&mut self, cpus: &[u32], hands: &mut Hands) -> Result<(), DispatchError> {
-        if !matches!(self.hold, Hold::Nothing) {
+    /// Gives it what its turns are enforced with, on these CPUs: of the freezer, a group
+    /// in its VM's, if that has one. The guard knows first.
+    pub(super) fn take(
+        &mut self,
+        cpus: &[u32],
+        within: Option<&Group>,
+        hands: &mut Hands,
+    ) -> Result<(), DispatchError> {
+        if self.is_held() {
             return Ok(());
         }
         match &mut hands.mechanism {
             Mechanism::Freezer => {
-                let group = Group::of(self.tid, |path| hands.guard.add(path))?;
+                let group = Group::of(self.tid, within, |path| hands.guard.add(path))?;
                 self.hold = Hold::Group(group);
             }
             Mechanism::SchedExt(scheduler) => {
@@ -321,7 +343,8 @@ impl Vcpu {
 
     /// Lets it run, anywhere it might before. Its group stays, for the next time.
     pub(super) fn rest(&mut self, hands: &mut Hands, now: Nanos) {
-        if let Err(error) = self.set(Frozen::No, now) {
+        self.note(Frozen::No, now);
+        if let Err(error) = self.set(Frozen::No) {
             // Its VM may have ended; else a group that does not thaw is no use.
             tracing::debug!(tid = self.tid, %error, "not thawed");
             self.drop_group(hands);
@@ -343,13 +366,8 @@ impl Vcpu {
         let _ = hands.guard.is_as_before(self.tid);
     }
 
-    /// Undoes all that was done to it. What cannot be undone has gone with it.
-    pub(super) fn let_go(&mut self, hands: &mut Hands, now: Nanos) {
-        self.rest(hands, now);
-        self.drop_group(hands);
-    }
-
-    fn drop_group(&mut self, hands: &mut Hands) {
+    /// Removes its group, which lets it go. What cannot be undone has gone with it.
+    pub(super) fn drop_group(&mut self, hands: &mut Hands) {
         if let Hold::Group(group) = &self.hold {
             let path = group.path().to_owned();
             self.hold = Hold::Nothing;
