@@ -2,9 +2,11 @@
  *
  *   barrier speed                                loops of work in a microsecond
  *   barrier THREADS LOOPS SPIN_NS SECONDS        SPIN_NS: -1 spins for ever
+ *   barrier answers LOOPS PERIOD_US SECONDS      a request of so much work in each period
  *
  * Work is counted in loops, so that a thread that does not run does not get its
- * work done. Prints the rounds a second. */
+ * work done. Prints the rounds a second; of answers, the median and the 99th
+ * percentile of the time from when one was due to when it was ready, in us. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <pthread.h>
@@ -76,14 +78,43 @@ static long speed(void)
     return LOOPS * 1000L / best;
 }
 
+static int by_size(const void *a, const void *b)
+{
+    long x = *(const long *)a, y = *(const long *)b;
+    return (x > y) - (x < y);
+}
+
+/* Requests come whether or not the last was answered. */
+static int answers(long work_loops, long period, long seconds)
+{
+    long count = seconds * 1000000 / period, due = now();
+    long *took = calloc(count, sizeof *took);
+    if (count < 1 || !took) {
+        fprintf(stderr, "barrier: no periods in that time\n");
+        return 1;
+    }
+    for (long i = 0; i < count; i++) {
+        due += period * 1000;
+        struct timespec at = {due / 1000000000, due % 1000000000};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, 0);
+        work(work_loops);
+        took[i] = (now() - due) / 1000;
+    }
+    qsort(took, count, sizeof *took, by_size);
+    printf("%ld %ld\n", took[count / 2], took[count * 99 / 100]);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && !strcmp(argv[1], "speed")) {
         printf("%ld\n", speed());
         return 0;
     }
+    if (argc == 5 && !strcmp(argv[1], "answers"))
+        return answers(atol(argv[2]), atol(argv[3]), atol(argv[4]));
     if (argc != 5 || atoi(argv[1]) < 1 || atoi(argv[1]) > MOST) {
-        fprintf(stderr, "usage: barrier speed | barrier THREADS LOOPS SPIN_NS SECONDS\n");
+        fprintf(stderr, "usage: barrier speed | barrier THREADS LOOPS SPIN_NS SECONDS | barrier answers LOOPS PERIOD_US SECONDS\n");
         return 2;
     }
     threads = atoi(argv[1]);
