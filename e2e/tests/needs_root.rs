@@ -57,6 +57,8 @@ mod server;
 mod slurm;
 #[path = "needs_root/span.rs"]
 mod span;
+#[path = "needs_root/spread.rs"]
+mod spread;
 #[path = "needs_root/steps.rs"]
 mod steps;
 #[path = "needs_root/tickets.rs"]

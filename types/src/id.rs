@@ -172,6 +172,7 @@ impl FromStr for Epoch {
 
 /// One request of a guest's program: asking again under the same id, after an
 /// answer was lost, asks for nothing new.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RequestId(pub Uuid);

@@ -3,7 +3,7 @@
 
 use crate::{
     ByteCount, CloneResult, FamilyId, ForkId, ForkReport, ImageId, Member, NetworkPolicy,
-    PageCount, VmId, VmName,
+    PageCount, RequestId, TicketId, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -29,6 +29,90 @@ pub struct PeerForkRequest {
     /// Whether all pages are to be fetched in the background.
     #[serde(default)]
     pub settle: bool,
+    /// The ticket that they were promised by, if a guest asked for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<PeerTicket>,
+}
+
+/// Clones that a guest was promised by a ticket: as many as are wanted.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerTicket {
+    /// The ticket.
+    pub id: TicketId,
+    /// The VM it was granted to.
+    pub owner: VmId,
+    /// The call of the guest's program that returns in each of them.
+    pub request: Option<RequestId>,
+    /// Whom they are told is their parent.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub home: Ipv4Addr,
+    /// What was promised.
+    pub clones: Vec<PeerPromise>,
+}
+
+/// One clone that was promised.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerPromise {
+    /// Its number in the ticket.
+    pub number: u16,
+    /// Its place in the family, among those that were lent.
+    pub member: Member,
+    /// Processes in it that have numbers.
+    pub processes: u8,
+    /// vCPUs it is to have online.
+    pub vcpus: u8,
+}
+
+/// `POST /v1/peer/ticket`: how the clones of a ticket ended that were made on another
+/// host.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerTicketRequest {
+    /// The ticket.
+    pub ticket: TicketId,
+    /// The clones whose ends are known by now.
+    pub known: Vec<u16>,
+    /// How long to wait for another, in ms; ten seconds at most.
+    pub wait_ms: u32,
+    /// Nobody will ask again.
+    pub over: bool,
+}
+
+/// What a host answers to that.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerTicketResponse {
+    /// Whether it knows that ticket.
+    pub known: bool,
+    /// The clones that have ended, all of them.
+    pub ended: Vec<PeerEnd>,
+}
+
+/// How a clone ended.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerEnd {
+    /// Its number in the ticket.
+    pub number: u16,
+    /// The status it gave to `exit`, if it did.
+    pub status: Option<u8>,
+    /// How its other processes ended, as it said.
+    pub others: Vec<PeerProcessEnd>,
+}
+
+/// How one process of a clone ended.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerProcessEnd {
+    /// Its number in the ticket.
+    pub id: u16,
+    /// Its status, if it is known.
+    pub status: Option<u8>,
 }
 
 /// What became of clones on another host.

@@ -141,6 +141,7 @@ fn common() -> OpenApiRouter<Shared> {
                 .routes(routes!(vms::exec))
                 .routes(routes!(peer::clones))
                 .routes(routes!(peer::families))
+                .routes(routes!(peer::ticket))
                 .layer(DefaultBodyLimit::max(INPUT)),
         )
         .routes(routes!(vms::logs))

@@ -15,10 +15,10 @@ use crate::forward::CLONES;
 use crate::tenants;
 use forkyard_client::{Client, ClientError, Place, Trust};
 use forkyard_cluster::Cluster;
-use forkyard_fork::{FamilyNo, HERE, Neighbours, Peer, Room};
+use forkyard_fork::{FamilyNo, Granted, HERE, Neighbours, Peer, Room};
 use forkyard_types::{
     ApiError, ErrorKind, FamilyId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
-    PeerForkResponse, TokenSecret, VmId, VmView,
+    PeerForkResponse, PeerTicketRequest, PeerTicketResponse, TokenSecret, VmId, VmView,
 };
 use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;
@@ -118,7 +118,20 @@ impl Neighbours for PeersFile {
         ready(Ok(true)).boxed()
     }
 
+    /// Nor does anybody watch over them.
+    fn is_lost(&self, _: &str) -> bool {
+        false
+    }
+
     fn room(&self, _: VmView, _: u16) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
+        ready(Ok(None)).boxed()
+    }
+
+    fn room_at(
+        &self,
+        _: VmView,
+        _: Vec<Granted>,
+    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
         ready(Ok(None)).boxed()
     }
 }
@@ -140,6 +153,10 @@ impl Neighbours for Nodes {
         name.parse().is_ok_and(|node| self.0.was_removed(&node))
     }
 
+    fn is_lost(&self, name: &str) -> bool {
+        name.parse().is_ok_and(|node| self.0.is_lost(&node))
+    }
+
     fn claim(&self, number: FamilyNo, family: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>> {
         let asked = self.0.number(number.0, family);
         asked
@@ -152,7 +169,18 @@ impl Neighbours for Nodes {
         vm: VmView,
         clones: u16,
     ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
-        let asked = tenants::room_here(&self.0, vm, clones);
+        let asked = tenants::room(&self.0, vm, clones);
+        asked
+            .map(|answer| answer.map(Some).map_err(|error| error.to_api()))
+            .boxed()
+    }
+
+    fn room_at(
+        &self,
+        vm: VmView,
+        places: Vec<Granted>,
+    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
+        let asked = tenants::room_at(&self.0, vm, places);
         asked
             .map(|answer| answer.map(Some).map_err(|error| error.to_api()))
             .boxed()
@@ -183,6 +211,14 @@ impl Peer for Daemon {
         request: PeerFamiliesRequest,
     ) -> BoxFuture<'_, Result<PeerFamiliesResponse, ApiError>> {
         let asked = async move { self.client.post("/v1/peer/families", &request).await };
+        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
+    }
+
+    fn ticket(
+        &self,
+        request: PeerTicketRequest,
+    ) -> BoxFuture<'_, Result<PeerTicketResponse, ApiError>> {
+        let asked = async move { self.client.post("/v1/peer/ticket", &request).await };
         asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
     }
 

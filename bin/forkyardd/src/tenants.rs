@@ -11,7 +11,7 @@
 
 use crate::peers::Nodes;
 use forkyard_cluster::{Cluster, ClusterError, Layout, Need, Reservation, Wish};
-use forkyard_fork::{Host, HostError, Neighbours as _, Room};
+use forkyard_fork::{Granted, Host, HostError, Neighbours as _, Room};
 use forkyard_types::{ApiError, CloneResult, NodeName, TicketId, VmId, VmView};
 use std::{collections::BTreeSet, error::Error, time::Duration};
 use tokio::time::sleep;
@@ -23,28 +23,68 @@ const LOOK: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub struct Rooms(pub Vec<Reservation>);
 
-/// What was reserved for the clones of a guest's ticket.
+/// What was reserved for the clones of a guest's ticket, as this node sees it.
 #[derive(Debug)]
-struct TicketRoom(Reservation);
+struct TicketRoom {
+    own: NodeName,
+    rooms: Rooms,
+}
 
 impl Room for TicketRoom {
-    fn clones(&self) -> u16 {
-        self.0.grant().count()
+    fn places(&self) -> Vec<Granted> {
+        let mut places: Vec<Granted> = { self.rooms.0.iter() }
+            .flat_map(|reservation| &reservation.grant().places)
+            .map(|place| {
+                let host = (place.node != self.own).then(|| place.node.to_string());
+                (host, place.clones)
+            })
+            .collect();
+        places.sort();
+        places
     }
 
-    fn settle(self: Box<Self>, vms: BTreeSet<VmId>) {
-        self.0.settle(vms);
+    fn settle(self: Box<Self>, vms: &[VmView]) {
+        self.rooms.settle_vms(vms.iter());
     }
 }
 
-/// Room on this node for clones that a VM's guest asks for.
-pub async fn room_here(
+/// Room for clones that a VM's guest asks for, here first.
+pub async fn room(
     cluster: &Cluster,
     vm: VmView,
     clones: u16,
 ) -> Result<Box<dyn Room>, ClusterError> {
-    let here = Some(cluster.name().clone());
-    let wish = Wish {
+    let reserved = cluster.reserve(&wish(cluster, &vm, clones, None)).await?;
+    Ok(Box::new(TicketRoom {
+        own: cluster.name().clone(),
+        rooms: Rooms(vec![reserved]),
+    }))
+}
+
+/// The same on these nodes, as much as there is on each.
+pub async fn room_at(
+    cluster: &Cluster,
+    vm: VmView,
+    places: Vec<Granted>,
+) -> Result<Box<dyn Room>, ClusterError> {
+    let own = cluster.name().clone();
+    let mut rooms = Rooms::default();
+    for (host, clones) in places {
+        let node = match host {
+            None => own.clone(),
+            Some(name) => match name.parse() {
+                Ok(node) => node,
+                Err(_) => continue,
+            },
+        };
+        let wish = wish(cluster, &vm, clones, Some(node));
+        rooms.0.push(cluster.reserve(&wish).await?);
+    }
+    Ok(Box::new(TicketRoom { own, rooms }))
+}
+
+fn wish(cluster: &Cluster, vm: &VmView, clones: u16, only: Option<NodeName>) -> Wish {
+    Wish {
         user: cluster.owner(vm.family),
         count: clones,
         need: Need {
@@ -52,10 +92,9 @@ pub async fn room_here(
             memory: vm.memory,
         },
         layout: Layout::Pack,
-        near: here.clone(),
-        only: here,
-    };
-    Ok(Box::new(TicketRoom(cluster.reserve(&wish).await?)))
+        near: Some(cluster.name().clone()),
+        only,
+    }
 }
 
 /// What was seen at one look.
@@ -71,17 +110,23 @@ impl Rooms {
     /// These clones were made: each lives on what was reserved where it is. Room that
     /// none lives on is given back.
     pub fn settle(self, clones: &[CloneResult]) {
+        let vms = clones.iter().filter_map(|clone| match clone {
+            CloneResult::Vm(vm) => Some(&**vm),
+            CloneResult::Error(_) => None,
+        });
+        self.settle_vms(vms);
+    }
+
+    fn settle_vms<'a>(self, vms: impl Iterator<Item = &'a VmView> + Clone) {
         for reservation in self.0 {
             let places = &reservation.grant().places;
             let is_on = |node: &NodeName| places.iter().any(|place| place.node == *node);
-            let vms = clones.iter().filter_map(|clone| match clone {
-                CloneResult::Vm(vm) => Some(vm),
-                CloneResult::Error(_) => None,
-            });
-            let own = vms.filter(|vm| match vm.host.as_deref().map(str::parse) {
-                None => is_on(reservation.holder()),
-                Some(node) => node.is_ok_and(|node| is_on(&node)),
-            });
+            let own = vms
+                .clone()
+                .filter(|vm| match vm.host.as_deref().map(str::parse) {
+                    None => is_on(reservation.holder()),
+                    Some(node) => node.is_ok_and(|node| is_on(&node)),
+                });
             let own = own.map(|vm| vm.id).collect();
             reservation.settle(own);
         }

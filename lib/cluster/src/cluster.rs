@@ -305,6 +305,14 @@ impl Cluster {
         self.may_act().is_ok() && is_listed(&shared.name) && !is_listed(node)
     }
 
+    /// Whether a node has lost its lease, or is none any more. One that has lost its own
+    /// cannot say.
+    pub fn is_lost(&self, node: &NodeName) -> bool {
+        let state = self.shared().roll.with(|nodes| nodes.state(node));
+        let is_lost = matches!(state, Some(NodeState::Lost) | None);
+        is_lost && self.may_act().is_ok()
+    }
+
     /// Tells the others which VMs this node has, and what they take.
     pub async fn report(&self, vms: &[VmView]) -> Result<(), ClusterError> {
         self.may_act()?;

@@ -4,14 +4,13 @@
 //! the VM it was granted to, and a VM can end only itself.
 
 mod checkpoint;
+mod spread;
 
 use crate::{
     Host, HostError,
     bounds::{BoundReached, Rated},
     clone::Asked,
-    fork::Wanted,
     quota::Asker,
-    remote::Far,
     requests::Outcome,
     ticket::{Begun, Grant, Killed, Promise, lay_out},
     vm::{Vm, lock},
@@ -118,15 +117,16 @@ impl Host {
         self.count(vm, Rated::Ticket)?;
         let mut places = self.places(vm, wanted, Asker::Guest)?;
         let room = self.room(vm, places.count()).await?;
-        if let Some(room) = &room {
-            places.cut(room.clones());
-        }
+        let hosts = match &room {
+            Some(room) => room.places(),
+            None => vec![(None, places.count())],
+        };
         let mut next = 1;
         let promises: Vec<_> = self
-            .take_members(vm, &mut places)?
+            .take_seats(vm, &mut places, &hosts)?
             .into_iter()
             .zip(shares)
-            .filter_map(|(member, share)| {
+            .filter_map(|((host, member), share)| {
                 let ip = vm.network.address(member)?.ip;
                 let id = next;
                 next += u16::from(share.processes);
@@ -136,7 +136,11 @@ impl Host {
                     processes: share.processes,
                     ip,
                 };
-                Some(Promise { clone, member })
+                Some(Promise {
+                    clone,
+                    member,
+                    host,
+                })
             })
             .collect();
         let clones = promises.iter().map(|promise| promise.clone.clone());
@@ -188,29 +192,23 @@ impl Host {
                 });
             }
         };
-        let wanted: Vec<_> = promises
-            .iter()
-            .map(|p| Wanted {
-                number: p.clone.id,
-                member: p.member,
-                ticket: Some(id),
-                processes: p.clone.processes,
-                vcpus: Some(p.clone.vcpus),
-            })
-            .collect();
+        let (wanted, far, mut failed) = self.deal_promises(vm.id, id, &promises);
         let asked = Asked {
             fork: ForkId::random(),
             request: Some(request),
             mode: ForkMode::Fast,
             scrub: vm.record().secrets,
             home: Some(crate::vm::address(vm.network, &vm.record()).ip),
-            far: Far::default(),
+            far,
         };
         let outcome = async {
             let room = match room {
-                None => self.whole_room(vm, wanted.len()).await?,
+                None => self.room_at(vm, spread::places_of(&promises)).await?,
                 asked_for => asked_for,
             };
+            if wanted.is_empty() && asked.far.shares.is_empty() {
+                return Ok(Vec::new());
+            }
             let forked = match asleep {
                 None => self.fork_vm(vm, &wanted, asked).await?,
                 // What was made ready for the ticket was for a clone of this VM.
@@ -219,32 +217,39 @@ impl Host {
                     tokio::join!(woken, self.trim_shells(vm)).0?
                 }
             };
+            self.seat_far(id, &promises, &forked.clones).await;
             if let Some(room) = room {
-                let made = forked
-                    .clones
-                    .iter()
-                    .filter_map(|(_, made)| made.as_ref().ok());
-                room.settle(made.map(|vm| vm.id).collect());
+                let made = forked.clones.iter();
+                let made = made.filter_map(|(_, made)| made.as_ref().ok().cloned());
+                room.settle(&made.collect::<Vec<_>>());
             }
-            Ok::<_, HostError>(forked)
+            Ok::<_, HostError>(forked.clones)
         };
         let outcome = outcome.await;
         drop(places);
-        if outcome.is_err() {
+        let unmade: Vec<u16> = match &outcome {
+            Ok(_) => failed.iter().map(|(number, _)| *number).collect(),
+            Err(_) => promises.iter().map(|promise| promise.clone.id).collect(),
+        };
+        if !unmade.is_empty() {
             self.tickets(|tickets| {
-                wanted
-                    .iter()
-                    .for_each(|wanted| tickets.unborn(id, wanted.number));
+                unmade
+                    .into_iter()
+                    .for_each(|number| tickets.unborn(id, number));
             });
             self.ended.notify_waiters();
         }
-        let failed = |(number, clone): (u16, Result<_, HostError>)| {
-            Some((number, clone.err()?.to_api().message))
-        };
+        failed.extend(
+            { outcome?.into_iter() }.filter_map(|(number, made)| Some((number, made.err()?))),
+        );
+        failed.sort_by_key(|(number, _)| *number);
+        let told = failed.into_iter();
         Ok(Answer::Cloned {
             id: 0,
             processes: 1,
-            failed: outcome?.clones.into_iter().filter_map(failed).collect(),
+            failed: told
+                .map(|(number, error)| (number, error.to_api().message))
+                .collect(),
         })
     }
 
@@ -293,10 +298,16 @@ impl Host {
         Ok(())
     }
 
+    /// Ends VMs, wherever they are.
     pub(crate) async fn end_all(&self, vms: Vec<VmId>) {
-        let ends = vms.into_iter().filter_map(|id| self.registry().get(id));
-        let ends: Vec<_> = ends.collect();
-        futures::future::join_all(ends.iter().map(|vm| self.end(vm, None))).await;
+        let ends = vms.into_iter().map(|id| async move {
+            let found = self.registry().get(id);
+            match found {
+                Some(vm) => self.end(&vm, None).await,
+                None => self.end_far(id).await,
+            }
+        });
+        futures::future::join_all(ends).await;
     }
 }
 

@@ -18,7 +18,9 @@ use forkyard_disk::QemuImg;
 use forkyard_network::Networks;
 use forkyard_pager::{LinkUse, PagerClient, PagerError, Shutdown};
 use forkyard_store::Store;
-use forkyard_types::{DiskSlice, FamilyId, GuestImage, ImageView, PageCount, VmInspect, VmView};
+use forkyard_types::{
+    DiskSlice, FamilyId, GuestImage, ImageView, PageCount, VmId, VmInspect, VmView,
+};
 use forkyard_vmm::{AccelChoice, Machine as _, Qemu, QemuConfig};
 use std::{
     collections::BTreeSet,
@@ -88,6 +90,8 @@ pub struct Host {
     pub(crate) arrivals: Arrivals,
     /// What they made for this one.
     pub(crate) abroad: Abroad,
+    /// Clones of theirs that are being ended, for nobody waits for them.
+    pub(crate) doomed: Mutex<BTreeSet<VmId>>,
     /// Families whose network could not be joined with other hosts', to be tried again.
     /// Held while one is joined, or ended: what was heard last must be what is done
     /// last.
@@ -152,6 +156,7 @@ impl Host {
             arrivals: Arrivals::default(),
             makers: Makers::default(),
             abroad: Abroad::default(),
+            doomed: Mutex::default(),
             parted: tokio::sync::Mutex::default(),
             registry: Mutex::default(),
             pager,

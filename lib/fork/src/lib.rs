@@ -52,7 +52,7 @@ pub use host::{Host, Options};
 pub use images::{Incoming, Outgoing};
 pub use quota::QuotaReached;
 pub use remote::{HERE, Neighbours, Peer};
-pub use room::Room;
+pub use room::{Granted, Room};
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 
 pub use forkyard_vmm::AccelChoice;

@@ -16,6 +16,7 @@ mod abroad;
 mod arrivals;
 mod deal;
 mod disk;
+mod follow;
 mod hand_out;
 mod span;
 mod take;
@@ -26,12 +27,12 @@ pub use deal::HERE;
 pub(crate) use deal::{Dealt, Far, Share};
 pub(crate) use hand_out::Frozen;
 
-use crate::{Host, HostError, Room};
+use crate::{Granted, Host, HostError, Room};
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, FamilyRecord};
 use forkyard_types::{
     ApiError, FamilyId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
-    PeerForkResponse, VmId, VmView,
+    PeerForkResponse, PeerTicketRequest, PeerTicketResponse, VmId, VmView,
 };
 use futures::future::BoxFuture;
 use std::{fmt, net::SocketAddr, sync::Arc};
@@ -53,6 +54,12 @@ pub trait Peer: fmt::Debug + Send + Sync {
         request: PeerFamiliesRequest,
     ) -> BoxFuture<'_, Result<PeerFamiliesResponse, ApiError>>;
 
+    /// Asks how clones of a ticket ended that it made, and waits for it. Cancel-safe.
+    fn ticket(
+        &self,
+        request: PeerTicketRequest,
+    ) -> BoxFuture<'_, Result<PeerTicketResponse, ApiError>>;
+
     /// The VMs that are there. Cancel-safe.
     fn vms(&self) -> BoxFuture<'_, Result<Vec<VmView>, ApiError>>;
 
@@ -72,12 +79,23 @@ pub trait Neighbours: fmt::Debug + Send + Sync {
     /// host. False: a family of another host's has it. Cancel-safe.
     fn claim(&self, number: FamilyNo, family: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>>;
 
-    /// Room on this host for as many clones of a VM as there is; none where nobody
+    /// Whether a host that is called this has died or was cut off, as far as all others can
+    /// tell; or is gone.
+    fn is_lost(&self, name: &str) -> bool;
+
+    /// Room for as many clones of a VM as there is, here first; none where nobody
     /// hands it out. Cancel-safe.
     fn room(
         &self,
         vm: VmView,
         clones: u16,
+    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>>;
+
+    /// The same on these hosts and no others. Cancel-safe.
+    fn room_at(
+        &self,
+        vm: VmView,
+        places: Vec<Granted>,
     ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>>;
 }
 
@@ -138,7 +156,7 @@ impl Host {
         meeting.is_some_and(|meeting| meeting.neighbours.is_gone(name))
     }
 
-    fn peer(&self, name: &str) -> Result<Arc<dyn Peer>, HostError> {
+    pub(crate) fn peer(&self, name: &str) -> Result<Arc<dyn Peer>, HostError> {
         let found = match self.meeting.get() {
             Some(meeting) => meeting.neighbours.find(name),
             None => return Err(HostError::NoPeers),

@@ -10,6 +10,7 @@
 //! unknown. Bookkeeping only: the caller makes and ends the VMs, and records
 //! what changed, so that the next daemon goes on with it.
 
+mod far;
 mod kept;
 
 use crate::{Room, quota::Places};
@@ -39,6 +40,9 @@ pub struct Promise {
     pub clone: TicketClone,
     /// The place its address follows from.
     pub member: Member,
+    /// The host that is to make it, by its name here; none: this one.
+    #[serde(default)]
+    pub host: Option<String>,
 }
 
 /// What one clone is granted.
@@ -120,6 +124,9 @@ enum Fate {
 struct Seat {
     processes: u8,
     fate: Fate,
+    /// The host that makes it; none: this one.
+    #[serde(default)]
+    host: Option<String>,
     /// How its other processes ended, as it said.
     told: BTreeMap<u16, Option<u8>>,
 }
@@ -140,6 +147,9 @@ struct Entry {
     request: RequestId,
     kind: TicketKind,
     phase: Phase,
+    /// Granted on another host, at this time, in seconds since 1970; none: here.
+    #[serde(default)]
+    foreign: Option<u64>,
 }
 
 /// Every ticket that is not spent.
@@ -163,6 +173,7 @@ impl Tickets {
             request,
             kind,
             phase: Phase::Granted(grant),
+            foreign: None,
         };
         self.entries.insert(id, entry);
         self.changed.insert(id);
@@ -184,12 +195,15 @@ impl Tickets {
         })
     }
 
-    /// The most clones that a ticket of this VM's promises, which its next fork
-    /// may be for.
+    /// The most clones on this host that a ticket of this VM's promises, which its next
+    /// fork may be for.
     pub fn promised_to(&self, owner: VmId) -> usize {
         let own = self.entries.values().filter(|entry| entry.owner == owner);
         let promised = own.map(|entry| match &entry.phase {
-            Phase::Granted(grant) => grant.promises.len(),
+            Phase::Granted(grant) => {
+                let here = grant.promises.iter().filter(|it| it.host.is_none());
+                here.count()
+            }
             Phase::Cloned { .. } | Phase::Killed(_) => 0,
         });
         promised.max().unwrap_or(0)
@@ -220,6 +234,7 @@ impl Tickets {
             let seat = Seat {
                 processes: promise.clone.processes,
                 fate: Fate::Awaited,
+                host: promise.host.clone(),
                 told: BTreeMap::new(),
             };
             (promise.clone.id, seat)

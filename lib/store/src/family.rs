@@ -4,8 +4,8 @@ use crate::{
     Store, StoreError,
     row::{from_json, json, parsed},
 };
-use forkyard_types::{FamilyId, Member, NetworkPolicy};
-use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
+use forkyard_types::{FamilyId, NetworkPolicy};
+use rusqlite::{OptionalExtension, Row, TransactionBehavior, params};
 use std::{collections::BTreeSet, ops::Range};
 
 /// Number of a family on its host: its network follows from it. Unique among
@@ -71,112 +71,6 @@ impl Store {
             limit: limit.into(),
         };
         found.map_err(self.failed())?.ok_or(exhausted)
-    }
-
-    /// Takes the next `count` places of a family, round and round: never one that
-    /// a recorded VM has, or that is `taken` in other ways, and one that was given
-    /// back as late as can be.
-    pub fn take_members(
-        &self,
-        family: FamilyId,
-        count: u16,
-        limit: u16,
-        taken: &BTreeSet<Member>,
-    ) -> Result<Vec<Member>, StoreError> {
-        let mut connection = self.lock();
-        let chosen = (|| {
-            let transaction =
-                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let (next, own) = places(&transaction, family, limit)?;
-            let lent = lent(&transaction, family)?;
-            let first = next.clamp(own.start, own.end);
-            let recorded: BTreeSet<Member> = transaction
-                .prepare_cached("SELECT member FROM vm WHERE family = ?1 AND state <> 'warm'")?
-                .query_map([family.as_str()], |row| Ok(Member(row.get(0)?)))?
-                .collect::<Result<_, _>>()?;
-            let free = (first..own.end).chain(own.start..first).map(Member);
-            let free = free.filter(|it| {
-                !recorded.contains(it)
-                    && !taken.contains(it)
-                    && !lent.iter().any(|(_, places)| places.contains(&it.0))
-            });
-            let chosen: Vec<_> = free.take(count.into()).collect();
-            if chosen.len() < usize::from(count) {
-                return Ok(None);
-            }
-            if let Some(last) = chosen.last() {
-                transaction.execute(
-                    "UPDATE family SET next_member = ?2 WHERE id = ?1",
-                    params![family.as_str(), last.0.saturating_add(1)],
-                )?;
-            }
-            transaction.commit()?;
-            Ok(Some(chosen))
-        })();
-        let exhausted = StoreError::Exhausted {
-            what: "place in the family",
-            limit: limit.into(),
-        };
-        chosen.map_err(self.failed())?.ok_or(exhausted)
-    }
-
-    /// Lends a peer places of a family: those it was lent before, or a block that
-    /// nobody has any of, no more than `most` and a quarter of what there is here.
-    pub fn lend_members(
-        &self,
-        family: FamilyId,
-        peer: &str,
-        most: u16,
-        limit: u16,
-    ) -> Result<Range<u16>, StoreError> {
-        let mut connection = self.lock();
-        let chosen = (|| {
-            let transaction =
-                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let lent = lent(&transaction, family)?;
-            if let Some((_, places)) = lent.iter().find(|(to, _)| to == peer) {
-                return Ok(Some(places.clone()));
-            }
-            let (_, own) = places(&transaction, family, limit)?;
-            let size = most.min((own.end - own.start) / 4);
-            let in_use: BTreeSet<u16> = transaction
-                .prepare_cached("SELECT member FROM vm WHERE family = ?1 AND state <> 'warm'")?
-                .query_map([family.as_str()], |row| row.get(0))?
-                .collect::<Result<_, _>>()?;
-            // The first ones stay here.
-            let blocks = own.start.saturating_add(size)..own.end;
-            let blocks = blocks
-                .step_by(usize::from(size.max(1)))
-                .filter_map(|start| {
-                    let end = start.checked_add(size)?;
-                    (size > 0 && end <= own.end).then_some(start..end)
-                });
-            let free = |places: &Range<u16>| {
-                in_use.range(places.clone()).next().is_none()
-                    && lent
-                        .iter()
-                        .all(|(_, other)| places.end <= other.start || other.end <= places.start)
-            };
-            let Some(chosen) = blocks.into_iter().find(free) else {
-                return Ok(None);
-            };
-            transaction.execute(
-                "INSERT INTO lent VALUES (?1, ?2, ?3, ?4)",
-                params![
-                    family.as_str(),
-                    peer,
-                    chosen.start,
-                    chosen.end - chosen.start
-                ],
-            )?;
-            transaction.commit()?;
-            Ok(Some(chosen))
-        })();
-        let exhausted = StoreError::Exhausted {
-            what: "block of places in the family",
-            limit: limit.into(),
-        };
-        chosen.map_err(self.failed())?.ok_or(exhausted)
     }
 
     /// Lets a family of another host in, of which this one may give those places.
@@ -292,41 +186,9 @@ impl Store {
     }
 }
 
-/// The place of a family to try next, and those this host may give.
-fn places(
-    records: &Connection,
-    family: FamilyId,
-    limit: u16,
-) -> rusqlite::Result<(u16, Range<u16>)> {
-    records.query_row(
-        "SELECT next_member, COALESCE(first_member, 0), COALESCE(end_member, ?2)
-         FROM family WHERE id = ?1",
-        params![family.as_str(), limit],
-        |row| {
-            let (first, end): (u16, u16) = (row.get(1)?, row.get(2)?);
-            Ok((
-                row.get(0)?,
-                first.min(limit)..end.clamp(first, limit.max(first)),
-            ))
-        },
-    )
-}
-
-/// Places of a family that other hosts give, and which.
-fn lent(records: &Connection, family: FamilyId) -> rusqlite::Result<Vec<(String, Range<u16>)>> {
-    records
-        .prepare_cached("SELECT peer, first, places FROM lent WHERE family = ?1")?
-        .query_map([family.as_str()], |row| {
-            let (first, places): (u16, u16) = (row.get(1)?, row.get(2)?);
-            Ok((row.get(0)?, first..first.saturating_add(places)))
-        })?
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn store() -> (tempfile::TempDir, Store) {
         let folder = tempfile::tempdir().expect("folder");
@@ -396,81 +258,6 @@ mod tests {
             store.found_family(FamilyId::random(), 1, None),
             Err(StoreError::Exhausted { limit: 1, .. })
         ));
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(16))]
-        #[test]
-        fn no_place_that_is_taken_is_given_and_a_refusal_takes_none(
-            asks in prop::collection::vec((0..9u16, any::<bool>()), 1..40),
-        ) {
-            let (_folder, store) = store();
-            let family = FamilyId::random();
-            store.found_family(family, 1, None).expect("room");
-            let mut held = BTreeSet::new();
-            for (ask, give_back) in asks {
-                match store.take_members(family, ask, 30, &held) {
-                    Ok(members) => {
-                        prop_assert_eq!(members.len(), usize::from(ask));
-                        prop_assert!(members.into_iter().all(|member| held.insert(member)));
-                    }
-                    Err(StoreError::Exhausted { .. }) => prop_assert!(held.len() + usize::from(ask) > 30),
-                    Err(other) => panic!("{other}"),
-                }
-                if give_back {
-                    held.pop_first();
-                }
-            }
-            prop_assert!(held.last().is_none_or(|last| last.0 < 30));
-        }
-    }
-
-    #[test]
-    fn a_place_given_back_is_given_again_after_all_others() {
-        let (_folder, store) = store();
-        let family = FamilyId::random();
-        store.found_family(family, 1, None).expect("room");
-        let held = BTreeSet::from([Member(2)]);
-        let take = || store.take_members(family, 1, 4, &held).expect("room");
-        let given: Vec<_> = (0..5).flat_map(|_| take()).map(|it| it.0).collect();
-        assert_eq!(given, [0, 1, 3, 0, 1]);
-    }
-
-    #[test]
-    fn places_that_are_lent_are_given_by_one_host_alone() {
-        let (_here, here) = store();
-        let (_there, there) = store();
-        let family = here
-            .found_family(FamilyId::random(), 9, None)
-            .expect("room");
-        let nobody = BTreeSet::new();
-        let lent = here.lend_members(family.id, "b", 8, 40).expect("room");
-        assert_eq!(lent, 8..16);
-        let again = here.lend_members(family.id, "b", 8, 40).expect("the same");
-        assert_eq!(again, lent);
-        assert_eq!(
-            here.lend_members(family.id, "c", 99, 40).expect("room"),
-            20..30
-        );
-        let mine = here.take_members(family.id, 22, 40, &nobody).expect("room");
-        assert_eq!(mine.last(), Some(&Member(39)));
-        here.take_members(family.id, 23, 40, &nobody)
-            .expect_err("the others are lent");
-        let policy = NetworkPolicy::default();
-        there
-            .join_family(family, lent.clone(), &policy)
-            .expect("new");
-        there.join_family(family, 0..1, &policy).expect("known");
-        let theirs = there.take_members(family.id, 8, 40, &nobody).expect("room");
-        assert!(theirs.iter().all(|member| lent.contains(&member.0)));
-        there
-            .take_members(family.id, 9, 40, &nobody)
-            .expect_err("it has no more");
-        // What it was lent it may lend in part.
-        assert_eq!(
-            there.lend_members(family.id, "d", 8, 40).expect("room"),
-            10..12
-        );
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod abroad;
 mod error;
 mod family;
 mod fork;
+mod member;
 mod row;
 mod schema;
 mod span;

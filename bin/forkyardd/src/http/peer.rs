@@ -6,6 +6,7 @@ use axum::{Extension, Json, extract::State};
 use forkyard_fork::Host;
 use forkyard_types::{
     ErrorKind, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest, PeerForkResponse,
+    PeerTicketRequest, PeerTicketResponse,
 };
 use std::sync::Arc;
 
@@ -58,4 +59,23 @@ pub async fn families(
     Ok(Json(
         spawned(async move { host.hear(request).await }).await?,
     ))
+}
+
+/// Say how clones of another host's ticket ended that were made here, and wait for it.
+/// Asked until all of them have; in a cluster, by its nodes alone.
+#[utoipa::path(post, path = "/v1/peer/ticket", tag = "peers", request_body = PeerTicketRequest,
+    responses((status = 200, body = PeerTicketResponse, description = "Those that have ended"), Refusal))]
+pub async fn ticket(
+    State(host): State<Arc<Host>>,
+    State(node): State<Option<Node>>,
+    Extension(asker): Extension<Asker>,
+    Input(request): Input<PeerTicketRequest>,
+) -> Answer<PeerTicketResponse> {
+    if node.is_some() && !asker.is_node() {
+        return Err(Refusal::new(
+            ErrorKind::Forbidden,
+            "this host is a node of a cluster: only its nodes ask for tickets' clones",
+        ));
+    }
+    Ok(Json(host.tell_of_ticket(request).await))
 }

@@ -14,7 +14,8 @@ use super::{Peer, hand_out::key_of};
 use crate::{Host, HostError, to_text, vm::lock};
 use forkyard_store::StoreError;
 use forkyard_types::{
-    ApiError, ErrorKind, FamilyId, ForkId, ImageId, PageSecret, PeerForkRequest, VmView,
+    ApiError, ErrorKind, FamilyId, ForkId, ImageId, Member, PageSecret, PeerForkRequest, VmId,
+    VmView,
 };
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,13 @@ pub(super) struct Away {
     key: PageSecret,
     stage: Stage,
     clones: Vec<VmView>,
+    /// Whether a guest's ticket promised them.
+    #[serde(default)]
+    promised: bool,
+    /// Whether they are to be ended when they are seen: whoever waited for them was told
+    /// that there are none.
+    #[serde(default)]
+    doomed: bool,
     /// Why that host cannot be asked, if it cannot.
     #[serde(skip)]
     silence: Option<String>,
@@ -69,6 +77,8 @@ impl Away {
             key: handout.key.clone(),
             stage: Stage::Sent,
             clones: Vec::new(),
+            promised: request.ticket.is_some(),
+            doomed: false,
             silence: None,
         }
     }
@@ -134,6 +144,16 @@ impl Abroad {
         views.find(|vm| vm.name.as_str() == word || vm.id.as_str() == word)
     }
 
+    /// Their places in a family.
+    pub fn members(&self, family: FamilyId) -> BTreeSet<Member> {
+        let all = lock(&self.0);
+        let of_family = all.values().filter(|away| away.family == family);
+        of_family
+            .flat_map(|away| &away.clones)
+            .map(|vm| vm.member)
+            .collect()
+    }
+
     /// How many of a family there are, or are being made.
     pub fn of_family(&self, family: FamilyId) -> usize {
         let all = lock(&self.0);
@@ -168,6 +188,7 @@ impl Host {
                     // Whoever waited for the answer has gone.
                     if away.stage == Stage::Sent {
                         away.stage = Stage::Made;
+                        away.doomed = away.promised;
                     }
                     lock(&self.abroad.0).insert((fork, peer), away);
                 }
@@ -191,14 +212,31 @@ impl Host {
         Ok(())
     }
 
-    /// A peer has answered, or is not waited for any more.
+    /// A peer has answered, or, with nothing, is not waited for any more.
     pub(super) fn answered(&self, key: (ForkId, &str), made: Vec<VmView>) {
         let learnt = self.abroad.change(key, |away| {
             away.stage = Stage::Made;
+            away.doomed = away.promised && made.is_empty();
             away.clones = made;
         });
         if let Some(((), away)) = learnt {
             self.record_abroad(key, &away);
+        }
+    }
+
+    /// Nobody waits for these any more: should their host ever be seen to have them, they
+    /// are ended.
+    pub(super) fn doom(&self, name: &str, vms: &[VmId]) {
+        for fork in self.abroad.forks_at(name) {
+            let key = (fork, name);
+            let doomed = self.abroad.change(key, |away| {
+                let is_one = |vm: &VmView| vms.contains(&vm.id);
+                away.doomed |= away.clones.iter().any(is_one);
+                away.doomed
+            });
+            if let Some((true, away)) = doomed {
+                self.record_abroad(key, &away);
+            }
         }
     }
 
@@ -332,6 +370,9 @@ impl Host {
             if released {
                 self.release(&away).await;
             }
+            if away.doomed {
+                self.end_doomed(away.clones.iter().map(|vm| vm.id).collect());
+            }
             if away.is_over() {
                 self.bury(key).await;
             }
@@ -382,7 +423,7 @@ impl Host {
     }
 }
 
-fn late(after: Duration) -> ApiError {
+pub(super) fn late(after: Duration) -> ApiError {
     ApiError {
         kind: ErrorKind::Timeout,
         message: format!("no answer within {} s", after.as_secs()),

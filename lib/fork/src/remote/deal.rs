@@ -2,7 +2,7 @@
 
 use super::Peer;
 use crate::{Host, HostError, fork::MOST_CLONES};
-use forkyard_types::ForkRequest;
+use forkyard_types::{ForkRequest, PeerPromise, TicketId, VmId};
 use std::{collections::BTreeSet, sync::Arc};
 
 /// What this host is called where others are named.
@@ -28,6 +28,8 @@ pub(crate) struct Far {
     pub shares: Vec<Share>,
     /// Whether they are to need this host no more, in time.
     pub settle: bool,
+    /// The ticket that promised them, and the VM it was granted to.
+    pub ticket: Option<(TicketId, VmId)>,
 }
 
 /// What one of them makes.
@@ -37,8 +39,20 @@ pub(crate) struct Share {
     pub peer: Arc<dyn Peer>,
     /// How many clones.
     pub count: u16,
-    /// Number of the first of them among the fork's.
+    /// Number of the first of them among the fork's, unless they were promised.
     pub first: u16,
+    /// What a guest's ticket promised of them; nothing if nobody did.
+    pub promised: Vec<PeerPromise>,
+}
+
+impl Share {
+    /// Their numbers.
+    pub fn numbers(&self) -> Vec<u16> {
+        match self.promised.is_empty() {
+            true => (self.first..).take(self.count.into()).collect(),
+            false => self.promised.iter().map(|clone| clone.number).collect(),
+        }
+    }
 }
 
 impl Dealt {
@@ -108,10 +122,15 @@ impl Host {
                 peer: self.peer(name)?,
                 count: *count,
                 first,
+                promised: Vec::new(),
             });
             first += count;
         }
-        Ok(Far { shares, settle })
+        Ok(Far {
+            shares,
+            settle,
+            ticket: None,
+        })
     }
 }
 

@@ -6,15 +6,19 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
 use forkyard_pager::{Offering, PeerKey};
 use forkyard_types::{
-    ApiError, CloneResult, ErrorKind, ForkId, Handout, HandoutFamily, HandoutMachine,
-    HandoutParent, ImageId, Member, PageSecret, PeerForkRequest, RemotePages, VmView,
+    ApiError, CloneResult, ErrorKind, FamilyId, Handout, HandoutFamily, HandoutMachine,
+    HandoutParent, ImageId, Member, PageSecret, PeerForkRequest, PeerTicket, RemotePages, VmView,
 };
 use futures::future::join_all;
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    ops::Range,
+    path::PathBuf,
+};
 use tokio::time::timeout;
 use tracing::{Instrument as _, debug_span};
 
-/// Places of a family that another host may give to clones.
+/// Places of a family that are lent to another host.
 const PLACES: u16 = 128;
 /// A host makes many clones, and fetches what they need first, before it answers.
 const PATIENCE: u32 = 4;
@@ -37,12 +41,11 @@ pub(crate) type Parcels = Vec<(Share, PeerForkRequest)>;
 impl Host {
     /// Offers an instant's pages to other hosts, and says what each must know.
     /// Nobody may write to the slices, nor take them away, until this returns.
-    async fn hand_out(
-        &self,
-        frozen: Frozen<'_>,
-        (fork, scrub): (ForkId, &[String]),
-        far: &Far,
-    ) -> Result<Parcels, HostError> {
+    async fn hand_out(&self, frozen: Frozen<'_>, asked: &Asked) -> Result<Parcels, HostError> {
+        let Asked {
+            fork, scrub, far, ..
+        } = asked;
+        let fork = *fork;
         let pager = self.listen_to_peers().await?;
         let record = frozen.parent.record();
         let disk = self
@@ -95,12 +98,20 @@ impl Host {
                     pager,
                     key: PageSecret(BASE64_STANDARD.encode(key.0)),
                 };
+                let ticket = far.ticket.map(|(id, owner)| PeerTicket {
+                    id,
+                    owner,
+                    request: asked.request,
+                    home: asked.home.unwrap_or(Ipv4Addr::UNSPECIFIED),
+                    clones: share.promised.clone(),
+                });
                 let request = PeerForkRequest {
                     handout,
                     count: share.count,
                     first: share.first,
-                    scrub: scrub.to_vec(),
+                    scrub: scrub.clone(),
                     settle: far.settle,
+                    ticket,
                 };
                 // Before it is sent: whatever becomes of it is then looked after.
                 let away = Away::sent(&request);
@@ -130,7 +141,7 @@ impl Host {
         match asked.far.shares.is_empty() {
             true => Ok(Vec::new()),
             false => {
-                self.hand_out(frozen, (asked.fork, &asked.scrub), &asked.far)
+                self.hand_out(frozen, asked)
                     .instrument(debug_span!("hand out"))
                     .await
             }
@@ -190,21 +201,19 @@ impl Host {
             }
         };
         let mut made = Vec::new();
-        let numbered =
-            (share.first..)
-                .zip(results)
-                .take(share.count.into())
-                .map(|(number, result)| match result {
-                    CloneResult::Vm(vm) => {
-                        let vm = VmView {
-                            host: Some(share.peer.name().to_owned()),
-                            ..*vm
-                        };
-                        made.push(vm.clone());
-                        (number, Ok(vm))
-                    }
-                    CloneResult::Error(error) => (number, Err(of_peer(&share, error))),
-                });
+        let numbered = { share.numbers().into_iter() }
+            .zip(results)
+            .map(|(number, result)| match result {
+                CloneResult::Vm(vm) => {
+                    let vm = VmView {
+                        host: Some(share.peer.name().to_owned()),
+                        ..*vm
+                    };
+                    made.push(vm.clone());
+                    (number, Ok(vm))
+                }
+                CloneResult::Error(error) => (number, Err(of_peer(&share, error))),
+            });
         let numbered: Vec<_> = numbered.collect();
         self.answered(key, made);
         numbered
@@ -222,9 +231,7 @@ impl Host {
         let id = parent.record().family;
         let family = self.store.family(id)?;
         let family = family.ok_or_else(|| HostError::Invalid("the family is gone".into()))?;
-        let places = self
-            .store
-            .lend_members(id, share.peer.name(), PLACES, Subnet::MEMBERS)?;
+        let places = self.lent_to(id, share.peer.name())?;
         Ok(HandoutFamily {
             id,
             number: family.number.0,
@@ -236,6 +243,13 @@ impl Host {
             tunnel: None,
             hosts: Vec::new(),
         })
+    }
+
+    /// The places of a family that a peer was lent, from now on at the latest.
+    pub(crate) fn lent_to(&self, family: FamilyId, peer: &str) -> Result<Range<u16>, HostError> {
+        Ok(self
+            .store
+            .lend_members(family, peer, PLACES, Subnet::MEMBERS)?)
     }
 
     /// Other hosts get no more of these.
@@ -262,9 +276,7 @@ fn failed(
     error: &ApiError,
 ) -> impl Iterator<Item = (u16, Result<VmView, HostError>)> + use<> {
     let (share, error) = (share.clone(), error.clone());
-    (share.first..)
-        .take(share.count.into())
-        .map(move |number| (number, Err(of_peer(&share, error.clone()))))
+    { share.numbers().into_iter() }.map(move |number| (number, Err(of_peer(&share, error.clone()))))
 }
 
 fn of_peer(share: &Share, source: ApiError) -> HostError {

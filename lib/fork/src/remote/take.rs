@@ -5,7 +5,7 @@ use crate::{
     Host, HostError, accel_of,
     clone::{Asked, Origin},
     fork::{MOST_CLONES, Wanted, micros},
-    quota::Asker,
+    quota::{Asker, Places},
     remote::Far,
     shells::Over,
     telemetry::Counted,
@@ -13,14 +13,16 @@ use crate::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_disk::{Backing, Format};
+use forkyard_network::Subnet;
 use forkyard_pager::{Fetching, PagerError, Refusal};
 use forkyard_store::{Birth, FamilyNo, FamilyRecord, StoreError, VmRecord};
 use forkyard_types::{
-    CloneResult, Epoch, ForkMode, ForkReport, Handout, HandoutFamily, NetworkPolicy, PageCount,
-    PeerForkRequest, PeerForkResponse, RemotePages, VmState, VmView,
+    CloneResult, Epoch, ForkMode, ForkReport, Handout, HandoutFamily, Member, NetworkPolicy,
+    PageCount, PeerForkRequest, PeerForkResponse, PeerTicket, RemotePages, VmState, VmView,
 };
 use forkyard_vmm::Accel;
 use std::{
+    collections::BTreeSet,
     fs,
     net::{IpAddr, SocketAddr, UdpSocket},
     time::Instant,
@@ -42,12 +44,21 @@ impl Host {
             first,
             scrub,
             settle,
+            ticket,
         } = request;
         Span::current().record("fork", tracing::field::display(handout.fork));
         self.check(&handout)?;
         if !(1..=MOST_CLONES).contains(&count) {
             return Err(HostError::Invalid(format!(
                 "count is {count}: wanted 1 to {MOST_CLONES}"
+            )));
+        }
+        if ticket
+            .as_ref()
+            .is_some_and(|it| it.clones.len() != usize::from(count))
+        {
+            return Err(HostError::Invalid(format!(
+                "count is {count}, and its ticket promises other clones"
             )));
         }
         super::span::check(&handout.family.hosts)?;
@@ -64,14 +75,21 @@ impl Host {
         // the images away from the others.
         let hold = self.hold(images)?;
         self.let_in(&handout.family)?;
+        let mut opened = false;
         let taken = async {
             self.fetch(&handout, settle)
                 .instrument(debug_span!("fetch"))
                 .await?;
             let source = self.source(&handout)?;
             let mut places = self.places(&source, count, Asker::Outside)?;
-            let members = self.take_members(&source, &mut places)?;
-            let wanted = Wanted::without_ticket(first, members);
+            let wanted = match &ticket {
+                None => Wanted::without_ticket(first, self.take_members(&source, &mut places)?),
+                Some(ticket) => {
+                    let wanted = self.take_promised(&source, &mut places, ticket)?;
+                    opened = true;
+                    wanted
+                }
+            };
             let counted = Counted::begin(wanted.len());
             let mut report = ForkReport::default();
             self.need_network(&source).await?;
@@ -94,10 +112,10 @@ impl Host {
             report.shells_us = micros(begun.elapsed());
             let asked = Asked {
                 fork: handout.fork,
-                request: None,
+                request: ticket.as_ref().and_then(|ticket| ticket.request),
                 mode: ForkMode::Fast,
                 scrub: scrub.clone(),
-                home: None,
+                home: ticket.as_ref().map(|ticket| ticket.home),
                 far: Far::default(),
             };
             let origin = Origin {
@@ -117,6 +135,9 @@ impl Host {
         };
         let taken = taken.await;
         drop(hold);
+        if let (true, Err(_), Some(ticket)) = (opened, &taken, &ticket) {
+            self.tickets(|tickets| tickets.close(ticket.id));
+        }
         // As far as nothing came of it.
         for image in images {
             self.retire(image).await;
@@ -126,6 +147,45 @@ impl Host {
             tracing::info!(parent = %handout.parent.name, fork = %handout.fork, clones = taken.clones.len(), report = ?taken.report, "taken");
         }
         taken
+    }
+
+    /// The clones that a ticket promised: with the places in the family that were.
+    fn take_promised(
+        &self,
+        source: &Vm,
+        places: &mut Places,
+        ticket: &PeerTicket,
+    ) -> Result<Vec<Wanted>, HostError> {
+        // Fewer, if the family may have no more.
+        let promised = &ticket.clones[..ticket.clones.len().min(places.count().into())];
+        let members: Vec<Member> = promised.iter().map(|clone| clone.member).collect();
+        let distinct: BTreeSet<_> = members.iter().collect();
+        let family = source.record().family;
+        places.choose(|_, taken| {
+            let free = self
+                .store
+                .are_free(family, &members, Subnet::MEMBERS, taken)?;
+            match free && distinct.len() == members.len() {
+                true => Ok(members.clone()),
+                false => Err(HostError::Invalid(
+                    "places in the family that were promised are not free here".into(),
+                )),
+            }
+        })?;
+        if !self.tickets(|tickets| tickets.open(ticket, crate::now())) {
+            return Err(HostError::Invalid(format!(
+                "clones of ticket {} are being made here, or have been",
+                ticket.id
+            )));
+        }
+        let wanted = promised.iter().map(|clone| Wanted {
+            number: clone.number,
+            member: clone.member,
+            ticket: Some(ticket.id),
+            processes: clone.processes,
+            vcpus: Some(clone.vcpus),
+        });
+        Ok(wanted.collect())
     }
 
     /// Refuses what this host cannot make a clone of.

@@ -18,6 +18,8 @@ pub(crate) enum Left {
     Promised(TicketId, VmId),
     /// End these VMs, then spend the ticket.
     Kill(TicketId, Vec<VmId>),
+    /// Hear of the clones that this host has.
+    Follow(TicketId, String),
 }
 
 impl Tickets {
@@ -55,7 +57,9 @@ impl Tickets {
     pub(crate) fn settle(&mut self, exists: impl Fn(VmId) -> bool) -> Vec<Left> {
         let mut left = Vec::new();
         let orphans = self.entries.extract_if(.., |_, entry| {
-            !exists(entry.owner) && !matches!(entry.phase, Phase::Killed(_))
+            entry.foreign.is_none()
+                && !exists(entry.owner)
+                && !matches!(entry.phase, Phase::Killed(_))
         });
         self.changed.extend(orphans.map(|(id, _)| id));
         for (id, entry) in &mut self.entries {
@@ -64,12 +68,15 @@ impl Tickets {
                 Phase::Killed(vms) => left.push(Left::Kill(*id, vms.clone())),
                 Phase::Cloned { seats, .. } => {
                     for seat in seats.values_mut() {
+                        let here = seat.host.is_none();
                         seat.fate = match seat.fate {
                             Fate::Awaited => Fate::Unmade,
-                            Fate::Alive(vm) if !exists(vm) => Fate::Unmade,
+                            Fate::Alive(vm) if here && !exists(vm) => Fate::Unmade,
                             fate @ (Fate::Unmade | Fate::Alive(_) | Fate::Ended(_)) => fate,
                         };
                     }
+                    let hosts = super::far::followed(seats);
+                    left.extend(hosts.into_iter().map(|host| Left::Follow(*id, host)));
                 }
             }
             self.changed.insert(*id);
@@ -132,10 +139,21 @@ impl Host {
                         }
                     });
                 }
+                // Those on other hosts may take long to be ended.
                 Left::Kill(id, vms) => {
-                    self.end_all(vms).await;
-                    self.tickets(|tickets| tickets.spend(id));
+                    let is_here = |vm: &VmId| self.registry().get(*vm).is_some();
+                    let (here, far): (Vec<_>, Vec<_>) = vms.into_iter().partition(is_here);
+                    self.end_all(here).await;
+                    let host = self.handle();
+                    let rest = async move {
+                        if let Some(host) = host.upgrade() {
+                            host.end_all(far).await;
+                            host.tickets(|tickets| tickets.spend(id));
+                        }
+                    };
+                    tokio::spawn(rest);
                 }
+                Left::Follow(id, peer) => self.follow(id, peer),
             }
         }
         // A ticket's clone is no more once it has stopped.

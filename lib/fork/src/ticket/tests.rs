@@ -23,6 +23,7 @@ fn granted_shares(shares: &[Share]) -> (Tickets, TicketId, VmId) {
                 ip: Ipv4Addr::LOCALHOST,
             },
             member: Member(id),
+            host: None,
         }
     });
     let promises: Vec<_> = promises.collect();

@@ -29,6 +29,8 @@ fn away(images: Vec<ImageId>) -> Away {
         key: PageSecret(String::new()),
         stage: Stage::Sent,
         clones: Vec::new(),
+        promised: false,
+        doomed: false,
         silence: None,
     }
 }
