@@ -23,7 +23,6 @@ pub(crate) struct Asks {
     due: BTreeSet<(Instant, PageNo)>,
     waited: Ring,
     ahead: Ring,
-    trip: RoundTrip,
     /// Number of the next ask.
     number: u64,
     pages_ahead: usize,
@@ -38,6 +37,8 @@ struct Ring {
     flight: BTreeMap<u64, PageNo>,
     /// Highest number among those that came.
     newest: u64,
+    /// What is waited for is answered before what is not.
+    trip: RoundTrip,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +52,8 @@ struct Open {
 enum State {
     Fresh,
     Flying {
+        /// The first ask, and the last: when, and its number.
+        first: (Instant, u64),
         at: Instant,
         number: u64,
         due: Instant,
@@ -100,10 +103,20 @@ impl Asks {
     /// A page came; how urgently it was wanted, if it was.
     pub fn came(&mut self, page: PageNo, now: Instant) -> Option<Urgency> {
         let open = self.remove(page)?;
-        if let State::Flying { at, number, .. } = open.state {
-            if open.before == 0 {
-                self.trip.took(now.saturating_duration_since(at));
+        if let State::Flying {
+            first: (first, number),
+            at,
+            ..
+        } = open.state
+        {
+            let trip = &mut self.ring(open.urgency).trip;
+            // Sooner than can be: it is the answer to an earlier ask (Karn, Eifel).
+            let last = now.saturating_duration_since(at);
+            let soon = trip.mean().is_none_or(|mean| last < mean / 2);
+            if open.before == 0 || soon {
+                trip.took(now.saturating_duration_since(first));
             }
+            // The first ask's number: that the last one was answered is not known.
             self.overtake(open.urgency, number, now);
         }
         Some(open.urgency)
@@ -111,8 +124,8 @@ impl Asks {
 
     /// What was asked for long before the one of that number is due soon.
     fn overtake(&mut self, urgency: Urgency, number: u64, now: Instant) {
-        let soon = now + self.trip.mean().unwrap_or_default() / 4;
         let ring = self.ring(urgency);
+        let soon = now + ring.trip.mean().unwrap_or_default() / 4;
         ring.newest = ring.newest.max(number);
         let Some(limit) = ring.newest.checked_sub(OVERTAKEN) else {
             return;
@@ -145,7 +158,15 @@ impl Asks {
                 continue;
             };
             let (urgency, mut before) = (open.urgency, open.before);
-            if let State::Flying { at, number, due } = open.state {
+            let mut asked = None;
+            if let State::Flying {
+                first,
+                at,
+                number,
+                due,
+            } = open.state
+            {
+                asked = Some(first);
                 before = before.saturating_add(1);
                 open.before = before;
                 collected.again += 1;
@@ -155,11 +176,12 @@ impl Asks {
                 self.due.remove(&(due, page));
                 self.ring(urgency).flight.remove(&number);
             }
-            let due = now + self.trip.patience(before);
+            let due = now + self.ring(urgency).trip.patience(before);
             self.number += 1;
             let number = self.number;
             if let Some(open) = self.open.get_mut(&page) {
                 open.state = State::Flying {
+                    first: asked.unwrap_or((now, number)),
                     at: now,
                     number,
                     due,
@@ -229,16 +251,20 @@ impl Asks {
 
     /// Nothing is wanted any more.
     pub fn clear(&mut self) {
-        let trip = self.trip;
-        *self = Self {
+        let ring = |trip| Ring {
             trip,
+            ..Ring::default()
+        };
+        *self = Self {
+            waited: ring(self.waited.trip),
+            ahead: ring(self.ahead.trip),
             ..Self::default()
         };
     }
 
     /// From a question to its answer.
     pub fn round_trip(&self) -> Option<Duration> {
-        self.trip.mean()
+        self.waited.trip.mean().or(self.ahead.trip.mean())
     }
 
     fn remove(&mut self, page: PageNo) -> Option<Open> {

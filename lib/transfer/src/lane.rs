@@ -161,6 +161,14 @@ impl Lane {
         taken
     }
 
+    /// Whether a client that has seen packets up to `seen` may yet get a page by
+    /// this lane though it asks nothing of it.
+    pub fn is_coming(&self, page: PageNo, seen: Seq, now: Instant) -> bool {
+        let pending = self.pending.as_ref().is_some_and(|p| p.page == page);
+        let queued = pending || self.queue.urgency.contains_key(&page);
+        queued || self.recent.is_coming(page, seen, now)
+    }
+
     /// Nobody needs these any more.
     pub fn withdraw(&mut self, run: Run) {
         // The shorter of the two decides.
@@ -269,7 +277,8 @@ impl Lane {
                 put_item(&Item::Zero(run), out);
                 filling.stats.zero += pages.0;
                 // What more it says is not counted: clients need not ask for it.
-                self.note(page, filling, seq);
+                let first = self.pusher.sent(page);
+                self.note(page, first, filling, seq);
                 run.iter().for_each(|page| {
                     self.pusher.sent(page);
                 });
@@ -338,16 +347,15 @@ impl Lane {
             }
         }
         self.pending = None;
-        self.note(page, filling, seq);
+        let first = self.pusher.sent_data(page);
+        self.note(page, first, filling, seq);
         true
     }
 
     /// A page is in the packet of that number, or the last part of it is.
-    fn note(&mut self, page: PageNo, filling: &mut Filling<'_>, seq: Seq) {
+    fn note(&mut self, page: PageNo, first: bool, filling: &mut Filling<'_>, seq: Seq) {
         self.recent.sent(page, seq, filling.now);
         filling.stats.pages += 1;
-        if !self.pusher.sent(page) {
-            filling.stats.again += 1;
-        }
+        filling.stats.again += u64::from(!first);
     }
 }

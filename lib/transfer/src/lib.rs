@@ -46,7 +46,7 @@ pub use codec::{Encoding, Page};
 pub use key::{Channel, CookieSecret, FamilyKey, ImageKey};
 pub use lockstep::Window;
 pub use pages::{PageSet, Run};
-pub use push::Push;
+pub use push::{Push, UnknownPush};
 pub use receiver::{Complete, Event, Loss, Receiver, Receiving, Turn};
 pub use sender::{Sender, Step, To};
 pub use serving::{EndGame, LEAST_DATAGRAM, Serving};

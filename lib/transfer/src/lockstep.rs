@@ -5,7 +5,9 @@
 //! those that follow are ignored for a while, or until there were many. A
 //! client also says which packet it has seen last. If the answer was an earlier
 //! one, then it is not on its way but lost, and the page is sent again at once,
-//! which the paper's server cannot know.
+//! which the paper's server cannot know. Nor can it that a client lags behind: if
+//! neither the answer nor anything sent after it has been seen, then all that still
+//! stands in a queue somewhere, and to send it again would make that longer.
 
 use crate::wire::Seq;
 use forkyard_types::PageNo;
@@ -17,6 +19,8 @@ use std::time::{Duration, Instant};
 pub struct Window {
     /// A repeat so long after the answer is answered again.
     pub time: Duration,
+    /// So is one of a client that lags behind, only then.
+    pub lag: Duration,
     /// So is the one after so many.
     pub repeats: u32,
 }
@@ -25,6 +29,7 @@ impl Default for Window {
     fn default() -> Self {
         Self {
             time: Duration::from_millis(40),
+            lag: Duration::from_secs(1),
             repeats: 64,
         }
     }
@@ -48,6 +53,8 @@ pub(crate) struct Recent {
     pages: HashMap<PageNo, Sent>,
     /// In the order in which they leave the window.
     order: VecDeque<(Instant, PageNo)>,
+    /// The last packet with a page in it.
+    newest: Seq,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +70,7 @@ impl Recent {
             window,
             pages: HashMap::new(),
             order: VecDeque::new(),
+            newest: Seq(0),
         }
     }
 
@@ -76,6 +84,7 @@ impl Recent {
         };
         self.pages.insert(page, sent);
         self.order.push_back((now, page));
+        self.newest = self.newest.max(seq);
     }
 
     /// A client that has seen packets up to `seen` asks for `page`, not for the
@@ -86,6 +95,10 @@ impl Recent {
         let Some(sent) = self.pages.get_mut(&page) else {
             return if again { Repeat::Lost } else { Repeat::No };
         };
+        let lags = seen < sent.seq && sent.seq < self.newest;
+        if now.saturating_duration_since(sent.at) >= self.window.time && !lags {
+            return if again { Repeat::Lost } else { Repeat::No };
+        }
         sent.repeats += 1;
         if again && seen > sent.seq {
             return Repeat::Lost;
@@ -96,9 +109,22 @@ impl Recent {
         }
     }
 
+    /// Whether a page went out that a client which has seen packets up to `seen`
+    /// may yet get.
+    pub fn is_coming(&self, page: PageNo, seen: Seq, now: Instant) -> bool {
+        let sent = self.pages.get(&page).filter(|sent| seen < sent.seq);
+        sent.is_some_and(|sent| {
+            let window = match sent.seq < self.newest {
+                true => self.window.lag,
+                false => self.window.time,
+            };
+            now.saturating_duration_since(sent.at) < window
+        })
+    }
+
     fn expire(&mut self, now: Instant) {
         while let Some((at, page)) = self.order.front().copied() {
-            if now.saturating_duration_since(at) < self.window.time {
+            if now.saturating_duration_since(at) < self.window.lag {
                 break;
             }
             self.order.pop_front();
@@ -121,6 +147,7 @@ mod tests {
         let now = Instant::now();
         let mut recent = Recent::new(Window {
             time: Duration::from_millis(40),
+            lag: Duration::from_millis(500),
             repeats: 5,
         });
         recent.sent(PAGE, Seq(10), now);
@@ -135,7 +162,25 @@ mod tests {
         let later = now + Duration::from_millis(40);
         assert_eq!(recent.judge(PAGE, NOTHING, false, later), Repeat::No);
         assert_eq!(recent.judge(PAGE, NOTHING, true, later), Repeat::Lost);
+        let last = now + Duration::from_millis(500);
+        assert_eq!(recent.judge(PAGE, NOTHING, false, last), Repeat::No);
         assert!(recent.pages.is_empty() && recent.order.is_empty());
+    }
+
+    #[test]
+    fn client_that_lags_behind_gets_nothing_twice() {
+        let (mut recent, now) = sent();
+        recent.sent(PageNo(8), Seq(11), now);
+        let later = now + Duration::from_millis(499);
+        assert_eq!(recent.judge(PAGE, Seq(9), true, later), Repeat::Lockstep);
+        assert_eq!(recent.judge(PAGE, Seq(11), true, later), Repeat::Lost);
+        assert!(recent.is_coming(PAGE, Seq(9), later));
+        assert!(!recent.is_coming(PAGE, Seq(10), later));
+        // Nothing came after this one: if it was lost, then nothing tells.
+        assert!(!recent.is_coming(PageNo(8), Seq(9), later));
+        assert_eq!(recent.judge(PageNo(8), Seq(9), true, later), Repeat::Lost);
+        let last = now + Duration::from_millis(500);
+        assert_eq!(recent.judge(PAGE, Seq(9), true, last), Repeat::Lost);
     }
 
     #[test]

@@ -7,21 +7,44 @@
 
 use crate::pages::{PageSet, Run};
 use forkyard_types::{PageCount, PageNo};
-use std::collections::VecDeque;
+use serde::{Deserialize, Serialize};
+use std::{collections::VecDeque, str::FromStr};
 
 /// Most counters: more than there are clients is enough (SnowFlock, 3.5).
 const MOST_COUNTERS: usize = 256;
 
 /// What is pushed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Push {
     /// The working set alone: for clones that need little of their memory.
+    #[default]
     WorkingSet,
     /// The working set, then all that lies behind what is asked for: for
     /// clones that will need most of it.
     Everything,
     /// Nothing.
     Nothing,
+}
+
+/// Text that says nothing of what is to be pushed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is none of working-set, everything and nothing")]
+pub struct UnknownPush {
+    /// What was given.
+    pub text: String,
+}
+
+impl FromStr for Push {
+    type Err = UnknownPush;
+    fn from_str(text: &str) -> Result<Self, UnknownPush> {
+        match text {
+            "working-set" => Ok(Self::WorkingSet),
+            "everything" => Ok(Self::Everything),
+            "nothing" => Ok(Self::Nothing),
+            _ => Err(UnknownPush { text: text.into() }),
+        }
+    }
 }
 
 /// See the module.
@@ -31,6 +54,8 @@ pub(crate) struct Pusher {
     first: VecDeque<Run>,
     counters: VecDeque<PageNo>,
     sent: PageSet,
+    /// Of these, those that hold data.
+    data: PageCount,
 }
 
 impl Pusher {
@@ -44,6 +69,7 @@ impl Pusher {
             first,
             counters: VecDeque::new(),
             sent: PageSet::new(size),
+            data: PageCount(0),
         }
     }
 
@@ -52,14 +78,21 @@ impl Pusher {
         self.sent.insert(page)
     }
 
+    /// The same of one that holds data.
+    pub fn sent_data(&mut self, page: PageNo) -> bool {
+        let first = self.sent(page);
+        self.data.0 += u64::from(first);
+        first
+    }
+
     /// Whether a page was sent before.
     pub fn was_sent(&self, page: PageNo) -> bool {
         self.sent.contains(page)
     }
 
-    /// Pages sent, each once.
-    pub fn distinct(&self) -> PageCount {
-        self.sent.count()
+    /// Pages sent that hold data, each once.
+    pub fn data(&self) -> PageCount {
+        self.data
     }
 
     /// Pages were asked for.

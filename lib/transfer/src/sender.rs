@@ -6,7 +6,8 @@
 //!
 //! What is asked for goes to the group if several members hear it, else to who
 //! asked; so do answers about pages marked as disjoint (SnowFlock, 6.1),
-//! and all once the end game has begun. Whoever does not hear the group gets
+//! and, once the end game has begun, about those that went to the group before.
+//! Whoever does not hear the group gets
 //! everything alone. The server keeps membership and flow control and nothing
 //! more: that pages arrive is seen to by those who want them.
 //!
@@ -109,6 +110,18 @@ struct Way<'a> {
     /// Whether what nobody asked for goes this way: to the group if there is
     /// one, and to whom it does not reach.
     pushed_to: bool,
+}
+
+/// Who gets an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answers {
+    /// All that hear the group.
+    All,
+    /// All, about what they were not sent yet; else who asked. The end game: what
+    /// is still asked for again, one or two have lost.
+    AllOnce,
+    /// Who asked.
+    One,
 }
 
 /// Which lane's turn it is.
@@ -419,11 +432,17 @@ impl Sender {
         self.serving.group.is_some() && self.members.hearing() >= 2
     }
 
-    fn is_end_game(&self, now: Instant) -> bool {
+    /// Who gets an answer that the group could.
+    fn answers(&self, now: Instant) -> Answers {
         let EndGame { percent, idle } = self.serving.end_game;
-        let gone = self.group.pusher.distinct().0.saturating_mul(100);
-        gone >= self.serving.data.0.saturating_mul(u64::from(percent))
-            || now.saturating_duration_since(self.room.asked) >= idle
+        let gone = self.group.pusher.data().0.saturating_mul(100);
+        if now.saturating_duration_since(self.room.asked) >= idle {
+            Answers::One
+        } else if gone >= self.serving.data.0.saturating_mul(u64::from(percent)) {
+            Answers::AllOnce
+        } else {
+            Answers::All
+        }
     }
 
     fn is_pushing(&self, now: Instant) -> bool {

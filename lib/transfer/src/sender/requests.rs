@@ -1,6 +1,6 @@
 //! What a member says: how it fares, and what it wants.
 
-use super::{FOREIGN, MOST_ASKED, REGROUP, Sender};
+use super::{Answers, FOREIGN, MOST_ASKED, REGROUP, Sender};
 use crate::flow::Rate;
 use crate::lane::Taken;
 use crate::members::Member;
@@ -51,7 +51,7 @@ impl Sender {
 
     fn ask(&mut self, id: MemberId, ask: Ask, now: Instant) {
         let together = self.is_together();
-        let answer_all = together && !self.is_end_game(now);
+        let answers = self.answers(now);
         let group_mean = self.group_mean();
         let Some(member) = self.members.get_mut(id) else {
             return;
@@ -71,7 +71,17 @@ impl Sender {
         for page in ask.run.iter() {
             let asked = self.tally.on(link);
             asked.asked += 1;
-            let to_all = answer_all && report.hears && !self.disjoint.contains(page);
+            let hears = together && report.hears && !self.disjoint.contains(page);
+            let to_all = hears
+                && match answers {
+                    Answers::All => true,
+                    Answers::AllOnce => !self.group.pusher.was_sent(page),
+                    Answers::One => false,
+                };
+            if hears && !to_all && self.group.is_coming(page, report.group.highest, now) {
+                asked.lockstep += 1;
+                continue;
+            }
             let (lane, seen, mean) = match to_all {
                 true => (&mut self.group, report.group.highest, group_mean),
                 false => (&mut *alone, report.alone.highest, Rate(report.alone.rate)),
