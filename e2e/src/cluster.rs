@@ -317,6 +317,14 @@ impl Cluster {
         });
     }
 
+    /// From now on nothing goes from or to a host faster than so many Mbit/s.
+    pub fn limit(&self, mbit: u32) {
+        for (number, host) in self.hosts.iter().enumerate() {
+            host.within(move || limit(UPLINK, mbit));
+            self.switch.within(move || limit(&port(number), mbit));
+        }
+    }
+
     /// Removes every VM, of the first host first; after that there must be nothing
     /// on any.
     #[track_caller]
@@ -438,6 +446,16 @@ impl Switch {
 
 fn address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, number + 1)
+}
+
+/// Has this network's end of a cable send so many Mbit/s and no more.
+fn limit(end: &str, mbit: u32) {
+    let rate = format!("{mbit}mbit");
+    let mut tc = Command::new("tc");
+    tc.args(["qdisc", "replace", "dev", end, "root", "tbf", "rate"]);
+    tc.args([&rate, "burst", "128kb", "latency", "50ms"]);
+    let status = tc.status().expect("tc");
+    assert!(status.success(), "{end} at {rate}: {status}");
 }
 
 fn port(number: usize) -> String {

@@ -18,7 +18,7 @@ use anyhow::Context;
 use clap::{ArgAction, Parser};
 use cluster::Node;
 use forkyard_access::Access;
-use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options};
+use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options, Push};
 use forkyard_types::RemoteView;
 use idle::Idle;
 use peers::{Nodes, PeersFile};
@@ -118,6 +118,16 @@ struct Args {
     /// passes. Without it, each is sent its own.
     #[arg(long, env = "FORKYARD_MULTICAST", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     multicast: bool,
+    /// What other hosts are sent of a fork before they ask: working-set, what clones
+    /// of such an image have wanted before; everything, what lies behind what they ask for,
+    /// too, for jobs that need most of their memory; nothing.
+    #[arg(
+        long,
+        env = "FORKYARD_PUSH",
+        value_name = "WHAT",
+        default_value = "working-set"
+    )]
+    push: Push,
     /// Give clones what others of their image have wanted, before they ask. Heeded
     /// when the pager starts.
     #[arg(long, env = "FORKYARD_PREFETCH", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
@@ -195,6 +205,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         page_reporting: args.page_reporting,
         prefetch: args.prefetch,
         multicast: args.multicast,
+        push: args.push,
         patience: Duration::from_secs(args.patience),
     };
     let database = folders.database();

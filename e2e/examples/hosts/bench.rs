@@ -3,12 +3,21 @@
 //! ```text
 //! start   the same number of clones on ever more hosts, and more clones
 //! pages   a job that reads what its parent has, and one that takes memory anew:
-//!         by unicast and by multicast, with and without page reporting
+//!         by unicast, multicast and push, with and without page reporting
+//!         (SnowFlock, figures 8 to 12)
 //! settle  clones that are to need their parent's host no more, and loss
+//! page    one page's latency, and its parts (SnowFlock, section 4.2)
+//! whole   beside a VM that is saved whole, copied and restored (SnowFlock,
+//!         table II)
+//! agility four parents that fork all the time, to the same hosts (SnowFlock, 4.5.3)
 //! ```
 
+mod agility;
+mod page;
+mod whole;
+
 use crate::report::{self, Row};
-use forkyard_e2e::{Cluster, Links};
+use forkyard_e2e::{Cluster, Host, Links};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect};
 use std::{
     path::PathBuf,
@@ -28,7 +37,7 @@ pub struct Options {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "start,pages,settle"
+        default_value = "start,pages,settle,page,whole,agility"
     )]
     parts: Vec<Part>,
     /// Numbers of hosts that clones go to; the last is used where one is wanted
@@ -49,6 +58,9 @@ pub struct Options {
     /// Packets that are lost in `settle`, of a hundred
     #[arg(long, default_value_t = 1)]
     loss: u8,
+    /// What links carry in `whole` and `agility`, in Mbit/s
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    link: u32,
     /// Where cluster.json and cluster.md go
     #[arg(long, default_value = "bench/out")]
     out: PathBuf,
@@ -59,6 +71,9 @@ enum Part {
     Start,
     Pages,
     Settle,
+    Page,
+    Whole,
+    Agility,
 }
 
 /// How pages go to several hosts.
@@ -66,15 +81,18 @@ enum Part {
 enum Way {
     Unicast,
     Multicast,
+    /// Multicast, and what lies behind what is asked for comes unasked.
+    Push,
 }
 
 impl Way {
-    const BOTH: [Self; 2] = [Self::Unicast, Self::Multicast];
+    const ALL: [Self; 3] = [Self::Unicast, Self::Multicast, Self::Push];
 
     fn name(self) -> &'static str {
         match self {
             Self::Unicast => "unicast",
             Self::Multicast => "multicast",
+            Self::Push => "push",
         }
     }
 }
@@ -102,7 +120,7 @@ pub fn measure(options: &Options) {
         }
         let mut bench = Bench::new(options, most, reporting);
         for round in 0..options.rounds {
-            for way in Way::BOTH {
+            for way in Way::ALL {
                 bench.go(way);
                 // What is read is sent whether or not free pages are known.
                 for job in [Job::Reads, Job::Takes]
@@ -124,7 +142,7 @@ pub fn measure(options: &Options) {
     if has(Part::Settle) {
         let mut bench = Bench::new(options, most, true);
         for round in 0..options.rounds {
-            for way in Way::BOTH {
+            for way in [Way::Unicast, Way::Multicast] {
                 bench.go(way);
                 for loss in [0, options.loss] {
                     bench.cluster.lose(loss);
@@ -140,7 +158,19 @@ pub fn measure(options: &Options) {
         }
         bench.cluster.end();
     }
-    report::write(&options.out, &format!("{options:?}"), &rows);
+    let mut latencies = Vec::new();
+    if has(Part::Page) {
+        let bench = Bench::new(options, 1, true);
+        latencies = page::measure(&bench);
+        bench.cluster.end();
+    }
+    if has(Part::Whole) {
+        rows.extend(whole::measure(options, most));
+    }
+    if has(Part::Agility) {
+        rows.extend(agility::measure(options, most));
+    }
+    report::write(&options.out, &format!("{options:?}"), &rows, &latencies);
 }
 
 /// What a clone's job does.
@@ -164,17 +194,12 @@ impl<'a> Bench<'a> {
         let reporting = reporting.to_string();
         let told = [("FORKYARD_PAGE_REPORTING", reporting.as_str())];
         let cluster = Cluster::told(hosts + 1, &told);
-        let memory = options.memory.to_string();
-        cluster
-            .host(0)
-            .ok(["run", "tiny", "--name", "p", "--memory", &memory]);
-        let bench = Self {
+        run_parent(cluster.host(0), "p", options);
+        Self {
             options,
             cluster,
             way: Way::Multicast,
-        };
-        bench.sh("mkdir -p /m && mount -t tmpfs -o size=90% m /m");
-        bench
+        }
     }
 
     fn sh(&self, script: &str) {
@@ -187,68 +212,44 @@ impl<'a> Bench<'a> {
             return;
         }
         self.way = way;
-        let multicast = (way == Way::Multicast).to_string();
+        let multicast = (way != Way::Unicast).to_string();
+        let push = if way == Way::Push {
+            "everything"
+        } else {
+            "working-set"
+        };
         self.cluster.kill_daemon(0);
         self.cluster.tell(0, "FORKYARD_MULTICAST", multicast);
+        self.cluster.tell(0, "FORKYARD_PUSH", push);
         self.cluster.start(0);
     }
 
     /// Data that does not pack and that nobody has yet.
     fn fill(&self) {
-        let fill = self.options.fill;
-        self.sh(&format!("head -c {fill}m /dev/urandom >/m/data"));
+        self.sh(&fill(self.options));
     }
 
-    /// Forks `p`; names of the clones, and the number of the host of each.
+    /// Forks `p`.
     fn fork(&self, hosts: u8, clones: u16, more: &[&str]) -> Vec<(usize, String)> {
-        let to: Vec<_> = (1..=hosts).map(|host| format!("h{host}")).collect();
-        let (count, to) = (clones.to_string(), to.join(","));
-        let words = [&["fork", "p", "-n", &count, "--to", &to], more].concat();
-        let answer: ForkResponse = self.cluster.host(0).json(words);
-        let made = answer.clones.into_iter().map(|clone| {
-            let CloneResult::Vm(vm) = clone else {
-                panic!("a clone was not made: {clone:?}");
-            };
-            let host = vm.host.as_deref().and_then(|host| host.strip_prefix('h'));
-            let host = host.and_then(|host| host.parse().ok());
-            (host.expect("elsewhere"), vm.name.to_string())
-        });
-        made.collect()
+        let to: Vec<_> = (1..=hosts).map(usize::from).collect();
+        fork(&self.cluster, (0, "p"), &to, clones, more)
     }
 
-    /// Has all of them do something at once.
-    fn all(&self, clones: &[(usize, String)], script: &str) {
-        let running = clones.iter().map(|(host, name)| {
-            let words = ["exec", name, "--", "sh", "-e", "-c", script];
-            self.cluster.host(*host).start(words, "")
-        });
-        let running: Vec<_> = running.collect();
-        for one in running {
-            one.wait().exited(0);
-        }
+    fn all(&self, clones: &Clones, script: &str) {
+        all(&self.cluster, clones, script);
     }
 
-    fn remove(&self, clones: &[(usize, String)]) {
-        for (host, name) in clones {
-            self.cluster.host(*host).ok(["rm", name]);
-        }
+    fn remove(&self, clones: &Clones) {
+        remove(&self.cluster, clones);
     }
 
     /// What passed between two looks at the first host's links.
     fn row(&self, before: &Links, part: &'static str, hosts: u8, clones: u16) -> Row {
-        let after = Links::of(self.cluster.host(0));
-        let more = |name: &str| after.all(name) - before.all(name);
         let row = Row {
             part,
             hosts,
             clones,
-            asked: more("pages_asked"),
-            suppressed: more("pages_suppressed"),
-            sent: more("pages_sent"),
-            resent: more("pages_resent"),
-            pushed: more("pages_pushed"),
-            bytes: more("bytes_sent"),
-            ..Row::default()
+            ..passed(&self.cluster, 0, before)
         };
         eprintln!(
             "bench-cluster: {part}, {hosts} hosts, {clones} clones, {:?}",
@@ -335,6 +336,90 @@ impl<'a> Bench<'a> {
             done: ms(done),
             ..row
         }
+    }
+}
+
+/// Names of clones, and the number of the host of each.
+type Clones = [(usize, String)];
+
+/// A VM that has room for data in its memory.
+fn run_parent(host: &Host, name: &str, options: &Options) {
+    let memory = options.memory.to_string();
+    host.ok(["run", "tiny", "--name", name, "--memory", &memory]);
+    host.sh(name, MOUNT);
+}
+
+/// Makes a place in memory for data.
+const MOUNT: &str = "mkdir -p /m && mount -t tmpfs -o size=90% m /m";
+
+/// Data that does not pack and that nobody has yet.
+fn fill(options: &Options) -> String {
+    format!("head -c {}m /dev/urandom >/m/data", options.fill)
+}
+
+/// A job as those the paper ran: it looks something up in what its parent has, a
+/// twelfth of it, and works in memory that it takes anew.
+fn looks_up(options: &Options) -> String {
+    let (part, fill) = ((options.fill / 12).max(1), options.fill);
+    format!(
+        "head -c {part}m /m/data | md5sum >/dev/null; \
+         head -c {fill}m /dev/zero | tr '\\0' x >/m/own; rm /m/own"
+    )
+}
+
+/// Forks a VM of a host's to others.
+fn fork(
+    cluster: &Cluster,
+    (host, vm): (usize, &str),
+    to: &[usize],
+    clones: u16,
+    more: &[&str],
+) -> Vec<(usize, String)> {
+    let to: Vec<_> = to.iter().map(|host| format!("h{host}")).collect();
+    let (count, to) = (clones.to_string(), to.join(","));
+    let words = [&["fork", vm, "-n", &count, "--to", &to], more].concat();
+    let answer: ForkResponse = cluster.host(host).json(words);
+    let made = answer.clones.into_iter().map(|clone| {
+        let CloneResult::Vm(vm) = clone else {
+            panic!("a clone was not made: {clone:?}");
+        };
+        let host = vm.host.as_deref().and_then(|host| host.strip_prefix('h'));
+        let host = host.and_then(|host| host.parse().ok());
+        (host.expect("elsewhere"), vm.name.to_string())
+    });
+    made.collect()
+}
+
+/// Has all of them do something at once.
+fn all(cluster: &Cluster, clones: &Clones, script: &str) {
+    let running = clones.iter().map(|(host, name)| {
+        let words = ["exec", name, "--", "sh", "-e", "-c", script];
+        cluster.host(*host).start(words, "")
+    });
+    let running: Vec<_> = running.collect();
+    for one in running {
+        one.wait().exited(0);
+    }
+}
+
+fn remove(cluster: &Cluster, clones: &Clones) {
+    for (host, name) in clones {
+        cluster.host(*host).ok(["rm", name]);
+    }
+}
+
+/// What passed since an earlier look at a host's links.
+fn passed(cluster: &Cluster, host: usize, before: &Links) -> Row {
+    let after = Links::of(cluster.host(host));
+    let more = |name: &str| after.all(name) - before.all(name);
+    Row {
+        asked: more("pages_asked"),
+        suppressed: more("pages_suppressed"),
+        sent: more("pages_sent"),
+        resent: more("pages_resent"),
+        pushed: more("pages_pushed"),
+        bytes: more("bytes_sent"),
+        ..Row::default()
     }
 }
 

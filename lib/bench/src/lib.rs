@@ -48,6 +48,7 @@ pub use error::BenchError;
 pub use machine::Facts;
 pub use pages::{PageSample, Spared, pages};
 pub use pauses::{PauseSample, Way};
+pub use plain::{Plain, Saved};
 pub use plot::plots;
 pub use race::{Contender, Sample, SilenceSample};
 pub use report::table;

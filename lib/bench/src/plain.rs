@@ -26,6 +26,8 @@ use tokio::{process::Command, task::spawn_blocking, time::sleep};
 
 /// The name of a snapshot in a disk's file.
 const TAG: &str = "saved";
+/// The first command.
+const HOSTNAME: [&str; 1] = ["hostname"];
 
 /// The parent of the baseline, and what it takes to start others.
 #[derive(Debug)]
@@ -49,11 +51,14 @@ struct Nursery {
 }
 
 /// What the parent left for others to restore.
-struct Saved {
-    memory: PathBuf,
+#[derive(Debug)]
+pub struct Saved {
+    /// Its memory and its devices; whoever asked for it removes the file.
+    pub memory: PathBuf,
     /// What it wrote to the disk until then.
     frozen: PathBuf,
-    size: ByteCount,
+    /// What the file comes to.
+    pub size: ByteCount,
     pause: Duration,
 }
 
@@ -84,9 +89,7 @@ impl Plain {
     pub async fn migrations(&mut self, clones: u16) -> Result<Sample, BenchError> {
         let begun = Instant::now();
         let saved = self.save().await?;
-        let nursery = &self.nursery;
-        let restores = (0..clones)
-            .map(|_| async { go_on(nursery.restore(&saved).await?, "paused", begun).await });
+        let restores = (0..clones).map(|_| self.restored(&saved, &saved.memory, &HOSTNAME, begun));
         let born = try_join_all(restores).await?;
         remove(&saved.memory)?;
         Ok(Sample {
@@ -109,6 +112,7 @@ impl Plain {
             go_on(
                 nursery.start_on(Start::Load { tag: TAG }, slice)?,
                 "prelaunch",
+                &HOSTNAME,
                 begun,
             )
             .await
@@ -146,6 +150,45 @@ impl Plain {
         Ok(saved.pause)
     }
 
+    /// One guest for each copy of what was saved, until all have done a job; then
+    /// they end.
+    pub async fn restore(
+        &self,
+        saved: &Saved,
+        copies: &[PathBuf],
+        job: &[&str],
+    ) -> Result<(), BenchError> {
+        let begun = Instant::now();
+        let restores = copies
+            .iter()
+            .map(|copy| self.restored(saved, copy, job, begun));
+        for Born { qemu, .. } in try_join_all(restores).await? {
+            let slice = qemu.slice().to_owned();
+            qemu.end().await?;
+            remove(&slice)?;
+        }
+        Ok(())
+    }
+
+    /// A guest from what was saved, of which `memory` is the file or a copy, that
+    /// has run a first command.
+    async fn restored(
+        &self,
+        saved: &Saved,
+        memory: &Path,
+        command: &[&str],
+        begun: Instant,
+    ) -> Result<Born, BenchError> {
+        let start = Start::Restore { saved: memory };
+        let qemu = self.nursery.start(start, &saved.frozen, "qcow2").await?;
+        go_on(qemu, "paused", command, begun).await
+    }
+
+    /// Runs a command in the parent to its end.
+    pub async fn command(&self, argv: &[&str]) -> Result<(), BenchError> {
+        self.parent.command(argv).await
+    }
+
     /// Starts a script in the parent; it ends when what is returned is dropped.
     pub async fn script(&self, script: &str) -> Result<Exec, BenchError> {
         self.parent.exec(&["sh", "-c", script]).await
@@ -158,7 +201,7 @@ impl Plain {
         let boots = (0..clones).map(|_| async {
             let qemu = self.nursery.boot().await?;
             qemu.booted().await?;
-            qemu.command(&["hostname"]).await?;
+            qemu.command(&HOSTNAME).await?;
             Ok::<_, BenchError>(Born {
                 qemu,
                 running: None,
@@ -180,7 +223,7 @@ impl Plain {
     }
 
     /// Saves the parent, which then goes on, on a new slice.
-    async fn save(&mut self) -> Result<Saved, BenchError> {
+    pub async fn save(&mut self) -> Result<Saved, BenchError> {
         let mut monitor = self.parent.monitor().await?;
         let next = self.nursery.path("qcow2");
         let memory = self.nursery.path("saved");
@@ -202,12 +245,17 @@ impl Plain {
 
 /// Has a clone go on that was saved standing still, and so comes back: in
 /// `state`, once it is complete.
-async fn go_on(qemu: Qemu, state: &str, begun: Instant) -> Result<Born, BenchError> {
+async fn go_on(
+    qemu: Qemu,
+    state: &str,
+    command: &[&str],
+    begun: Instant,
+) -> Result<Born, BenchError> {
     let mut monitor = qemu.monitor().await?;
     monitor.until("query-status", "status", state).await?;
     monitor.ask("cont", json!({})).await?;
     let running = Some(begun.elapsed());
-    qemu.command(&["hostname"]).await?;
+    qemu.command(command).await?;
     Ok(Born {
         qemu,
         running,
@@ -288,13 +336,6 @@ impl Nursery {
             initramfs: &self.initramfs,
         };
         self.start(start, &self.image, "raw").await
-    }
-
-    async fn restore(&self, saved: &Saved) -> Result<Qemu, BenchError> {
-        let start = Start::Restore {
-            saved: &saved.memory,
-        };
-        self.start(start, &saved.frozen, "qcow2").await
     }
 
     async fn start(

@@ -16,7 +16,7 @@ use crate::{
 use forkyard_capture::{HostAddr, Pages, Region, count};
 use forkyard_disk::QemuImg;
 use forkyard_network::Networks;
-use forkyard_pager::{LinkUse, PagerClient, PagerError, Shutdown};
+use forkyard_pager::{LinkUse, PagerClient, PagerError, Push, Shutdown};
 use forkyard_store::Store;
 use forkyard_types::{
     DiskSlice, FamilyId, GuestImage, ImageView, PageCount, VmId, VmInspect, VmView,
@@ -46,6 +46,8 @@ pub struct Options {
     /// Whether what several other hosts want is sent to all of them at once, where
     /// IP multicast passes.
     pub multicast: bool,
+    /// What other hosts are sent of an instant before they ask.
+    pub push: Push,
     /// How long a QEMU, the pager or a guest's agent may leave something
     /// unanswered before that is a failure. Not nothing.
     pub patience: Duration,

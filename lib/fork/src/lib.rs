@@ -46,7 +46,7 @@ pub use bounds::{BoundReached, GuestBounds, Rated};
 pub use console::Said;
 pub use error::HostError;
 pub use folders::Folders;
-pub use forkyard_pager::{Got, Link, LinkUse};
+pub use forkyard_pager::{Got, Link, LinkUse, Push};
 pub use forkyard_store::FamilyNo;
 pub use host::{Host, Options};
 pub use images::{Incoming, Outgoing};

@@ -54,7 +54,7 @@ mod vault;
 pub use client::PagerClient;
 pub use error::{PagerError, StartError};
 pub use filesystem::READ_AHEAD;
-pub use forkyard_transfer::{Link, Received, Sent};
+pub use forkyard_transfer::{Link, Push, Received, Sent};
 pub use keeper::{Programs, Role, keep, other_half};
 pub use ledger::InheritError;
 pub use pager::{Ender, Pager, Setup};

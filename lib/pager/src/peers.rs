@@ -25,7 +25,7 @@ use crate::protocol::{Fetching, Offering, PeerKey};
 use crate::service::{PendingRead, Service, Span};
 use crate::touched::Run;
 use forkyard_transfer::driver::{Client, Fetch, Offer, Server};
-use forkyard_transfer::{Complete, FamilyKey, Push, Urgency, flow};
+use forkyard_transfer::{Complete, FamilyKey, Urgency, flow};
 use forkyard_types::{ImageId, PageCount, PageNo};
 use fuser::Errno;
 use links::Coming;
@@ -160,7 +160,7 @@ impl Service {
             group: offering.group,
             datagram: DATAGRAM,
             law: flow::Law::Delivery(flow::Bounds::default()),
-            push: Push::WorkingSet,
+            push: offering.push,
             working_set: working_set.into_iter().map(run).collect(),
             gather: (offering.hosts, GATHER),
         };

@@ -8,6 +8,7 @@
 use crate::peers::{Arrival, LinkUse};
 use forkyard_image::Lineage;
 use forkyard_sys_host::fdpass;
+use forkyard_transfer::Push;
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -177,6 +178,9 @@ pub struct Offering {
     pub group: Option<u16>,
     /// Hosts that will want it: they are pushed the working set when all are there.
     pub hosts: usize,
+    /// What they are sent before they ask.
+    #[serde(default)]
+    pub push: Push,
 }
 
 /// From where an image comes.

@@ -67,6 +67,7 @@ impl Host {
                     key,
                     group,
                     hosts: far.shares.len(),
+                    push: self.options.push,
                 };
                 self.pager_call(move |pager| pager.offer(image, offering))
                     .await?;

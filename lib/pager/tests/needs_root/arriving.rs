@@ -1,7 +1,7 @@
 //! Images that come from another pager.
 
 use crate::harness::{Fixture, byte, eventually, filling};
-use forkyard_pager::{Fetching, Offering, PeerKey, Refusal};
+use forkyard_pager::{Fetching, Offering, PeerKey, Push, Refusal};
 use forkyard_types::{ImageId, PAGE_SIZE, PageCount};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
@@ -42,6 +42,7 @@ fn offering() -> (Fixture, ImageId, SocketAddr) {
         key: KEY,
         group: None,
         hosts: 1,
+        push: Push::WorkingSet,
     };
     parent.client.offer(image, offering).expect("offers");
     (parent, image, at)
@@ -104,6 +105,7 @@ fn settled_image_needs_its_host_no_more_and_can_be_offered_on() {
         key: KEY,
         group: None,
         hosts: 1,
+        push: Push::WorkingSet,
     };
     host.client.offer(image, offering).expect("offers on");
     let third = Fixture::start();
@@ -197,6 +199,7 @@ fn what_makes_no_sense_is_refused() {
         key: KEY,
         group: None,
         hosts: 1,
+        push: Push::WorkingSet,
     };
     assert_eq!(
         refusal(pager.client.offer(image, offering)),
