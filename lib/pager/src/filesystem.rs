@@ -32,9 +32,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Bytes the kernel may read ahead of, or around, a page it wants. One request
-/// of this size costs little more than one of a page while images are local.
-pub const READ_AHEAD: u32 = 1 << 20;
+/// Bytes the kernel may read ahead of, or around, a page it wants. More is no sooner
+/// there for a clone on this host, and one on another fetches and keeps what it
+/// does not need: of a guest that booted, 5,200 pages until the first command,
+/// 8,300 by 128 KiB, 14,800 by 1 MiB.
+pub const READ_AHEAD: u32 = 32 << 10;
 
 /// Names and attributes never change, and the kernel is told of names that go.
 const FOR_GOOD: Duration = Duration::from_secs(24 * 60 * 60);
@@ -56,7 +58,7 @@ impl Images {
 
 impl Filesystem for Images {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // The kernel may allow less here; `mount` raises it afterwards.
+        // The kernel may allow less.
         if let Err(most) = config.set_max_readahead(READ_AHEAD) {
             let _ = config.set_max_readahead(most);
         }

@@ -27,8 +27,7 @@
 //!
 //! Which images there are is the daemon's decision; how they are stored, and what
 //! the kernel is given before it asks, the pager's own. The kernel reads
-//! up to 1 MiB ahead, for every image alike ([`READ_AHEAD`]): right for images
-//! that are on this host.
+//! 32 KiB around what a clone touches, for every image alike ([`READ_AHEAD`]).
 
 mod catalog;
 mod client;

@@ -8,10 +8,9 @@ use fuser::{Config, Session, SessionACL};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, statfs};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -114,21 +113,6 @@ fn detach_dead(point: &Path) -> Result<(), StartError> {
         }
     }
     Err(failed(Errno::ELOOP))
-}
-
-/// Allows the kernel to read [`READ_AHEAD`] at once, which it does not offer
-/// when mounting. The session must be running. Without it the pager is slower,
-/// not wrong.
-pub(crate) fn raise_read_ahead(point: &Path) {
-    let set = || -> io::Result<()> {
-        let device = fs::metadata(point)?.dev();
-        let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
-        let file = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-        fs::write(file, (READ_AHEAD / 1024).to_string())
-    };
-    if let Err(error) = set() {
-        tracing::warn!(%error, "cannot raise the kernel's read-ahead");
-    }
 }
 
 /// Unmounts if nobody uses a file; the session ends then.

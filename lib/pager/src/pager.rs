@@ -131,7 +131,6 @@ impl Pager {
             .name("session".into())
             .spawn(move || session.run())
             .map_err(thread)?;
-        mount::raise_read_ahead(&setup.mount);
         let ender = Ender {
             mount: setup.mount,
             service,

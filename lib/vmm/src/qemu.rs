@@ -14,6 +14,7 @@ use crate::{
     room,
     words::Words,
 };
+use forkyard_sys_host::huge::without_huge_pages;
 use forkyard_sys_host::process::{Credentials, Surroundings, empty_network, in_cgroup, isolate};
 use forkyard_types::VmId;
 use std::{
@@ -82,6 +83,9 @@ struct Plan {
     args: Vec<String>,
     /// What it opens by name.
     files: Vec<PathBuf>,
+    /// Whether its memory is a view of a file, of which only what it touches is to
+    /// be read.
+    is_view: bool,
 }
 
 /// A QEMU that was just started.
@@ -164,6 +168,7 @@ impl Qemu {
             plumbing,
             args,
             files,
+            is_view,
         } = plan;
         let room = room::build(room::Guest {
             programs: [Some(&self.program), self.tracker.as_deref()],
@@ -204,6 +209,9 @@ impl Qemu {
             bounds: machine.limits.bounds(),
         };
         isolate(&mut command, credentials, surroundings, plumbing.inherited);
+        if is_view {
+            without_huge_pages(&mut command);
+        }
         let program = || self.program.clone();
         let spawn_error = |source| VmmError::Spawn {
             program: program(),
@@ -273,6 +281,7 @@ impl Engine for Qemu {
                     plumbing,
                     args,
                     files,
+                    is_view: false,
                 })
             })
             .await?;
@@ -305,6 +314,7 @@ impl Engine for Qemu {
                     plumbing,
                     args,
                     files,
+                    is_view: true,
                 })
             })
             .await?;

@@ -8,6 +8,7 @@
 
 pub mod fdpass;
 pub mod fuse;
+pub mod huge;
 pub mod mapping;
 pub mod memory;
 pub mod pagemap;

@@ -255,7 +255,7 @@ fn keep_only(inherited: &[OwnedFd]) -> io::Result<()> {
     Ok(())
 }
 
-fn check(returned: libc::c_int) -> io::Result<()> {
+pub(crate) fn check(returned: libc::c_int) -> io::Result<()> {
     match returned {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
