@@ -51,7 +51,8 @@ impl Listing {
     /// The same pages, for one who only wants to know.
     pub fn to_look(pid: u32, region: Region, pages: Pages) -> Result<Self, CaptureError> {
         let how = match pages {
-            Pages::Private | Pages::PrivateAndNote => How::map(pid),
+            Pages::Private => How::map(pid),
+            Pages::PrivateAndNote => Scanner::open_to_look(pid, Wanted::Private).map(How::scan),
             Pages::Written => Scanner::open_to_look(pid, Wanted::Written).map(How::scan),
         };
         Self::with(pid, region, how)

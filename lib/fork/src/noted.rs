@@ -4,6 +4,10 @@
 //! goes over the one before and holds what was written in between: a fork soon
 //! after another copies little, and any fork can copy ahead, while the parent
 //! runs, and pause it for what is written meanwhile.
+//!
+//! What a guest gave up in between (it reports what is free) is not written: it
+//! stays in the images below, and would take memory, and be sent to other hosts, for
+//! ever. Once that is much, all is copied anew.
 
 use crate::{
     Host, HostError,
@@ -67,6 +71,9 @@ pub(crate) struct Notes {
     image: Option<ImageId>,
     /// They were read, and what they said of is in no image yet.
     spent: bool,
+    /// Most pages that the VM had for itself at any fork since it was copied whole:
+    /// its images have as many, or more.
+    held: PageCount,
 }
 
 impl Notes {
@@ -83,6 +90,21 @@ impl Notes {
     /// They are being read.
     pub fn spent(&mut self) {
         self.spent = true;
+    }
+
+    /// All the VM has for itself is being copied.
+    pub fn whole(&mut self, pages: PageCount) {
+        self.held = pages;
+    }
+
+    /// The VM has so many pages for itself now. If its images have a quarter more,
+    /// then the next goes over none of them.
+    pub fn own(&mut self, pages: PageCount) {
+        let given_up = self.held.0.saturating_sub(pages.0);
+        if given_up >= WORTH_A_ROUND.0.max(self.held.0 / 4) {
+            self.spent = true;
+        }
+        self.held = self.held.max(pages);
     }
 
     /// They count from this image on; gives the one kept so far.
@@ -159,6 +181,12 @@ impl Host {
         report: &mut ForkReport,
     ) -> Result<(), HostError> {
         let begun = Instant::now();
+        let next = self.plan(vm, body, ImageId::random()).await?;
+        if next.pages == Pages::Written {
+            let pages = Pages::PrivateAndNote;
+            let own = Take { pages, ..next }.count().await?;
+            vm.notes().own(own);
+        }
         let mut before = PageCount(u64::MAX);
         for _ in 0..ahead.rounds() {
             let take = self.plan(vm, body, ImageId::random()).await?;
@@ -229,10 +257,47 @@ impl Take {
         });
         let (captured, took) = copied.await?;
         let counts = captured.counts();
+        if pages == Pages::PrivateAndNote {
+            vm.notes().whole(counts.scanned);
+        }
         Ok(Copied {
             captured,
             counts,
             took,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_gone_over_until_much_of_them_was_given_up() {
+        let image = ImageId::random();
+        let mut notes = Notes::default();
+        notes.whole(PageCount(40_000));
+        notes.begin(Some(image));
+        // It has more, then less again.
+        for own in [50_000, 38_000] {
+            notes.own(PageCount(own));
+            assert_eq!(notes.last(), Some(image), "{own}");
+        }
+        notes.own(PageCount(37_500));
+        assert_eq!((notes.last(), notes.kept()), (None, Some(image)));
+        notes.whole(PageCount(37_500));
+        notes.begin(Some(image));
+        notes.own(PageCount(37_000));
+        assert_eq!(notes.last(), Some(image));
+    }
+
+    #[test]
+    fn little_is_never_much() {
+        let image = ImageId::random();
+        let mut notes = Notes::default();
+        notes.whole(PageCount(2000));
+        notes.begin(Some(image));
+        notes.own(PageCount(0));
+        assert_eq!(notes.last(), Some(image));
     }
 }
