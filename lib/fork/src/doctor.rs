@@ -99,7 +99,7 @@ impl Host {
     async fn leftovers(&self) -> Result<Vec<Left>, HostError> {
         // Listed before the records are read: what is being made is recorded
         // first, so that nothing listed can be too new to be known.
-        let links = self.network.links().await?;
+        let links = self.network.links()?;
         let cgroups = self.engine.cgroups()?;
         let sockets = entries(&self.folders.all_sockets())?;
         let disks = entries(&self.folders.all_disks())?;

@@ -61,7 +61,7 @@ impl Host {
     /// the family on other hosts, as far as these are known.
     pub(crate) async fn need_network(&self, vm: &Vm) -> Result<(), HostError> {
         let family = vm.record().family;
-        if !self.network.links().await?.contains(&Link::Bridge(family)) {
+        if !self.network.has_link(Link::Bridge(family)) {
             let known = self.store.networks()?.into_iter();
             let mut own = known.filter(|(known, _)| known.id == family);
             let policy = own.next().map(|(_, policy)| policy).unwrap_or_default();

@@ -47,10 +47,9 @@ pub use span::Span;
 use families::InForce;
 use forkyard_types::{Address, FamilyId, Publish, VmId};
 use forwarding::Forwarding;
-use futures::TryStreamExt;
 use nft::Nft;
-use nix::net::if_::if_nametoindex;
-use rtnetlink::{Handle, LinkUnspec, packet_route::link::LinkAttribute};
+use nix::net::if_::{if_nameindex, if_nametoindex};
+use rtnetlink::{Handle, LinkUnspec};
 use rules::Rules;
 use span::Laid;
 use std::{
@@ -170,24 +169,20 @@ impl Networks {
             .map_err(|source| refused("remove", &name, source))
     }
 
+    /// Whether there is such an interface.
+    pub fn has_link(&self, link: Link) -> bool {
+        if_nametoindex(link.name().as_str()).is_ok()
+    }
+
     /// Every interface of ours there is, also those of an earlier daemon.
-    pub async fn links(&self) -> Result<Vec<Link>, NetworkError> {
-        let mut found = Vec::new();
-        let mut links = self.netlink.link().get().execute();
-        while let Some(message) = links
-            .try_next()
-            .await
-            .map_err(|source| refused("list", "interfaces", source))?
-        {
-            let name = message.attributes.iter().find_map(|attribute| {
-                let LinkAttribute::IfName(name) = attribute else {
-                    return None;
-                };
-                Some(name)
-            });
-            found.extend(name.and_then(|name| Link::parse(name)));
-        }
-        Ok(found)
+    pub fn links(&self) -> Result<Vec<Link>, NetworkError> {
+        // By a socket of its own: of one that is shared, the kernel lets only one
+        // at a time have anything listed.
+        let all = if_nameindex().map_err(|errno| NetworkError::Netlink {
+            source: errno.into(),
+        })?;
+        let names = all.iter().filter_map(|one| one.name().to_str().ok());
+        Ok(names.filter_map(Link::parse).collect())
     }
 
     /// Removes the rules. For a host without VMs.

@@ -41,16 +41,16 @@ fn taps_go_with_their_descriptors_and_bridges_with_their_families() {
     alone(|networks| async move {
         let [guest] = family(&networks, 0).await;
         let (bridge, tap) = (Link::Bridge(guest.family), Link::Tap(guest.vm));
-        let mut links = networks.links().await.expect("listed");
+        let mut links = networks.links().expect("listed");
         links.sort_by_key(|link| link.name());
         assert_eq!(links, [bridge, tap]);
         let family = guest.family;
         drop(guest);
-        until(async || networks.links().await.expect("listed") == [bridge]).await;
+        until(async || networks.links().expect("listed") == [bridge]).await;
         networks.remove_family(family).await.expect("removed");
         let again = networks.remove_family(family).await;
         again.expect("removing nothing is no error");
-        assert_eq!(networks.links().await.expect("listed"), []);
+        assert_eq!(networks.links().expect("listed"), []);
     });
 }
 

@@ -52,7 +52,7 @@ fn two_hundred_clones_of_one_family_come_go_and_leave_nothing() {
         let bridge = Link::Bridge(parent.family);
         let tap = Link::Tap(parent.vm);
         until(async || {
-            let mut left = networks.links().await.expect("listed");
+            let mut left = networks.links().expect("listed");
             left.sort_by_key(|link| link.name());
             left == [bridge, tap]
         })

@@ -257,17 +257,13 @@ fn a_host_whose_port_a_program_has_says_so_and_is_joined_once_that_has_gone() {
 fn nothing_of_a_tunnel_is_left_when_its_family_ends() {
     let hosts = Stations::new(2);
     let family = hosts.family(7, &[0, 1]);
-    let links = |host| {
-        hosts.on(host, async |networks| {
-            networks.links().await.expect("listed")
-        })
-    };
+    let links = |host| hosts.on(host, async |networks| networks.links().expect("listed"));
     assert!(links(0).contains(&Link::Tunnel(family)));
     for host in [0, 1] {
         hosts.on(host, async move |networks| {
             let again = networks.remove_family(family).await;
             again.expect("removed");
-            until(async || networks.links().await.expect("listed").is_empty()).await;
+            until(async || networks.links().expect("listed").is_empty()).await;
             networks.remove_rules().await.expect("removed");
         });
     }
