@@ -9,6 +9,7 @@ import threading
 import time
 
 import host as hosts
+import report
 
 JOB, FOLDER, STATUS = "/bin/job", "/jobs", "/opt/forkyard/friendly/status.json"
 # What each kind is told last. Where nothing is ever called congestion, and those who work are never stopped nor counted,
@@ -23,6 +24,15 @@ ALL = "threads.limit-new=false"
 BASE, EACH = 112, 3.3
 # Seconds after which something that should have happened has failed.
 PATIENCE = 600
+
+
+def told(kind):
+    """What agents of a kind are told last."""
+    if kind in TOLD:
+        return TOLD[kind]
+    # So many threads and no more, whatever is sensed: what a law could do at best.
+    number = kind.removeprefix(report.FIXED)
+    return [f"threads.start={number}", f"threads.most={number}", "monitor.threshold=1000000", *TOLD["friendly"]]
 
 
 def mib(threads):
@@ -49,7 +59,7 @@ def tell(host, vms, kind, options, group="exec"):
             continue
         # From the usual constants on: what the other kind was told stays else, its threshold that is never reached above all.
         anew = ["--config", os.devnull, "--law", options.law]
-        host.ok("friendly", "set", vm, "--group", group, *anew, ALL, *options.constants, *TOLD[kind])
+        host.ok("friendly", "set", vm, "--group", group, *anew, ALL, *options.constants, *told(kind))
 
 
 class Run(threading.Thread):

@@ -1,7 +1,8 @@
 """What measurements come to: a row for each load and kind, tables, goals, plots.
 
-The fairness index is the paper's, FI = 1 - |x - o| / |o|: x is what each guest got done, o what it would if all shared the most
-that was reached at any load of that part, and no more than it was asked for.
+The fairness index is the paper's, FI = 1 - |x - o| / |o|: x is what each guest got done, o what it would of a fair and efficient
+host: an equal share of the most that was reached at that load, where fixed numbers of threads were tried there, else at any load of
+that part; and no more than it was asked for.
 """
 
 import json
@@ -19,6 +20,17 @@ PARTS = {
     "idle": ("guests", "guests", "Nothing is overloaded: {idle_guests} guests with {idle_threads} threads each"),
 }
 LEVELS = ("low", "moderate", "heavy")
+FIXED = "fixed-"
+
+
+def named(kind):
+    """A kind, for people."""
+    return KINDS.get(kind) or f"{kind.removeprefix(FIXED)} threads run in each"
+
+
+def place(kind):
+    """Where a kind stands among others."""
+    return (list(KINDS).index(kind), 0) if kind in KINDS else (len(KINDS), int(kind.removeprefix(FIXED)))
 
 
 def fairness(rates, fair):
@@ -37,18 +49,19 @@ def median(values):
 def summed(part, about, runs):
     """A row for each load and kind: medians over rounds."""
     key = PARTS[part][0]
-    most = max(sum(run["rates"]) for run in runs)
+    tried = {run[key] for run in runs if run["kind"].startswith(FIXED)}
     cells = {}
     for run in runs:
         cells.setdefault((run[key], run["kind"]), []).append(run)
 
     def fair(run):
-        share = most / run["guests"]
+        alike = [one for one in runs if one[key] == run[key]] if run[key] in tried else runs
+        share = max(sum(one["rates"]) for one in alike) / run["guests"]
         asked = run["sessions"] / about["think"] if part == "apache" else share
         return fairness(run["rates"], min(share, asked))
 
     rows = []
-    for (load, kind), found in sorted(cells.items(), key=lambda cell: (cell[0][0], list(KINDS).index(cell[0][1]))):
+    for (load, kind), found in sorted(cells.items(), key=lambda cell: (cell[0][0], place(cell[0][1]))):
         vct = [median(seen) for run in found for seen in run["vct_ms"]]
         totals = [sum(run["rates"]) for run in found]
         row = dict(load=load, kind=kind, rounds=len(found), throughput=median(totals), least=min(totals), most=max(totals))
@@ -86,7 +99,7 @@ def table(part, about, rows):
         if part == "apache" and load in about["sessions"]:
             load = f"{load} ({LEVELS[about['sessions'].index(load)]})" if len(about["sessions"]) == len(LEVELS) else load
         spread = f"{text(row['least'], 2)}, {text(row['most'], 2)}"
-        cells = [load, KINDS[row["kind"]], text(row["throughput"], 2), spread, text(row["ratio"], 3)]
+        cells = [load, named(row["kind"]), text(row["throughput"], 2), spread, text(row["ratio"], 3)]
         cells += [text(row["fairness"], 3), text(row["vct"], 1), text(row["read_back"], 0)]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     settings = ["memory", "disk_reads", "law", "settle", "seconds"]

@@ -293,6 +293,18 @@ pub enum LawConfig {
         /// Part of the threshold up to which congestion is not near.
         calm: f64,
     },
+    /// The same, which waits for what a step down does, and from there goes up slowly.
+    Steady {
+        /// Added in a period without congestion, and nothing near it, until there is as
+        /// much again as after the last step down.
+        add: f64,
+        /// Divided by under congestion.
+        divide: f64,
+        /// Part of the threshold up to which congestion is not near.
+        calm: f64,
+        /// Periods of congestion until the next step down.
+        wait: u8,
+    },
     /// AIMD with a step that grows while there is no congestion.
     Quick {
         /// The first step after congestion.
@@ -409,7 +421,10 @@ impl LawConfig {
                 step("law.add", add)?;
                 divisor(divide)
             }
-            Self::Careful { add, divide, calm } => {
+            Self::Careful { add, divide, calm }
+            | Self::Steady {
+                add, divide, calm, ..
+            } => {
                 step("law.add", add)?;
                 divisor(divide)?;
                 within("law.calm", calm, 0.0, 0.99, "0 to 0.99")

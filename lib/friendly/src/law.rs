@@ -46,6 +46,18 @@ impl LawConfig {
                 last: None,
             }),
             Self::Careful { add, divide, calm } => Box::new(Careful { add, divide, calm }),
+            Self::Steady {
+                add,
+                divide,
+                calm,
+                wait,
+            } => Box::new(Steady {
+                careful: Careful { add, divide, calm },
+                wait,
+                waits: 0,
+                knee: f64::INFINITY,
+                above: 0,
+            }),
             Self::Quick {
                 add,
                 divide,
@@ -107,6 +119,61 @@ impl Law for Careful {
             Congestion::No => {
                 let room = (1.0 - sense.slowdown) / (1.0 - self.calm);
                 demand + self.add * room.clamp(LEAST, 1.0)
+            }
+        }
+    }
+}
+
+/// The part of a step that `steady` takes once it has as much as it may keep.
+const SLOW: f64 = 0.25;
+/// Periods without congestion after which it takes twice as much.
+const DOUBLES: i32 = 8;
+
+/// `careful` that waits to see what a step down has done, and goes back to no more
+/// than that at full pace. Where memory is short it takes several periods until what
+/// was paged out is back and congestion ends: by then each more step down is one too
+/// many, and to come back from there takes the disk again. From where there
+/// was room it goes on slowly, and ever faster while there is no congestion.
+#[derive(Clone, Debug)]
+struct Steady {
+    careful: Careful,
+    /// Periods that a step down is given.
+    wait: u8,
+    /// Of these, the ones to come.
+    waits: u8,
+    /// What was asked for after the last step down.
+    knee: f64,
+    /// Periods without congestion since there is as much again.
+    above: i32,
+}
+
+impl Law for Steady {
+    fn name(&self) -> &'static str {
+        "steady"
+    }
+
+    fn next(&mut self, demand: f64, sense: Sense) -> f64 {
+        let next = self.careful.next(demand, sense);
+        match sense.congestion {
+            Congestion::Yes if self.waits > 0 => {
+                self.waits -= 1;
+                demand
+            }
+            Congestion::Yes => {
+                self.waits = self.wait;
+                self.knee = next;
+                self.above = 0;
+                next
+            }
+            Congestion::No if demand < self.knee => {
+                self.waits = 0;
+                next
+            }
+            Congestion::No => {
+                self.waits = 0;
+                self.above = self.above.saturating_add(1);
+                let pace = SLOW * 2f64.powi(self.above / DOUBLES);
+                demand + (next - demand) * pace.min(1.0)
             }
         }
     }
@@ -244,6 +311,33 @@ mod tests {
             went.push(demand);
         }
         assert_eq!(went, [11.0, 13.0, 17.0, 21.0, 14.0, 15.0]);
+    }
+
+    #[test]
+    fn steady_waits_for_what_it_did_and_goes_on_slowly_from_there() {
+        let config = LawConfig::Steady {
+            add: 1.0,
+            divide: 1.5,
+            calm: 0.75,
+            wait: 2,
+        };
+        let mut law = config.build();
+        let went = |law: &mut Box<dyn Law>, from: f64, senses: &[Sense]| {
+            let mut demand = from;
+            let next = senses.iter().map(|sense| {
+                demand = law.next(demand, *sense);
+                demand
+            });
+            next.collect::<Vec<_>>()
+        };
+        let down = went(&mut law, 9.0, &[CALM, BUSY, BUSY, BUSY, BUSY]);
+        let least = 10.0 / 1.5 / 1.5;
+        assert_eq!(down, [10.0, 10.0 / 1.5, 10.0 / 1.5, 10.0 / 1.5, least]);
+        let up = went(&mut law, 3.0, &[CALM; 20]);
+        assert_eq!(up[..3], [4.0, 5.0, 5.25]);
+        let paces: Vec<_> = up.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(paces[8..10], [0.5, 0.5]);
+        assert_eq!(paces[17..], [1.0, 1.0]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The laws of which each stands for its kind, as tests and comparisons use them.
 #[cfg(test)]
-pub(crate) const LAWS: [crate::LawConfig; 5] = [
+pub(crate) const LAWS: [crate::LawConfig; 6] = [
     crate::LawConfig::Aimd {
         add: 1.0,
         divide: 1.5,
@@ -32,6 +32,12 @@ pub(crate) const LAWS: [crate::LawConfig; 5] = [
         add: 1.0,
         divide: 1.5,
         calm: 0.75,
+    },
+    crate::LawConfig::Steady {
+        add: 1.0,
+        divide: 1.5,
+        calm: 0.75,
+        wait: 2,
     },
 ];
 

@@ -70,6 +70,8 @@ enum Law {
     Aimd,
     /// AIMD whose steps shrink as congestion comes near.
     Careful,
+    /// The same, which waits for what a step down does, and from there goes up slowly.
+    Steady,
     /// Steps of a square root.
     Binomial,
     /// AIMD whose steps double while there is no congestion.
@@ -86,6 +88,12 @@ impl Law {
                 add: 1.0,
                 divide: 1.5,
                 calm: 0.75,
+            },
+            Self::Steady => LawConfig::Steady {
+                add: 1.0,
+                divide: 1.5,
+                calm: 0.75,
+                wait: 2,
             },
             Self::Binomial => LawConfig::Binomial {
                 add: 1.0,
