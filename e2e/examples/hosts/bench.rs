@@ -288,7 +288,7 @@ impl<'a> Bench<'a> {
                 sleep(REPORTED);
                 (
                     "takes",
-                    format!("head -c {fill}m /dev/zero | tr '\\0' x >/m/own"),
+                    format!("dd if=/dev/zero of=/m/own bs=1M count={fill} 2>/dev/null"),
                 )
             }
         };
@@ -360,10 +360,10 @@ fn fill(options: &Options) -> String {
 /// A job as those the paper ran: it looks something up in what its parent has, a
 /// twelfth of it, and works in memory that it takes anew.
 fn looks_up(options: &Options) -> String {
-    let (part, fill) = ((options.fill / 12).max(1), options.fill);
+    let (part, half) = ((options.fill / 12).max(1), options.fill / 2);
     format!(
         "head -c {part}m /m/data | md5sum >/dev/null; \
-         head -c {fill}m /dev/zero | tr '\\0' x >/m/own; rm /m/own"
+         dd if=/dev/zero of=/m/own bs=1M count={half} 2>/dev/null; rm /m/own"
     )
 }
 
