@@ -107,7 +107,7 @@ impl Default for MonitorConfig {
             average: Average::default(),
             least: Least::default(),
             signals: vec![Signal::Vct],
-            threshold: 1.5,
+            threshold: 1.25,
             pressure_threshold: 0.25,
             steal_threshold: 0.1,
         }
@@ -198,10 +198,11 @@ impl Default for ThreadsConfig {
             turn: 12,
             look_ms: 500.0,
             exempt: Vec::new(),
-            law: LawConfig::Careful {
+            law: LawConfig::Steady {
                 add: 1.0,
                 divide: 1.5,
                 calm: 0.75,
+                wait: 2,
             },
         }
     }

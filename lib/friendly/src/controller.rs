@@ -150,9 +150,16 @@ mod tests {
     };
     const MANY: u32 = 1_000;
 
+    /// With the paper's law.
+    fn controller() -> Controller {
+        let mut config = Config::default();
+        config.threads.law = crate::LawConfig::default();
+        Controller::new(&config)
+    }
+
     #[test]
     fn threads_go_as_in_the_paper() {
-        let mut controller = Controller::new(&Config::default());
+        let mut controller = controller();
         let went: Vec<u32> = [CALM, CALM, BUSY, BUSY, CALM]
             .map(|sense| controller.step(sense, MANY).threads)
             .to_vec();
@@ -161,7 +168,7 @@ mod tests {
 
     #[test]
     fn at_one_thread_the_rate_falls_and_comes_back() {
-        let mut controller = Controller::new(&Config::default());
+        let mut controller = controller();
         let mut orders = Vec::new();
         while controller.order().sleep.is_none() {
             controller.step(BUSY, MANY);

@@ -7,12 +7,12 @@ fn nothing_said_is_table_1_but_for_what_is_congestion() {
     let monitor = &config.monitor;
     assert_eq!(monitor.period(), Duration::from_secs(5));
     assert_eq!(monitor.window(), 12);
-    assert_eq!((monitor.ewma, monitor.threshold), (0.8, 1.5));
+    assert_eq!((monitor.ewma, monitor.threshold), (0.8, 1.25));
     let differs = (monitor.average, monitor.least);
     assert_eq!(differs, (Average::Periods, Least::Asked));
     assert_eq!(config.threads.start, 10);
     assert!(
-        matches!(config.threads.law, LawConfig::Careful { add, divide, .. } if (add, divide) == (1.0, 1.5))
+        matches!(config.threads.law, LawConfig::Steady { add, divide, .. } if (add, divide) == (1.0, 1.5))
     );
     assert!(
         matches!(config.rate.law, LawConfig::Aimd { add, divide } if (add, divide) == (0.1, 1.5))
