@@ -40,6 +40,12 @@ pub struct Options {
         default_value = "start,pages,settle,page,whole,agility"
     )]
     parts: Vec<Part>,
+    /// How pages go, in `pages` and `settle`
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "unicast,multicast,push")]
+    ways: Vec<Way>,
+    /// Jobs of `pages`
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "reads,takes")]
+    jobs: Vec<Job>,
     /// Numbers of hosts that clones go to; the last is used where one is wanted
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u8).range(1..=64))]
     hosts: Vec<u8>,
@@ -77,7 +83,7 @@ enum Part {
 }
 
 /// How pages go to several hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Way {
     Unicast,
     Multicast,
@@ -86,8 +92,6 @@ enum Way {
 }
 
 impl Way {
-    const ALL: [Self; 3] = [Self::Unicast, Self::Multicast, Self::Push];
-
     fn name(self) -> &'static str {
         match self {
             Self::Unicast => "unicast",
@@ -120,13 +124,11 @@ pub fn measure(options: &Options) {
         }
         let mut bench = Bench::new(options, most, reporting);
         for round in 0..options.rounds {
-            for way in Way::ALL {
+            for way in options.ways.iter().copied() {
                 bench.go(way);
                 // What is read is sent whether or not free pages are known.
-                for job in [Job::Reads, Job::Takes]
-                    .into_iter()
-                    .skip(usize::from(!reporting))
-                {
+                let jobs = options.jobs.iter().copied();
+                for job in jobs.filter(|job| reporting || *job == Job::Takes) {
                     let row = bench.pages(job, most);
                     rows.push(Row {
                         round,
@@ -142,7 +144,9 @@ pub fn measure(options: &Options) {
     if has(Part::Settle) {
         let mut bench = Bench::new(options, most, true);
         for round in 0..options.rounds {
-            for way in [Way::Unicast, Way::Multicast] {
+            let ways = options.ways.iter().copied();
+            // All that settles is pushed in any case.
+            for way in ways.filter(|way| *way != Way::Push) {
                 bench.go(way);
                 for loss in [0, options.loss] {
                     bench.cluster.lose(loss);
@@ -174,7 +178,7 @@ pub fn measure(options: &Options) {
 }
 
 /// What a clone's job does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Job {
     /// Reads what its parent had.
     Reads,
