@@ -41,7 +41,12 @@ pub struct Options {
     )]
     parts: Vec<Part>,
     /// How pages go, in `pages` and `settle`
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "unicast,multicast,push")]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "unicast,multicast,push"
+    )]
     ways: Vec<Way>,
     /// Jobs of `pages`
     #[arg(long, value_enum, value_delimiter = ',', default_value = "reads,takes")]
