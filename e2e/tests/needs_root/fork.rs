@@ -1,7 +1,7 @@
 //! What is in a clone, and what is not.
 
 use forkyard_e2e::{Host, eventually};
-use forkyard_types::{CloneResult, ForkResponse};
+use forkyard_types::{CloneResult, ForkResponse, VmInspect};
 
 /// Reads what is on disk, not what is remembered of it.
 const FORGET: &str = "sync; echo 3 >/proc/sys/vm/drop_caches";
@@ -222,5 +222,17 @@ fn n_of_m_failing_gives_the_rest() {
         "nothing is listed of the one that failed"
     );
     host.sh("p", "true");
+    host.end();
+}
+
+#[test]
+fn a_clone_reads_what_it_touches_and_little_around_it() {
+    let host = Host::with_p([]);
+    // Of what a guest has that booted, a command takes little.
+    let clone = host.fork("p", 1).remove(0);
+    host.ok(["exec", clone.name.as_str(), "--", "true"]);
+    let seen: VmInspect = host.json(["inspect", clone.name.as_str()]);
+    let image = seen.memory_image.expect("it is a clone");
+    assert!(image.touched.0 * 2 < image.data.0, "{image:?}");
     host.end();
 }
