@@ -294,15 +294,18 @@ impl Cluster {
 
     /// From now on so many of a hundred packets of pages are lost on their way, by chance.
     pub fn lose(&self, percent: u8) {
-        let lost = format!("{PAGES} numgen random mod 100 < {percent} drop");
+        // Packets to a group have that port at both ends, and are drawn for once.
         let rules = format!(
             "table bridge loss\n\
              delete table bridge loss\n\
              table bridge loss {{\n\
+             chain drawn {{\n\
+             numgen random mod 100 < {percent} drop\n\
+             }}\n\
              chain lost {{\n\
              type filter hook forward priority 0\n\
-             ether type ip udp sport {lost}\n\
-             ether type ip udp dport {lost}\n\
+             ether type ip udp sport {PAGES} goto drawn\n\
+             ether type ip udp dport {PAGES} goto drawn\n\
              }}\n\
              }}\n"
         );

@@ -15,7 +15,7 @@ pub struct Row {
     pub reporting: bool,
     /// Packets lost, of a hundred.
     pub loss: u8,
-    /// Until all clones were ready.
+    /// Until all clones were ready; of copies, until every host had the file.
     pub ready: u64,
     /// Until all had done what they had to.
     pub done: u64,

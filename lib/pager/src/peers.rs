@@ -7,8 +7,8 @@
 //! ```
 //!
 //! An image on its way can be read at once: a read that needs pages which are not
-//! here asks for them and is answered when they are; all clones on this host
-//! share what has come. When everything has come it is an image like any other.
+//! here asks for them, and is answered by the thread that puts the last of them
+//! where it belongs; all clones on this host share what has come. When everything has come it is an image like any other.
 //! If the other host is lost before, reads of what is missing fail, reads of
 //! what is here do not, and nobody waits.
 
@@ -16,7 +16,7 @@ mod arrivals;
 mod links;
 mod offered;
 
-pub(crate) use arrivals::{Arrivals, Reader};
+use arrivals::{Arrivals, Reader, Told, Verdict};
 pub use links::{Got, LinkUse};
 
 use crate::Refusal;
@@ -49,7 +49,6 @@ const GATHER: Duration = Duration::from_millis(500);
 /// A read of the kernel, and where it is in the image.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub node: Node,
     pub span: Span,
     pub read: PendingRead,
 }
@@ -59,18 +58,8 @@ pub(crate) struct Waiting {
 pub(crate) struct Peers {
     server: OnceLock<Server>,
     coming: Mutex<Coming>,
-    news: Sender<News>,
-}
-
-/// What has become of an image that is fetched.
-#[derive(Debug)]
-pub(crate) enum News {
-    /// Reads can be answered.
-    Answer(Vec<Waiting>),
-    /// Reads cannot be answered: these pages will not come.
-    Refuse(Vec<Waiting>, String),
-    /// All of it is here.
-    Whole(Node),
+    /// Images of which everything is here.
+    whole: Sender<Node>,
 }
 
 /// An image on its way.
@@ -101,13 +90,13 @@ pub struct Arrival {
 }
 
 impl Peers {
-    /// With the thread that answers what has come, which ends with the service.
-    pub fn new() -> (Self, Receiver<News>) {
-        let (news, heard) = channel();
+    /// With what the thread is to [hear](start) that completes what has come.
+    pub fn new() -> (Self, Receiver<Node>) {
+        let (whole, heard) = channel();
         let peers = Self {
             server: OnceLock::new(),
             coming: Mutex::default(),
-            news,
+            whole,
         };
         (peers, heard)
     }
@@ -117,14 +106,15 @@ impl Peers {
     }
 }
 
-/// Starts the thread that deals with what has come.
-pub(crate) fn start(service: Weak<Service>, heard: Receiver<News>) -> io::Result<()> {
+/// Starts the thread that completes images of which everything has come, which
+/// ends with the service. It is none that takes pages: it ends those.
+pub(crate) fn start(service: Weak<Service>, heard: Receiver<Node>) -> io::Result<()> {
     let run = move || {
-        for news in heard {
+        for node in heard {
             let Some(service) = service.upgrade() else {
                 return;
             };
-            service.hear(news);
+            service.complete(node);
         }
     };
     thread::Builder::new().name("arrivals".into()).spawn(run)?;
@@ -206,9 +196,18 @@ impl Service {
         let sink = Reader {
             arrivals: Arc::clone(&arriving.arrivals),
             tell: {
-                let news = self.peers().news.clone();
-                // Fails only if the thread is gone; the reads then answer themselves.
-                move |told: arrivals::Told<Waiting>| drop(news.send(told.into_news(node)))
+                let (arrivals, whole) =
+                    (Arc::clone(&arriving.arrivals), self.peers().whole.clone());
+                move |told| match told {
+                    Told::Answer(reads) => {
+                        reads.into_iter().for_each(|read| answer(&arrivals, read))
+                    }
+                    Told::Refuse(reads, why) => {
+                        reads.into_iter().for_each(|read| refuse(read, &why))
+                    }
+                    // Fails only if the thread is gone, and the pager with it.
+                    Told::Whole => drop(whole.send(node)),
+                }
             },
         };
         match Client::start(fetch, Box::new(sink)) {
@@ -288,34 +287,14 @@ impl Service {
         let Some(span) = Span::of(read.offset, read.bytes, size) else {
             return read.reply.data(&[]);
         };
-        let waiting = Waiting { node, span, read };
+        // Recorded as of any image, for those who get it from us. Now, and not when it
+        // is answered: who does that holds a lock that comes after the catalog's.
+        self.catalog().served(node, span.run(), Instant::now());
+        let waiting = Waiting { span, read };
         match arriving.arrivals.read(span.run(), waiting) {
-            arrivals::Verdict::Here(waiting) => self.answer(&arriving, waiting),
-            arrivals::Verdict::Kept(missing) => arriving.want(&missing),
-            arrivals::Verdict::Never(waiting) => {
-                waiting.read.reply.error(Errno::EIO);
-            }
-        }
-    }
-
-    fn hear(&self, news: News) {
-        match news {
-            News::Answer(reads) => {
-                for waiting in reads {
-                    match self.peers().get(waiting.node) {
-                        Some(arriving) => self.answer(&arriving, waiting),
-                        None => self.read_again(waiting.node, waiting.read),
-                    }
-                }
-            }
-            News::Refuse(reads, why) => {
-                for waiting in reads {
-                    let (first, pages) = (waiting.span.first, waiting.span.run().pages);
-                    tracing::error!(%first, %pages, %why, "pages of another host do not come");
-                    waiting.read.reply.error(Errno::EIO);
-                }
-            }
-            News::Whole(node) => self.complete(node),
+            Verdict::Here(waiting) => answer(&arriving.arrivals, waiting),
+            Verdict::Kept(missing) => arriving.want(&missing),
+            Verdict::Never(waiting) => waiting.read.reply.error(Errno::EIO),
         }
     }
 
@@ -345,22 +324,6 @@ impl Service {
             Err(refusal) => tracing::error!(%image, %refusal, "image has come and is no image"),
         }
     }
-
-    fn answer(&self, arriving: &Arriving, waiting: Waiting) {
-        let Waiting { node, span, read } = waiting;
-        let mut buffer = vec![0; span.length()];
-        match arriving.arrivals.copy(span.first, &mut buffer) {
-            Ok(()) => {
-                // Recorded as of any image, for those who get it from us.
-                self.catalog().served(node, span.run(), Instant::now());
-                read.reply.data(span.wanted(&buffer));
-            }
-            Err(error) => {
-                tracing::error!(image = %arriving.image, %error, "cannot read what has come");
-                read.reply.error(Errno::EIO);
-            }
-        }
-    }
 }
 
 impl Arriving {
@@ -371,6 +334,26 @@ impl Arriving {
             client.want(pages, Urgency::Waited);
         }
     }
+}
+
+/// Answers a read of pages that are here.
+fn answer(arrivals: &Arrivals<Waiting>, Waiting { span, read }: Waiting) {
+    let mut buffer = vec![0; span.length()];
+    match arrivals.copy(span.first, &mut buffer) {
+        Ok(()) => read.reply.data(span.wanted(&buffer)),
+        Err(error) => {
+            let first = span.first;
+            tracing::error!(%first, %error, "cannot read what has come");
+            read.reply.error(Errno::EIO);
+        }
+    }
+}
+
+/// Answers a read of pages that will not come.
+fn refuse(Waiting { span, read }: Waiting, why: &str) {
+    let (first, pages) = (span.first, span.run().pages);
+    tracing::error!(%first, %pages, %why, "pages of another host do not come");
+    read.reply.error(Errno::EIO);
 }
 
 /// Where it listens, if that is what is wanted.

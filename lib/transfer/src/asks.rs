@@ -3,18 +3,24 @@
 //! ```text
 //! wanted --asked--> in flight --page--> gone from here
 //!              ^        |
-//!              '- due --+-- time-out, or a page asked for later came
+//!              '- due --+-- time-out, a page asked for later came, or a
+//!                           packet is missing
 //! ```
 
 use crate::pages::Run;
 use crate::roundtrip::RoundTrip;
-use crate::wire::{Ask, MAX_ASKS, Urgency};
+use crate::wire::{Ask, MAX_ASKS, Parts, Urgency};
 use forkyard_types::{PageCount, PageNo};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// A page is taken for lost when so many asked for after it came first.
-const OVERTAKEN: u64 = 16;
+/// A page that somebody waits for may be lost when so many asked for after it came
+/// first. If it is not, the server knows, and nothing is lost but a question.
+const OVERTAKEN_WAITED: u64 = 3;
+/// The same of others, of which many are in flight, in any order.
+const OVERTAKEN_AHEAD: u64 = 16;
+/// So many of those in flight are asked for early at a time.
+const OLDEST: usize = 64;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -44,7 +50,10 @@ struct Ring {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     urgency: Urgency,
+    /// How often it was asked for in vain.
     before: u8,
+    /// How often of these it took too long; the others were asked early.
+    late: u8,
     state: State,
 }
 
@@ -57,6 +66,8 @@ enum State {
         at: Instant,
         number: u64,
         due: Instant,
+        /// Whether that is before its time.
+        early: bool,
     },
 }
 
@@ -65,7 +76,7 @@ enum State {
 pub(crate) struct Collected {
     pub pages: u64,
     pub again: u64,
-    /// When what has been unanswered twice or more was asked for last.
+    /// When what has taken too long twice or more was asked for last.
     pub stuck: Option<Instant>,
 }
 
@@ -84,6 +95,7 @@ impl Asks {
         let open = Open {
             urgency,
             before: 0,
+            late: 0,
             state: State::Fresh,
         };
         self.open.insert(page, open);
@@ -110,11 +122,10 @@ impl Asks {
         } = open.state
         {
             let trip = &mut self.ring(open.urgency).trip;
-            // Sooner than can be: it is the answer to an earlier ask (Karn, Eifel).
-            let last = now.saturating_duration_since(at);
-            let soon = trip.mean().is_none_or(|mean| last < mean / 2);
-            if open.before == 0 || soon {
-                trip.took(now.saturating_duration_since(first));
+            let took = now.saturating_duration_since(first);
+            match open.before {
+                0 => trip.took(took),
+                _ => trip.took_again(took, now.saturating_duration_since(at)),
             }
             // The first ask's number: that the last one was answered is not known.
             self.overtake(open.urgency, number, now);
@@ -127,7 +138,11 @@ impl Asks {
         let ring = self.ring(urgency);
         let soon = now + ring.trip.mean().unwrap_or_default() / 4;
         ring.newest = ring.newest.max(number);
-        let Some(limit) = ring.newest.checked_sub(OVERTAKEN) else {
+        let overtaken = match urgency {
+            Urgency::Waited => OVERTAKEN_WAITED,
+            Urgency::Ahead | Urgency::Withdrawn => OVERTAKEN_AHEAD,
+        };
+        let Some(limit) = ring.newest.checked_sub(overtaken) else {
             return;
         };
         let mut lost = Vec::new();
@@ -137,60 +152,118 @@ impl Asks {
             }
             lost.push(entry.remove());
         }
-        for page in lost {
-            if let Some(open) = self.open.get_mut(&page)
-                && let State::Flying { due, .. } = &mut open.state
-                && *due > soon
-            {
-                self.due.remove(&(*due, page));
-                *due = soon;
-                self.due.insert((soon, page));
+        lost.into_iter().for_each(|page| self.hasten(page, soon));
+    }
+
+    /// A packet is missing. If there was an answer in it, then that is overdue as soon
+    /// as it has taken as long as others do.
+    pub fn missed(&mut self, now: Instant) {
+        for urgency in [Urgency::Waited, Urgency::Ahead] {
+            if let Some(mean) = self.ring(urgency).trip.mean() {
+                // It may have been overtaken by a little.
+                self.hasten_oldest(urgency, mean, now + mean / 4);
             }
         }
     }
 
+    /// Nothing has come for longer than is usual: what was asked for may have been
+    /// lost, with nothing after it that would show it.
+    pub fn silence(&mut self, now: Instant) {
+        for urgency in [Urgency::Waited, Urgency::Ahead] {
+            self.hasten_oldest(urgency, Duration::ZERO, now);
+        }
+    }
+
+    /// How long is a silence if something is in flight.
+    pub fn silent_after(&self) -> Option<Duration> {
+        let trip = [&self.waited, &self.ahead]
+            .into_iter()
+            .find(|ring| !ring.flight.is_empty())
+            .map(|ring| ring.trip)?;
+        Some(trip.silence())
+    }
+
+    /// What was asked for first is due then, or once it was asked for so long ago,
+    /// but not before there can be an answer to the last ask.
+    fn hasten_oldest(&mut self, urgency: Urgency, age: Duration, then: Instant) {
+        let ring = self.ring(urgency);
+        let least = ring.trip.least();
+        let oldest: Vec<_> = ring.flight.values().take(OLDEST).copied().collect();
+        for page in oldest {
+            let state = self.open.get(&page).map(|open| open.state);
+            if let Some(State::Flying { first, at, .. }) = state {
+                self.hasten(page, then.max(first.0 + age).max(at + least));
+            }
+        }
+    }
+
+    /// A page in flight is due then, if it is not before.
+    fn hasten(&mut self, page: PageNo, soon: Instant) {
+        if let Some(open) = self.open.get_mut(&page)
+            && let State::Flying { due, early, .. } = &mut open.state
+            && *due > soon
+        {
+            self.due.remove(&(*due, page));
+            (*due, *early) = (soon, true);
+            self.due.insert((soon, page));
+        }
+    }
+
     /// What to ask for now, as much as fits into a packet: first what is waited
-    /// for, then what got lost, then the rest.
-    pub fn collect(&mut self, now: Instant) -> (Vec<Ask>, Collected) {
+    /// for, then what got lost, then the rest. `missing` tells which parts of a page
+    /// are.
+    pub fn collect(
+        &mut self,
+        missing: impl Fn(PageNo) -> Parts,
+        now: Instant,
+    ) -> (Vec<Ask>, Collected) {
         let (mut asks, mut collected) = (Vec::new(), Collected::default());
         while let Some(page) = self.next(now) {
-            let Some(open) = self.open.get_mut(&page) else {
+            let Some(mut open) = self.open.get(&page).copied() else {
                 continue;
             };
-            let (urgency, mut before) = (open.urgency, open.before);
-            let mut asked = None;
+            self.number += 1;
+            let number = self.number;
+            let mut asked = (now, number);
             if let State::Flying {
                 first,
                 at,
                 number,
                 due,
+                early,
             } = open.state
             {
-                asked = Some(first);
-                before = before.saturating_add(1);
-                open.before = before;
+                asked = first;
+                open.before = open.before.saturating_add(1);
+                open.late = open.late.saturating_add(u8::from(!early));
                 collected.again += 1;
-                if before > 1 {
+                if open.late > 1 {
                     collected.stuck = collected.stuck.max(Some(at));
                 }
                 self.due.remove(&(due, page));
-                self.ring(urgency).flight.remove(&number);
+                self.ring(open.urgency).flight.remove(&number);
             }
-            let due = now + self.ring(urgency).trip.patience(before);
-            self.number += 1;
-            let number = self.number;
-            if let Some(open) = self.open.get_mut(&page) {
-                open.state = State::Flying {
-                    first: asked.unwrap_or((now, number)),
-                    at: now,
-                    number,
-                    due,
-                };
-            }
+            let ring = self.ring(open.urgency);
+            let due = now + ring.trip.patience(open.late);
+            ring.flight.insert(number, page);
             self.due.insert((due, page));
-            self.ring(urgency).flight.insert(number, page);
+            open.state = State::Flying {
+                first: asked,
+                at: now,
+                number,
+                due,
+                early: false,
+            };
+            self.open.insert(page, open);
             collected.pages += 1;
-            if !add(&mut asks, page, urgency, before) {
+            // What comes by itself may have left parts, too.
+            let ask = Ask {
+                run: one(page),
+                urgency: open.urgency,
+                before: open.before,
+                parts: missing(page),
+            };
+            if !add(&mut asks, ask) {
                 break;
             }
         }
@@ -304,110 +377,24 @@ fn fresh(ring: &mut Ring, open: &HashMap<PageNo, Open>, urgency: Urgency) -> Opt
     None
 }
 
-/// Whether there is room for one more after that.
-fn add(asks: &mut Vec<Ask>, page: PageNo, urgency: Urgency, before: u8) -> bool {
-    if let Some(last) = asks.last_mut()
-        && last.urgency == urgency
-        && last.before == before
-        && last.run.first.checked_add(last.run.pages) == Some(page)
-    {
-        last.run.pages.0 += 1;
-    } else {
-        let run = Run {
-            first: page,
-            pages: PageCount(1),
-        };
-        asks.push(Ask {
-            run,
-            urgency,
-            before,
-        });
+fn one(first: PageNo) -> Run {
+    let pages = PageCount(1);
+    Run { first, pages }
+}
+
+/// Adds an ask for one page; whether there is room for one more after that.
+fn add(asks: &mut Vec<Ask>, ask: Ask) -> bool {
+    let is_next = |last: &Ask| {
+        let end = last.run.first.checked_add(last.run.pages);
+        let alike = (last.urgency, last.before) == (ask.urgency, ask.before);
+        alike && end == Some(ask.run.first) && [last.parts, ask.parts] == [Parts::ALL; 2]
+    };
+    match asks.last_mut().filter(|last| is_next(last)) {
+        Some(last) => last.run.pages.0 += 1,
+        None => asks.push(ask),
     }
     asks.len() < MAX_ASKS
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wanted(pages: &[u64]) -> (Asks, Instant) {
-        let mut asks = Asks::default();
-        for page in pages {
-            assert!(asks.want(PageNo(*page), Urgency::Ahead));
-        }
-        (asks, Instant::now())
-    }
-
-    fn runs(asks: &[Ask]) -> Vec<(u64, u64, Urgency, u8)> {
-        let of = |ask: &Ask| (ask.run.first.0, ask.run.pages.0, ask.urgency, ask.before);
-        asks.iter().map(of).collect()
-    }
-
-    #[test]
-    fn pages_in_a_row_are_one_ask_and_those_waited_for_go_first() {
-        let (mut asks, now) = wanted(&[3, 4, 5, 9, 10]);
-        assert!(asks.want(PageNo(9), Urgency::Waited));
-        assert!(!asks.want(PageNo(9), Urgency::Ahead));
-        let (found, collected) = asks.collect(now);
-        let want = [
-            (9, 1, Urgency::Waited, 0),
-            (3, 3, Urgency::Ahead, 0),
-            (10, 1, Urgency::Ahead, 0),
-        ];
-        assert_eq!(runs(&found), want);
-        assert_eq!((collected.pages, collected.again), (5, 0));
-        assert_eq!((asks.ahead(), asks.waited()), (4, vec![PageNo(9)]));
-    }
-
-    #[test]
-    fn unanswered_page_is_asked_for_again_ever_later() {
-        let (mut asks, mut now) = wanted(&[1]);
-        asks.collect(now);
-        let mut waits = Vec::new();
-        for before in 1..=4 {
-            let due = asks.next_due(now).expect("is in flight");
-            assert_eq!(asks.collect(due - Duration::from_micros(1)).0, []);
-            waits.push(due - now);
-            now = due;
-            let (found, collected) = asks.collect(now);
-            assert_eq!(runs(&found), [(1, 1, Urgency::Ahead, before)]);
-            assert_eq!(collected.stuck.is_some(), before > 1);
-        }
-        assert!(
-            waits.windows(2).all(|pair| pair[0] * 2 == pair[1]),
-            "{waits:?}"
-        );
-    }
-
-    #[test]
-    fn page_that_others_have_overtaken_is_asked_for_before_its_time() {
-        let (mut asks, now) = wanted(&(0..40).collect::<Vec<_>>());
-        asks.collect(now);
-        let then = now + Duration::from_millis(2);
-        (1..=16).for_each(|page| assert!(asks.came(PageNo(page), then).is_some()));
-        let soon = then + Duration::from_millis(1);
-        let (found, collected) = asks.collect(soon);
-        assert_eq!(runs(&found), [(0, 1, Urgency::Ahead, 1)]);
-        assert_eq!(collected.again, 1);
-    }
-
-    #[test]
-    fn what_was_withdrawn_or_came_is_not_asked_for() {
-        let (mut asks, now) = wanted(&[1, 2, 3]);
-        assert_eq!(asks.withdraw(PageNo(1)), Some(false));
-        assert_eq!(asks.came(PageNo(2), now), Some(Urgency::Ahead));
-        assert_eq!(runs(&asks.collect(now).0), [(3, 1, Urgency::Ahead, 0)]);
-        assert_eq!(asks.withdraw(PageNo(3)), Some(true));
-        assert_eq!(asks.withdraw(PageNo(3)), None);
-        assert_eq!((asks.ahead(), asks.next_due(now)), (0, None));
-    }
-
-    #[test]
-    fn all_is_asked_for_again_of_a_server_that_forgot() {
-        let (mut asks, now) = wanted(&[1, 2]);
-        asks.want(PageNo(7), Urgency::Waited);
-        asks.collect(now);
-        asks.start_over();
-        assert_eq!(asks.collect(now).1.pages, 3);
-    }
-}
+mod tests;

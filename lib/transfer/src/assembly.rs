@@ -1,7 +1,7 @@
 //! Pages that come in parts.
 
 use crate::codec::Encoding;
-use crate::wire::{Part, part_bytes};
+use crate::wire::{Part, Parts, part_bytes};
 use forkyard_types::PageNo;
 use std::collections::HashMap;
 
@@ -52,6 +52,14 @@ impl Assembly {
         Some((whole.encoding, whole.bytes))
     }
 
+    /// What is missing of a page.
+    pub fn missing(&self, page: PageNo) -> Parts {
+        let partial = self.0.get(&page);
+        partial.map_or(Parts::ALL, |partial| {
+            Parts::missing(partial.have, partial.parts)
+        })
+    }
+
     /// A page is there: its parts are not needed.
     pub fn forget(&mut self, page: PageNo) {
         self.0.remove(&page);
@@ -96,6 +104,9 @@ mod tests {
             for index in order.chain(0..parts) {
                 missing.remove(&index);
                 let made = assembly.add(&part(index));
+                let wanted: std::collections::BTreeSet<_> =
+                    (0..parts).filter(|index| assembly.missing(PageNo(3)).next(*index, index + 1).is_some()).collect();
+                prop_assert!(made.is_some() || wanted == missing);
                 prop_assert_eq!(made.is_some(), missing.is_empty());
                 if let Some(made) = made {
                     prop_assert_eq!(made, (Encoding::Zstd, bytes.clone()));

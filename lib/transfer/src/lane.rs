@@ -3,14 +3,14 @@
 
 use crate::codec::{Encoding, Packer, Page};
 use crate::flow::{Backlog, Bucket, FlowControl, Law, Rate};
-use crate::lockstep::{Recent, Repeat, Window};
+use crate::lockstep::{Asking, Recent, Repeat, Window};
 use crate::pages::Run;
 use crate::push::Pusher;
 use crate::source::{Content, PageSource};
 use crate::stats::Sent;
 use crate::wire::{
-    Ask, DATA_HEAD, Item, PART_HEAD, Part, Seq, TAIL, Urgency, WHOLE_HEAD, ZERO_BYTES, part_bytes,
-    put_item,
+    DATA_HEAD, Item, PART_HEAD, Part, Parts, Seq, TAIL, Urgency, WHOLE_HEAD, ZERO_BYTES,
+    part_bytes, put_item,
 };
 use forkyard_types::{PAGE_SIZE, PageNo};
 use std::collections::{HashMap, VecDeque};
@@ -42,8 +42,8 @@ pub(crate) struct Lane {
 struct Queue {
     waited: VecDeque<PageNo>,
     ahead: VecDeque<PageNo>,
-    /// What of the two still holds: places may be stale.
-    urgency: HashMap<PageNo, Urgency>,
+    /// What of the two still holds, places may be stale; and which parts are wanted.
+    wanted: HashMap<PageNo, (Urgency, Parts)>,
 }
 
 /// A page ready to go.
@@ -55,6 +55,8 @@ struct Pending {
     /// The next part to send, of so many; 1 is the page in one piece.
     part: u8,
     parts: u8,
+    /// Which of them.
+    wanted: Parts,
 }
 
 /// What came of an ask for one page.
@@ -83,31 +85,38 @@ pub(crate) struct Filling<'a> {
 }
 
 impl Queue {
-    /// Whether it was not in there as urgently.
-    fn add(&mut self, page: PageNo, urgency: Urgency) -> bool {
-        let before = self.urgency.get(&page).copied();
-        if before == Some(urgency) || before == Some(Urgency::Waited) {
-            return false;
+    fn has(&self, page: PageNo) -> bool {
+        self.wanted.contains_key(&page)
+    }
+
+    fn add(&mut self, page: PageNo, urgency: Urgency, parts: Parts) {
+        if let Some((before, wanted)) = self.wanted.get_mut(&page) {
+            *wanted = wanted.and(parts);
+            if [urgency, Urgency::Waited].contains(before) {
+                return;
+            }
+            *before = urgency;
+        } else {
+            self.wanted.insert(page, (urgency, parts));
         }
-        self.urgency.insert(page, urgency);
         match urgency {
             Urgency::Waited => self.waited.push_back(page),
             Urgency::Ahead | Urgency::Withdrawn => self.ahead.push_back(page),
         }
-        before.is_none()
     }
 
-    fn take(&mut self) -> Option<PageNo> {
-        while let Some(page) = self.waited.pop_front() {
-            if self.urgency.get(&page) == Some(&Urgency::Waited) {
-                self.urgency.remove(&page);
-                return Some(page);
-            }
-        }
-        while let Some(page) = self.ahead.pop_front() {
-            if self.urgency.get(&page) == Some(&Urgency::Ahead) {
-                self.urgency.remove(&page);
-                return Some(page);
+    fn take(&mut self) -> Option<(PageNo, Parts)> {
+        for (urgency, places) in [
+            (Urgency::Waited, &mut self.waited),
+            (Urgency::Ahead, &mut self.ahead),
+        ] {
+            while let Some(page) = places.pop_front() {
+                if let Some((now, parts)) = self.wanted.get(&page).copied()
+                    && now == urgency
+                {
+                    self.wanted.remove(&page);
+                    return Some((page, parts));
+                }
             }
         }
         None
@@ -141,46 +150,46 @@ impl Lane {
         }
     }
 
-    /// A page is asked for by a client that has seen packets up to `seen`.
-    pub fn ask(&mut self, page: PageNo, ask: &Ask, seen: Seq, now: Instant) -> Taken {
-        let again = ask.before > 0;
-        let pending = self.pending.as_ref().is_some_and(|p| p.page == page);
-        if pending || self.queue.urgency.contains_key(&page) {
-            self.queue.add(page, ask.urgency);
+    /// A page is asked for.
+    pub fn ask(&mut self, page: PageNo, urgency: Urgency, asking: Asking, now: Instant) -> Taken {
+        let pending = self.pending.as_ref();
+        if pending.is_some_and(|p| p.page == page && p.wanted.covers(asking.parts)) {
             return Taken::Lockstep;
         }
-        if self.queue.urgency.len() >= MOST_QUEUED {
+        if self.queue.has(page) {
+            self.queue.add(page, urgency, asking.parts);
+            return Taken::Lockstep;
+        }
+        if self.queue.wanted.len() >= MOST_QUEUED {
             return Taken::Full;
         }
-        let taken = match self.recent.judge(page, seen, again, now) {
+        let taken = match self.recent.judge(page, asking, now) {
             Repeat::Lockstep => return Taken::Lockstep,
-            Repeat::Lost if again && self.pusher.was_sent(page) => Taken::Lost,
+            Repeat::Lost if asking.again && self.pusher.was_sent(page) => Taken::Lost,
             Repeat::Lost | Repeat::No => Taken::Queued,
         };
-        self.queue.add(page, ask.urgency);
+        self.queue.add(page, urgency, asking.parts);
         taken
     }
 
-    /// Whether a client that has seen packets up to `seen` may yet get a page by
-    /// this lane though it asks nothing of it.
-    pub fn is_coming(&self, page: PageNo, seen: Seq, now: Instant) -> bool {
+    /// Whether a client may yet get a page by this lane though it asks nothing of it.
+    pub fn is_coming(&self, page: PageNo, asking: Asking, now: Instant) -> bool {
         let pending = self.pending.as_ref().is_some_and(|p| p.page == page);
-        let queued = pending || self.queue.urgency.contains_key(&page);
-        queued || self.recent.is_coming(page, seen, now)
+        pending || self.queue.has(page) || self.recent.is_coming(page, asking, now)
     }
 
     /// Nobody needs these any more.
     pub fn withdraw(&mut self, run: Run) {
         // The shorter of the two decides.
-        if run.pages.0 < self.queue.urgency.len() as u64 {
+        if run.pages.0 < self.queue.wanted.len() as u64 {
             run.iter().for_each(|page| {
-                self.queue.urgency.remove(&page);
+                self.queue.wanted.remove(&page);
             });
         } else {
             let end = run.first.0.saturating_add(run.pages.0);
             let within = run.first.0..end;
             self.queue
-                .urgency
+                .wanted
                 .retain(|page, _| !within.contains(&page.0));
         }
     }
@@ -209,7 +218,7 @@ impl Lane {
 
     /// Whether somebody has asked for what it has not sent.
     pub fn is_asked(&self) -> bool {
-        self.pending.is_some() || !self.queue.urgency.is_empty()
+        self.pending.is_some() || !self.queue.wanted.is_empty()
     }
 
     /// It is found to have nothing to send.
@@ -251,25 +260,32 @@ impl Lane {
             if room < ZERO_BYTES {
                 break;
             }
-            let Some((page, pushed)) = self.take(filling.push) else {
+            let Some((page, parts, pushed)) = self.take(filling.push) else {
                 break;
             };
             filling.stats.pushed += u64::from(pushed);
-            self.load(page, filling, seq, out);
+            self.load(page, parts, filling, seq, out);
         }
         out.len() > start
     }
 
-    fn take(&mut self, push: bool) -> Option<(PageNo, bool)> {
+    fn take(&mut self, push: bool) -> Option<(PageNo, Parts, bool)> {
         match self.queue.take() {
-            Some(page) => Some((page, false)),
-            None if push => self.pusher.next().map(|page| (page, true)),
+            Some((page, parts)) => Some((page, parts, false)),
+            None if push => self.pusher.next().map(|page| (page, Parts::ALL, true)),
             None => None,
         }
     }
 
     /// Reads a page: zero and lost ones are said at once, others are pending.
-    fn load(&mut self, page: PageNo, filling: &mut Filling<'_>, seq: Seq, out: &mut Vec<u8>) {
+    fn load(
+        &mut self,
+        page: PageNo,
+        wanted: Parts,
+        filling: &mut Filling<'_>,
+        seq: Seq,
+        out: &mut Vec<u8>,
+    ) {
         let mut bytes: Page = [0; PAGE_SIZE];
         match filling.source.read(page, &mut bytes) {
             Content::Zero(pages) => {
@@ -278,7 +294,7 @@ impl Lane {
                 filling.stats.zero += pages.0;
                 // What more it says is not counted: clients need not ask for it.
                 let first = self.pusher.sent(page);
-                self.note(page, first, filling, seq);
+                self.note(page, Parts::ALL, first, filling, seq);
                 run.iter().for_each(|page| {
                     self.pusher.sent(page);
                 });
@@ -301,13 +317,20 @@ impl Lane {
                 } else {
                     packed.len().div_ceil(each)
                 };
+                // Bounded by the least datagram there may be.
+                let parts = u8::try_from(parts).unwrap_or(u8::MAX);
+                // Parts of something else, if it has none of those.
+                let (wanted, part) = match wanted.next(0, parts) {
+                    Some(part) if parts > 1 => (wanted, part),
+                    Some(_) | None => (Parts::ALL, 0),
+                };
                 self.pending = Some(Pending {
                     page,
                     encoding,
                     bytes: packed,
-                    part: 0,
-                    // Bounded by the least datagram there may be.
-                    parts: u8::try_from(parts).unwrap_or(u8::MAX),
+                    part,
+                    parts,
+                    wanted,
                 });
             }
         }
@@ -319,7 +342,7 @@ impl Lane {
             return true;
         };
         let room = filling.datagram.saturating_sub(out.len() + TAIL);
-        let (page, encoding) = (pending.page, pending.encoding);
+        let (page, encoding, wanted) = (pending.page, pending.encoding, pending.wanted);
         if pending.parts == 1 {
             if pending.bytes.len() + WHOLE_HEAD > room {
                 return false;
@@ -341,20 +364,27 @@ impl Lane {
                 bytes,
             };
             put_item(&Item::Part(part), out);
-            pending.part += 1;
-            if pending.part < parts {
+            if let Some(next) = wanted.next(index + 1, parts) {
+                pending.part = next;
                 return false;
             }
         }
         self.pending = None;
         let first = self.pusher.sent_data(page);
-        self.note(page, first, filling, seq);
+        self.note(page, wanted, first, filling, seq);
         true
     }
 
     /// A page is in the packet of that number, or the last part of it is.
-    fn note(&mut self, page: PageNo, first: bool, filling: &mut Filling<'_>, seq: Seq) {
-        self.recent.sent(page, seq, filling.now);
+    fn note(
+        &mut self,
+        page: PageNo,
+        parts: Parts,
+        first: bool,
+        filling: &mut Filling<'_>,
+        seq: Seq,
+    ) {
+        self.recent.sent(page, parts, seq, filling.now);
         filling.stats.pages += 1;
         filling.stats.again += u64::from(!first);
     }

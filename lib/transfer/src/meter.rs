@@ -73,14 +73,17 @@ impl Way {
         }
     }
 
-    pub fn add(&mut self, seq: Seq, bytes: usize, now: Instant) {
+    /// Whether those before it are missing.
+    pub fn add(&mut self, seq: Seq, bytes: usize, now: Instant) -> bool {
         self.meter.add(bytes, now);
+        let missing = self.packets > 0 && seq.0 > self.highest.0 + 1;
         self.highest = self.highest.max(seq);
         // What was sent before we listened is not lost.
         self.packets = match self.packets {
             0 => seq.0,
             before => before + 1,
         };
+        missing
     }
 
     pub fn report(&mut self, now: Instant) -> Reception {

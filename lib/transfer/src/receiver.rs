@@ -169,6 +169,15 @@ struct Membership {
     foreign: u32,
     news: News,
     reported: Instant,
+    silence: Silence,
+}
+
+/// How long no page has come, nor was any asked for.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    since: Instant,
+    /// How often that was taken for a loss.
+    tries: u32,
 }
 
 /// Whether there is something to report.
@@ -332,10 +341,17 @@ impl Receiver {
 
     fn poll_member(&mut self, lost_at: Instant, now: Instant, out: &mut Vec<u8>) -> Turn {
         self.look_ahead();
-        let (asks, collected) = self.asks.collect(now);
         let State::Member(member) = &mut self.state else {
             return Turn::Wait(None);
         };
+        let silent =
+            |member: &Membership, asks: &Asks| Some(member.silence.ends(asks.silent_after()?));
+        if silent(member, &self.asks).is_some_and(|end| now >= end) {
+            self.asks.silence(now);
+            member.silence.tries += 1;
+        }
+        let assembly = &self.assembly;
+        let (asks, collected) = self.asks.collect(|page| assembly.missing(page), now);
         if let Some(asked) = collected.stuck
             && member
                 .hears
@@ -353,11 +369,15 @@ impl Receiver {
         };
         if asks.is_empty() && now < report {
             let due = self.asks.next_due(now);
-            let next = [Some(report), due].into_iter().flatten().min();
+            let silent = silent(member, &self.asks);
+            let next = [Some(report), due, silent].into_iter().flatten().min();
             return Turn::Wait(Some(next.map_or(lost_at, |next| next.min(lost_at))));
         }
         member.news = News::None;
         member.reported = now;
+        if !asks.is_empty() {
+            member.silence.since = now;
+        }
         let round_trip = self.asks.round_trip().unwrap_or_default().as_micros();
         let report = Report {
             hears: member.hears.is_some(),
@@ -435,12 +455,27 @@ impl Receiver {
     }
 }
 
+impl Silence {
+    fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            tries: 0,
+        }
+    }
+
+    /// When it is one, if `after` is the first time; later each time.
+    fn ends(self, after: Duration) -> Instant {
+        self.since + after * (1 << self.tries.min(8))
+    }
+}
+
 impl Membership {
-    fn hear_group(&mut self, seq: Seq, bytes: usize, now: Instant) {
-        self.all.add(seq, bytes, now);
+    /// Whether packets before it are missing.
+    fn hear_group(&mut self, seq: Seq, bytes: usize, now: Instant) -> bool {
         if self.hears.replace(now).is_none() {
             self.news = News::Hearing;
         }
+        self.all.add(seq, bytes, now)
     }
 }
 

@@ -14,11 +14,14 @@ const MOST: Duration = Duration::from_secs(1);
 pub(crate) struct RoundTrip {
     /// Mean and mean deviation.
     known: Option<(Duration, Duration)>,
+    /// The least there was.
+    least: Option<Duration>,
 }
 
 impl RoundTrip {
     /// An answer took so long. Only for what was asked once (Karn).
     pub fn took(&mut self, sample: Duration) {
+        self.least = Some(self.least.map_or(sample, |least| least.min(sample)));
         self.known = Some(match self.known {
             None => (sample, sample / 2),
             Some((mean, deviation)) => {
@@ -28,9 +31,34 @@ impl RoundTrip {
         });
     }
 
+    /// An answer came so long after the first ask, and so long after the last. If that
+    /// is sooner than can be, then it is the first that was answered (Eifel): so
+    /// it shows that answers take longer than they did. But if others took longer
+    /// than this could, it may be the last all the same: so it counts as twice the
+    /// mean at most, and many it takes to change that much.
+    pub fn took_again(&mut self, first: Duration, last: Duration) {
+        match self.known {
+            Some((mean, _)) if last < mean / 2 => self.took(first.min(mean * 2)),
+            Some(_) => {}
+            None => self.took(first),
+        }
+    }
+
+    /// The least that any answer took; zero before the first.
+    pub fn least(&self) -> Duration {
+        self.least.unwrap_or_default()
+    }
+
     /// The mean, if there is one.
     pub fn mean(&self) -> Option<Duration> {
         self.known.map(|(mean, _)| mean)
+    }
+
+    /// How long a silence has to be to mean something: while answers come, they do so
+    /// one after the other.
+    pub fn silence(&self) -> Duration {
+        let mean = self.mean().map_or(INITIAL, |mean| mean / 4);
+        mean.clamp(LEAST, MOST)
     }
 
     /// How long to wait for the answer to what was asked so often before.
@@ -58,5 +86,19 @@ mod tests {
         assert_eq!(trip.patience(255), MOST);
         (0..100).for_each(|_| trip.took(Duration::ZERO));
         assert_eq!(trip.patience(0), LEAST);
+    }
+
+    #[test]
+    fn answers_to_what_was_asked_twice_raise_it_if_they_are_many() {
+        let ms = Duration::from_millis;
+        let mut trip = RoundTrip::default();
+        (0..100).for_each(|_| trip.took(ms(20)));
+        // Late enough to be the answer to the last.
+        trip.took_again(ms(300), ms(10));
+        assert_eq!((trip.mean(), trip.least()), (Some(ms(20)), ms(20)));
+        trip.took_again(ms(300), ms(1));
+        assert!(trip.mean() < Some(ms(23)), "{:?}", trip.mean());
+        (0..100).for_each(|_| trip.took_again(ms(300), ms(1)));
+        assert!(trip.mean() > Some(ms(250)), "{:?}", trip.mean());
     }
 }

@@ -38,6 +38,8 @@ const MOST_ASKED: u64 = 4096;
 const FIRST_BEACON: Duration = Duration::from_millis(1);
 /// So many packets of others on our group, and we take another.
 const FOREIGN: u32 = 32;
+/// Between two signs by which members see what they have missed.
+const SHOWN: Duration = Duration::from_millis(2);
 /// Between two changes of the group.
 const REGROUP: Duration = Duration::from_secs(5);
 
@@ -93,6 +95,8 @@ struct Room {
     foreign: u32,
     /// When the next sign is due.
     beacon: Instant,
+    /// When there was one.
+    shown: Instant,
     /// Time from that one to the next.
     pause: Duration,
     /// When the first member came.
@@ -154,6 +158,7 @@ impl Sender {
                 attempt: 0,
                 regrouped: now,
                 beacon: now,
+                shown: now,
                 pause: FIRST_BEACON,
                 opened: None,
                 asked: now,

@@ -5,7 +5,7 @@
 //! | byte | size | |
 //! |---|---|---|
 //! | 0 | 2 | `FP` |
-//! | 2 | 1 | version: 1 |
+//! | 2 | 1 | version: 2 |
 //! | 3 | 1 | kind |
 //! | 4 | 8 | channel: which image |
 //! | 12 | 8 | epoch: which run of its server; 0 in `Join` |
@@ -25,7 +25,7 @@
 //! | 20 | `Beacon` | – |
 //! | 21 | `Data` | member 4 (0: the group); then items |
 //!
-//! | ask | first page 8, pages 4, what 1 (0: waited for, 1: in advance, 2: no more), times asked before 1 |
+//! | ask | first page 8, pages 4, what 1 (0: waited for, 1: in advance, 2: no more), times asked before 1, parts 1: a bit for each that is wanted, 255: the page; others only with one page |
 //! |---|---|
 //! | item 0: zero | first page 8, pages 4 |
 //! | item 1: page | page 8, encoding 1, length 2, bytes |
@@ -36,9 +36,11 @@
 //! packet is looked at before its MAC is right. Encryption is not done: who
 //! can listen on the hosts' network can read what passes.
 
+mod asking;
 mod data;
 mod fields;
 
+pub use asking::{Ask, MAX_ASKS, Parts, Reception, Report, Request, Urgency};
 pub(crate) use data::{DATA_HEAD, PART_HEAD, WHOLE_HEAD, ZERO_BYTES, part_bytes, put_item};
 pub use data::{Item, Items, Part};
 
@@ -48,17 +50,13 @@ use fields::Fields;
 use forkyard_types::{PageCount, PageNo};
 
 /// The version spoken here.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes before the body.
 pub const HEAD: usize = 28;
 /// Bytes behind it.
 pub const TAIL: usize = 16;
-/// Most asks a packet of requests may hold.
-pub const MAX_ASKS: usize = 80;
 
 const MAGIC: [u8; 2] = *b"FP";
-/// Bytes of one ask.
-const ASK: usize = 14;
 /// Says that there is no group.
 const NO_GROUP: u8 = u8::MAX;
 
@@ -121,65 +119,6 @@ pub enum ToServer {
     Request(Request),
     /// I need nothing more.
     Leave(MemberId),
-}
-
-/// A client's report, and what it asks for.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Request {
-    /// Who.
-    pub member: MemberId,
-    /// How it fares.
-    pub report: Report,
-    /// What it asks for; may be empty.
-    pub asks: Vec<Ask>,
-}
-
-/// How a client fares.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Whether packets to the group reach it.
-    pub hears: bool,
-    /// Packets of others that came to its group.
-    pub foreign: u32,
-    /// Time from a question to its answer, in µs; 0 if not known.
-    pub round_trip: u32,
-    /// What came to it alone.
-    pub alone: Reception,
-    /// What came by the group.
-    pub group: Reception,
-}
-
-/// What came one way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reception {
-    /// Highest number among its packets.
-    pub highest: Seq,
-    /// Packets.
-    pub packets: u64,
-    /// Bytes a second, on average over the last tens of milliseconds.
-    pub rate: u64,
-}
-
-/// Why a page is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Urgency {
-    /// Somebody waits for it.
-    Waited,
-    /// Somebody will.
-    Ahead,
-    /// It is not needed any more.
-    Withdrawn,
-}
-
-/// Pages asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// Which.
-    pub run: Run,
-    /// Why.
-    pub urgency: Urgency,
-    /// How often the same was asked before.
-    pub before: u8,
 }
 
 /// What a server says.
@@ -284,7 +223,7 @@ fn parse(signed: &[u8]) -> Option<Packet<'_>> {
             knock: fields.knock()?,
             cookie: fields.u64()?,
         }),
-        2 => Body::ToServer(ToServer::Request(request(&mut fields)?)),
+        2 => Body::ToServer(ToServer::Request(asking::request(&mut fields)?)),
         3 => Body::ToServer(ToServer::Leave(fields.member()?)),
         16 => Body::ToClient(ToClient::Challenge {
             knock: fields.knock()?,
@@ -304,58 +243,6 @@ fn parse(signed: &[u8]) -> Option<Packet<'_>> {
         _ => return None,
     };
     fields.0.is_empty().then_some(Packet { epoch, seq, body })
-}
-
-fn request(fields: &mut Fields<'_>) -> Option<Request> {
-    let member = fields.member()?;
-    let hears = match fields.u8()? {
-        0 => false,
-        1 => true,
-        _ => return None,
-    };
-    let report = Report {
-        hears,
-        foreign: fields.u32()?,
-        round_trip: fields.u32()?,
-        alone: reception(fields)?,
-        group: reception(fields)?,
-    };
-    if fields.0.len() > MAX_ASKS * ASK {
-        return None;
-    }
-    let mut asks = Vec::with_capacity(fields.0.len() / ASK);
-    while !fields.0.is_empty() {
-        asks.push(ask(fields)?);
-    }
-    Some(Request {
-        member,
-        report,
-        asks,
-    })
-}
-
-fn reception(fields: &mut Fields<'_>) -> Option<Reception> {
-    Some(Reception {
-        highest: Seq(fields.u64()?),
-        packets: fields.u64()?,
-        rate: fields.u64()?,
-    })
-}
-
-fn ask(fields: &mut Fields<'_>) -> Option<Ask> {
-    let run = fields.run()?;
-    let urgency = match fields.u8()? {
-        0 => Urgency::Waited,
-        1 => Urgency::Ahead,
-        2 => Urgency::Withdrawn,
-        _ => return None,
-    };
-    let before = fields.u8()?;
-    Some(Ask {
-        run,
-        urgency,
-        before,
-    })
 }
 
 fn welcome(fields: &mut Fields<'_>) -> Option<Welcome> {
@@ -395,7 +282,7 @@ pub fn seal(key: &ImageKey, packet: &Packet<'_>, out: &mut Vec<u8>) {
             put_knock(*knock, out);
             out.extend(cookie.to_le_bytes());
         }
-        Body::ToServer(ToServer::Request(request)) => put_request(request, out),
+        Body::ToServer(ToServer::Request(request)) => asking::put(request, out),
         Body::ToServer(ToServer::Leave(member)) | Body::ToClient(ToClient::Pulse(member)) => {
             out.extend(member.0.to_le_bytes());
         }
@@ -450,34 +337,6 @@ pub(crate) fn finish(key: &ImageKey, out: &mut Vec<u8>) {
 fn put_knock(knock: Knock, out: &mut Vec<u8>) {
     out.extend(knock.client.0.to_le_bytes());
     out.extend(knock.nonce.to_le_bytes());
-}
-
-fn put_request(request: &Request, out: &mut Vec<u8>) {
-    let Report {
-        hears,
-        foreign,
-        round_trip,
-        alone,
-        group,
-    } = request.report;
-    out.extend(request.member.0.to_le_bytes());
-    out.push(u8::from(hears));
-    out.extend(foreign.to_le_bytes());
-    out.extend(round_trip.to_le_bytes());
-    for way in [alone, group] {
-        out.extend(way.highest.0.to_le_bytes());
-        out.extend(way.packets.to_le_bytes());
-        out.extend(way.rate.to_le_bytes());
-    }
-    for ask in request.asks.iter().take(MAX_ASKS) {
-        put_run(ask.run, out);
-        out.push(match ask.urgency {
-            Urgency::Waited => 0,
-            Urgency::Ahead => 1,
-            Urgency::Withdrawn => 2,
-        });
-        out.push(ask.before);
-    }
 }
 
 /// A run longer than a packet can say is cut.

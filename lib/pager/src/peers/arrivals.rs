@@ -7,9 +7,6 @@
 //! Decides who is to be answered and answers nobody: reads are values of any type
 //! `W`, and none is dropped here.
 
-use super::News;
-use super::Waiting;
-use crate::catalog::Node;
 use crate::touched::Run;
 use forkyard_image::{Checksum, ImageError, Layer, LayerBuilder, Lineage, Slot};
 use forkyard_sys_host::memory::{anonymous_file, seal};
@@ -90,16 +87,6 @@ pub(crate) enum Told<W> {
     Refuse(Vec<W>, String),
     /// Everything has come.
     Whole,
-}
-
-impl Told<Waiting> {
-    pub fn into_news(self, node: Node) -> News {
-        match self {
-            Self::Answer(reads) => News::Answer(reads),
-            Self::Refuse(reads, why) => News::Refuse(reads, why),
-            Self::Whole => News::Whole(node),
-        }
-    }
 }
 
 impl<W> Arrivals<W> {

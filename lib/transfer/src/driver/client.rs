@@ -17,6 +17,11 @@ use std::time::{Duration, Instant};
 
 /// Datagrams taken before anything else is looked at.
 const TURN: usize = 64;
+/// While pages come, the thread sleeps no longer than that, as long as no answer
+/// is given up sooner: who asks for the next page need not wake it to be punctual.
+const NAP: Duration = Duration::from_millis(4);
+/// Pages come if one did within that.
+const BUSY: Duration = Duration::from_millis(50);
 
 /// What to fetch, and from where.
 #[derive(Clone, Debug)]
@@ -312,15 +317,21 @@ impl Shared {
     fn run(&self) {
         let mut buffer = vec![0; LONGEST];
         let mut group: Option<(SocketAddrV4, Option<UdpSocket>)> = None;
+        let mut came = Instant::now();
         loop {
             let sockets: Vec<_> = group
                 .iter()
                 .filter_map(|(_, socket)| socket.as_ref())
                 .collect();
             let sockets: Vec<_> = std::iter::once(&self.socket).chain(sockets).collect();
-            let received = sockets
-                .iter()
-                .try_for_each(|socket| self.take(socket, &mut buffer));
+            let received = sockets.iter().try_fold(false, |any, socket| {
+                let some = self.take(socket, &mut buffer)?;
+                io::Result::Ok(any || some)
+            });
+            let now = Instant::now();
+            if matches!(received, Ok(true)) {
+                came = now;
+            }
             let mut state = self.state();
             let until = self.poll(&mut state);
             if state.ended {
@@ -333,10 +344,14 @@ impl Shared {
                 continue;
             }
             // Not `None`, which says that it does not sleep.
-            let until = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            let longest = match now < came + BUSY {
+                true => now + NAP,
+                false => now + Duration::from_secs(3600),
+            };
+            let until = until.map_or(longest, |until| until.min(longest));
             state.sleeps = Some(until);
             drop(state);
-            let waited = received.and_then(|()| socket::wait(&self.waker, &sockets, Some(until)));
+            let waited = received.and_then(|_| socket::wait(&self.waker, &sockets, Some(until)));
             self.state().sleeps = None;
             if waited.is_err() {
                 // The host is short of something.
@@ -351,11 +366,14 @@ impl Shared {
         socket::group(address, by).ok()
     }
 
-    fn take(&self, socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<()> {
+    /// Whether there was anything.
+    fn take(&self, socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<bool> {
+        let mut any = false;
         for _ in 0..TURN {
             let Some((datagram, _)) = socket::receive(socket, buffer)? else {
                 break;
             };
+            any = true;
             let mut state = self.state();
             let State { receiver, sink, .. } = &mut *state;
             let before = receiver.pages();
@@ -367,6 +385,6 @@ impl Shared {
                 self.changed.notify_all();
             }
         }
-        Ok(())
+        Ok(any)
     }
 }

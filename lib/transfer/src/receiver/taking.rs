@@ -1,6 +1,6 @@
 //! What the server says, and the pages in it.
 
-use super::{Event, Loss, Membership, News, Receiver, State, knocking};
+use super::{Event, Loss, Membership, News, Receiver, Silence, State, knocking};
 use crate::codec::{Encoding, Page};
 use crate::meter::Way;
 use crate::pages::Run;
@@ -70,16 +70,20 @@ impl Receiver {
             (ToClient::Pulse(id), State::Member(member)) => {
                 let ours = member.epoch == epoch && member.id == id && member.seen.0.admit(seq);
                 if ours {
-                    member.alone.add(seq, bytes, now);
                     self.heard = now;
+                    if member.alone.add(seq, bytes, now) {
+                        self.asks.missed(now);
+                    }
                 }
                 ours
             }
             (ToClient::Beacon, State::Member(member)) => {
                 let ours = member.epoch == epoch && member.seen.1.admit(seq);
                 if ours {
-                    member.hear_group(seq, bytes, now);
                     self.heard = now;
+                    if member.hear_group(seq, bytes, now) {
+                        self.asks.missed(now);
+                    }
                 }
                 ours
             }
@@ -88,14 +92,18 @@ impl Receiver {
                 if !ours {
                     return false;
                 }
-                match to {
+                let missing = match to {
                     Some(_) if member.seen.0.admit(seq) => member.alone.add(seq, bytes, now),
                     None if member.seen.1.admit(seq) => member.hear_group(seq, bytes, now),
                     Some(_) | None => return false,
-                }
+                };
                 member.news = member.news.max(News::Pages);
+                member.silence = Silence::new(now);
                 self.heard = now;
                 self.install(items, sink, now);
+                if missing {
+                    self.asks.missed(now);
+                }
                 true
             }
             (_, State::Knocking { .. } | State::Lost(_))
@@ -122,6 +130,7 @@ impl Receiver {
             foreign: 0,
             news: News::None,
             reported: now,
+            silence: Silence::new(now),
         }));
         self.asks.start_over();
         self.listen(group);

@@ -1,8 +1,9 @@
 //! What a member says: how it fares, and what it wants.
 
-use super::{Answers, FOREIGN, MOST_ASKED, REGROUP, Sender};
+use super::{Answers, FOREIGN, MOST_ASKED, REGROUP, SHOWN, Sender};
 use crate::flow::Rate;
 use crate::lane::Taken;
+use crate::lockstep::Asking;
 use crate::members::Member;
 use crate::pages::Run;
 use crate::stats::Link;
@@ -68,6 +69,7 @@ impl Sender {
         } else {
             alone.pusher.asked(ask.run);
         }
+        let (mut alone_shows, mut group_shows) = (false, false);
         for page in ask.run.iter() {
             let asked = self.tally.on(link);
             asked.asked += 1;
@@ -78,19 +80,47 @@ impl Sender {
                     Answers::AllOnce => !self.group.pusher.was_sent(page),
                     Answers::One => false,
                 };
-            if hears && !to_all && self.group.is_coming(page, report.group.highest, now) {
+            let asking = |seen| Asking {
+                seen,
+                parts: ask.parts,
+                again: ask.before > 0,
+                round_trip: Duration::from_micros(u64::from(report.round_trip)),
+            };
+            if hears
+                && !to_all
+                && self
+                    .group
+                    .is_coming(page, asking(report.group.highest), now)
+            {
                 asked.lockstep += 1;
+                group_shows = true;
                 continue;
             }
             let (lane, seen, mean) = match to_all {
                 true => (&mut self.group, report.group.highest, group_mean),
                 false => (&mut *alone, report.alone.highest, Rate(report.alone.rate)),
             };
-            match lane.ask(page, &ask, seen, now) {
+            match lane.ask(page, ask.urgency, asking(seen), now) {
                 Taken::Queued | Taken::Full => {}
-                Taken::Lockstep => asked.lockstep += 1,
+                Taken::Lockstep => {
+                    asked.lockstep += 1;
+                    *(if to_all {
+                        &mut group_shows
+                    } else {
+                        &mut alone_shows
+                    }) = true;
+                }
                 Taken::Lost => lane.lost(mean, now),
             }
+        }
+        // It asks again for what is on its way, or was lost with nothing after it that
+        // would show it: this does.
+        if ask.before > 0 && alone_shows {
+            let to = *address;
+            self.say(to, ToClient::Pulse(id));
+        }
+        if ask.before > 0 && group_shows {
+            self.room.beacon = self.room.beacon.min(self.room.shown + SHOWN);
         }
     }
 

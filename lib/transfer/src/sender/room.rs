@@ -43,6 +43,7 @@ impl Sender {
         } else {
             self.room.pause
         };
+        self.room.shown = now;
         self.room.beacon = now + pause;
         self.room.pause = (self.room.pause * 2).min(BEACON);
         // Perhaps they listen to the group there was before.

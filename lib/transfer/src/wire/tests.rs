@@ -57,10 +57,14 @@ fn ask() -> impl Strategy<Value = Ask> {
         Just(Urgency::Ahead),
         Just(Urgency::Withdrawn)
     ];
-    (run(), urgency, any::<u8>()).prop_map(|(run, urgency, before)| Ask {
+    (run(), urgency, any::<u8>(), 1..=u8::MAX).prop_map(|(run, urgency, before, parts)| Ask {
         run,
         urgency,
         before,
+        parts: match run.pages {
+            PageCount(1) => Parts::of(parts).expect("some"),
+            _ => Parts::ALL,
+        },
     })
 }
 
@@ -209,7 +213,7 @@ fn bytes_of_a_packet_are_as_documented() {
         },
         &mut bytes,
     );
-    let mut want = b"FP\x01\x13".to_vec();
+    let mut want = b"FP\x02\x13".to_vec();
     want.extend(key().channel().0.to_le_bytes());
     want.extend([
         0x11, 0, 0, 0, 0, 0, 0, 0, 0x22, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4,
@@ -226,6 +230,6 @@ fn packet_of_another_fork_or_version_is_refused_before_it_is_read() {
     // Whoever gives it our channel still has not our key.
     bytes[4..12].copy_from_slice(&other.channel().0.to_le_bytes());
     assert_eq!(open(&other, &bytes), Err(WireError::Forged));
-    bytes[2] = 2;
-    assert_eq!(open(&key(), &bytes), Err(WireError::Version(2)));
+    bytes[2] = 1;
+    assert_eq!(open(&key(), &bytes), Err(WireError::Version(1)));
 }
