@@ -148,6 +148,8 @@ pub fn measure(options: &Options) {
     }
     if has(Part::Settle) {
         let mut bench = Bench::new(options, most, true);
+        // The same for all: what a parent gives up and takes elsewhere is in its images twice.
+        bench.fill();
         for round in 0..options.rounds {
             let ways = options.ways.iter().copied();
             // All that settles is pushed in any case.
@@ -215,11 +217,9 @@ impl<'a> Bench<'a> {
         self.cluster.host(0).sh("p", script);
     }
 
-    /// From now on pages go this way.
+    /// From now on pages go this way. The daemon begins anew in any case, and copies
+    /// all there is of the parent: no image has what an earlier fork left.
     fn go(&mut self, way: Way) {
-        if self.way == way {
-            return;
-        }
         self.way = way;
         let multicast = (way != Way::Unicast).to_string();
         let push = if way == Way::Push {
@@ -319,7 +319,6 @@ impl<'a> Bench<'a> {
 
     /// Until all is on the clones' hosts: one clone on each.
     fn settle(&self, hosts: u8) -> Row {
-        self.fill();
         let before = Links::of(self.cluster.host(0));
         let begun = Instant::now();
         let made = self.fork(hosts, hosts.into(), &["--settle"]);
@@ -338,7 +337,6 @@ impl<'a> Bench<'a> {
         let done = begun.elapsed();
         let row = self.row(&before, "settle", hosts, hosts.into());
         self.remove(&made);
-        self.sh("rm /m/data");
         Row {
             reporting: true,
             ready: ms(ready),
