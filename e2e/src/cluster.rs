@@ -309,6 +309,11 @@ impl Cluster {
              }}\n\
              }}\n"
         );
+        // What is given to the kernel at once is lost one by one, as on a wire.
+        let apart = ["link", "set", "dev", UPLINK, "gso_max_segs", "1"];
+        for host in &self.hosts {
+            host.within(move || run("ip", &apart));
+        }
         self.switch.within(move || {
             let mut nft = Command::new("nft");
             nft.args(["-f", "-"]).stdin(Stdio::piped());
@@ -454,11 +459,17 @@ fn address(number: u8) -> Ipv4Addr {
 /// Has this network's end of a cable send so many Mbit/s and no more.
 fn limit(end: &str, mbit: u32) {
     let rate = format!("{mbit}mbit");
-    let mut tc = Command::new("tc");
-    tc.args(["qdisc", "replace", "dev", end, "root", "tbf", "rate"]);
-    tc.args([&rate, "burst", "128kb", "latency", "50ms"]);
-    let status = tc.status().expect("tc");
-    assert!(status.success(), "{end} at {rate}: {status}");
+    let shaped = ["qdisc", "replace", "dev", end, "root", "tbf", "rate", &rate];
+    run(
+        "tc",
+        &[&shaped[..], &["burst", "128kb", "latency", "50ms"]].concat(),
+    );
+}
+
+fn run(program: &str, words: &[&str]) {
+    let status = Command::new(program).args(words).status();
+    let status = status.expect(program);
+    assert!(status.success(), "{program} {words:?}: {status}");
 }
 
 fn port(number: usize) -> String {

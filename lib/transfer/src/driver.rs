@@ -1,6 +1,7 @@
 //! The state machines on real sockets: a thread for each server, and one
 //! for each image that is fetched.
 
+mod batch;
 mod client;
 mod server;
 mod socket;

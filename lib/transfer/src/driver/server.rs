@@ -1,5 +1,6 @@
 //! A server on a socket: serves many images, each by its own [`Sender`].
 
+use super::batch::Batch;
 use super::random;
 use super::socket::{self, LONGEST, Waker};
 use crate::flow::Law;
@@ -214,9 +215,9 @@ impl Shared {
     }
 
     fn run(&self) {
-        let (mut buffer, mut out) = (vec![0; LONGEST], Vec::new());
+        let (mut buffer, mut out, mut batch) = (vec![0; LONGEST], Vec::new(), Batch::new());
         while !self.ended.load(Ordering::Acquire) {
-            let step = self.turn(&mut buffer, &mut out);
+            let step = self.turn(&mut buffer, &mut out, &mut batch);
             let waited = step.and_then(|until| socket::wait(&self.waker, &[&self.socket], until));
             if waited.is_err() {
                 // The host is short of something; clients will ask again.
@@ -226,7 +227,12 @@ impl Shared {
     }
 
     /// Takes what has come and sends what is due; answers until when to wait.
-    fn turn(&self, buffer: &mut [u8], out: &mut Vec<u8>) -> io::Result<Option<Instant>> {
+    fn turn(
+        &self,
+        buffer: &mut [u8],
+        out: &mut Vec<u8>,
+        batch: &mut Batch,
+    ) -> io::Result<Option<Instant>> {
         let mut images = self.images();
         for _ in 0..TURN {
             let Some((datagram, from)) = socket::receive(&self.socket, buffer)? else {
@@ -239,28 +245,33 @@ impl Shared {
         }
         let mut wait: Option<Instant> = None;
         for served in images.served.values_mut() {
-            let until = self.send(served, out)?;
+            let until = self.send(served, out, batch)?;
             wait = [wait, until].into_iter().flatten().min();
         }
         Ok(wait)
     }
 
-    fn send(&self, served: &mut Served, out: &mut Vec<u8>) -> io::Result<Option<Instant>> {
+    fn send(
+        &self,
+        served: &mut Served,
+        out: &mut Vec<u8>,
+        batch: &mut Batch,
+    ) -> io::Result<Option<Instant>> {
+        // There may be more.
+        let mut until = Some(Instant::now());
         for _ in 0..TURN {
             let now = Instant::now();
             let to = match served.sender.poll(&mut served.source, now, out) {
-                Step::Wait(until) => return Ok(until),
+                Step::Wait(wait) => {
+                    until = wait;
+                    break;
+                }
                 Step::Send(To::One(to)) => to,
                 Step::Send(To::Group(group)) => SocketAddr::V4(group),
             };
-            match self.socket.send_to(out, to) {
-                Ok(_) => {}
-                // As if it had been lost on the way.
-                Err(error) if socket::is_passing(&error) => {}
-                Err(error) => return Err(error),
-            }
+            batch.add(&self.socket, out, to)?;
         }
-        // There is more.
-        Ok(Some(Instant::now()))
+        batch.send(&self.socket)?;
+        Ok(until)
     }
 }
