@@ -10,12 +10,14 @@
 //! again to whoever has to answer them; none is ever dropped here.
 
 mod entry;
+mod expected;
 mod succession;
 
 use crate::Refusal;
 use crate::kin::{Fingerprint, Likeness, Memory};
-use crate::touched::{Asked, Run};
+use crate::touched::Run;
 use entry::{Entry, Named, Ready, State};
+pub(crate) use expected::Push;
 use forkyard_image::{Image, Layer};
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount, PageNo};
 use serde::{Deserialize, Serialize};
@@ -33,9 +35,6 @@ pub(crate) struct Node(pub u64);
 const FIRST: u64 = 2;
 /// Most pages of a working set: 64 MiB.
 const MOST_PUSHED: PageCount = PageCount(16_384);
-/// What the kernel loses is not pushed again before so long has passed.
-const PUSH_PAUSE: Duration = Duration::from_secs(1);
-
 #[derive(Debug)]
 pub(crate) struct Catalog<W> {
     names: HashMap<ImageId, Node>,
@@ -64,14 +63,6 @@ pub(crate) struct Published<W> {
     pub node: Node,
     pub image: Image,
     pub waiting: Vec<W>,
-}
-
-/// Pages that the kernel should have before it asks.
-#[derive(Debug)]
-pub(crate) struct Push {
-    pub node: Node,
-    pub image: Image,
-    pub runs: Vec<Run>,
 }
 
 /// An image that can be read.
@@ -338,45 +329,6 @@ impl<W> Catalog<W> {
             }
             Some(State::Arriving) => Verdict::Arriving(read),
             Some(State::Failed) | None => Verdict::Refuse(read),
-        }
-    }
-
-    /// A read was answered with these pages. Answers what to push because of it.
-    pub fn served(&mut self, node: Node, run: Run, now: Instant) -> Option<Push> {
-        let entry = self.entries.get_mut(&node)?;
-        let image = entry.ready().map(|ready| &ready.image);
-        let data = image.map(|image| image.data_among(run.first, run.pages));
-        let uses = &mut entry.uses;
-        uses.requests += 1;
-        uses.served.0 += run.pages.0;
-        uses.data.0 += data.unwrap_or_default().0;
-        uses.last = Some(now);
-        let due = match (uses.touched.read(run), uses.pushed_at) {
-            (Asked::First | Asked::Again, None) => true,
-            (Asked::First, Some(_)) => false,
-            (Asked::Again, Some(before)) => now.saturating_duration_since(before) > PUSH_PAUSE,
-        };
-        due.then(|| self.push(node, now)).flatten()
-    }
-
-    /// What the kernel should have of a file before it asks, if anybody has the
-    /// file open.
-    pub fn push(&mut self, node: Node, now: Instant) -> Option<Push> {
-        if !self.in_use(node) {
-            return None;
-        }
-        let entry = self.entries.get_mut(&node)?;
-        entry.uses.pushed_at = Some(now);
-        let image = entry.ready()?.image.clone();
-        let runs = entry.uses.touched.missing(&entry.working_set());
-        (!runs.is_empty()).then_some(Push { node, image, runs })
-    }
-
-    /// The kernel has these pages now.
-    pub fn pushed(&mut self, node: Node, run: Run) {
-        if let Some(entry) = self.entries.get_mut(&node) {
-            entry.uses.touched.pushed(run);
-            entry.uses.pushed.0 += run.pages.0;
         }
     }
 

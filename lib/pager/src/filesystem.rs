@@ -32,11 +32,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Bytes the kernel may read ahead of, or around, a page it wants. More is no sooner
-/// there for a clone on this host, and one on another fetches and keeps what it
-/// does not need: of a guest that booted, 5,200 pages until the first command,
-/// 8,300 by 128 KiB, 14,800 by 1 MiB.
-pub const READ_AHEAD: u32 = 32 << 10;
+/// Bytes the kernel may read ahead of, or around, a page it wants: none but the page.
+/// What else it is given is decided [here](crate::streams), for the kernel reads around
+/// every page that is touched: of a guest that booted, 2,000 pages until the first
+/// command, 5,200 by 32 KiB, 14,800 by 1 MiB.
+pub const READ_AHEAD: u32 = 4 << 10;
 
 /// Names and attributes never change, and the kernel is told of names that go.
 const FOR_GOOD: Duration = Duration::from_secs(24 * 60 * 60);

@@ -27,7 +27,8 @@
 //!
 //! Which images there are is the daemon's decision; how they are stored, and what
 //! the kernel is given before it asks, the pager's own. The kernel reads
-//! 32 KiB around what a clone touches, for every image alike ([`READ_AHEAD`]).
+//! what a clone touches and nothing around it ([`READ_AHEAD`]); the pager reads ahead of
+//! who reads page after page, and of clones whose kin it has seen.
 
 mod catalog;
 mod client;
@@ -45,6 +46,7 @@ mod protocol;
 mod pusher;
 mod service;
 mod stacks;
+mod streams;
 mod tidier;
 mod tidy;
 mod touched;

@@ -219,7 +219,7 @@ impl Service {
                 client.want(&arriving.arrivals.wanted(), Urgency::Waited);
                 let _ = arriving.client.set(client);
                 // And those that came meanwhile.
-                arriving.want(&arriving.arrivals.wanted());
+                arriving.want(&arriving.arrivals.wanted(), Urgency::Waited);
                 Ok(())
             }
             Err(error) => {
@@ -289,12 +289,15 @@ impl Service {
         };
         // Recorded as of any image, for those who get it from us. Now, and not when it
         // is answered: who does that holds a lock that comes after the catalog's.
-        self.catalog().served(node, span.run(), Instant::now());
+        let expected = self.catalog().served(node, span.run(), Instant::now());
         let waiting = Waiting { span, read };
         match arriving.arrivals.read(span.run(), waiting) {
             Verdict::Here(waiting) => answer(&arriving.arrivals, waiting),
-            Verdict::Kept(missing) => arriving.want(&missing),
+            Verdict::Kept(missing) => arriving.want(&missing, Urgency::Waited),
             Verdict::Never(waiting) => waiting.read.reply.error(Errno::EIO),
+        }
+        if let Some(next) = expected.next.filter(|_| self.reads_ahead()) {
+            arriving.want(&arriving.arrivals.away(next), Urgency::Ahead);
         }
     }
 
@@ -327,11 +330,11 @@ impl Service {
 }
 
 impl Arriving {
-    fn want(&self, pages: &[PageNo]) {
+    fn want(&self, pages: &[PageNo], urgency: Urgency) {
         if let Some(client) = self.client.get()
             && !pages.is_empty()
         {
-            client.want(pages, Urgency::Waited);
+            client.want(pages, urgency);
         }
     }
 }

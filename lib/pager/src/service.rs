@@ -205,8 +205,13 @@ impl Service {
         let _ = self.nudges.send(());
     }
 
+    /// Whether anything is read that nobody has asked for yet.
+    pub fn reads_ahead(&self) -> bool {
+        self.prefetch == Prefetch::Yes
+    }
+
     fn push(&self, push: Option<Push>) {
-        if let Some(push) = push.filter(|_| self.prefetch == Prefetch::Yes) {
+        if let Some(push) = push.filter(|_| self.reads_ahead()) {
             // Fails only if the thread is gone; the kernel then asks by itself.
             let _ = self.pushes.send(push);
         }
@@ -265,8 +270,8 @@ impl Service {
             match image.read(span.first, &mut buffer[..whole]) {
                 Ok(()) => {
                     // Before the answer, so that whoever has it finds it counted.
-                    let push = self.catalog().served(node, span.run(), Instant::now());
-                    self.push(push);
+                    let expected = self.catalog().served(node, span.run(), Instant::now());
+                    self.push(expected.push);
                     read.reply.data(span.wanted(buffer));
                 }
                 Err(error) => {

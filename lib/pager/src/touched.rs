@@ -34,17 +34,26 @@ pub(crate) enum Asked {
     Again,
 }
 
+/// Whether pages are worth giving to anybody before he asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    Data,
+    /// All of them are zero, which costs nothing to say and a page of the kernel's to keep.
+    Nothing,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Touched {
     order: Vec<Run>,
     asked: Marks,
+    count: u64,
     given: Marks,
 }
 
 impl Touched {
     /// The kernel asks for these pages and gets them.
-    pub fn read(&mut self, run: Run) -> Asked {
+    pub fn read(&mut self, run: Run, holds: Holds) -> Asked {
         let again = run.numbers().filter(|page| self.given.has(*page)).count() as u64;
         let asked = match again * 2 > run.pages.0 {
             true => Asked::Again,
@@ -54,12 +63,20 @@ impl Touched {
             self.given = Marks::default();
         }
         self.given.mark(run);
+        self.used(run, holds);
+        asked
+    }
+
+    /// Clones have used these pages, whether or not the kernel asked.
+    pub fn used(&mut self, run: Run, holds: Holds) {
         for page in run.numbers() {
             if self.asked.add(page) {
-                append(&mut self.order, page);
+                self.count += 1;
+                if holds == Holds::Data {
+                    append(&mut self.order, page);
+                }
             }
         }
-        asked
     }
 
     /// The kernel got these pages without asking.
@@ -67,17 +84,17 @@ impl Touched {
         self.given.mark(run);
     }
 
-    /// Pages asked for so far, each once.
+    /// Pages used so far, each once.
     pub fn pages(&self) -> PageCount {
-        PageCount(self.order.iter().map(|run| run.pages.0).sum())
+        PageCount(self.count)
     }
 
-    /// Whether a page was ever asked for.
+    /// Whether a page was ever used.
     pub fn has(&self, page: PageNo) -> bool {
         self.asked.has(page.0)
     }
 
-    /// What was asked for, in that order.
+    /// What was used and holds data, in that order.
     pub fn order(&self) -> &[Run] {
         &self.order
     }
@@ -165,9 +182,9 @@ mod tests {
     #[test]
     fn first_reads_are_kept_in_their_order_and_later_ones_are_not() {
         let mut touched = Touched::default();
-        assert_eq!(touched.read(run(70, 2)), Asked::First);
-        assert_eq!(touched.read(run(3, 4)), Asked::First);
-        touched.read(run(5, 4));
+        assert_eq!(touched.read(run(70, 2), Holds::Data), Asked::First);
+        assert_eq!(touched.read(run(3, 4), Holds::Data), Asked::First);
+        touched.read(run(5, 4), Holds::Data);
         assert_eq!(touched.order(), [run(70, 2), run(3, 6)]);
         assert_eq!(touched.pages(), PageCount(8));
         assert!(touched.has(PageNo(71)) && !touched.has(PageNo(72)));
@@ -176,20 +193,30 @@ mod tests {
     #[test]
     fn what_the_kernel_lost_is_pushed_again() {
         let mut touched = Touched::default();
-        touched.read(run(0, 10));
+        touched.read(run(0, 10), Holds::Data);
         touched.pushed(run(20, 10));
         let wanted = [run(0, 40)];
         assert_eq!(touched.missing(&wanted), [run(10, 10), run(30, 10)]);
-        assert_eq!(touched.read(run(22, 2)), Asked::Again);
+        assert_eq!(touched.read(run(22, 2), Holds::Data), Asked::Again);
         assert_eq!(touched.missing(&wanted), [run(0, 22), run(24, 16)]);
     }
 
     #[test]
     fn request_that_overlaps_a_little_loses_nothing() {
         let mut touched = Touched::default();
-        touched.read(run(0, 10));
-        assert_eq!(touched.read(run(8, 10)), Asked::First);
+        touched.read(run(0, 10), Holds::Data);
+        assert_eq!(touched.read(run(8, 10), Holds::Data), Asked::First);
         assert!(touched.missing(&[run(0, 18)]).is_empty());
+    }
+
+    #[test]
+    fn zero_pages_are_used_and_no_one_s_working_set() {
+        let mut touched = Touched::default();
+        touched.read(run(0, 2), Holds::Nothing);
+        touched.used(run(2, 3), Holds::Data);
+        touched.read(run(0, 9), Holds::Data);
+        assert_eq!(touched.order(), [run(2, 7)]);
+        assert_eq!(touched.pages(), PageCount(9));
     }
 
     #[test]
@@ -211,7 +238,7 @@ mod tests {
             let mut touched = Touched::default();
             let mut model = std::collections::BTreeSet::new();
             for (first, pages) in reads {
-                touched.read(run(first, pages));
+                touched.read(run(first, pages), Holds::Data);
                 model.extend(first..first + pages);
             }
             let mut order: Vec<u64> = touched.order().iter().flat_map(|run| run.numbers()).collect();

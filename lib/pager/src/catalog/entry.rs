@@ -2,6 +2,7 @@
 
 use super::MOST_PUSHED;
 use crate::kin::Fingerprint;
+use crate::streams::Streams;
 use crate::touched::{Run, Touched, joined};
 use forkyard_image::{Holdings, Image};
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
@@ -55,6 +56,7 @@ pub(super) struct Uses {
     pub data: PageCount,
     pub pushed: PageCount,
     pub touched: Touched,
+    pub streams: Streams,
     /// What its clones are expected to want.
     pub plan: Vec<Run>,
     pub pushed_at: Option<Instant>,

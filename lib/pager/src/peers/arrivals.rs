@@ -174,6 +174,14 @@ impl<W> Arrivals<W> {
         self.state().used
     }
 
+    /// Of these pages, those that are not here.
+    pub fn away(&self, run: Run) -> Vec<PageNo> {
+        let state = self.state();
+        pages(run)
+            .filter(|page| !state.have.contains(*page))
+            .collect()
+    }
+
     /// Pages that reads wait for.
     pub fn wanted(&self) -> Vec<PageNo> {
         let state = self.state();

@@ -113,6 +113,35 @@ fn image_like_none_is_not_guessed_at() {
 }
 
 #[test]
+fn who_reads_page_after_page_is_read_ahead_of() {
+    let requests = |prefetch| {
+        let pager = pager(prefetch);
+        let (image, view) = forked(&pager, filling);
+        (0..2000).for_each(|page| assert_eq!(byte(&view, page), filling(page)));
+        let stats = pager.stats(image);
+        assert!(stats.touched.0 <= 2000 + 64, "{stats:?}");
+        stats.requests
+    };
+    let (ahead, alone) = (requests(Prefetch::Yes), requests(Prefetch::No));
+    assert_eq!(alone, 2000);
+    // The kernel may ask again before it has been given a page.
+    assert!(ahead < alone / 4, "{ahead} requests");
+}
+
+#[test]
+fn who_reads_here_and_there_is_given_what_it_touches() {
+    let pager = pager(Prefetch::Yes);
+    let (image, view) = forked(&pager, filling);
+    touch(&view, filling);
+    let stats = pager.stats(image);
+    let touched = PageCount(working_set().count() as u64);
+    assert_eq!(
+        (stats.pages_served, stats.prefetched),
+        (touched, PageCount(0))
+    );
+}
+
+#[test]
 fn pager_told_not_to_does_not() {
     let pager = pager(Prefetch::No);
     let (first, view) = forked(&pager, filling);

@@ -1,0 +1,101 @@
+//! What is read, and what is expected to be read next.
+
+use super::{Catalog, Node};
+use crate::touched::{Asked, Holds, Run};
+use forkyard_image::Image;
+use forkyard_types::PageCount;
+use std::time::{Duration, Instant};
+
+/// What the kernel loses is not pushed again before so long has passed.
+const PUSH_PAUSE: Duration = Duration::from_secs(1);
+
+/// Pages that the kernel should have before it asks.
+#[derive(Debug)]
+pub(crate) struct Push {
+    pub node: Node,
+    pub image: Image,
+    pub runs: Vec<Run>,
+}
+
+impl Push {
+    /// First this and then another of the same image.
+    fn and(mut self, then: Self) -> Self {
+        self.runs.extend(then.runs);
+        self
+    }
+}
+
+/// What a read lets expect.
+#[derive(Debug, Default)]
+pub(crate) struct Expected {
+    /// What whoever reads will want next, of an image that is on its way.
+    pub next: Option<Run>,
+    /// What the kernel should have, of one that is there.
+    pub push: Option<Push>,
+}
+
+impl<W> Catalog<W> {
+    /// A read was answered with these pages.
+    pub fn served(&mut self, node: Node, run: Run, now: Instant) -> Expected {
+        let Some(entry) = self.entries.get_mut(&node) else {
+            return Expected::default();
+        };
+        let image = entry.ready().map(|ready| ready.image.clone());
+        let data = |run: Run| {
+            let image = image.as_ref()?;
+            Some(image.data_among(run.first, run.pages))
+        };
+        let holds = |run| match data(run) {
+            Some(PageCount(0)) => Holds::Nothing,
+            Some(_) | None => Holds::Data,
+        };
+        let uses = &mut entry.uses;
+        uses.requests += 1;
+        uses.served.0 += run.pages.0;
+        uses.data.0 += data(run).unwrap_or_default().0;
+        uses.last = Some(now);
+        let step = uses.streams.read(run);
+        if let Some(used) = step.used {
+            uses.touched.used(used, holds(used));
+        }
+        let asked = uses.touched.read(run, holds(run));
+        let next = step.next.and_then(|next| next.within(entry.pages));
+        let due = match (asked, uses.pushed_at) {
+            (Asked::First | Asked::Again, None) => true,
+            (Asked::First, Some(_)) => false,
+            (Asked::Again, Some(before)) => now.saturating_duration_since(before) > PUSH_PAUSE,
+        };
+        if let Some(image) = image {
+            let runs: Vec<_> = next.into_iter().collect();
+            let runs = uses.touched.missing(&runs);
+            let next = (!runs.is_empty()).then_some(Push { node, image, runs });
+            let kin = due.then(|| self.push(node, now)).flatten();
+            return Expected {
+                next: None,
+                push: next.into_iter().chain(kin).reduce(Push::and),
+            };
+        }
+        Expected { next, push: None }
+    }
+
+    /// What the kernel should have of a file before it asks, if anybody has the
+    /// file open.
+    pub fn push(&mut self, node: Node, now: Instant) -> Option<Push> {
+        if !self.in_use(node) {
+            return None;
+        }
+        let entry = self.entries.get_mut(&node)?;
+        entry.uses.pushed_at = Some(now);
+        let image = entry.ready()?.image.clone();
+        let runs = entry.uses.touched.missing(&entry.working_set());
+        (!runs.is_empty()).then_some(Push { node, image, runs })
+    }
+
+    /// The kernel has these pages now.
+    pub fn pushed(&mut self, node: Node, run: Run) {
+        if let Some(entry) = self.entries.get_mut(&node) {
+            entry.uses.touched.pushed(run);
+            entry.uses.pushed.0 += run.pages.0;
+        }
+    }
+}
