@@ -207,12 +207,12 @@ impl<W> Catalog<W> {
     }
 
     /// An image that other hosts are to get, and what they will want first.
-    pub fn offered(&self, image: ImageId) -> Result<(Image, Vec<Run>), Refusal> {
+    pub fn offered(&self, image: ImageId) -> Result<(Node, Image, Vec<Run>), Refusal> {
         let node = self.names.get(&image);
-        let entry = node.and_then(|node| self.entries.get(node));
-        let entry = entry.ok_or(Refusal::UnknownImage { image })?;
+        let found = node.and_then(|node| Some((*node, self.entries.get(node)?)));
+        let (node, entry) = found.ok_or(Refusal::UnknownImage { image })?;
         let ready = entry.ready().ok_or(Refusal::NotReady { image })?;
-        Ok((ready.image.clone(), entry.working_set()))
+        Ok((node, ready.image.clone(), entry.working_set()))
     }
 
     fn ready(&self, parent: ImageId) -> Result<&Image, Refusal> {

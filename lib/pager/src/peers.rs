@@ -58,8 +58,16 @@ pub(crate) struct Waiting {
 pub(crate) struct Peers {
     server: OnceLock<Server>,
     coming: Mutex<Coming>,
-    /// Images of which everything is here.
-    whole: Sender<Node>,
+    heard: Sender<Heard>,
+}
+
+/// What those who send and take pages have no time to deal with.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// Everything of an image is here.
+    Whole(Node),
+    /// A clone on another host waits for a page of an image that is offered.
+    Wanted(Node, PageNo),
 }
 
 /// An image on its way.
@@ -90,15 +98,15 @@ pub struct Arrival {
 }
 
 impl Peers {
-    /// With what the thread is to [hear](start) that completes what has come.
-    pub fn new() -> (Self, Receiver<Node>) {
-        let (whole, heard) = channel();
+    /// With what the [thread](start) is to hear that deals with it.
+    pub fn new() -> (Self, Receiver<Heard>) {
+        let (heard, hears) = channel();
         let peers = Self {
             server: OnceLock::new(),
             coming: Mutex::default(),
-            whole,
+            heard,
         };
-        (peers, heard)
+        (peers, hears)
     }
 
     fn get(&self, node: Node) -> Option<Arc<Arriving>> {
@@ -106,15 +114,19 @@ impl Peers {
     }
 }
 
-/// Starts the thread that completes images of which everything has come, which
-/// ends with the service. It is none that takes pages: it ends those.
-pub(crate) fn start(service: Weak<Service>, heard: Receiver<Node>) -> io::Result<()> {
+/// Starts the thread that completes images of which everything has come, and notes what
+/// clones elsewhere have wanted. It ends with the service. It is none that
+/// takes pages, for it ends those, and none that sends them, for it waits for the catalog.
+pub(crate) fn start(service: Weak<Service>, hears: Receiver<Heard>) -> io::Result<()> {
     let run = move || {
-        for node in heard {
+        for heard in hears {
             let Some(service) = service.upgrade() else {
                 return;
             };
-            service.complete(node);
+            match heard {
+                Heard::Whole(node) => service.complete(node),
+                Heard::Wanted(node, page) => service.catalog().wanted_elsewhere(node, page),
+            }
         }
     };
     thread::Builder::new().name("arrivals".into()).spawn(run)?;
@@ -140,13 +152,13 @@ impl Service {
 
     /// Serves an image to those other hosts that have its family's key. It is
     /// kept until that is [withdrawn](Self::withdraw), retired or not.
-    pub fn offer(&self, image: ImageId, offering: &Offering) -> Result<(), Refusal> {
+    pub fn offer(&self, id: ImageId, offering: &Offering) -> Result<(), Refusal> {
         let server = self.peers().server.get().ok_or(Refusal::ListensNot)?;
-        let (pages, working_set) = self.catalog().offered(image)?;
+        let (node, image, working_set) = self.catalog().offered(id)?;
         let offer = Offer {
-            key: FamilyKey::new(offering.key.0).image(image),
-            pages: pages.pages(),
-            data: pages.data_pages(),
+            key: FamilyKey::new(offering.key.0).image(id),
+            pages: image.pages(),
+            data: image.data_pages(),
             group: offering.group,
             datagram: DATAGRAM,
             law: flow::Law::Delivery(flow::Bounds::default()),
@@ -154,7 +166,12 @@ impl Service {
             working_set: working_set.into_iter().map(run).collect(),
             gather: (offering.hosts, GATHER),
         };
-        let offered = server.offer(offer, Box::new(Offered(pages)));
+        let offered = Offered {
+            node,
+            image,
+            wanted: self.peers().heard.clone(),
+        };
+        let offered = server.offer(offer, Box::new(offered));
         offered.map_err(|error| host(&error))
     }
 
@@ -196,8 +213,8 @@ impl Service {
         let sink = Reader {
             arrivals: Arc::clone(&arriving.arrivals),
             tell: {
-                let (arrivals, whole) =
-                    (Arc::clone(&arriving.arrivals), self.peers().whole.clone());
+                let (arrivals, heard) =
+                    (Arc::clone(&arriving.arrivals), self.peers().heard.clone());
                 move |told| match told {
                     Told::Answer(reads) => {
                         reads.into_iter().for_each(|read| answer(&arrivals, read))
@@ -206,7 +223,7 @@ impl Service {
                         reads.into_iter().for_each(|read| refuse(read, &why))
                     }
                     // Fails only if the thread is gone, and the pager with it.
-                    Told::Whole => drop(whole.send(node)),
+                    Told::Whole => drop(heard.send(Heard::Whole(node))),
                 }
             },
         };

@@ -8,6 +8,8 @@ mod puppet;
 
 #[path = "needs_root/arriving.rs"]
 mod arriving;
+#[path = "needs_root/learning.rs"]
+mod learning;
 #[path = "needs_root/lifecycle.rs"]
 mod lifecycle;
 #[path = "needs_root/prefetch.rs"]

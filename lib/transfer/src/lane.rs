@@ -59,6 +59,13 @@ struct Pending {
     wanted: Parts,
 }
 
+/// Why a page is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Asked(Urgency),
+    Pushed,
+}
+
 /// What came of an ask for one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
@@ -105,7 +112,7 @@ impl Queue {
         }
     }
 
-    fn take(&mut self) -> Option<(PageNo, Parts)> {
+    fn take(&mut self) -> Option<(PageNo, Parts, Urgency)> {
         for (urgency, places) in [
             (Urgency::Waited, &mut self.waited),
             (Urgency::Ahead, &mut self.ahead),
@@ -115,7 +122,7 @@ impl Queue {
                     && now == urgency
                 {
                     self.wanted.remove(&page);
-                    return Some((page, parts));
+                    return Some((page, parts, urgency));
                 }
             }
         }
@@ -260,19 +267,26 @@ impl Lane {
             if room < ZERO_BYTES {
                 break;
             }
-            let Some((page, parts, pushed)) = self.take(filling.push) else {
+            let Some((page, parts, why)) = self.take(filling.push) else {
                 break;
             };
-            filling.stats.pushed += u64::from(pushed);
+            match why {
+                Why::Pushed => filling.stats.pushed += 1,
+                Why::Asked(Urgency::Waited) => filling.source.waited_for(page),
+                Why::Asked(Urgency::Ahead | Urgency::Withdrawn) => {}
+            }
             self.load(page, parts, filling, seq, out);
         }
         out.len() > start
     }
 
-    fn take(&mut self, push: bool) -> Option<(PageNo, Parts, bool)> {
+    fn take(&mut self, push: bool) -> Option<(PageNo, Parts, Why)> {
         match self.queue.take() {
-            Some((page, parts)) => Some((page, parts, false)),
-            None if push => self.pusher.next().map(|page| (page, Parts::ALL, true)),
+            Some((page, parts, urgency)) => Some((page, parts, Why::Asked(urgency))),
+            None if push => {
+                let next = self.pusher.next();
+                next.map(|page| (page, Parts::ALL, Why::Pushed))
+            }
             None => None,
         }
     }

@@ -22,6 +22,12 @@ pub trait PageSource: Send {
     /// Reads `page`, inside the image, into `out`. May block, for as long as a
     /// local read does: nothing else is sent meanwhile.
     fn read(&mut self, page: PageNo, out: &mut Page) -> Content;
+
+    /// The page that is read next is one that a client waits for: neither pushed, nor
+    /// asked for in advance.
+    fn waited_for(&mut self, page: PageNo) {
+        let _ = page;
+    }
 }
 
 /// Where a client puts the pages that come. It is called on the client's own
@@ -48,5 +54,9 @@ pub trait PageSink {
 impl<T: PageSource + ?Sized> PageSource for Box<T> {
     fn read(&mut self, page: PageNo, out: &mut Page) -> Content {
         (**self).read(page, out)
+    }
+
+    fn waited_for(&mut self, page: PageNo) {
+        (**self).waited_for(page);
     }
 }

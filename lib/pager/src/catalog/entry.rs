@@ -3,7 +3,7 @@
 use super::MOST_PUSHED;
 use crate::kin::Fingerprint;
 use crate::streams::Streams;
-use crate::touched::{Run, Touched, joined};
+use crate::touched::{Holds, Run, Touched, joined};
 use forkyard_image::{Holdings, Image};
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
 use std::time::Instant;
@@ -79,6 +79,20 @@ impl<W> Entry<W> {
         match &self.state {
             State::Ready(ready) => Some(ready),
             State::Promised { .. } | State::Arriving | State::Failed => None,
+        }
+    }
+
+    /// Pages of data among these; `None` if nobody here knows.
+    pub fn data(&self, run: Run) -> Option<PageCount> {
+        let image = &self.ready()?.image;
+        Some(image.data_among(run.first, run.pages))
+    }
+
+    /// Whether these are worth giving to anybody before he asks.
+    pub fn holds(&self, run: Run) -> Holds {
+        match self.data(run) {
+            Some(PageCount(0)) => Holds::Nothing,
+            Some(_) | None => Holds::Data,
         }
     }
 

@@ -1,9 +1,9 @@
 //! What is read, and what is expected to be read next.
 
 use super::{Catalog, Node};
-use crate::touched::{Asked, Holds, Run};
+use crate::touched::{Asked, Run};
 use forkyard_image::Image;
-use forkyard_types::PageCount;
+use forkyard_types::{PageCount, PageNo};
 use std::time::{Duration, Instant};
 
 /// What the kernel loses is not pushed again before so long has passed.
@@ -41,24 +41,19 @@ impl<W> Catalog<W> {
             return Expected::default();
         };
         let image = entry.ready().map(|ready| ready.image.clone());
-        let data = |run: Run| {
-            let image = image.as_ref()?;
-            Some(image.data_among(run.first, run.pages))
-        };
-        let holds = |run| match data(run) {
-            Some(PageCount(0)) => Holds::Nothing,
-            Some(_) | None => Holds::Data,
-        };
+        let data = entry.data(run).unwrap_or_default();
+        let step = entry.uses.streams.read(run);
+        let used = step.used.map(|used| (used, entry.holds(used)));
+        let holds = entry.holds(run);
         let uses = &mut entry.uses;
         uses.requests += 1;
         uses.served.0 += run.pages.0;
-        uses.data.0 += data(run).unwrap_or_default().0;
+        uses.data.0 += data.0;
         uses.last = Some(now);
-        let step = uses.streams.read(run);
-        if let Some(used) = step.used {
-            uses.touched.used(used, holds(used));
+        if let Some((used, holds)) = used {
+            uses.touched.used(used, holds);
         }
-        let asked = uses.touched.read(run, holds(run));
+        let asked = uses.touched.read(run, holds);
         let next = step.next.and_then(|next| next.within(entry.pages));
         let due = match (asked, uses.pushed_at) {
             (Asked::First | Asked::Again, None) => true,
@@ -76,6 +71,18 @@ impl<W> Catalog<W> {
             };
         }
         Expected { next, push: None }
+    }
+
+    /// A clone on another host waits for a page.
+    pub fn wanted_elsewhere(&mut self, node: Node, page: PageNo) {
+        if let Some(entry) = self.entries.get_mut(&node) {
+            let run = Run {
+                first: page,
+                pages: PageCount(1),
+            };
+            let holds = entry.holds(run);
+            entry.uses.touched.used(run, holds);
+        }
     }
 
     /// What the kernel should have of a file before it asks, if anybody has the
