@@ -27,10 +27,11 @@ use std::{
 
 /// Between two looks at clones that are on their way.
 const LOOK: Duration = Duration::from_millis(20);
-/// A guest tells of free pages two seconds after they have become free.
-const REPORTED: Duration = Duration::from_secs(8);
+/// A guest tells of some of its free pages every two seconds: of 32 pieces of each size
+/// or, if there are more than 512, of a sixteenth.
+const REPORTED: Duration = Duration::from_secs(20);
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// What to measure
     #[arg(
@@ -66,6 +67,9 @@ pub struct Options {
     /// Memory that its job uses, in MiB
     #[arg(long, default_value_t = 96)]
     fill: u32,
+    /// In `pages`, these in the place of --memory and --fill, by turns
+    #[arg(long, value_delimiter = ',', value_parser = footprint, value_name = "MEMORY:FILL")]
+    footprints: Vec<(u32, u32)>,
     /// Packets that are lost in `settle`, of a hundred
     #[arg(long, default_value_t = 1)]
     loss: u8,
@@ -123,28 +127,10 @@ pub fn measure(options: &Options) {
         }
         bench.cluster.end();
     }
-    for reporting in [true, false] {
-        if !has(Part::Pages) {
-            break;
+    if has(Part::Pages) {
+        for sized in options.footprints() {
+            rows.extend(pages(&sized, most));
         }
-        let mut bench = Bench::new(options, most, reporting);
-        for round in 0..options.rounds {
-            for way in options.ways.iter().copied() {
-                bench.go(way);
-                // What is read is sent whether or not free pages are known.
-                let jobs = options.jobs.iter().copied();
-                for job in jobs.filter(|job| reporting || *job == Job::Takes) {
-                    let row = bench.pages(job, most);
-                    rows.push(Row {
-                        round,
-                        way: way.name(),
-                        reporting,
-                        ..row
-                    });
-                }
-            }
-        }
-        bench.cluster.end();
     }
     if has(Part::Settle) {
         let mut bench = Bench::new(options, most, true);
@@ -182,6 +168,58 @@ pub fn measure(options: &Options) {
         rows.extend(agility::measure(options, most));
     }
     report::write(&options.out, &format!("{options:?}"), &rows, &latencies);
+}
+
+/// Jobs that read and take memory, by each way, with and without page reporting.
+fn pages(options: &Options, most: u8) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for reporting in [true, false] {
+        let mut bench = Bench::new(options, most, reporting);
+        for round in 0..options.rounds {
+            for way in options.ways.iter().copied() {
+                bench.go(way);
+                // What is read is sent whether or not free pages are known.
+                let jobs = options.jobs.iter().copied();
+                for job in jobs.filter(|job| reporting || *job == Job::Takes) {
+                    let row = bench.pages(job, most);
+                    rows.push(Row {
+                        round,
+                        way: way.name(),
+                        reporting,
+                        ..row
+                    });
+                }
+            }
+        }
+        bench.cluster.end();
+    }
+    rows
+}
+
+impl Options {
+    /// The same for each footprint that was asked for.
+    fn footprints(&self) -> Vec<Self> {
+        let usual = [(self.memory, self.fill)];
+        let asked = match &self.footprints[..] {
+            [] => &usual[..],
+            some => some,
+        };
+        let sized = asked.iter().map(|(memory, fill)| Self {
+            memory: *memory,
+            fill: *fill,
+            ..self.clone()
+        });
+        sized.collect()
+    }
+}
+
+/// Memory of a parent and what its job uses of it, both in MiB.
+fn footprint(text: &str) -> Result<(u32, u32), String> {
+    let parsed = text.split_once(':').and_then(|(memory, fill)| {
+        let (memory, fill) = (memory.parse().ok()?, fill.parse().ok()?);
+        (fill < memory).then_some((memory, fill))
+    });
+    parsed.ok_or_else(|| format!("{text:?} is no MEMORY:FILL, in MiB, as 1024:400"))
 }
 
 /// What a clone's job does.
@@ -258,6 +296,8 @@ impl<'a> Bench<'a> {
             part,
             hosts,
             clones,
+            memory: self.options.memory,
+            fill: self.options.fill,
             ..passed(&self.cluster, 0, before)
         };
         eprintln!(

@@ -11,6 +11,9 @@ pub struct Row {
     pub round: u16,
     pub hosts: u8,
     pub clones: u16,
+    /// Of the parent, in MiB, and what its job uses of it.
+    pub memory: u32,
+    pub fill: u32,
     pub way: &'static str,
     pub reporting: bool,
     /// Packets lost, of a hundred.
@@ -89,6 +92,7 @@ pub fn write(out: &Path, options: &str, rows: &[Row], latencies: &[Latency]) {
         } = latency;
         let _ = writeln!(table, "| {what} | {samples} | {median:.0} | {most:.0} |");
     }
+    table += &goals(rows, latencies);
     fs::create_dir_all(out).expect("a folder");
     fs::write(out.join("cluster.json"), json + "\n").expect("written");
     fs::write(out.join("cluster.md"), &table).expect("written");
@@ -97,13 +101,14 @@ pub fn write(out: &Path, options: &str, rows: &[Row], latencies: &[Latency]) {
 
 fn table(rows: &[Row]) -> String {
     let mut table = String::from(
-        "| part | hosts | clones | way | page reporting | loss % | ready ms | done ms | once more ms | asked | in lockstep | sent | again | pushed | MB |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+        "| part | MiB, used | hosts | clones | way | page reporting | loss % | ready ms | done ms | once more ms | asked | in lockstep | sent | again | pushed | MB |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     let mut cells: BTreeMap<_, Vec<&Row>> = BTreeMap::new();
     for row in rows {
         let key = (
             row.part,
+            (row.memory, row.fill),
             row.clones,
             row.hosts,
             row.way,
@@ -112,7 +117,7 @@ fn table(rows: &[Row]) -> String {
         );
         cells.entry(key).or_default().push(row);
     }
-    for ((part, clones, hosts, way, silent, loss), rows) in cells {
+    for ((part, (memory, fill), clones, hosts, way, silent, loss), rows) in cells {
         let of = |of: fn(&Row) -> u64| median(rows.iter().map(|row| of(row)).collect());
         let reporting = if silent { "no" } else { "yes" };
         let megabytes = of(|row| row.bytes / 100_000);
@@ -129,12 +134,64 @@ fn table(rows: &[Row]) -> String {
         let counts = counts.map(|count| count.to_string()).join(" | ");
         let _ = writeln!(
             table,
-            "| {part} | {hosts} | {clones} | {way} | {reporting} | {loss} | {counts} | {}.{} |",
+            "| {part} | {memory}, {fill} | {hosts} | {clones} | {way} | {reporting} | {loss} | {counts} | {}.{} |",
             megabytes / 10,
             megabytes % 10
         );
     }
     table
+}
+
+/// What was aimed at, as far as it was measured.
+fn goals(rows: &[Row], latencies: &[Latency]) -> String {
+    let mut goals = String::new();
+    let mut goal = |aim: &str, measured: String, is_met: bool| {
+        let is_met = if is_met { "yes" } else { "no" };
+        let _ = writeln!(goals, "| {aim} | {measured} | {is_met} |");
+    };
+    let takes = rows.iter().filter(|row| {
+        row.part == "takes" && row.reporting && row.way == "multicast" && row.clones >= 32
+    });
+    for row in takes {
+        let (clones, memory, fill) = (row.clones, row.memory, row.fill);
+        goal(
+            "32 clones that take most of their memory anew: less than 10 MB in all",
+            format!(
+                "{:.1} MB; {clones} clones of {memory} MiB take {fill}",
+                row.bytes as f64 / 1e6
+            ),
+            row.bytes < 10_000_000,
+        );
+    }
+    let of = |what| latencies.iter().find(|latency| latency.what == what);
+    if let (Some(away), Some(echo)) = (of("away"), of("echo")) {
+        let ratio = away.median / echo.median;
+        goal(
+            "a page within twice a round trip of its size",
+            format!("{ratio:.2} times"),
+            ratio <= 2.0,
+        );
+    }
+    let settled = |way: &str, lost: bool| {
+        let rows = rows.iter().filter(|row| row.part == "settle");
+        let rows = rows.filter(|row| row.way == way && (row.loss > 0) == lost);
+        let times: Vec<u64> = rows.map(|row| row.done).collect();
+        (!times.is_empty()).then(|| median(times))
+    };
+    for way in ["unicast", "multicast"] {
+        if let (Some(whole), Some(lossy)) = (settled(way, false), settled(way, true)) {
+            let ratio = lossy as f64 / whole.max(1) as f64;
+            goal(
+                "packets lost cost less than a tenth of the time",
+                format!("{ratio:.2} times, {way}"),
+                ratio < 1.1,
+            );
+        }
+    }
+    if goals.is_empty() {
+        return goals;
+    }
+    format!("\n| goal | measured | met |\n|---|---|---|\n{goals}")
 }
 
 fn median(mut values: Vec<u64>) -> u64 {
