@@ -124,6 +124,8 @@ pub struct Receiver {
     unpacker: Unpacker,
     /// Number of our next packet; never starts again.
     seq: Seq,
+    /// When something came that shows that the server hears us: what goes to a
+    /// group says nothing of that.
     heard: Instant,
     events: VecDeque<Event>,
     stats: Received,

@@ -79,11 +79,8 @@ impl Receiver {
             }
             (ToClient::Beacon, State::Member(member)) => {
                 let ours = member.epoch == epoch && member.seen.1.admit(seq);
-                if ours {
-                    self.heard = now;
-                    if member.hear_group(seq, bytes, now) {
-                        self.asks.missed(now);
-                    }
+                if ours && member.hear_group(seq, bytes, now) {
+                    self.asks.missed(now);
                 }
                 ours
             }
@@ -99,7 +96,9 @@ impl Receiver {
                 };
                 member.news = member.news.max(News::Pages);
                 member.silence = Silence::new(now);
-                self.heard = now;
+                if to.is_some() {
+                    self.heard = now;
+                }
                 self.install(items, sink, now);
                 if missing {
                     self.asks.missed(now);
