@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 /// Between two reports while pages come.
 const REPORT: Duration = Duration::from_millis(10);
 /// Between the first two knocks; doubles.
-const KNOCK: Duration = Duration::from_millis(25);
+const KNOCK: Duration = Duration::from_millis(5);
 /// Not longer.
 const SLOW_KNOCK: Duration = Duration::from_millis(500);
 /// So long nothing of a group that should be heard, and it is not heard.
