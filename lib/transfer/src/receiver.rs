@@ -489,3 +489,6 @@ fn knocking(knock: Knock, now: Instant) -> State {
         pause: KNOCK,
     }
 }
+
+#[cfg(test)]
+mod tests;

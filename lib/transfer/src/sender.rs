@@ -491,3 +491,6 @@ fn lane(serving: &Serving, now: Instant) -> Lane {
     let pusher = Pusher::new(serving.push, &serving.working_set, serving.pages);
     Lane::new(serving.law, serving.window, pusher, now)
 }
+
+#[cfg(test)]
+mod tests;
