@@ -1,10 +1,10 @@
 use super::*;
-use crate::codec::Page;
+use crate::codec::{Encoding, Page};
 use crate::key::FamilyKey;
 use crate::pages::Run;
 use crate::wire::tests::Hostile;
-use crate::wire::{ToClient, Welcome};
-use forkyard_types::ImageId;
+use crate::wire::{Item, Part, ToClient, Welcome};
+use forkyard_types::{ImageId, PAGE_SIZE};
 use proptest::prelude::*;
 
 const PAGES: PageCount = PageCount(40);
@@ -106,4 +106,68 @@ proptest! {
         }
         prop_assert!(ended, "{receiver:?}");
     }
+}
+
+/// How many pages came, and how many of them before the last flush.
+#[derive(Default)]
+struct Kept {
+    came: usize,
+    put: usize,
+}
+
+impl PageSink for Kept {
+    fn page(&mut self, _: PageNo, _: &Page) {
+        self.came += 1;
+    }
+
+    fn zeros(&mut self, run: Run) {
+        self.came += run.iter().count();
+    }
+
+    fn flush(&mut self) {
+        self.put = self.came;
+    }
+}
+
+#[test]
+fn page_that_somebody_waits_for_is_put_in_its_place_at_once() {
+    let now = Instant::now();
+    let (mut receiver, mut kept, mut ended) = (member(now), Kept::default(), false);
+    turn(&mut receiver, now, &mut ended);
+    let mut seq = 0;
+    let mut come = |item: Item<'_>, kept: &mut Kept| {
+        seq += 1;
+        let mut packet = Vec::new();
+        wire::begin_data(
+            &key(),
+            HOSTILE.epoch,
+            Seq(seq),
+            Some(MemberId(1)),
+            &mut packet,
+        );
+        wire::put_item(&item, &mut packet);
+        wire::finish(&key(), &mut packet);
+        receiver.receive(&packet, kept, now);
+        (kept.came, kept.put)
+    };
+    let page = |page| Item::Page(PageNo(page), Encoding::Plain, &[3; PAGE_SIZE]);
+    let half = |index| {
+        Item::Part(Part {
+            page: PageNo(24),
+            encoding: Encoding::Plain,
+            total: 4096,
+            index,
+            parts: 2,
+            bytes: &[3; PAGE_SIZE / 2],
+        })
+    };
+    // Every eighth page is waited for.
+    assert_eq!(come(page(1), &mut kept), (1, 0));
+    assert_eq!(come(page(8), &mut kept), (2, 2));
+    assert_eq!(come(page(9), &mut kept), (3, 2));
+    assert_eq!(come(Item::Zero(Run::one(PageNo(10))), &mut kept), (4, 2));
+    assert_eq!(come(Item::Zero(Run::one(PageNo(16))), &mut kept), (5, 5));
+    assert_eq!(come(half(1), &mut kept), (5, 5));
+    assert_eq!(come(page(11), &mut kept), (6, 5));
+    assert_eq!(come(half(0), &mut kept), (7, 7));
 }
