@@ -9,14 +9,17 @@ use forkyard_transfer::{
 use forkyard_types::{ImageId, PageCount, PageNo};
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::ops::{Range, RangeInclusive};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Bytes of a packet that name its kind, and its channel.
+/// Bytes of a packet that name its kind, its channel, that and its run, and its number.
 const KIND: usize = 3;
-const CHANNEL: std::ops::Range<usize> = 4..12;
+const CHANNEL: Range<usize> = 4..12;
+const NAMES: Range<usize> = 4..20;
+const SEQ: Range<usize> = 20..28;
 /// The kinds that name a run of the server which a client compares with its own.
-const OF_AN_EPOCH: std::ops::RangeInclusive<u8> = 19..=21;
+const OF_AN_EPOCH: RangeInclusive<u8> = 19..=21;
 
 /// What can be sent to those who serve and fetch one image.
 pub struct Forgeries {
@@ -79,6 +82,14 @@ fn forge(key: &ImageKey) -> Forgeries {
             .extend(old.filter(|packet| OF_AN_EPOCH.contains(&packet[KIND])));
     }
     forged
+}
+
+/// Makes it look as if it came after the packet `seen`, by so much.
+pub fn pose(packet: &mut [u8], seen: &[u8], ahead: u64) {
+    let number = seen[SEQ].try_into().map(u64::from_le_bytes);
+    let next = number.expect("eight").saturating_add(1 + ahead);
+    packet[NAMES].copy_from_slice(&seen[NAMES]);
+    packet[SEQ].copy_from_slice(&next.to_le_bytes());
 }
 
 /// All packets of a server that has everything wrong, and of its clients.

@@ -119,10 +119,13 @@ impl World {
         let mut any = |all: &'static [Vec<u8>]| {
             all[usize::try_from(self.rng.below(all.len() as u64)).expect("few")].clone()
         };
-        let (client, server) = (
+        let (mut client, server) = (
             any(&forgery::of(self.clients[n].job.image).to_clients),
             any(&forgery::of(to).to_servers),
         );
+        if self.rng.chance(50.0) {
+            forgery::pose(&mut client, bytes, self.rng.below(64));
+        }
         self.at(at, What::ForgedToClient(n, client));
         self.at(at, What::ForgedToServer(to, from, server));
     }
