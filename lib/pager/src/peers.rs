@@ -210,23 +210,15 @@ impl Service {
             patience: PATIENCE,
             ahead: AHEAD,
         };
-        let sink = Reader {
-            arrivals: Arc::clone(&arriving.arrivals),
-            tell: {
-                let (arrivals, heard) =
-                    (Arc::clone(&arriving.arrivals), self.peers().heard.clone());
-                move |told| match told {
-                    Told::Answer(reads) => {
-                        reads.into_iter().for_each(|read| answer(&arrivals, read))
-                    }
-                    Told::Refuse(reads, why) => {
-                        reads.into_iter().for_each(|read| refuse(read, &why))
-                    }
-                    // Fails only if the thread is gone, and the pager with it.
-                    Told::Whole => drop(heard.send(Heard::Whole(node))),
-                }
-            },
-        };
+        let sink = Reader::new(Arc::clone(&arriving.arrivals), {
+            let (arrivals, heard) = (Arc::clone(&arriving.arrivals), self.peers().heard.clone());
+            move |told| match told {
+                Told::Answer(reads) => reads.into_iter().for_each(|read| answer(&arrivals, read)),
+                Told::Refuse(reads, why) => reads.into_iter().for_each(|read| refuse(read, &why)),
+                // Fails only if the thread is gone, and the pager with it.
+                Told::Whole => drop(heard.send(Heard::Whole(node))),
+            }
+        });
         match Client::start(fetch, Box::new(sink)) {
             Ok(client) => {
                 if fetching.settle {

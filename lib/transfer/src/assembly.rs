@@ -60,6 +60,12 @@ impl Assembly {
         })
     }
 
+    /// Pages of which there are parts.
+    #[cfg(test)]
+    pub fn pages(&self) -> usize {
+        self.0.len()
+    }
+
     /// A page is there: its parts are not needed.
     pub fn forget(&mut self, page: PageNo) {
         self.0.remove(&page);

@@ -13,7 +13,7 @@ use crate::wire::{
     part_bytes, put_item,
 };
 use forkyard_types::{PAGE_SIZE, PageNo};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Most pages that wait in a lane; who asks for more asks again.
@@ -112,6 +112,22 @@ impl Queue {
         }
     }
 
+    /// Drops stale places once they are many: asking and withdrawing leaves some each time.
+    fn tidy(&mut self) {
+        for (urgency, places) in [
+            (Urgency::Waited, &mut self.waited),
+            (Urgency::Ahead, &mut self.ahead),
+        ] {
+            if places.len() > 2 * self.wanted.len() + 64 {
+                let mut kept = HashSet::new();
+                places.retain(|page| {
+                    let now = self.wanted.get(page).map(|(now, _)| *now);
+                    now == Some(urgency) && kept.insert(*page)
+                });
+            }
+        }
+    }
+
     fn take(&mut self) -> Option<(PageNo, Parts, Urgency)> {
         for (urgency, places) in [
             (Urgency::Waited, &mut self.waited),
@@ -199,6 +215,7 @@ impl Lane {
                 .wanted
                 .retain(|page, _| !within.contains(&page.0));
         }
+        self.queue.tidy();
     }
 
     /// A client reports on this lane.

@@ -27,6 +27,8 @@ pub(crate) struct Member {
     pub seen: Replays,
     /// When it was last heard.
     pub heard: Instant,
+    /// When it was last told so.
+    pub told: Instant,
     pub report: Report,
     /// Number of the request that brought the report.
     pub reported: Seq,
@@ -102,6 +104,7 @@ impl Members {
             address: from,
             seen: Replays::default(),
             heard: now,
+            told: now,
             report: Report::default(),
             reported: Seq(0),
             lane: lane(),

@@ -76,12 +76,12 @@ impl Way {
     /// Whether those before it are missing.
     pub fn add(&mut self, seq: Seq, bytes: usize, now: Instant) -> bool {
         self.meter.add(bytes, now);
-        let missing = self.packets > 0 && seq.0 > self.highest.0 + 1;
+        let missing = self.packets > 0 && seq.0.saturating_sub(self.highest.0) > 1;
         self.highest = self.highest.max(seq);
         // What was sent before we listened is not lost.
         self.packets = match self.packets {
             0 => seq.0,
-            before => before + 1,
+            before => before.saturating_add(1),
         };
         missing
     }
@@ -140,6 +140,15 @@ mod tests {
                 highest = highest.max(number);
             }
         }
+    }
+
+    #[test]
+    fn highest_number_there_is_can_be_counted() {
+        let now = Instant::now();
+        let mut way = Way::new(now);
+        assert!(!way.add(Seq(u64::MAX), 1, now));
+        assert!(!way.add(Seq(u64::MAX - 1), 1, now));
+        assert_eq!(way.report(now).packets, u64::MAX);
     }
 
     #[test]

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 /// Between two reports while pages come.
 const REPORT: Duration = Duration::from_millis(10);
 /// Between the first two knocks; doubles.
-const KNOCK: Duration = Duration::from_millis(25);
+const KNOCK: Duration = Duration::from_millis(5);
 /// Not longer.
 const SLOW_KNOCK: Duration = Duration::from_millis(500);
 /// So long nothing of a group that should be heard, and it is not heard.
@@ -124,6 +124,8 @@ pub struct Receiver {
     unpacker: Unpacker,
     /// Number of our next packet; never starts again.
     seq: Seq,
+    /// When something came that shows that the server hears us: what goes to a
+    /// group says nothing of that.
     heard: Instant,
     events: VecDeque<Event>,
     stats: Received,
@@ -487,3 +489,6 @@ fn knocking(knock: Knock, now: Instant) -> State {
         pause: KNOCK,
     }
 }
+
+#[cfg(test)]
+mod tests;

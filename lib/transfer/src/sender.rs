@@ -40,6 +40,8 @@ const FIRST_BEACON: Duration = Duration::from_millis(1);
 const FOREIGN: u32 = 32;
 /// Between two signs by which members see what they have missed.
 const SHOWN: Duration = Duration::from_millis(2);
+/// A member that asks is told so often, at least, that it is heard.
+const TOLD: Duration = Duration::from_millis(250);
 /// Between two changes of the group.
 const REGROUP: Duration = Duration::from_secs(5);
 
@@ -489,3 +491,6 @@ fn lane(serving: &Serving, now: Instant) -> Lane {
     let pusher = Pusher::new(serving.push, &serving.working_set, serving.pages);
     Lane::new(serving.law, serving.window, pusher, now)
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,11 +33,17 @@ pub trait PageSource: Send {
 /// Where a client puts the pages that come. It is called on the client's own
 /// threads, which wait for it, and must not call the client.
 pub trait PageSink {
-    /// A page that was not there before: asked for, or in advance.
+    /// A page that was not there before: asked for, or in advance. It may be kept back
+    /// until the next [`flush`](Self::flush).
     fn page(&mut self, page: PageNo, bytes: &Page);
 
-    /// Pages that are zero. Some of them may have been said before.
+    /// Pages that are zero. Some of them may have been said before. They may be kept
+    /// back, too.
     fn zeros(&mut self, run: Run);
+
+    /// What came is to be put where it belongs: after each batch of packets, and after
+    /// a packet with a page that somebody waits for.
+    fn flush(&mut self) {}
 
     /// The server cannot read this page, and will not. Who waits for it is told
     /// in any case.

@@ -352,4 +352,4 @@ pub(crate) fn put_page(page: PageNo, out: &mut Vec<u8>) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -7,17 +7,24 @@
 //! Decides who is to be answered and answers nobody: reads are values of any type
 //! `W`, and none is dropped here.
 
+mod waiting;
+
 use crate::touched::Run;
 use forkyard_image::{Checksum, ImageError, Layer, LayerBuilder, Lineage, Slot};
 use forkyard_sys_host::memory::{anonymous_file, seal};
 use forkyard_transfer::{Loss, Page, PageSet, PageSink};
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo};
+use nix::errno::Errno;
+use nix::sys::uio::pwritev;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use waiting::Waiting;
 
+/// Most pages, and runs of zero ones, that are kept back.
+const MOST_KEPT: usize = 128;
 /// Most stretches of lost pages that are told of.
 const MOST_TOLD: usize = 8;
 
@@ -51,20 +58,13 @@ struct State<W> {
     read: PageSet,
     /// How many of these were here already.
     used: u64,
-    waiting: Vec<Wait<W>>,
+    waiting: Waiting<W>,
     /// Pages that will not come.
     gone: BTreeSet<PageNo>,
     /// No page will come any more.
     lost: Option<Loss>,
     /// A page that came could not be kept.
     failed: bool,
-}
-
-#[derive(Debug)]
-struct Wait<W> {
-    run: Run,
-    missing: u64,
-    read: W,
 }
 
 /// What is to become of a read.
@@ -104,7 +104,7 @@ impl<W> Arrivals<W> {
                 sums: Vec::new(),
                 read: PageSet::new(pages),
                 used: 0,
-                waiting: Vec::new(),
+                waiting: Waiting::default(),
                 gone: BTreeSet::new(),
                 lost: None,
                 failed: false,
@@ -161,11 +161,7 @@ impl<W> Arrivals<W> {
         if never || state.failed || state.lost.is_some() {
             return Verdict::Never(read);
         }
-        state.waiting.push(Wait {
-            run,
-            missing: missing.len() as u64,
-            read,
-        });
+        state.waiting.add(run, &missing, read);
         Verdict::Kept(missing)
     }
 
@@ -184,10 +180,7 @@ impl<W> Arrivals<W> {
 
     /// Pages that reads wait for.
     pub fn wanted(&self) -> Vec<PageNo> {
-        let state = self.state();
-        let wanted = state.waiting.iter().flat_map(|wait| pages(wait.run));
-        let wanted: BTreeSet<_> = wanted.filter(|page| !state.have.contains(*page)).collect();
-        wanted.into_iter().collect()
+        self.state().waiting.pages()
     }
 
     /// Copies pages that are here.
@@ -226,43 +219,38 @@ impl<W> Arrivals<W> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, page: PageNo, bytes: &Page) -> io::Result<()> {
-        let offset = Slot(page.0).offset();
-        let offset = offset.ok_or_else(|| io::Error::from(ErrorKind::FileTooLarge))?;
-        self.file.write_all_at(bytes, offset)
+    /// Writes pages, which are in order.
+    fn write(&self, pages: &[(PageNo, &[u8])]) -> io::Result<()> {
+        let adjacent = |a: &(PageNo, &[u8]), b: &(PageNo, &[u8])| a.0.0 + 1 == b.0.0;
+        for run in pages.chunk_by(adjacent) {
+            let offset = run.first().and_then(|(page, _)| Slot(page.0).offset());
+            let offset = offset.ok_or_else(|| io::Error::from(ErrorKind::FileTooLarge))?;
+            let mut slices: Vec<_> = run.iter().map(|(_, bytes)| IoSlice::new(bytes)).collect();
+            write_all_at(&self.file, &mut slices, offset)?;
+        }
+        Ok(())
     }
 
     /// Pages are here; whom to tell what.
-    fn came(&self, run: Run, checksum: Option<Checksum>) -> Vec<Told<W>> {
+    fn came(&self, all: &[(Run, Option<Checksum>)]) -> Vec<Told<W>> {
         let mut state = self.state();
-        let (mut told, mut new) = (Vec::new(), false);
-        for page in pages(run) {
-            if !state.have.insert(page) {
-                continue;
-            }
-            new = true;
-            if let Some(checksum) = checksum {
-                state.data.insert(page);
-                state.sums.push((page, checksum));
-            }
-            let waiting = std::mem::take(&mut state.waiting);
-            let (mut answer, mut still) = (Vec::new(), Vec::new());
-            for mut wait in waiting {
-                wait.missing -= u64::from(has(wait.run, page));
-                match wait.missing {
-                    0 => answer.push(wait.read),
-                    _ => still.push(wait),
+        let (mut answer, mut new) = (Vec::new(), false);
+        for (run, checksum) in all {
+            for page in pages(*run) {
+                if !state.have.insert(page) {
+                    continue;
                 }
-            }
-            state.waiting = still;
-            if !answer.is_empty() {
-                told.push(Told::Answer(answer));
+                new = true;
+                if let Some(checksum) = checksum {
+                    state.data.insert(page);
+                    state.sums.push((page, *checksum));
+                }
+                state.waiting.came(page, &mut answer);
             }
         }
-        if new && state.have.is_full() {
-            told.push(Told::Whole);
-        }
-        told
+        let answer = (!answer.is_empty()).then_some(Told::Answer(answer));
+        let whole = (new && state.have.is_full()).then_some(Told::Whole);
+        answer.into_iter().chain(whole).collect()
     }
 
     /// Reads that wait for such a page are refused.
@@ -274,50 +262,94 @@ impl<W> Arrivals<W> {
     ) -> Told<W> {
         let mut state = self.state();
         change(&mut state);
-        let waiting = std::mem::take(&mut state.waiting);
-        let (refused, still): (Vec<_>, Vec<_>) =
-            waiting.into_iter().partition(|wait| which(wait.run));
-        state.waiting = still;
-        let reads = refused.into_iter().map(|wait| wait.read).collect();
-        Told::Refuse(reads, why)
+        Told::Refuse(state.waiting.take(which), why)
     }
 }
 
-/// Puts pages that come where they belong, and tells what became of reads.
+/// Puts pages that come where they belong, those of one batch of packets together, and
+/// tells what became of reads.
 pub(crate) struct Reader<W, T> {
-    pub arrivals: Arc<Arrivals<W>>,
-    pub tell: T,
+    arrivals: Arc<Arrivals<W>>,
+    tell: T,
+    /// What came and is not in its place: pages of data, one after the other as they
+    /// came, and the runs that they and the zero ones are.
+    bytes: Vec<u8>,
+    runs: Vec<(Run, Kind)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Data,
+    Zero,
+}
+
+impl<W, T: Fn(Told<W>)> Reader<W, T> {
+    /// `tell` is told what becomes of reads that wait.
+    pub fn new(arrivals: Arc<Arrivals<W>>, tell: T) -> Self {
+        Self {
+            arrivals,
+            tell,
+            bytes: Vec::new(),
+            runs: Vec::new(),
+        }
+    }
+
+    /// Writes what is kept back; what has become of it.
+    fn put(&self) -> io::Result<Vec<(Run, Option<Checksum>)>> {
+        let mut pages = self.bytes.chunks(PAGE_SIZE);
+        let (mut data, mut came) = (Vec::new(), Vec::with_capacity(self.runs.len()));
+        for (run, kind) in &self.runs {
+            let bytes = match kind {
+                Kind::Data => pages.next(),
+                Kind::Zero => None,
+            };
+            data.extend(bytes.map(|bytes| (run.first, bytes)));
+            came.push((*run, bytes.map(Checksum::of)));
+        }
+        data.sort_by_key(|(page, _)| *page);
+        self.arrivals.write(&data)?;
+        Ok(came)
+    }
+
+    fn keep(&mut self, run: Run, kind: Kind) {
+        self.runs.push((run, kind));
+        if self.runs.len() >= MOST_KEPT {
+            self.flush();
+        }
+    }
 }
 
 impl<W, T: Fn(Told<W>)> PageSink for Reader<W, T> {
     fn page(&mut self, page: PageNo, bytes: &Page) {
-        let told = match self.arrivals.write(page, bytes) {
-            Ok(()) => {
-                let run = Run {
-                    first: page,
-                    pages: PageCount(1),
-                };
-                self.arrivals.came(run, Some(Checksum::of(bytes)))
-            }
+        self.bytes.extend_from_slice(bytes);
+        let pages = PageCount(1);
+        self.keep(Run { first: page, pages }, Kind::Data);
+    }
+
+    fn zeros(&mut self, run: forkyard_transfer::Run) {
+        let (first, pages) = (run.first, run.pages);
+        self.keep(Run { first, pages }, Kind::Zero);
+    }
+
+    fn flush(&mut self) {
+        if self.runs.is_empty() {
+            return;
+        }
+        let told = match self.put() {
+            Ok(came) => self.arrivals.came(&came),
             // Without room for it, it would read as zero.
             Err(error) => {
                 let fail = |state: &mut State<W>| state.failed = true;
                 vec![self.arrivals.refuse(fail, |_| true, error.to_string())]
             }
         };
-        told.into_iter().for_each(&self.tell);
-    }
-
-    fn zeros(&mut self, run: forkyard_transfer::Run) {
-        let run = Run {
-            first: run.first,
-            pages: run.pages,
-        };
-        let told = self.arrivals.came(run, None);
+        self.bytes.clear();
+        self.runs.clear();
         told.into_iter().for_each(&self.tell);
     }
 
     fn gone(&mut self, page: PageNo) {
+        self.flush();
         let gone = |state: &mut State<W>| {
             state.gone.insert(page);
         };
@@ -326,9 +358,27 @@ impl<W, T: Fn(Told<W>)> PageSink for Reader<W, T> {
     }
 
     fn lost(&mut self, why: Loss) {
+        self.flush();
         let lost = |state: &mut State<W>| state.lost = Some(why);
         (self.tell)(self.arrivals.refuse(lost, |_| true, why.to_string()));
     }
+}
+
+/// As `write_all_at`, of several at once.
+fn write_all_at(file: &File, mut slices: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+    while !slices.is_empty() {
+        let at = i64::try_from(offset).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
+        match pwritev(file, slices, at) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                IoSlice::advance_slices(&mut slices, written);
+                offset += written as u64;
+            }
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 fn pages(run: Run) -> impl Iterator<Item = PageNo> {
@@ -338,3 +388,6 @@ fn pages(run: Run) -> impl Iterator<Item = PageNo> {
 fn has(run: Run, page: PageNo) -> bool {
     (run.first.0..run.first.0.saturating_add(run.pages.0)).contains(&page.0)
 }
+
+#[cfg(test)]
+mod tests;

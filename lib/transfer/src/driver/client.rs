@@ -366,25 +366,37 @@ impl Shared {
         socket::group(address, by).ok()
     }
 
-    /// Whether there was anything.
+    /// Whether there was anything. What has come by now is taken in one go, so that the
+    /// sink can put it in its place in one go, and before anybody sees that it is there.
     fn take(&self, socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<bool> {
-        let mut any = false;
+        let (mut batch, mut received) = (None, Ok(()));
         for _ in 0..TURN {
-            let Some((datagram, _)) = socket::receive(socket, buffer)? else {
-                break;
+            let datagram = match socket::receive(socket, buffer) {
+                Ok(Some((datagram, _))) => datagram,
+                Ok(None) => break,
+                Err(error) => {
+                    received = Err(error);
+                    break;
+                }
             };
-            any = true;
-            let mut state = self.state();
-            let State { receiver, sink, .. } = &mut *state;
-            let before = receiver.pages();
+            let (state, _) = batch.get_or_insert_with(|| {
+                let state = self.state();
+                let before = state.receiver.pages();
+                (state, before)
+            });
+            let State { receiver, sink, .. } = &mut **state;
             receiver.receive(datagram, &mut **sink, Instant::now());
-            let new = receiver.pages() != before;
-            self.note(&mut state);
-            drop(state);
-            if new {
-                self.changed.notify_all();
-            }
         }
-        Ok(any)
+        let Some((mut state, before)) = batch else {
+            return received.map(|()| false);
+        };
+        state.sink.flush();
+        self.note(&mut state);
+        let new = state.receiver.pages() != before;
+        drop(state);
+        if new {
+            self.changed.notify_all();
+        }
+        received.map(|()| true)
     }
 }

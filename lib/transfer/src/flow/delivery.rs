@@ -153,8 +153,9 @@ impl FlowControl for DeliveryLaw {
     fn report(&mut self, feedback: Feedback, now: Instant) {
         let round = &mut self.round;
         round.best = round.best.max(feedback.mean.0);
-        round.sent += feedback.sent;
-        round.lost += feedback.lost.min(feedback.sent);
+        // Clients say so, and can say anything.
+        round.sent = round.sent.saturating_add(feedback.sent);
+        round.lost = round.lost.saturating_add(feedback.lost.min(feedback.sent));
         round.backlog = feedback.backlog;
         if now >= round.ends {
             let length = (feedback.round_trip * 2).clamp(ROUND.0, ROUND.1);
@@ -204,6 +205,24 @@ mod tests {
             }
         }
         arrived
+    }
+
+    #[test]
+    fn more_packets_than_can_be_counted_do_no_harm() {
+        let now = Instant::now();
+        let mut law = DeliveryLaw::new(Bounds::default(), now);
+        for n in 0..100 {
+            let feedback = Feedback {
+                mean: Rate(u64::MAX),
+                sent: u64::MAX,
+                lost: u64::MAX,
+                backlog: Backlog::Enough,
+                round_trip: Duration::MAX / 4,
+            };
+            law.report(feedback, now + Duration::from_millis(n));
+        }
+        let rate = law.rate(now);
+        assert!((Bounds::default().least..=Bounds::default().most).contains(&rate));
     }
 
     #[test]

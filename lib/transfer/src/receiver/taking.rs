@@ -5,7 +5,7 @@ use crate::codec::{Encoding, Page};
 use crate::meter::Way;
 use crate::pages::Run;
 use crate::source::PageSink;
-use crate::wire::{self, Epoch, Item, Items, Knock, Seq, ToClient, Urgency};
+use crate::wire::{self, Epoch, Item, Items, Knock, Part, Seq, ToClient, Urgency};
 use forkyard_types::{PAGE_SIZE, PageNo};
 use std::net::SocketAddrV4;
 use std::time::Instant;
@@ -79,11 +79,8 @@ impl Receiver {
             }
             (ToClient::Beacon, State::Member(member)) => {
                 let ours = member.epoch == epoch && member.seen.1.admit(seq);
-                if ours {
-                    self.heard = now;
-                    if member.hear_group(seq, bytes, now) {
-                        self.asks.missed(now);
-                    }
+                if ours && member.hear_group(seq, bytes, now) {
+                    self.asks.missed(now);
                 }
                 ours
             }
@@ -99,7 +96,9 @@ impl Receiver {
                 };
                 member.news = member.news.max(News::Pages);
                 member.silence = Silence::new(now);
-                self.heard = now;
+                if to.is_some() {
+                    self.heard = now;
+                }
                 self.install(items, sink, now);
                 if missing {
                     self.asks.missed(now);
@@ -154,25 +153,37 @@ impl Receiver {
     }
 
     fn install(&mut self, items: Items<'_>, sink: &mut dyn PageSink, now: Instant) {
+        let mut waited = false;
         for item in items.iter() {
-            match item {
+            waited |= match item {
                 Item::Zero(run) => self.zeros(run, sink, now),
                 Item::Page(page, encoding, bytes) => self.page(page, encoding, bytes, sink, now),
-                Item::Part(part) => {
-                    if self.held.have.contains(part.page) {
-                        self.stats.twice += u64::from(part.index == 0);
-                    } else if part.page.0 < self.receiving.pages.0
-                        && let Some((encoding, bytes)) = self.assembly.add(&part)
-                    {
-                        self.page(part.page, encoding, &bytes, sink, now);
-                    }
-                }
+                Item::Part(part) => self.part(&part, sink, now),
                 Item::Gone(page) => {
                     if self.asks.came(page, now).is_some() && self.held.settled.insert(page) {
                         self.events.push_back(Event::Gone(page));
                     }
+                    false
                 }
-            }
+            };
+        }
+        if waited {
+            sink.flush();
+        }
+    }
+
+    /// Whether somebody waits for the page that this made whole; the next two alike.
+    fn part(&mut self, part: &Part<'_>, sink: &mut dyn PageSink, now: Instant) -> bool {
+        if self.held.have.contains(part.page) {
+            self.stats.twice += u64::from(part.index == 0);
+            return false;
+        }
+        if part.page.0 >= self.receiving.pages.0 {
+            return false;
+        }
+        match self.assembly.add(part) {
+            Some((encoding, bytes)) => self.page(part.page, encoding, &bytes, sink, now),
+            None => false,
         }
     }
 
@@ -183,35 +194,37 @@ impl Receiver {
         bytes: &[u8],
         sink: &mut dyn PageSink,
         now: Instant,
-    ) {
+    ) -> bool {
         if self.held.have.contains(page) {
             self.stats.twice += 1;
-            return;
+            return false;
         }
         let mut unpacked: Page = [0; PAGE_SIZE];
         let unpacks = self.unpacker.unpack(encoding, bytes, &mut unpacked);
         if unpacks.is_none() || !self.held.have.insert(page) {
             self.stats.refused += 1;
-            return;
+            return false;
         }
         self.held.settled.insert(page);
         self.assembly.forget(page);
-        match self.asks.came(page, now) {
-            Some(Urgency::Waited) => self.stats.waited += 1,
-            Some(Urgency::Ahead | Urgency::Withdrawn) | None => self.stats.ahead += 1,
+        let waited = self.asks.came(page, now) == Some(Urgency::Waited);
+        match waited {
+            true => self.stats.waited += 1,
+            false => self.stats.ahead += 1,
         }
         sink.page(page, &unpacked);
+        waited
     }
 
-    fn zeros(&mut self, run: Run, sink: &mut dyn PageSink, now: Instant) {
+    fn zeros(&mut self, run: Run, sink: &mut dyn PageSink, now: Instant) -> bool {
         let Some(run) = run.within(self.receiving.pages) else {
-            return;
+            return false;
         };
-        let mut new = false;
+        let (mut new, mut waited) = (false, false);
         for page in run.iter() {
             if self.held.have.insert(page) {
                 self.held.settled.insert(page);
-                self.asks.came(page, now);
+                waited |= self.asks.came(page, now) == Some(Urgency::Waited);
                 self.stats.zero += 1;
                 new = true;
             }
@@ -219,5 +232,6 @@ impl Receiver {
         if new {
             sink.zeros(run);
         }
+        waited
     }
 }

@@ -1,6 +1,6 @@
 //! What a member says: how it fares, and what it wants.
 
-use super::{Answers, FOREIGN, MOST_ASKED, REGROUP, SHOWN, Sender};
+use super::{Answers, FOREIGN, MOST_ASKED, REGROUP, SHOWN, Sender, TOLD};
 use crate::flow::Rate;
 use crate::lane::Taken;
 use crate::lockstep::Asking;
@@ -14,13 +14,7 @@ use std::time::{Duration, Instant};
 impl Sender {
     pub(super) fn request(&mut self, request: &Request, seq: Seq, now: Instant) {
         self.report(request.member, request.report, seq, now);
-        if request.asks.is_empty() {
-            if let Some(member) = self.members.get_mut(request.member) {
-                let (to, id) = (member.address, request.member);
-                self.say(to, ToClient::Pulse(id));
-            }
-            return;
-        }
+        let (mut alone_shows, mut group_shows) = (request.asks.is_empty(), false);
         let mut left = MOST_ASKED;
         for ask in &request.asks {
             let Some(run) = ask.run.within(self.serving.pages) else {
@@ -37,25 +31,43 @@ impl Sender {
                     let pages = PageCount(run.pages.0.min(left));
                     left -= pages.0;
                     self.room.asked = now;
-                    self.ask(
-                        request.member,
-                        Ask {
-                            run: Run { pages, ..run },
-                            ..*ask
-                        },
-                        now,
-                    );
+                    let ask = Ask {
+                        run: Run { pages, ..run },
+                        ..*ask
+                    };
+                    let (alone, group) = self.ask(request.member, ask, now);
+                    alone_shows |= alone;
+                    group_shows |= group;
                 }
             }
         }
+        self.show(request.member, alone_shows, now);
+        if group_shows {
+            self.room.beacon = self.room.beacon.min(self.room.shown + SHOWN);
+        }
     }
 
-    fn ask(&mut self, id: MemberId, ask: Ask, now: Instant) {
+    /// Shows a member which packets it has missed, if there is `need`; and in any case,
+    /// once in a while, that it is heard: the answers may go to the group.
+    fn show(&mut self, id: MemberId, need: bool, now: Instant) {
+        if let Some(member) = self.members.get_mut(id)
+            && (need || now >= member.told + TOLD)
+        {
+            member.told = now;
+            let to = member.address;
+            self.say(to, ToClient::Pulse(id));
+        }
+    }
+
+    /// Whether something has to show the member by either way, its own and the group's,
+    /// what it has missed: it asks again for what is on its way, or was lost with nothing
+    /// after it that would show it.
+    fn ask(&mut self, id: MemberId, ask: Ask, now: Instant) -> (bool, bool) {
         let together = self.is_together();
         let answers = self.answers(now);
         let group_mean = self.group_mean();
         let Some(member) = self.members.get_mut(id) else {
-            return;
+            return (false, false);
         };
         let Member {
             report,
@@ -113,15 +125,8 @@ impl Sender {
                 Taken::Lost => lane.lost(mean, now),
             }
         }
-        // It asks again for what is on its way, or was lost with nothing after it that
-        // would show it: this does.
-        if ask.before > 0 && alone_shows {
-            let to = *address;
-            self.say(to, ToClient::Pulse(id));
-        }
-        if ask.before > 0 && group_shows {
-            self.room.beacon = self.room.beacon.min(self.room.shown + SHOWN);
-        }
+        let again = ask.before > 0;
+        (again && alone_shows, again && group_shows)
     }
 
     fn report(&mut self, id: MemberId, report: Report, seq: Seq, now: Instant) {

@@ -68,6 +68,17 @@ fn ask() -> impl Strategy<Value = Ask> {
     })
 }
 
+fn request() -> impl Strategy<Value = Body<'static>> {
+    let asks = prop::collection::vec(ask(), 0..MAX_ASKS);
+    (member(), report(), asks).prop_map(|(member, report, asks)| {
+        Body::ToServer(ToServer::Request(Request {
+            member,
+            report,
+            asks,
+        }))
+    })
+}
+
 fn body() -> impl Strategy<Value = Body<'static>> {
     let group = prop::option::of(
         (0..255u8, any::<u16>()).prop_map(|(attempt, port)| Group { attempt, port }),
@@ -75,18 +86,7 @@ fn body() -> impl Strategy<Value = Body<'static>> {
     prop_oneof![
         (knock(), any::<u64>())
             .prop_map(|(knock, cookie)| Body::ToServer(ToServer::Join { knock, cookie })),
-        (
-            member(),
-            report(),
-            prop::collection::vec(ask(), 0..MAX_ASKS)
-        )
-            .prop_map(|(member, report, asks)| {
-                Body::ToServer(ToServer::Request(Request {
-                    member,
-                    report,
-                    asks,
-                }))
-            }),
+        request(),
         member().prop_map(|member| Body::ToServer(ToServer::Leave(member))),
         (knock(), any::<u64>())
             .prop_map(|(knock, cookie)| Body::ToClient(ToClient::Challenge { knock, cookie })),
@@ -103,6 +103,150 @@ fn body() -> impl Strategy<Value = Body<'static>> {
         member().prop_map(|member| Body::ToClient(ToClient::Pulse(member))),
         Just(Body::ToClient(ToClient::Beacon)),
     ]
+}
+
+/// Somebody who has the key, and says anything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hostile {
+    /// What it says mostly where others would be ignored sooner.
+    pub epoch: Epoch,
+    pub knock: Knock,
+    pub pages: PageCount,
+}
+
+/// What it says.
+#[derive(Clone, Debug)]
+pub(crate) struct Said {
+    epoch: Epoch,
+    /// `None`: one after the other.
+    seq: Option<Seq>,
+    what: Result<Body<'static>, (u8, Vec<u8>)>,
+}
+
+impl Said {
+    /// The packet, of that number if it has none of its own.
+    pub fn signed(&self, key: &ImageKey, seq: Seq) -> Vec<u8> {
+        let (epoch, seq, mut out) = (self.epoch, self.seq.unwrap_or(seq), Vec::new());
+        match &self.what {
+            Ok(body) => {
+                let body = body.clone();
+                seal(key, &Packet { epoch, seq, body }, &mut out);
+            }
+            Err((kind, bytes)) => {
+                begin(key, *kind, epoch, seq, &mut out);
+                out.extend(bytes);
+                finish(key, &mut out);
+            }
+        }
+        out
+    }
+}
+
+impl Hostile {
+    /// Packets that are authentic once they are signed, with anything in them.
+    pub fn says(self) -> impl Strategy<Value = Said> {
+        let epoch = prop_oneof![9 => Just(self.epoch.0), 1 => any::<u64>()].prop_map(Epoch);
+        let seq = prop_oneof![
+            40 => Just(None),
+            4 => (1..300u64).prop_map(Some),
+            1 => (0..3u64).prop_map(|back| Some(u64::MAX - back)),
+        ];
+        let what = prop_oneof![
+            3 => self.body().prop_map(Ok),
+            5 => self.data().prop_map(Err),
+            1 => (any::<u8>(), prop::collection::vec(any::<u8>(), 0..80)).prop_map(Err),
+        ];
+        (epoch, seq, what).prop_map(|(epoch, seq, what)| Said {
+            epoch,
+            seq: seq.map(Seq),
+            what,
+        })
+    }
+
+    fn member() -> impl Strategy<Value = u32> {
+        prop_oneof![9 => 0..3u32, 1 => any::<u32>()]
+    }
+
+    fn body(self) -> impl Strategy<Value = Body<'static>> {
+        let mine = move |body| match body {
+            Body::ToServer(ToServer::Join { cookie, .. }) => {
+                let knock = self.knock;
+                Body::ToServer(ToServer::Join { knock, cookie })
+            }
+            Body::ToClient(ToClient::Welcome(welcome)) => {
+                Body::ToClient(ToClient::Welcome(Welcome {
+                    knock: self.knock,
+                    pages: self.pages,
+                    ..welcome
+                }))
+            }
+            other @ (Body::ToServer(_) | Body::ToClient(_)) => other,
+        };
+        let any_body = prop_oneof![body(), request()];
+        (any_body, Self::member(), 0..self.pages.0, any::<u8>()).prop_map(
+            move |(body, member, page, which)| {
+                let id = MemberId(member.max(1));
+                match mine(body) {
+                    Body::ToServer(ToServer::Request(mut request)) => {
+                        request.member = id;
+                        request.report.foreign %= 100;
+                        for ask in request.asks.iter_mut().filter(|_| which % 4 > 0) {
+                            ask.run.first.0 = (ask.run.first.0 + page) % self.pages.0;
+                        }
+                        Body::ToServer(ToServer::Request(request))
+                    }
+                    Body::ToClient(ToClient::Pulse(_)) => Body::ToClient(ToClient::Pulse(id)),
+                    Body::ToClient(ToClient::Stale(_, seq)) => {
+                        let seq = Seq(seq.0 % 50);
+                        Body::ToClient(ToClient::Stale(id, seq))
+                    }
+                    other @ (Body::ToServer(_) | Body::ToClient(_)) => other,
+                }
+            },
+        )
+    }
+
+    /// Kind and body of a packet of pages; most are in the image, most are whole.
+    fn data(self) -> impl Strategy<Value = (u8, Vec<u8>)> {
+        let page = prop_oneof![8 => 0..self.pages.0, 1 => any::<u64>()].prop_map(PageNo);
+        let bytes = prop::collection::vec(any::<u8>(), 1..40);
+        let item = (page, 0..5u8, 1..9u8, any::<u8>(), 1..=4096u16, bytes);
+        let items = prop::collection::vec(item, 0..12);
+        (Self::member(), items).prop_map(|(member, items)| {
+            let mut out = member.to_le_bytes().to_vec();
+            for (page, what, parts, index, total, bytes) in items {
+                let encoding = if index % 2 == 0 {
+                    Encoding::Plain
+                } else {
+                    Encoding::Zstd
+                };
+                let (parts, whole) = (parts.max(2), vec![index; usize::from(total)]);
+                let full = [index; forkyard_types::PAGE_SIZE];
+                let index = index % parts;
+                put_item(
+                    &match what {
+                        0 => Item::Zero(Run {
+                            first: page,
+                            pages: PageCount(u64::from(total)),
+                        }),
+                        1 => Item::Page(page, encoding, &bytes),
+                        2 => Item::Page(page, Encoding::Plain, &full),
+                        3 => Item::Part(Part {
+                            page,
+                            encoding,
+                            total,
+                            index,
+                            parts,
+                            bytes: &whole[part_bytes(total, index, parts)],
+                        }),
+                        _ => Item::Gone(page),
+                    },
+                    &mut out,
+                );
+            }
+            (21, out)
+        })
+    }
 }
 
 /// A packet of pages with an item of each kind.

@@ -1,13 +1,15 @@
 //! Every page right and every run ended, whatever the network does: each run
 //! follows from its seed, which a failure names.
 
+mod everything;
 mod figures;
+mod forgery;
 mod plot;
 mod world;
 
 use forkyard_transfer::{Complete, Push, Run, flow};
 use forkyard_types::{PageCount, PageNo};
-use plot::{Ending, Job, Outcome, Plot, Rng, is_zero};
+use plot::{Cut, Ending, Job, LARGEST, Outcome, Plot, Rng, Which, is_zero};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use world::{PATIENCE, World};
@@ -18,13 +20,15 @@ const SEEDS: u64 = 250;
 /// A client that starts at once and waits for each of the pages in turn.
 fn job(wants: impl IntoIterator<Item = u64>) -> Job {
     Job {
+        image: 0,
         starts: Duration::ZERO,
         wants: wants.into_iter().map(PageNo).collect(),
         at_once: 1,
         thinks: Duration::from_micros(20),
         complete: Complete::No,
         multicast: true,
-        cut: None,
+        deaf: Vec::new(),
+        cuts: Vec::new(),
         dies: None,
     }
 }
@@ -38,7 +42,7 @@ fn run(first: u64, pages: u64) -> Run {
 
 /// Some clients that want some pages in some way.
 fn draw(seed: u64, rng: &mut Rng) -> Plot {
-    let pages = 16 + rng.below(80);
+    let pages = 16 + rng.below(LARGEST - 16);
     let mut plot = Plot::new(seed, pages);
     for _ in 0..1 + rng.below(4) {
         let first = rng.below(pages);
@@ -130,14 +134,21 @@ fn hosts_that_multicast_does_not_reach_are_served_all_the_same() {
 }
 
 #[test]
-fn what_is_captured_changed_and_sent_again_installs_nothing() {
+fn what_is_captured_or_forged_installs_nothing_and_is_counted() {
+    let mut forged = (0, 0);
     for seed in 0..SEEDS {
         let mut rng = Rng(seed + 30_000);
         let mut plot = draw(seed, &mut rng);
-        plot.network.tampered = 10.0;
+        plot.network.replayed = 10.0;
+        plot.network.forged = 30.0;
         plot.network.loss = rng.below(3) as f64;
-        served(&World::new(plot).run(), seed);
+        let outcome = World::new(plot).run();
+        served(&outcome, seed);
+        forged.0 += outcome.forged.0;
+        forged.1 += outcome.forged.1;
     }
+    // Each of them was counted as refused, and nothing else happened.
+    assert!(forged.0 > 20 * SEEDS && forged.1 > 20 * SEEDS, "{forged:?}");
 }
 
 #[test]
@@ -149,7 +160,10 @@ fn client_that_is_cut_off_recovers_or_is_told_and_no_other_suffers() {
         let from = rng.millis(0, 60);
         let long = rng.chance(50.0);
         let to = from + if long { 3 * PATIENCE } else { PATIENCE / 3 };
-        plot.jobs[0].cut = Some((from, to));
+        plot.jobs[0].cuts = vec![Cut {
+            when: from..to,
+            which: Which::Both,
+        }];
         let outcome = World::new(plot).run();
         for (n, ending) in outcome.endings.iter().enumerate() {
             match ending {
@@ -184,7 +198,7 @@ fn death_of_the_server_is_told_to_all_that_wait_and_names_their_pages() {
         let mut rng = Rng(seed + 60_000);
         let mut plot = draw(seed, &mut rng);
         plot.network.loss = rng.below(5) as f64;
-        plot.server_dies = Some((rng.millis(0, 40), None));
+        plot.servers[0].dies = vec![(rng.millis(0, 40), None)];
         let outcome = World::new(plot).run();
         for (ending, wanting) in outcome.endings.iter().zip(&outcome.wanting) {
             match ending {
@@ -205,13 +219,38 @@ fn death_of_the_server_is_told_to_all_that_wait_and_names_their_pages() {
 }
 
 #[test]
+fn client_that_is_not_heard_is_told_though_the_group_still_reaches_it() {
+    let mut plot = Plot::new(6, 400);
+    let slow = Duration::from_millis(80);
+    plot.jobs = vec![
+        Job {
+            thinks: slow,
+            ..job(0..400)
+        };
+        3
+    ];
+    // It goes on to hear what the others ask for, and signs when they ask for nothing.
+    plot.jobs[0].wants.reverse();
+    plot.jobs[0].cuts = vec![Cut {
+        when: slow..Duration::MAX,
+        which: Which::Out,
+    }];
+    let outcome = World::new(plot).run();
+    let [first, others @ ..] = &outcome.endings[..] else {
+        panic!("three clients");
+    };
+    assert!(matches!(first, Ending::Lost(..)), "{outcome:?}");
+    assert!(others.iter().all(|ending| *ending == Ending::Served));
+}
+
+#[test]
 fn server_started_again_goes_on() {
     for seed in 0..SEEDS {
         let mut rng = Rng(seed + 70_000);
         let mut plot = draw(seed, &mut rng);
         plot.network.loss = rng.below(5) as f64;
         let dies = rng.millis(0, 40);
-        plot.server_dies = Some((dies, Some(dies + rng.millis(1, 1500))));
+        plot.servers[0].dies = vec![(dies, Some(dies + rng.millis(1, 1500)))];
         served(&World::new(plot).run(), seed);
     }
 }
@@ -285,21 +324,28 @@ fn pushed_pages_come_before_they_are_asked_for() {
 }
 
 #[test]
-fn one_packet_lost_in_a_hundred_costs_little() {
-    let took = |loss| {
-        let mut plot = Plot::new(5, 4000);
+fn one_packet_lost_in_a_hundred_costs_less_than_a_tenth_of_the_time() {
+    let took = |seed, clients, loss| {
+        let mut plot = Plot::new(seed, 8000);
         plot.network.loss = loss;
         plot.jobs = vec![
             Job {
                 complete: Complete::Yes,
                 ..job([])
             };
-            4
+            clients
         ];
         let outcome = World::new(plot).run();
-        served(&outcome, 5);
+        served(&outcome, seed);
         outcome.took
     };
-    let (clean, lossy) = (took(0.0), took(1.0));
-    assert!(lossy < clean * 5 / 4, "{lossy:?} against {clean:?}");
+    for clients in [1, 4] {
+        for seed in 0..12 {
+            let [clean, lossy] = [0.0, 1.0].map(|loss| took(seed, clients, loss));
+            assert!(
+                lossy * 10 < clean * 11,
+                "seed {seed}, {clients} clients: {lossy:?} against {clean:?}"
+            );
+        }
+    }
 }

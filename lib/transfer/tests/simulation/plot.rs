@@ -7,6 +7,9 @@ use forkyard_types::{PAGE_SIZE, PageCount, PageNo};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// Pages of the largest image that is drawn.
+pub const LARGEST: u64 = 96;
+
 /// Random numbers (splitmix64).
 #[derive(Clone, Copy, Debug)]
 pub struct Rng(pub u64);
@@ -46,8 +49,11 @@ pub struct Network {
     /// Chance of being late by up to as much.
     pub late: f64,
     pub late_by: Duration,
-    /// Chance that a packet is recorded, changed, and sent to anybody.
-    pub tampered: f64,
+    /// Chance that a packet is recorded, and sent to anybody later.
+    pub replayed: f64,
+    /// Chance that a packet is followed by one that is not authentic, or from
+    /// elsewhere: it has to be refused, wherever it comes to.
+    pub forged: f64,
 }
 
 impl Default for Network {
@@ -60,14 +66,54 @@ impl Default for Network {
             twice: 0.0,
             late: 0.0,
             late_by: Duration::ZERO,
-            tampered: 0.0,
+            replayed: 0.0,
+            forged: 0.0,
         }
     }
+}
+
+/// From when until when, since the start of the run.
+pub type Span = std::ops::Range<Duration>;
+
+/// When packets do not pass a host.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    pub when: Span,
+    pub which: Which,
+}
+
+/// Which packets do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    In,
+    Out,
+    Both,
+}
+
+impl Cut {
+    fn stops(&self, way: Which, at: Duration) -> bool {
+        self.when.contains(&at) && [way, Which::Both].contains(&self.which)
+    }
+
+    /// Whether any of them stops a packet that goes that way.
+    pub fn any(cuts: &[Self], way: Which, at: Duration) -> bool {
+        cuts.iter().any(|cut| cut.stops(way, at))
+    }
+}
+
+/// What becomes of a server.
+#[derive(Clone, Debug, Default)]
+pub struct Fate {
+    pub cuts: Vec<Cut>,
+    /// When it dies, and when another is started in its place.
+    pub dies: Vec<(Duration, Option<Duration>)>,
 }
 
 /// What one client does.
 #[derive(Clone, Debug)]
 pub struct Job {
+    /// Which image it wants, of those in the plot.
+    pub image: usize,
     /// When it starts.
     pub starts: Duration,
     /// Pages it waits for, in order.
@@ -77,10 +123,11 @@ pub struct Job {
     /// From one page to the next.
     pub thinks: Duration,
     pub complete: Complete,
-    /// Whether the group's packets reach it.
+    /// Whether the group's packets ever reach it.
     pub multicast: bool,
-    /// When nothing reaches it, nor anything from it.
-    pub cut: Option<(Duration, Duration)>,
+    /// When they do not.
+    pub deaf: Vec<Span>,
+    pub cuts: Vec<Cut>,
     /// When it is no more.
     pub dies: Option<Duration>,
 }
@@ -97,9 +144,11 @@ pub struct Plot {
     pub disjoint: Vec<Run>,
     pub gone: BTreeSet<PageNo>,
     pub multicast: bool,
+    /// When no group's packets reach anybody.
+    pub deaf: Vec<Span>,
     pub law: flow::Law,
-    /// When the server dies, and when another is started in its place.
-    pub server_dies: Option<(Duration, Option<Duration>)>,
+    /// One for each image, which has a server of its own; two draw the same group.
+    pub servers: Vec<Fate>,
     pub datagram: usize,
     pub window: Window,
 }
@@ -116,8 +165,9 @@ impl Plot {
             disjoint: Vec::new(),
             gone: BTreeSet::new(),
             multicast: true,
+            deaf: Vec::new(),
             law: flow::Law::Delivery(flow::Bounds::default()),
-            server_dies: None,
+            servers: vec![Fate::default()],
             datagram: 1400,
             window: Window::default(),
         }
@@ -139,6 +189,7 @@ pub enum Ending {
 #[derive(Debug)]
 pub struct Outcome {
     pub endings: Vec<Ending>,
+    /// By all servers together.
     pub sent: Sent,
     pub received: Vec<Received>,
     /// When the last client had what it wanted.
@@ -147,6 +198,15 @@ pub struct Outcome {
     pub waits: Vec<Duration>,
     /// What each client had not got when it ended.
     pub wanting: Vec<BTreeSet<PageNo>>,
+    /// Forged packets that came to a client, and to a server.
+    pub forged: (u64, u64),
+    /// How often a client was told of another group than before.
+    pub regrouped: u64,
+}
+
+/// What the contents of one of the run's images follow from.
+pub fn contents(seed: u64, image: usize) -> u64 {
+    seed.wrapping_add((image as u64) << 32)
 }
 
 /// Whether a page of the image of any run is zero: a fifth is, four in a row.

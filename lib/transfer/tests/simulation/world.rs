@@ -1,15 +1,19 @@
-//! A server, its clients and a network between them, in virtual time: each run
+//! Servers, their clients and a network between them, in virtual time: each run
 //! follows from its seed alone.
 
-use crate::plot::{Check, Ending, Job, Network, Outcome, Pages, Plot, Rng, is_zero};
+mod clients;
+mod network;
+
+use crate::forgery;
+use crate::plot::{Ending, Outcome, Pages, Plot, Rng, contents, is_zero};
+use clients::Client;
 use forkyard_transfer::{
-    ClientId, Complete, CookieSecret, EndGame, Epoch, Event, FamilyKey, ImageKey, Receiver,
-    Receiving, Sender, Sent, Serving, Step, To, Turn, Urgency,
+    CookieSecret, EndGame, Epoch, ImageKey, Receiver, Sender, Sent, Serving, Step,
 };
-use forkyard_types::{ImageId, PageCount, PageNo};
+use forkyard_types::{PageCount, PageNo};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::collections::BinaryHeap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// No run takes longer, in virtual time.
@@ -19,31 +23,28 @@ const MOST_EVENTS: u64 = 3_000_000;
 /// How long peers may be silent.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-struct Client {
-    job: Job,
-    receiver: Option<Receiver>,
-    address: SocketAddr,
-    group: Option<SocketAddrV4>,
-    have: BTreeSet<PageNo>,
-    next: usize,
-    waiting: BTreeMap<PageNo, Instant>,
-    resting: usize,
-    complete: bool,
-    ending: Option<Ending>,
-    poll_at: Option<Instant>,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    ToServer(SocketAddr, Vec<u8>),
+    ToServer(usize, SocketAddr, Vec<u8>),
     ToClient(usize, Vec<u8>),
-    Server,
+    ForgedToServer(usize, SocketAddr, Vec<u8>),
+    ForgedToClient(usize, Vec<u8>),
+    Server(usize),
     Client(usize),
     Want(usize),
     Starts(usize),
     Dies(usize),
-    ServerDies,
-    ServerStarts,
+    ServerDies(usize),
+    ServerStarts(usize),
+}
+
+/// The server of one image.
+struct Served {
+    key: ImageKey,
+    pages: Pages,
+    sender: Option<Sender>,
+    poll_at: Option<Instant>,
+    busy_until: Instant,
 }
 
 pub struct World {
@@ -53,72 +54,63 @@ pub struct World {
     now: Instant,
     queue: BinaryHeap<Reverse<(Instant, u64, What)>>,
     events: u64,
-    key: ImageKey,
-    server: Option<Sender>,
-    sent: Sent,
-    pages: Pages,
-    server_poll: Option<Instant>,
-    busy_until: Instant,
+    servers: Vec<Served>,
     clients: Vec<Client>,
+    sent: Sent,
     waits: Vec<Duration>,
     took: Duration,
+    forged: (u64, u64),
+    regrouped: u64,
 }
 
 impl World {
     pub fn new(plot: Plot) -> Self {
         let start = Instant::now();
         let mut rng = Rng(plot.seed);
-        let key =
-            FamilyKey::new([plot.seed.to_le_bytes()[0]; 32]).image(ImageId(Default::default()));
-        let clients = plot.jobs.iter().zip(1..).map(|(job, n): (_, u8)| Client {
-            job: job.clone(),
-            receiver: None,
-            address: SocketAddr::from((Ipv4Addr::new(10, 0, 0, n), 4000)),
-            group: None,
-            have: BTreeSet::new(),
-            next: 0,
-            waiting: BTreeMap::new(),
-            resting: 0,
-            complete: false,
-            ending: None,
-            poll_at: None,
-        });
-        let clients = clients.collect();
-        let pages = Pages {
-            seed: plot.seed,
-            size: plot.pages,
-            gone: plot.gone.clone(),
-        };
         let _ = rng.next();
+        let servers = (0..plot.servers.len()).map(|image| Served {
+            key: forgery::keys()[image].clone(),
+            pages: Pages {
+                seed: contents(plot.seed, image),
+                size: plot.pages,
+                gone: plot.gone.clone(),
+            },
+            sender: None,
+            poll_at: None,
+            busy_until: start,
+        });
+        let clients = plot.jobs.iter().zip(1..);
         let mut world = Self {
             rng,
             start,
             now: start,
             queue: BinaryHeap::new(),
             events: 0,
-            key,
-            server: None,
+            servers: servers.collect(),
+            clients: clients
+                .map(|(job, n)| Client::new(job.clone(), n))
+                .collect(),
             sent: Sent::default(),
-            pages,
-            server_poll: None,
-            busy_until: start,
-            clients,
             waits: Vec::new(),
             took: Duration::ZERO,
+            forged: (0, 0),
+            regrouped: 0,
             plot,
         };
-        world.start_server();
+        for image in 0..world.servers.len() {
+            world.start_server(image);
+            for (dies, again) in world.plot.servers[image].dies.clone() {
+                world.at(start + dies, What::ServerDies(image));
+                if let Some(again) = again {
+                    world.at(start + again, What::ServerStarts(image));
+                }
+            }
+        }
         for n in 0..world.clients.len() {
             let job = world.clients[n].job.clone();
             world.at(start + job.starts, What::Starts(n));
             if let Some(dies) = job.dies {
                 world.at(start + dies, What::Dies(n));
-            }
-        }
-        if let Some((dies, again)) = world.plot.server_dies {
-            world.at(start + dies, What::ServerDies);
-            if let Some(again) = again {
-                world.at(start + again, What::ServerStarts);
             }
         }
         world
@@ -144,8 +136,12 @@ impl World {
             );
             self.happens(what);
         }
-        if let Some(server) = &self.server {
-            self.sent.add(server.stats());
+        for sender in self
+            .servers
+            .iter()
+            .filter_map(|server| server.sender.as_ref())
+        {
+            self.sent.add(sender.stats());
         }
         let received = self.clients.iter().map(|client| {
             let receiver = client.receiver.as_ref();
@@ -166,6 +162,8 @@ impl World {
             sent: self.sent,
             took: self.took,
             waits: self.waits,
+            forged: self.forged,
+            regrouped: self.regrouped,
         }
     }
 
@@ -176,19 +174,39 @@ impl World {
 
     fn happens(&mut self, what: What) {
         match what {
-            What::ToServer(from, bytes) => {
-                if let Some(server) = &mut self.server {
-                    server.receive(from, &bytes, self.now);
-                    self.poll_server();
+            What::ToServer(image, from, bytes) => {
+                if let Some(sender) = &mut self.servers[image].sender {
+                    sender.receive(from, &bytes, self.now);
+                    self.poll_server(image);
                 }
             }
             What::ToClient(n, bytes) => {
                 self.receive(n, &bytes);
                 self.poll_client(n);
             }
-            What::Server if self.server_poll == Some(self.now) => self.poll_server(),
-            What::Client(n) if self.clients[n].poll_at == Some(self.now) => self.poll_client(n),
-            What::Server | What::Client(_) => {}
+            What::ForgedToServer(image, from, bytes) => {
+                if let Some(sender) = &mut self.servers[image].sender {
+                    let before = sender.stats().refused;
+                    sender.receive(from, &bytes, self.now);
+                    let after = sender.stats().refused;
+                    assert_eq!(after, before + 1, "seed {}: not refused", self.plot.seed);
+                    self.forged.1 += 1;
+                    self.poll_server(image);
+                }
+            }
+            What::ForgedToClient(n, bytes) => {
+                self.receive_forged(n, &bytes);
+                self.poll_client(n);
+            }
+            What::Server(image) if self.servers[image].poll_at == Some(self.now) => {
+                self.servers[image].poll_at = None;
+                self.poll_server(image);
+            }
+            What::Client(n) if self.clients[n].poll_at == Some(self.now) => {
+                self.clients[n].poll_at = None;
+                self.poll_client(n);
+            }
+            What::Server(_) | What::Client(_) => {}
             What::Want(n) => {
                 self.clients[n].resting -= 1;
                 self.want(n);
@@ -199,22 +217,22 @@ impl World {
                 self.clients[n].receiver = None;
                 self.clients[n].ending.get_or_insert(Ending::Died);
             }
-            What::ServerDies => {
-                if let Some(server) = self.server.take() {
-                    self.sent.add(server.stats());
+            What::ServerDies(image) => {
+                if let Some(sender) = self.servers[image].sender.take() {
+                    self.sent.add(sender.stats());
                 }
             }
-            What::ServerStarts => self.start_server(),
+            What::ServerStarts(image) => self.start_server(image),
         }
     }
 
-    fn start_server(&mut self) {
+    fn start_server(&mut self, image: usize) {
         let plot = &self.plot;
         let zero = (0..plot.pages.0)
             .filter(|page| is_zero(PageNo(*page)))
             .count() as u64;
         let serving = Serving {
-            key: self.key.clone(),
+            key: self.servers[image].key.clone(),
             epoch: Epoch(self.rng.next()),
             secret: CookieSecret::new([7; 32]),
             pages: plot.pages,
@@ -230,241 +248,29 @@ impl World {
             end_game: EndGame::default(),
             patience: Duration::from_secs(20),
         };
-        self.server = Some(Sender::new(serving, self.now));
-        self.busy_until = self.now;
-        self.poll_server();
+        let server = &mut self.servers[image];
+        server.sender = Some(Sender::new(serving, self.now));
+        server.busy_until = self.now;
+        self.poll_server(image);
     }
 
-    fn start_client(&mut self, n: usize) {
-        let receiving = Receiving {
-            key: self.key.clone(),
-            client: ClientId(self.rng.next()),
-            nonce: self.rng.next(),
-            pages: self.plot.pages,
-            patience: PATIENCE,
-            ahead: 64,
-        };
-        let mut receiver = Receiver::new(receiving, self.now).expect("memory");
-        let client = &mut self.clients[n];
-        receiver.complete(client.job.complete);
-        client.receiver = Some(receiver);
-        for _ in 0..client.job.at_once {
-            self.want(n);
-        }
-        self.settle(n);
-        self.poll_client(n);
-    }
-
-    /// The client goes on to its next page that is not there.
-    fn want(&mut self, n: usize) {
-        let client = &mut self.clients[n];
-        let Some(receiver) = &mut client.receiver else {
-            return;
-        };
-        while let Some(page) = client.job.wants.get(client.next) {
-            client.next += 1;
-            if !client.have.contains(page) && !self.plot.gone.contains(page) {
-                receiver.want(*page, Urgency::Waited);
-                client.waiting.insert(*page, self.now);
-                return;
-            }
-        }
-    }
-
-    fn receive(&mut self, n: usize, bytes: &[u8]) {
-        let client = &mut self.clients[n];
-        let Some(receiver) = &mut client.receiver else {
-            return;
-        };
-        let mut check = Check {
-            seed: self.plot.seed,
-            gone: &self.plot.gone,
-            have: &mut client.have,
-        };
-        receiver.receive(bytes, &mut check, self.now);
-        let came: Vec<_> = client
-            .waiting
-            .iter()
-            .filter(|(page, _)| client.have.contains(page))
-            .map(|(page, since)| (*page, *since))
-            .collect();
-        for (page, since) in came {
-            self.waits.push(self.now - since);
-            let client = &mut self.clients[n];
-            client.waiting.remove(&page);
-            client.resting += 1;
-            let thinks = client.job.thinks;
-            self.at(self.now + thinks, What::Want(n));
-        }
-        self.settle(n);
-    }
-
-    /// Takes note of what the client says, and whether it is done.
-    fn settle(&mut self, n: usize) {
-        let (now, seed) = (self.now, self.plot.seed);
-        let client = &mut self.clients[n];
-        let Some(receiver) = &mut client.receiver else {
-            return;
-        };
-        while let Some(event) = receiver.event() {
-            match event {
-                Event::Listen(group) => client.group = group,
-                Event::Gone(page) => {
-                    assert!(
-                        self.plot.gone.contains(&page),
-                        "seed {seed}: {page} is there"
-                    );
-                    client.waiting.remove(&page);
-                }
-                Event::Complete => {
-                    client.complete = true;
-                    let all = client.have.len() + self.plot.gone.len();
-                    assert_eq!(all as u64, self.plot.pages.0, "seed {seed}: not complete");
-                }
-                Event::Lost { why, waited } => {
-                    let waiting: Vec<_> = client.waiting.keys().copied().collect();
-                    assert_eq!(waited, waiting, "seed {seed}");
-                    client.ending.get_or_insert(Ending::Lost(why, waited));
-                }
-            }
-        }
-        let job = &client.job;
-        let served = client.next >= job.wants.len() && client.waiting.is_empty();
-        let completed = client.complete || job.complete == Complete::No;
-        if served && completed && client.resting == 0 && client.ending.is_none() {
-            client.ending = Some(Ending::Served);
-            self.took = now - self.start;
-        }
-    }
-
-    fn poll_client(&mut self, n: usize) {
+    fn poll_server(&mut self, image: usize) {
         let mut out = Vec::new();
         loop {
-            let client = &mut self.clients[n];
-            let Some(receiver) = &mut client.receiver else {
+            let server = &mut self.servers[image];
+            let Some(sender) = &mut server.sender else {
                 return;
             };
-            match receiver.poll(self.now, &mut out) {
-                Turn::Send => {
-                    let (address, at) = (client.address, self.now + self.plot.network.delay);
-                    if !self.is_cut(n) {
-                        self.carry(at, &out, |bytes| What::ToServer(address, bytes));
-                    }
-                }
-                Turn::Wait(until) => {
-                    self.clients[n].poll_at = until;
-                    if let Some(until) = until {
-                        self.at(until, What::Client(n));
-                    }
-                    return self.settle(n);
-                }
-            }
-        }
-    }
-
-    fn poll_server(&mut self) {
-        let mut out = Vec::new();
-        while let Some(server) = &mut self.server {
-            match server.poll(&mut self.pages, self.now, &mut out) {
-                Step::Send(to) => self.leaves_server(to, &out),
+            match sender.poll(&mut server.pages, self.now, &mut out) {
+                Step::Send(to) => self.leaves_server(image, to, &out),
                 Step::Wait(until) => {
-                    self.server_poll = until;
-                    if let Some(until) = until {
-                        self.at(until, What::Server);
+                    let before = std::mem::replace(&mut server.poll_at, until);
+                    if let Some(until) = until.filter(|_| until != before) {
+                        self.at(until, What::Server(image));
                     }
                     return;
                 }
             }
         }
-    }
-
-    /// All that leaves the server shares one link.
-    fn leaves_server(&mut self, to: To, bytes: &[u8]) {
-        assert!(
-            bytes.len() <= self.plot.datagram,
-            "packet of {} bytes",
-            bytes.len()
-        );
-        let Network {
-            rate, queue, delay, ..
-        } = self.plot.network;
-        let length = bytes.len() as u64 + 28;
-        let free = self.busy_until.max(self.now);
-        let waiting = (free - self.now).as_secs_f64() * rate as f64;
-        if waiting > queue as f64 {
-            return;
-        }
-        self.busy_until = free + Duration::from_secs_f64(length as f64 / rate as f64);
-        let at = self.busy_until + delay;
-        for n in 0..self.clients.len() {
-            let client = &self.clients[n];
-            let reaches = match to {
-                To::One(address) => address == client.address,
-                To::Group(group) => client.group == Some(group) && client.job.multicast,
-            };
-            if reaches && !self.is_cut(n) {
-                self.carry(at, bytes, |bytes| What::ToClient(n, bytes));
-            }
-        }
-    }
-
-    fn carry(&mut self, at: Instant, bytes: &[u8], to: impl Fn(Vec<u8>) -> What) {
-        let Network {
-            loss,
-            twice,
-            late,
-            late_by,
-            tampered,
-            ..
-        } = self.plot.network;
-        if self.rng.chance(tampered) {
-            self.tamper(at, bytes);
-        }
-        if self.rng.chance(loss) {
-            return;
-        }
-        let copies = 1 + u32::from(self.rng.chance(twice));
-        for _ in 0..copies {
-            let mut at = at;
-            if self.rng.chance(late) {
-                at += late_by.mul_f64(self.rng.below(1000) as f64 / 1000.0);
-            }
-            self.at(at, to(bytes.to_vec()));
-        }
-    }
-
-    /// Somebody records a packet, perhaps changes it, and sends it later to
-    /// whom he likes, from where he likes.
-    fn tamper(&mut self, at: Instant, bytes: &[u8]) {
-        let mut forged = bytes.to_vec();
-        if self.rng.chance(50.0) {
-            let at = usize::try_from(self.rng.below(forged.len() as u64)).expect("short");
-            forged[at] ^= 1 << self.rng.below(8);
-        }
-        let at = at + self.rng.millis(0, 2000);
-        let n = usize::try_from(self.rng.below(self.clients.len() as u64)).expect("few");
-        let from = match self.rng.chance(50.0) {
-            true => self.clients[n].address,
-            false => SocketAddr::from((Ipv4Addr::new(66, 6, 6, 6), 666)),
-        };
-        self.at(at, What::ToClient(n, forged.clone()));
-        self.at(at, What::ToServer(from, forged));
-    }
-
-    fn is_cut(&self, n: usize) -> bool {
-        let passed = self.now - self.start;
-        self.clients[n]
-            .job
-            .cut
-            .is_some_and(|(from, to)| (from..to).contains(&passed))
-    }
-}
-
-impl Client {
-    fn wanting(&self, gone: &BTreeSet<PageNo>) -> BTreeSet<PageNo> {
-        let wants = self.job.wants.iter().copied();
-        wants
-            .filter(|page| !self.have.contains(page) && !gone.contains(page))
-            .collect()
     }
 }
