@@ -2,6 +2,7 @@
 
 mod figures;
 mod hosts;
-mod link;
 mod serving;
 mod sharing;
+
+use forkyard_link as link;
