@@ -7,62 +7,56 @@
 //! ...                          of their own; etcd at 10.77.0.254
 //! ```
 //!
-//! They take one slot together. Dropped, they are ended as any host is.
+//! They take one slot together. Dropped, they are ended as any host is. What can
+//! be done to their network is in `faults`.
 
 use crate::{
-    Host, Process,
-    outside::{UPLINK, netlink, up},
+    Host, Process, Steps,
     slot::Slot,
+    switch::{HUB, Switch, address, run, tap},
 };
 use forkyard_allocate::slurm::server as slurm;
 use forkyard_etcd::server::Server;
+use forkyard_link::{Link, Network};
 use forkyard_types::TokenGrant;
 use nix::{
-    sched::{CloneFlags, unshare},
+    mount::{MsFlags, mount, umount},
     sys::signal::{Signal, kill},
-    unistd::{Pid, gettid},
+    unistd::Pid,
 };
-use rtnetlink::{LinkBridge, LinkUnspec, LinkVeth};
 use std::{
     ffi::OsString,
     fs::{self, File, Permissions},
-    io::Write,
     net::Ipv4Addr,
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, mpsc},
-    thread,
+    sync::Arc,
 };
 
 /// Where daemons listen, and where pagers do.
 const API: u16 = 7433;
-const PAGES: u16 = 7434;
-const BRIDGE: &str = "switch";
-/// Where etcd is.
-const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
+pub(crate) const PAGES: u16 = 7434;
 /// MiB of memory that Slurm believes each host to have.
 const MIB: u64 = 8192;
 /// Seconds after which a node that is silent is lost: nobody waits long for it.
 const LEASE: &str = "10";
-
-type Work = Box<dyn FnOnce() + Send>;
 
 /// Hosts that know each other: each calls the others `h0`, `h1`, ….
 #[derive(Debug)]
 pub struct Cluster {
     // Dropped in this order.
     daemons: Vec<Option<Child>>,
-    hosts: Vec<Host>,
+    /// Those whose power has failed.
+    dark: Vec<bool>,
+    /// Small disks that hosts have their state on.
+    confined: Vec<(usize, PathBuf)>,
+    pub(crate) hosts: Vec<Host>,
     etcd: Option<Server>,
     slurm: Option<slurm::Server>,
-    switch: Switch,
-}
-
-/// A network namespace with a bridge, and the thread in it.
-#[derive(Debug)]
-struct Switch {
-    work: mpsc::Sender<Work>,
-    thread: u32,
+    pub(crate) switch: Switch,
+    /// In place of the switch, if they are joined by a network in user space.
+    link: Option<Link>,
 }
 
 impl Cluster {
@@ -78,9 +72,12 @@ impl Cluster {
         Self {
             hosts: connected.collect(),
             daemons: (0..count).map(|_| None).collect(),
+            dark: vec![false; count.into()],
+            confined: Vec::new(),
             etcd: None,
             slurm: None,
             switch,
+            link: None,
         }
     }
 
@@ -184,9 +181,47 @@ impl Cluster {
 
     /// The same, all of whose daemons are told this, too.
     pub fn told(count: u8, variables: &[(&'static str, &str)]) -> Self {
+        Self::idle(count).acquainted(variables)
+    }
+
+    /// The same, whose daemons can be killed at any step of theirs.
+    pub fn with_steps(count: u8) -> Self {
         let mut cluster = Self::idle(count);
-        for number in 0..count {
-            let host = &mut cluster.hosts[usize::from(number)];
+        for host in &mut cluster.hosts {
+            host.steps = Some(Steps::new());
+        }
+        cluster.acquainted(&[])
+    }
+
+    /// The same, joined by a network in user space that delays, loses, doubles and
+    /// reorders what they send, as it is told.
+    pub fn linked(count: u8, network: Network) -> Self {
+        let slot = Arc::new(Slot::wait());
+        let hosts: Vec<_> = (0..count).map(|_| Host::on(slot.clone())).collect();
+        let taps = (0..).zip(&hosts).map(|(number, host)| tap(host, number));
+        let link = Link::new(taps.collect(), network);
+        let cluster = Self {
+            daemons: hosts.iter().map(|_| None).collect(),
+            dark: vec![false; hosts.len()],
+            confined: Vec::new(),
+            hosts,
+            etcd: None,
+            slurm: None,
+            switch: Switch::new(),
+            link: Some(link),
+        };
+        cluster.acquainted(&[])
+    }
+
+    /// The network in user space that joins them.
+    #[track_caller]
+    pub fn link(&self) -> &Link {
+        self.link.as_ref().expect("a cluster that asked for it")
+    }
+
+    /// Has all daemons run and told of each other.
+    fn acquainted(mut self, variables: &[(&'static str, &str)]) -> Self {
+        for (number, host) in (0..).zip(&mut self.hosts) {
             let peers = host.folder().join("peers.toml");
             File::create(&peers)
                 .and_then(|file| file.set_permissions(Permissions::from_mode(0o600)))
@@ -205,10 +240,10 @@ impl Cluster {
             let more = variables.iter();
             host.told
                 .extend(more.map(|(name, value)| (*name, value.into())));
-            cluster.start(number.into());
         }
-        cluster.introduce();
-        cluster
+        (0..self.hosts.len()).for_each(|number| self.start(number));
+        self.introduce();
+        self
     }
 
     /// One of the hosts.
@@ -224,6 +259,9 @@ impl Cluster {
     /// Starts a host's daemon, and waits until it answers.
     #[track_caller]
     pub fn start(&mut self, number: usize) {
+        if std::mem::take(&mut self.dark[number]) {
+            self.mend(number);
+        }
         let host = &self.hosts[number];
         assert!(self.daemons[number].is_none(), "one runs");
         let run = host.folder().join("run");
@@ -246,7 +284,7 @@ impl Cluster {
             if let Some(status) = child.try_wait().expect("a child of ours") {
                 panic!("the daemon of host {number} ended: {status}");
             }
-            std::os::unix::net::UnixStream::connect(&socket).is_ok()
+            UnixStream::connect(&socket).is_ok()
         });
     }
 
@@ -270,9 +308,25 @@ impl Cluster {
         daemon.wait().expect("reaped");
     }
 
-    /// Ends all that runs on a host at once, as a loss of power does.
+    /// Sees to it that a host has a daemon: one that has ended is replaced, unless
+    /// whoever asked it for something has done so.
+    #[track_caller]
+    pub fn replace_daemon(&mut self, number: usize) {
+        let ended = |daemon: &mut Child| daemon.try_wait().expect("a child of ours").is_some();
+        self.daemons[number].take_if(ended);
+        let socket = self.hosts[number].folder().join("run/api.sock");
+        if self.daemons[number].is_none() && UnixStream::connect(socket).is_err() {
+            self.start(number);
+        }
+    }
+
+    /// Ends all that runs on a host at once, as a loss of power does: nobody hears
+    /// anything of it, not even that nobody is there. Its cable stays cut until it
+    /// is started.
     #[track_caller]
     pub fn die(&mut self, number: usize) {
+        self.cut(number);
+        self.dark[number] = true;
         let host = &self.hosts[number];
         Process::kill_all(&host.all_processes());
         if let Some(mut daemon) = self.daemons[number].take() {
@@ -282,55 +336,24 @@ impl Cluster {
         crate::eventually("a host's end", || host.all_processes().is_empty());
     }
 
-    /// Cuts a host off from the others.
-    pub fn cut(&self, number: usize) {
-        self.switch.turn(number, Turned::Off);
-    }
-
-    /// Connects it again.
-    pub fn mend(&self, number: usize) {
-        self.switch.turn(number, Turned::On);
-    }
-
-    /// From now on so many of a hundred packets of pages are lost on their way, by chance.
-    pub fn lose(&self, percent: u8) {
-        // Packets to a group have that port at both ends, and are drawn for once.
-        let rules = format!(
-            "table bridge loss\n\
-             delete table bridge loss\n\
-             table bridge loss {{\n\
-             chain drawn {{\n\
-             numgen random mod 100 < {percent} drop\n\
-             }}\n\
-             chain lost {{\n\
-             type filter hook forward priority 0\n\
-             ether type ip udp sport {PAGES} goto drawn\n\
-             ether type ip udp dport {PAGES} goto drawn\n\
-             }}\n\
-             }}\n"
-        );
-        // What is given to the kernel at once is lost one by one, as on a wire.
-        let apart = ["link", "set", "dev", UPLINK, "gso_max_segs", "1"];
-        for host in &self.hosts {
-            host.within(move || run("ip", &apart));
-        }
-        self.switch.within(move || {
-            let mut nft = Command::new("nft");
-            nft.args(["-f", "-"]).stdin(Stdio::piped());
-            let mut nft = nft.spawn().expect("nft");
-            let mut stdin = nft.stdin.take().expect("a pipe");
-            stdin.write_all(rules.as_bytes()).expect("told");
-            drop(stdin);
-            assert!(nft.wait().expect("a child of ours").success());
+    /// Has a host's state lie on a disk of so many MiB from now on, with another daemon.
+    /// Before it has VMs, which would have their files where they were.
+    #[track_caller]
+    pub fn confine(&mut self, number: usize, mib: u32) {
+        self.kill_daemon(number);
+        let state = self.hosts[number].folder().join("state");
+        let at = state.clone();
+        self.hosts[number].within(move || {
+            let kept = at.with_file_name("kept");
+            run("cp", &["-a", text(&at), text(&kept)]);
+            let size = format!("size={mib}m,mode=711");
+            let (source, kind) = (Some("state"), Some("tmpfs"));
+            mount(source, &at, kind, MsFlags::empty(), Some(&*size)).expect("a small disk");
+            run("cp", &["-a", &format!("{}/.", kept.display()), text(&at)]);
+            fs::remove_dir_all(kept).expect("ours");
         });
-    }
-
-    /// From now on nothing goes from or to a host faster than so many Mbit/s.
-    pub fn limit(&self, mbit: u32) {
-        for (number, host) in self.hosts.iter().enumerate() {
-            host.within(move || limit(UPLINK, mbit));
-            self.switch.within(move || limit(&port(number), mbit));
-        }
+        self.confined.push((number, state));
+        self.start(number);
     }
 
     /// Removes every VM, of the first host first; after that there must be nothing
@@ -342,6 +365,13 @@ impl Cluster {
         }
         for daemon in self.daemons.iter_mut().filter_map(Option::take) {
             stop(daemon);
+        }
+        for (number, state) in self.confined.drain(..) {
+            let host = &self.hosts[number];
+            let disk = [format!("mount {}", state.display())];
+            host.nothing_left_but(&disk);
+            let unmounted = host.within(move || umount(&state));
+            unmounted.expect("nobody uses it");
         }
         self.hosts.iter().for_each(Host::nothing_left);
     }
@@ -369,111 +399,8 @@ impl Cluster {
     }
 }
 
-/// Whether a link carries anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turned {
-    On,
-    Off,
-}
-
-impl Switch {
-    fn new() -> Self {
-        let (work, inbox) = mpsc::channel::<Work>();
-        let (born, thread) = mpsc::channel();
-        thread::spawn(move || {
-            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
-            let _ = born.send(gettid().as_raw());
-            inbox.iter().for_each(|work| work());
-        });
-        let thread = thread.recv().expect("the thread enters its namespace");
-        let switch = Self {
-            work,
-            thread: u32::try_from(thread).expect("a process id"),
-        };
-        switch.within(|| {
-            netlink(async |netlink| {
-                let bridge = LinkBridge::new(BRIDGE).forward_delay(0).build();
-                netlink.link().add(bridge).execute().await.expect("made");
-                up(&netlink, "lo", &[]).await;
-                up(&netlink, BRIDGE, &[(HUB, 24)]).await;
-            });
-        });
-        switch
-    }
-
-    /// Lays a cable from a host.
-    fn connect(&self, host: &Host, number: u8) {
-        let (thread, port) = (self.thread, port(number.into()));
-        let end = port.clone();
-        host.within(move || {
-            netlink(async move |netlink| {
-                let cable = LinkVeth::new(UPLINK, &end).build();
-                netlink.link().add(cable).execute().await.expect("a cable");
-                let far = LinkUnspec::new_with_name(&end).setns_by_pid(thread).build();
-                netlink.link().set(far).execute().await.expect("laid");
-                up(&netlink, "lo", &[]).await;
-                up(&netlink, UPLINK, &[(address(number), 24)]).await;
-            });
-        });
-        self.within(move || {
-            netlink(async move |netlink| {
-                let index = nix::net::if_::if_nametoindex(BRIDGE).expect("there");
-                let on = LinkUnspec::new_with_name(&port)
-                    .controller(index)
-                    .up()
-                    .build();
-                netlink.link().set(on).execute().await.expect("plugged in");
-            });
-        });
-    }
-
-    fn turn(&self, number: usize, turned: Turned) {
-        let port = port(number);
-        self.within(move || {
-            netlink(async move |netlink| {
-                let link = LinkUnspec::new_with_name(&port);
-                let link = match turned {
-                    Turned::On => link.up(),
-                    Turned::Off => link.down(),
-                };
-                let set = netlink.link().set(link.build()).execute().await;
-                set.expect("turned");
-            });
-        });
-    }
-
-    fn within<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let (done, result) = mpsc::channel();
-        let work = Box::new(move || {
-            let _ = done.send(work());
-        });
-        self.work.send(work).expect("the thread lives");
-        result.recv().expect("the work does not panic")
-    }
-}
-
-fn address(number: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, 0, number + 1)
-}
-
-/// Has this network's end of a cable send so many Mbit/s and no more.
-fn limit(end: &str, mbit: u32) {
-    let rate = format!("{mbit}mbit");
-    let shaped = ["qdisc", "replace", "dev", end, "root", "tbf", "rate", &rate];
-    run(
-        "tc",
-        &[&shaped[..], &["burst", "128kb", "latency", "50ms"]].concat(),
-    );
-}
-
-fn run(program: &str, words: &[&str]) {
-    let status = Command::new(program).args(words).status();
-    let status = status.expect(program);
-    assert!(status.success(), "{program} {words:?}: {status}");
-}
-
-fn port(number: usize) -> String {
-    format!("port{number}")
+fn text(path: &Path) -> &str {
+    path.to_str().expect("text")
 }
 
 /// Asks a daemon to end, and waits until it has.

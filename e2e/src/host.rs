@@ -43,7 +43,7 @@ pub struct Host {
     /// The cache, if it is the host's own.
     pub(crate) own_cache: Option<TempDir>,
     /// Of its daemons, if they are counted.
-    steps: Option<Steps>,
+    pub(crate) steps: Option<Steps>,
     /// What its daemons and commands are told beside where it is.
     pub(crate) told: Vec<(&'static str, OsString)>,
     _slot: Arc<Slot>,
@@ -429,12 +429,22 @@ impl Host {
     /// Panics unless everything is gone, or goes soon.
     #[track_caller]
     pub fn nothing_left(&self) {
+        self.nothing_left_but(&[]);
+    }
+
+    /// The same, of all but this.
+    #[track_caller]
+    pub(crate) fn nothing_left_but(&self, stays: &[String]) {
+        let left = || {
+            let mut left = self.left();
+            left.retain(|it| !stays.contains(it));
+            left
+        };
         let begun = Instant::now();
-        let mut left = self.left();
-        while !left.is_empty() && begun.elapsed() < SOON {
+        while !left().is_empty() && begun.elapsed() < SOON {
             sleep(Duration::from_millis(20));
-            left = self.left();
         }
+        let left = left();
         assert!(left.is_empty(), "left behind:\n{}", left.join("\n"));
     }
 

@@ -6,6 +6,8 @@
 //! Place   network, mounts and cgroup tree of a host's own
 //! Host    commands in a place, and folders that go with it
 //! Cluster several hosts on one network, which can be cut or die
+//! faults  what can be done to that network
+//! switch  what that network is made of
 //! Links   what a host counts of its links to others
 //! outside the rest of the world, at the other end of a cable
 //! remains what is left in a place
@@ -18,6 +20,7 @@
 
 mod cache;
 mod cluster;
+mod faults;
 pub mod guest;
 mod host;
 mod links;
@@ -28,9 +31,11 @@ mod programs;
 pub mod remains;
 mod slot;
 pub mod steps;
+mod switch;
 mod waiting;
 
 pub use cluster::Cluster;
+pub use forkyard_link::Network;
 pub use host::Host;
 pub use links::Links;
 pub use outcome::{Outcome, Running};

@@ -1,7 +1,7 @@
 //! What a host counts of its links to others.
 
 use crate::Host;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// The peer that what goes to several hosts at once is counted for.
 const GROUP: &str = "group";
@@ -33,6 +33,11 @@ impl Links {
     /// What went to several hosts at once.
     pub fn group(&self, name: &str) -> u64 {
         self.sum(name, |peer| peer == GROUP)
+    }
+
+    /// What passed between this host and one other alone.
+    pub fn with(&self, other: Ipv4Addr, name: &str) -> u64 {
+        self.sum(name, |peer| peer == other.to_string())
     }
 
     fn sum(&self, name: &str, which: impl Fn(&str) -> bool) -> u64 {

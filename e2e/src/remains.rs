@@ -99,8 +99,8 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Every file under a folder, and every folder that should have gone: one that
-/// is named after a VM.
+/// Every file under a folder, and every folder that should have gone, with what is
+/// in it: one that is named after a VM.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
@@ -110,7 +110,11 @@ fn files(folder: &Path) -> Vec<PathBuf> {
         .flatten()
         .map(|entry| entry.path())
         .flat_map(|path| match path.is_dir() {
-            true if of_vms => vec![path],
+            true if of_vms => {
+                let mut left = files(&path);
+                left.push(path);
+                left
+            }
             true => files(&path),
             false => vec![path],
         })

@@ -61,7 +61,13 @@ mod span;
 mod spread;
 #[path = "needs_root/steps.rs"]
 mod steps;
+#[path = "needs_root/steps_across.rs"]
+mod steps_across;
 #[path = "needs_root/tickets.rs"]
 mod tickets;
+#[path = "needs_root/under_way.rs"]
+mod under_way;
 #[path = "needs_root/warm.rs"]
 mod warm;
+#[path = "needs_root/wire.rs"]
+mod wire;

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 
 /// Memory and disk, and what the rest of a guest never looks at: more of it than a
 /// host reads ahead.
-const FILL: &str = "mkdir -p /m /d && mount -t tmpfs m /m && \
+pub(crate) const FILL: &str = "mkdir -p /m /d && mount -t tmpfs m /m && \
     head -c 6000000 /dev/urandom > /m/a && head -c 300000 /dev/urandom > /d/a";
-const FILES: &str = "/m/a /d/a";
-const PARTLY: i32 = 3;
+pub(crate) const FILES: &str = "/m/a /d/a";
+pub(crate) const PARTLY: i32 = 3;
 
 /// Two hosts, and a VM `p` on the first.
 fn two_with_p() -> Cluster {
@@ -21,7 +21,7 @@ fn two_with_p() -> Cluster {
     cluster
 }
 
-fn made(answer: ForkResponse) -> Vec<VmView> {
+pub(crate) fn made(answer: ForkResponse) -> Vec<VmView> {
     let clones = answer.clones.into_iter();
     let made = clones.map(|clone| match clone {
         CloneResult::Vm(vm) => *vm,
@@ -151,5 +151,54 @@ fn a_host_that_cannot_be_reached_costs_its_own_share() {
     assert_eq!(hosts, [None, Some("h1")]);
     let told = here.fails(["fork", "p", "--to", "nowhere"]);
     assert!(told.contains("nowhere"), "{told}");
+    cluster.end();
+}
+
+#[test]
+fn what_a_clone_writes_over_its_disk_is_fetched_from_nowhere() {
+    let cluster = Cluster::new(2);
+    let (here, there) = (cluster.host(0), cluster.host(1));
+    here.ok(["run", "tiny", "--name", "p"]);
+    here.sh(
+        "p",
+        "mkdir /d && dd if=/dev/urandom of=/d/a bs=1M count=24 2>/dev/null && sync && \
+         echo 3 >/proc/sys/vm/drop_caches",
+    );
+    let clone = made(here.json(["fork", "p", "--to", "h1"])).remove(0);
+    let name = clone.name.as_str();
+    let away = || {
+        let seen: VmInspect = there.json(["inspect", name]);
+        let disk = seen
+            .vm
+            .awaits
+            .into_iter()
+            .find(|it| it.part == VmPart::Disk);
+        disk.expect("not all of it has come").away
+    };
+    // Whole blocks, and what finds them has come once some were written.
+    let write = |from: u32| {
+        let dd = format!(
+            "dd if=/dev/zero of=/d/a bs=64k seek={from} count=64 conv=notrunc oflag=direct \
+             2>/dev/null; sync"
+        );
+        there.sh(name, &dd);
+    };
+    write(0);
+    let before = away();
+    write(128);
+    write(256);
+    assert_eq!(
+        away(),
+        before,
+        "pages of the disk came that were written over"
+    );
+    let zeros =
+        "dd if=/d/a bs=64k skip=256 count=64 iflag=direct 2>/dev/null | tr -d '\\0' | wc -c";
+    assert_eq!(there.sh(name, zeros), "0");
+    there.sh(
+        name,
+        "dd if=/d/a of=/dev/null bs=64k skip=192 count=32 iflag=direct",
+    );
+    assert!(away() < before, "or what is read would not be seen either");
     cluster.end();
 }

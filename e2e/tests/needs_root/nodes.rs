@@ -1,9 +1,13 @@
 //! Hosts that are nodes of one cluster: who is one, where VMs and clones are, and
 //! what becomes of them when a node or etcd dies.
 
-use forkyard_e2e::{Cluster, Host, eventually};
+use crate::cluster::made;
+use forkyard_e2e::{Cluster, Host, Links, eventually};
 use forkyard_types::{CloneResult, ForkResponse, ListedVm, NodeState, NodeView, VmState};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Pages of data that only `p` has, which do not pack.
+const FILLED: u64 = 6_300_000 / 4096;
 
 fn state(from: &Host, node: &str) -> Option<NodeState> {
     let nodes: Vec<NodeView> = from.json(["node", "ls"]);
@@ -74,6 +78,39 @@ fn clones_are_spread_over_nodes_and_found_from_each() {
     assert!(fair.map(BTreeMap::from).contains(&homes), "{homes:?}");
     let taken = c.fails(["run", "tiny", "--name", "p"]);
     assert!(taken.contains("on node h0"), "{taken}");
+
+    // Where no group passes clones are whole, too: each is served alone.
+    cluster.deafen(2);
+    cluster.count_groups();
+    let sent = || Links::of(a);
+    let sent_before = sent();
+    let words = [
+        "fork",
+        "p",
+        "-n",
+        "2",
+        "--to",
+        "h1,h2",
+        "--settle",
+        "--settled",
+    ];
+    for (node, clone) in [b, c].iter().zip(made(a.json(words))) {
+        assert_eq!(node.sums(clone.name.as_str(), "/m/a /d/a"), before);
+        a.ok(["rm", clone.name.as_str()]);
+    }
+    let sent = sent();
+    for host in [1, 2] {
+        let alone = |links: &Links| links.with(cluster.address(host), "pages_sent");
+        let alone = alone(&sent) - alone(&sent_before);
+        assert!(alone > FILLED, "{alone} to host {host}: {sent:?}");
+    }
+    let group = sent.group("pages_sent") - sent_before.group("pages_sent");
+    assert!(group < FILLED / 10, "{group} to both: {sent:?}");
+    let [heard, deaf] = [1, 2].map(|host| cluster.of_groups(host));
+    assert!(
+        heard > 0 && deaf == 0,
+        "{heard} and {deaf} frames to groups"
+    );
 
     // Nodes by name, one of which takes nothing new: it costs its share.
     a.ok(["node", "drain", "h2"]);

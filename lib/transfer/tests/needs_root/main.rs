@@ -3,6 +3,7 @@
 mod figures;
 mod forging;
 mod hosts;
-mod link;
 mod serving;
 mod sharing;
+
+use forkyard_link as link;

@@ -1,5 +1,14 @@
-//! A network in user space: taps joined by a switch whose frames all share one
-//! rate, and are delayed, lost, doubled and overtaken as it is told.
+//! A network in user space, for tests: taps joined by a switch whose frames all
+//! share one rate, and are delayed, lost, doubled and overtaken as it is told.
+//!
+//! ```text
+//! tap 0 --> enters: cut? queue full? --> flying, by time of arrival --> tap 1
+//!                   lost? doubled? late?                            --> tap 2
+//! ```
+//!
+//! It learns by which tap an address is reached, as a switch does, and knows
+//! nothing of what hosts are; a group goes to all of them. Whoever makes the taps
+//! gives them away: they go when it is dropped.
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
@@ -25,8 +34,11 @@ pub struct Network {
     pub rate: u64,
     /// Time that frames may wait for that; others are lost.
     pub queue: Duration,
+    /// Time that a frame is on its way.
     pub delay: Duration,
+    /// Chance of being lost.
     pub loss: f64,
+    /// Chance of arriving twice.
     pub twice: f64,
     /// Chance of taking another `delay` more.
     pub late: f64,
@@ -45,7 +57,7 @@ struct Shared {
     bytes: AtomicU64,
 }
 
-/// See the module.
+/// The switch, which works until this is dropped.
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -72,6 +84,8 @@ struct Switch {
 }
 
 impl Link {
+    /// Joins taps whose frames carry the virtio-net header; they are numbered as
+    /// they are given.
     pub fn new(taps: Vec<OwnedFd>, network: Network) -> Self {
         let shared = Arc::new(Shared::default());
         *shared.network.lock().expect("unharmed") = network;
