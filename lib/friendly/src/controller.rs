@@ -138,22 +138,25 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LawConfig;
     use proptest::prelude::*;
 
     const CALM: Sense = Sense {
         congestion: Congestion::No,
         slowdown: 0.4,
+        room: 1.0,
     };
     const BUSY: Sense = Sense {
         congestion: Congestion::Yes,
         slowdown: 1.5,
+        room: -0.5,
     };
     const MANY: u32 = 1_000;
 
     /// With the paper's law.
     fn controller() -> Controller {
         let mut config = Config::default();
-        config.threads.law = crate::LawConfig::default();
+        config.threads.law = LawConfig::default();
         Controller::new(&config)
     }
 
@@ -236,15 +239,15 @@ mod tests {
         #[test]
         fn orders_are_always_in_range(
             steps in prop::collection::vec((any::<bool>(), 0u32..200, 0.0..100.0f64), 0..300),
-            law in 0usize..4,
+            law in 0usize..LawConfig::ALL.len(),
         ) {
             let mut config = Config::default();
             config.threads.most = 64;
-            config.threads.law = crate::sharers::LAWS[law];
+            config.threads.law = LawConfig::ALL[law];
             let mut controller = Controller::new(&config);
             for (congested, active, slowdown) in steps {
                 let congestion = if congested { Congestion::Yes } else { Congestion::No };
-                let order = controller.step(Sense { congestion, slowdown }, active);
+                let order = controller.step(Sense { congestion, slowdown, room: 1.0 - slowdown }, active);
                 prop_assert!((1..=64).contains(&order.threads));
                 prop_assert!(order.duty > 0.0 && order.duty <= 1.0);
                 prop_assert!(order.sleep.is_none_or(|s| s <= Duration::from_secs(50)));

@@ -38,6 +38,21 @@ impl Measured {
     pub fn raised(&self) -> bool {
         self.value > self.threshold
     }
+
+    /// What is left of the way from an idle host to the threshold: see [`Sense`].
+    fn room(&self) -> f64 {
+        let idle = match self.signal {
+            Signal::Vct => 1.0,
+            Signal::CpuPressure | Signal::MemoryPressure | Signal::IoPressure | Signal::Steal => {
+                0.0
+            }
+        };
+        match self.threshold > idle {
+            true => (self.threshold - self.value) / (self.threshold - idle),
+            false if self.raised() => 0.0,
+            false => 1.0,
+        }
+    }
 }
 
 /// One period.
@@ -174,12 +189,14 @@ impl Monitor {
         let counts = |one: &&Measured| self.config.signals.contains(&one.signal);
         let counting = || signals.iter().filter(counts);
         let strongest = counting().map(|one| one.value / one.threshold);
+        let nearest = counting().map(Measured::room);
         Sense {
             congestion: match counting().any(Measured::raised) {
                 true => Congestion::Yes,
                 false => Congestion::No,
             },
             slowdown: strongest.fold(0.0, f64::max),
+            room: nearest.fold(1.0, f64::min),
         }
     }
 }

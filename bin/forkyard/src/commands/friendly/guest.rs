@@ -68,7 +68,7 @@ pub struct Show {
 enum Law {
     /// One more, or 1.5 times fewer: the paper's.
     Aimd,
-    /// AIMD whose steps shrink as congestion comes near.
+    /// AIMD of congestion as a part, which grows as the threshold comes near.
     Careful,
     /// The same, which waits for what a step down does, and from there goes up slowly.
     Steady,
@@ -83,34 +83,12 @@ enum Law {
 impl Law {
     fn config(self) -> LawConfig {
         match self {
-            Self::Aimd => LawConfig::default(),
-            Self::Careful => LawConfig::Careful {
-                add: 1.0,
-                divide: 1.5,
-                calm: 0.75,
-            },
-            Self::Steady => LawConfig::Steady {
-                add: 1.0,
-                divide: 1.5,
-                calm: 0.75,
-                wait: 2,
-            },
-            Self::Binomial => LawConfig::Binomial {
-                add: 1.0,
-                cut: 1.0,
-                k: 0.5,
-                l: 0.5,
-            },
-            Self::Quick => LawConfig::Quick {
-                add: 1.0,
-                divide: 1.5,
-                growth: 2.0,
-                most: 16.0,
-            },
-            Self::Pi => LawConfig::Pi {
-                proportional: 2.0,
-                integral: 1.0,
-            },
+            Self::Aimd => LawConfig::AIMD,
+            Self::Careful => LawConfig::CAREFUL,
+            Self::Steady => LawConfig::STEADY,
+            Self::Binomial => LawConfig::BINOMIAL,
+            Self::Quick => LawConfig::QUICK,
+            Self::Pi => LawConfig::PI,
         }
     }
 
