@@ -60,6 +60,20 @@ pub fn name(process: u32) -> String {
     name.trim_end().to_owned()
 }
 
+/// Whether a process is the first of the machine, or of a container: by its number in the
+/// innermost namespace that it is in.
+pub fn is_init(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status"));
+    process == 1 || status.is_ok_and(|text| innermost(&text) == Some(1))
+}
+
+fn innermost(status: &str) -> Option<u32> {
+    let numbers = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().next_back()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +101,14 @@ mod tests {
     fn nobody_is_not_seen() {
         assert_eq!(look(u32::MAX), None);
         assert_eq!(name(u32::MAX), "");
+    }
+
+    #[test]
+    fn inits_of_containers_are_inits() {
+        assert_eq!(innermost("Tgid:\t70\nNSpid:\t70\t12\t1\nx: 1"), Some(1));
+        assert_eq!(innermost("NSpid:\t70\t1\t12\n"), Some(12));
+        assert_eq!(innermost("Tgid:\t1\n"), None);
+        assert!(is_init(1));
+        assert!(!is_init(u32::MAX));
     }
 }

@@ -90,9 +90,15 @@ pub struct MonitorConfig {
     pub least: Least,
     /// The signals that count: one of them is enough.
     pub signals: Vec<Signal>,
+    /// How late a tick may be, in milliseconds, and still count as on time: what it may
+    /// have to wait for a CPU that others use, some slices of the host's scheduler. That
+    /// is no reason to yield: a host shares its CPUs fairly, and gets as much done
+    /// however many wait for them. Who waits for memory is later than that. 0 has all
+    /// lateness count: the paper's.
+    pub slack_ms: f64,
     /// Slowdown H from which on there is congestion. The paper's 2.5 is against what
     /// a guest has seen lately; against the tick that was asked for, guests at 2 have
-    /// long been thrashing, and those that share no more than a CPU are below 1.2.
+    /// long been thrashing.
     pub threshold: f64,
     /// Part of the time from which on pressure is congestion.
     pub pressure_threshold: f64,
@@ -111,6 +117,7 @@ impl Default for MonitorConfig {
             average: Average::default(),
             least: Least::default(),
             signals: vec![Signal::Vct],
+            slack_ms: 20.0,
             threshold: 1.25,
             pressure_threshold: 0.25,
             steal_threshold: 0.1,
@@ -122,6 +129,11 @@ impl MonitorConfig {
     /// Time between ticks.
     pub fn tick(&self) -> Duration {
         Duration::from_secs_f64(self.tick_ms / 1e3)
+    }
+
+    /// How late a tick may be and count as on time.
+    pub fn slack(&self) -> Duration {
+        Duration::from_secs_f64(self.slack_ms / 1e3)
     }
 
     /// How ticks are slept through. Of every period several sleeps are seen.
@@ -163,6 +175,18 @@ pub enum Count {
     All,
 }
 
+/// When fewer threads may run than there are CPUs, or the last of them slower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Below {
+    /// For a trial, and on from there if that has helped: CPUs that stand still while
+    /// others use theirs no better are wasted.
+    #[default]
+    IfItHelps,
+    /// Whenever there is congestion: the paper's.
+    Always,
+}
+
 /// How many threads may run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -175,6 +199,8 @@ pub struct ThreadsConfig {
     pub unit: Unit,
     /// Who counts.
     pub count: Count,
+    /// When fewer may run than there are CPUs, or the last of them slower.
+    pub below: Below,
     /// Whether new threads over the limit are refused.
     pub limit_new: bool,
     /// Periods after which who stands still comes first.
@@ -197,6 +223,7 @@ impl Default for ThreadsConfig {
             most: 4096,
             unit: Unit::Thread,
             count: Count::Runnable,
+            below: Below::IfItHelps,
             limit_new: true,
             patience: 2,
             turn: 12,
@@ -287,6 +314,7 @@ impl Config {
             86_400.0,
             "a period to a day",
         )?;
+        within("monitor.slack-ms", monitor.slack_ms, 0.0, 1e4, "0 to 10000")?;
         within("monitor.ewma", monitor.ewma, 1e-6, 1.0, "over 0, at most 1")?;
         within(
             "monitor.threshold",

@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Host {
     /// Threads, of all guests, with which the virtual clocks run at a third of
-    /// their speed or less.
+    /// their speed or less, by what counts as lateness.
     pub capacity: f64,
     /// How suddenly that comes: 1 as when a CPU is shared, 8 and more as when
     /// memory thrashes.
@@ -23,6 +23,8 @@ pub struct Host {
 pub struct Sharers {
     host: Host,
     tick: Duration,
+    /// How late a tick may be before that counts.
+    slack: Duration,
     guests: Vec<(Monitor, Controller)>,
     dice: Rng,
 }
@@ -50,12 +52,13 @@ impl Sharers {
             config.threads.start = start.clamp(1, config.threads.most);
             (
                 Monitor::new(config.monitor.clone()),
-                Controller::new(&config),
+                Controller::new(&config, 1),
             )
         };
         Self {
             host,
             tick: config.monitor.tick(),
+            slack: config.monitor.slack(),
             guests: starts.iter().map(guest).collect(),
             dice: Rng::with_seed(seed),
         }
@@ -79,7 +82,9 @@ impl Sharers {
         for (monitor, controller) in &mut self.guests {
             for _ in 0..TICKS {
                 let noise = 1.0 + self.host.noise * (2.0 * self.dice.f64() - 1.0);
-                monitor.ticks(1, self.tick.mul_f64(slowdown * noise));
+                let took = self.tick.mul_f64(slowdown * noise);
+                let late = took > self.tick;
+                monitor.ticks(1, took + if late { self.slack } else { Duration::ZERO });
             }
             let sense = monitor.close(Readings::default()).sense;
             congested += u32::from(sense.congestion == Congestion::Yes);
