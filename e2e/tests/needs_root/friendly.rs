@@ -2,17 +2,21 @@
 //! afterwards everything there is as it was.
 
 use forkyard_e2e::{Host, eventually, in_the_end};
+use forkyard_types::VmView;
 use serde_json::Value;
+use std::{collections::BTreeMap, fs, process::Command};
 
 /// Programs that would run always.
 const BUSY: u64 = 6;
 /// Whenever one of them waits for a CPU, that is called congestion: they do,
 /// however fast or busy the host is.
-const CONGESTED: [&str; 9] = [
+const CONGESTED: [&str; 10] = [
     "monitor.signals=[\"cpu-pressure\"]",
     "monitor.pressure-threshold=0.000001",
     "monitor.period-s=0.5",
     "monitor.window-s=5",
+    // One at a time, and slower, however little that helps.
+    "threads.below=\"always\"",
     // At the slowest, the last of them runs half of the time.
     "rate={floor-hz=2, ceiling-hz=2}",
     "threads.patience=1",
@@ -156,23 +160,59 @@ fn capped(host: &Host) -> Vec<String> {
         .collect()
 }
 
+/// CPU time that the QEMU of each VM has had, in the kernel's ticks.
+fn cpu_time(host: &Host) -> BTreeMap<String, u64> {
+    let ticks = |vm: &VmView| {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", vm.pid?)).ok()?;
+        let (_, rest) = stat.rsplit_once(") ")?;
+        let fields = rest.split(' ').skip(11).take(2);
+        Some(fields.filter_map(|n| n.parse::<u64>().ok()).sum())
+    };
+    let vms = host.vms();
+    vms.iter()
+        .map(|vm| (vm.name.to_string(), ticks(vm).expect("it runs")))
+        .collect()
+}
+
+/// How many times as much CPU time `p` gets as its clone, from now on.
+fn advantage(host: &Host) -> f64 {
+    // Enough that turns come out even.
+    const TICKS: u64 = 300;
+    let before = cpu_time(host);
+    let mut had = (0, 0);
+    in_the_end("both to get on", || {
+        let now = cpu_time(host);
+        had = (now["p"] - before["p"], now["p-1"] - before["p-1"]);
+        had.0 + had.1 >= TICKS
+    });
+    had.0 as f64 / had.1.max(1) as f64
+}
+
 #[test]
 fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
-    let host = Host::with_p(["--vcpus", "1"]);
+    const VCPUS: usize = 4;
+    let host = Host::with_p(["--vcpus", "4"]);
     host.fork("p", 1);
-    host.sh("p", "yes </dev/null >/dev/null 2>&1 &");
-    // Any use of the host counts as congestion: it may have many CPUs.
-    let words = [
-        "friendly",
-        "police",
-        "--enforce",
-        "--interval",
-        "1",
-        "--full",
-        "0.0001",
-    ];
+    // However many CPUs there are, the two share one: a thread of the greedy one's for
+    // each of its CPUs, and one of its clone's.
+    let vms = host.vms();
+    for pid in vms.iter().filter_map(|vm| vm.pid) {
+        let pinned = Command::new("taskset")
+            .args(["-a", "-c", "-p", &first_cpu(), &pid.to_string()])
+            .output()
+            .expect("taskset");
+        assert!(pinned.status.success(), "{pinned:?}");
+    }
+    let busy = |threads: usize| {
+        format!("for i in $(seq {threads}); do yes </dev/null >/dev/null 2>&1 & done")
+    };
+    host.sh("p", &busy(VCPUS));
+    host.sh("p-1", &busy(1));
+    let words = ["friendly", "police", "--enforce", "--interval", "1"];
     let police = host.start(words.iter().chain(&["-o", "json"]), "");
     in_the_end("the greedy one to be capped", || capped(&host) == ["p"]);
+    // Of five threads four were its own; capped, it has no more than half.
+    in_the_end("it to use less", || advantage(&host) < 2.0);
     assert_eq!(host.sh("p", "hostname"), "p", "it answers");
     let all = host.processes("forkyard").into_iter();
     let mut found = all.filter(|process| process.command.contains("police"));
@@ -185,5 +225,16 @@ fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
     eventually("the dispatcher to go by itself", || {
         host.processes("forkyard-dispatcher").is_empty()
     });
+    in_the_end("it to use more again", || advantage(&host) > 2.0);
     host.end();
+}
+
+/// A CPU that this process may run on.
+fn first_cpu() -> String {
+    let text = fs::read_to_string("/proc/self/status").expect("status");
+    let list = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let list = list.expect("a list").trim();
+    list.split([',', '-']).next().expect("one").to_owned()
 }
