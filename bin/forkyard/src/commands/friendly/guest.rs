@@ -41,7 +41,7 @@ pub struct Set {
     /// End it: everything there is as it was before.
     #[arg(long, conflicts_with_all = ["config", "law", "group", "changes"])]
     off: bool,
-    /// Constants, in TOML; without, they stay as they are, at first the paper's.
+    /// Constants, in TOML; without, they stay as they are, at first the usual ones.
     #[arg(long)]
     config: Option<PathBuf>,
     /// The law that threads follow, with its usual constants.
@@ -207,7 +207,8 @@ fn summary(state: &Value) -> String {
         "{vm} is friendly: {congestion}\n\
          group {}, by {}, law {}\n\
          {now}; {} wanted to, {} stand still\n\
-         virtual clock time {} ms, at the least {} ms",
+         virtual clock time {} ms, at the least {} ms\n\
+         {}",
         name(&state["group"]),
         text(&state["means"]),
         text(&state["config"]["threads"]["law"]["kind"]),
@@ -215,7 +216,44 @@ fn summary(state: &Value) -> String {
         text(&state["standing_still"]),
         text(&state["vct_ms"]),
         text(&state["least_vct_ms"]),
+        signals(state),
     )
+}
+
+/// What each signal came to, whether it counts, and which came first most often.
+fn signals(state: &Value) -> String {
+    let counts = |name: &str| {
+        let counting = state["config"]["monitor"]["signals"].as_array();
+        counting.is_some_and(|all| all.iter().any(|one| one == name))
+    };
+    let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+    let measured = state["signals"].as_object();
+    let lines: Vec<String> = measured
+        .into_iter()
+        .flatten()
+        .map(|(name, one)| {
+            format!(
+                "{name} {:.2} of {:.2}{}{}",
+                number(&one["value"]),
+                number(&one["threshold"]),
+                if one["raised"] == true {
+                    ", raised"
+                } else {
+                    ""
+                },
+                if counts(name) {
+                    ""
+                } else {
+                    " (does not count)"
+                },
+            )
+        })
+        .collect();
+    let leader = match state["leader"].as_str() {
+        Some(leader) => format!("{leader} comes first most often"),
+        None => "none was raised yet".to_owned(),
+    };
+    format!("signals: {}; {leader}", lines.join("; "))
 }
 
 /// What a command there came to.
@@ -391,7 +429,12 @@ mod tests {
             "group": "/opt/forkyard/cgroup/user/exec", "means": "signals",
             "state": {"threads": 3.0}, "allowed": 3, "wanting": 9, "standing_still": 6,
             "vct_ms": 31.25, "least_vct_ms": 10.0,
-            "config": {"threads": {"law": {"kind": "quick"}}},
+            "config": {"threads": {"law": {"kind": "quick"}}, "monitor": {"signals": ["vct"]}},
+            "signals": {
+                "vct": {"value": 3.0, "threshold": 1.25, "raised": true},
+                "steal": {"value": 0.02, "threshold": 0.1, "raised": false},
+            },
+            "leader": "vct",
         }));
         for part in [
             "congested",
@@ -400,6 +443,9 @@ mod tests {
             "3 may run",
             "6 stand",
             "31.25",
+            "vct 3.00 of 1.25, raised;",
+            "steal 0.02 of 0.10 (does not count)",
+            "vct comes first",
         ] {
             assert!(told.contains(part), "{told}");
         }
