@@ -264,11 +264,21 @@ impl Agent {
         let mut exempt: BTreeMap<u32, bool> = BTreeMap::new();
         let ours = [std::process::id(), self.guard.pid()];
         let mut spares = None;
-        let mut spared = |process: u32| {
+        let first = |task: &&Task| task.id.number == task.kin.process;
+        let names: BTreeMap<u32, &str> = members
+            .iter()
+            .filter(first)
+            .map(|task| (task.kin.process, task.name.as_str()))
+            .collect();
+        let mut spared = |task: &Task| {
+            let process = task.kin.process;
             let spared = *exempt.entry(process).or_insert_with(|| {
-                let name = tasks::name(process);
+                let name = match names.get(&process) {
+                    Some(name) => (*name).to_owned(),
+                    None => tasks::name(process),
+                };
                 ours.contains(&process)
-                    || tasks::is_init(process)
+                    || task.kin.init
                     || AGENTS.iter().any(|agent| name.starts_with(agent))
                     || threads.exempt.contains(&name)
             });
@@ -282,8 +292,8 @@ impl Agent {
             let id = match unit {
                 Unit::Thread => task.id,
                 Unit::Process => TaskId {
-                    number: task.process,
-                    started: tasks::started(task.process)?,
+                    number: task.kin.process,
+                    started: tasks::started(task.kin.process)?,
                 },
             };
             let doing = match (still.contains(&id), task.runnable) {
@@ -291,7 +301,7 @@ impl Agent {
                 (false, true) => Doing::Runs,
                 (false, false) => Doing::Sleeps,
             };
-            (!spared(task.process)).then_some((id, doing))
+            (!spared(task)).then_some((id, doing))
         });
         let (wanting, load) = match threads.count {
             Count::All => {
