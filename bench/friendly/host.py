@@ -38,9 +38,9 @@ def compiled(source, program, *how):
 class Host:
     """Used in a `with`: whatever happens, nothing of it is left."""
 
-    def __init__(self, folder, options, recipe=None):
-        """`recipe` writes one into a folder of recipes, and says its name."""
-        self.folder, self.options, self.recipe = pathlib.Path(folder), options, recipe
+    def __init__(self, folder, options, shared, recipe=None):
+        """All guests share so many MiB. `recipe` writes one into a folder of recipes, and says its name."""
+        self.folder, self.options, self.shared, self.recipe = pathlib.Path(folder), options, shared, recipe
         self.image = None
         self.dist = pathlib.Path(os.environ.get("FORKYARD_DIST", ROOT / "target/dist"))
         self.program = str(self.dist / "bin/forkyard")
@@ -150,7 +150,7 @@ class Host:
         """From now on all guests share so much memory, and so fast a disk."""
         if self.options.disk_reads:
             self.group.slow(self.disk, self.options.disk_reads)
-        self.keeper = memory.Keeper(self.group, self.options.memory * MIB)
+        self.keeper = memory.Keeper(self.group, self.shared * MIB)
         self.keeper.start()
 
     def relax(self):

@@ -46,26 +46,34 @@ def median(values):
     return statistics.median(values) if values else None
 
 
-def summed(part, about, runs):
-    """A row for each load and kind: medians over rounds."""
+def fair_shares(part, about, runs):
+    """Of a run, what each guest would get done of a fair and efficient host."""
     key = PARTS[part][0]
     tried = {run[key] for run in runs if run["kind"].startswith(FIXED)}
-    cells = {}
-    for run in runs:
-        cells.setdefault((run[key], run["kind"]), []).append(run)
 
     def fair(run):
         alike = [one for one in runs if one[key] == run[key]] if run[key] in tried else runs
         share = max(sum(one["rates"]) for one in alike) / run["guests"]
         asked = run["sessions"] / about["think"] if part == "apache" else share
-        return fairness(run["rates"], min(share, asked))
+        return min(share, asked)
+
+    return fair
+
+
+def summed(part, about, runs):
+    """A row for each load and kind: medians over rounds."""
+    key = PARTS[part][0]
+    cells = {}
+    for run in runs:
+        cells.setdefault((run[key], run["kind"]), []).append(run)
+    fair = fair_shares(part, about, runs)
 
     rows = []
     for (load, kind), found in sorted(cells.items(), key=lambda cell: (cell[0][0], place(cell[0][1]))):
         vct = [median(seen) for run in found for seen in run["vct_ms"]]
         totals = [sum(run["rates"]) for run in found]
         row = dict(load=load, kind=kind, rounds=len(found), throughput=median(totals), least=min(totals), most=max(totals))
-        row.update(fairness=median(fair(run) for run in found), vct=median(vct), read_back=median(run["read_back"] for run in found))
+        row.update(fairness=median(fairness(run["rates"], fair(run)) for run in found), vct=median(vct), read_back=median(run["read_back"] for run in found))
         rows.append(row)
     base = "off" if part == "idle" else "plain"
     for row in rows:
@@ -140,24 +148,34 @@ def rates_of(progress):
     return [(b[0], (b[1] - a[1]) / (b[0] - a[0])) for a, b in pairs if b[0] > a[0]]
 
 
-def over_time(part, runs, out):
-    """The last round of each load, as in the paper's figures 8 and 9: a line for each guest, a panel for each kind."""
+def fairness_of(run, fair):
+    """The fairness index of what is done between one report and the next, over time. Guests report at much the same times."""
+    lines = [rates_of(one) for one in run["progress"]]
+    return [(step[0][0], max(fairness([rate for _, rate in step], fair), 0)) for step in zip(*lines)]
+
+
+def over_time(part, about, runs, out):
+    """The last round of each load, as in the paper's figures 8 and 9: a line for each guest, a panel for each kind; and the
+    fairness index."""
     key = PARTS[part][0]
     loads = sorted({run[key] for run in runs})
+    fair = fair_shares(part, about, runs)
     for load in loads if part == "apache" else loads[-1:]:
         chosen = {run["kind"]: run for run in runs if run[key] == load}
+        each = lambda of: lambda run: [(f"guest {n + 1}", line) for n, line in enumerate(of(run))]
         for what, lines, title in (
-            ("throughput", lambda run: [rates_of(one) for one in run["progress"]], "pages a second" if part == "apache" else "jobs a second"),
-            ("vct", lambda run: [[(s[0], s[1]) for s in seen if s[1]] for seen in run["seen"]], "virtual clock time, ms"),
-            ("allowed", lambda run: [[(s[0], s[2]) for s in seen if s[2]] for seen in run["seen"]], "threads that may run"),
+            ("throughput", each(lambda run: map(rates_of, run["progress"])), "pages a second" if part == "apache" else "jobs a second"),
+            ("fairness", lambda run: [("all guests", fairness_of(run, fair(run)))], "fairness index"),
+            ("vct", each(lambda run: [[(s[0], s[1]) for s in seen if s[1]] for seen in run["seen"]]), "virtual clock time, ms"),
+            ("allowed", each(lambda run: [[(s[0], s[2]) for s in seen if s[2]] for seen in run["seen"]]), "threads that may run"),
         ):
             kinds = [kind for kind in KINDS if kind in chosen and (what != "allowed" or kind == "friendly")]
-            panels = [(f"{KINDS[kind]}: {title}", [(f"guest {n + 1}", line) for n, line in enumerate(lines(chosen[kind]))]) for kind in kinds]
+            panels = [(f"{KINDS[kind]}: {title}", lines(chosen[kind])) for kind in kinds]
             name = f"friendly-{part}-{load}-{what}-over-time.svg"
             (out / name).write_text(plot.plot(panels, "seconds", dots=False))
 
 
-def plots(part, rows, runs, out):
+def plots(part, about, rows, runs, out):
     _, across, _ = PARTS[part]
     for what, title in (("throughput", "All guests: work a second"), ("fairness", "Fairness index"), ("vct", "Virtual clock time, ms")):
         lines = [
@@ -165,7 +183,7 @@ def plots(part, rows, runs, out):
             for kind in ("plain", "friendly")
         ]
         (out / f"friendly-{part}-{what}.svg").write_text(plot.plot([(title, lines)], across, dots=True))
-    over_time(part, runs, out)
+    over_time(part, about, runs, out)
 
 
 def write(part, about, runs, out):
@@ -173,7 +191,7 @@ def write(part, about, runs, out):
     rows = summed(part, about, runs)
     (out / f"friendly-{part}.json").write_text(json.dumps(dict(part=part, about=about, rows=rows, runs=runs)) + "\n")
     if part != "idle":
-        plots(part, rows, runs, out)
+        plots(part, about, rows, runs, out)
 
 
 def read(part, out):

@@ -133,12 +133,22 @@ struct Agent {
     ticker: Ticker,
     counters: Counters,
     wants: Wants<TaskId>,
-    /// The most that wanted to run at any look of this period.
+    /// The most that ran, would have run or stood still at any look of this period.
     wanting: u32,
     /// The same of the period before.
     wanted: u32,
     /// Whether the last look found far fewer than may run, and nobody standing still.
     calm: bool,
+}
+
+/// What a look at the members of the group comes to.
+struct Counted {
+    /// Those who want to run and may be stopped; for processes, one for each.
+    wanting: Vec<TaskId>,
+    /// How many run, would run or stand still at this moment, of those who may be stopped.
+    load: usize,
+    /// One that is never to be stopped, if there is any.
+    spares: Option<u32>,
 }
 
 impl Agent {
@@ -159,7 +169,7 @@ impl Agent {
                 .context("cannot start the clock")?,
             policy: Policy {
                 monitor: Monitor::new(config.monitor.clone()),
-                controller: Controller::new(&config),
+                controller: Controller::new(&config, group.cpus()),
                 chooser: Chooser::new(config.threads.patience, config.threads.turn, seed),
                 pulse: Pulse::default(),
                 config,
@@ -208,16 +218,22 @@ impl Agent {
             .members()
             .with_context(|| format!("{} is gone", self.group.path.display()))?;
         let unit = self.stopper.unit(self.policy.config.threads.unit);
-        let wanting = self.wanting_of(&members, unit);
+        let Counted {
+            wanting,
+            load,
+            spares,
+        } = self.count(&members, unit);
         let count = u32::try_from(wanting.len()).unwrap_or(u32::MAX);
-        self.wanting = self.wanting.max(count);
+        let load = u32::try_from(load).unwrap_or(u32::MAX);
+        self.wanting = self.wanting.max(load);
         let order = self.policy.controller.order();
         let busy = members.iter().filter(|task| task.runnable).count();
         self.calm = order.sleep.is_none()
             && self.stopper.still().is_empty()
             && busy * 2 <= order.threads as usize;
         let means = self.policy.config.rate.means;
-        let by_quota = means != RateMeans::Sleep && self.quota.is_some();
+        // A quota holds everybody in the group up.
+        let by_quota = means != RateMeans::Sleep && self.quota.is_some() && spares.is_none();
         let sleeps = order.sleep.is_some() && !by_quota;
         let still = match sleeps && self.policy.pulse.next(order.duty) == Turn::Sleep {
             true => wanting.iter().copied().collect(),
@@ -242,26 +258,42 @@ impl Agent {
         Ok(())
     }
 
-    /// Those who want to run and may be stopped; for processes, one for each.
-    fn wanting_of(&mut self, members: &[Task], unit: Unit) -> Vec<TaskId> {
+    /// Who wants to run, and whom to leave alone.
+    fn count(&mut self, members: &[Task], unit: Unit) -> Counted {
         let threads = &self.policy.config.threads;
         let mut exempt: BTreeMap<u32, bool> = BTreeMap::new();
-        let ours = [1, std::process::id(), self.guard.pid()];
-        let mut spared = |process: u32| {
-            *exempt.entry(process).or_insert_with(|| {
-                let name = tasks::name(process);
+        let ours = [std::process::id(), self.guard.pid()];
+        let mut spares = None;
+        let first = |task: &&Task| task.id.number == task.kin.process;
+        let names: BTreeMap<u32, &str> = members
+            .iter()
+            .filter(first)
+            .map(|task| (task.kin.process, task.name.as_str()))
+            .collect();
+        let mut spared = |task: &Task| {
+            let process = task.kin.process;
+            let spared = *exempt.entry(process).or_insert_with(|| {
+                let name = match names.get(&process) {
+                    Some(name) => (*name).to_owned(),
+                    None => tasks::name(process),
+                };
                 ours.contains(&process)
+                    || task.kin.init
                     || AGENTS.iter().any(|agent| name.starts_with(agent))
                     || threads.exempt.contains(&name)
-            })
+            });
+            if spared {
+                spares = Some(process);
+            }
+            spared
         };
         let still = self.stopper.still();
         let seen = members.iter().filter_map(|task| {
             let id = match unit {
                 Unit::Thread => task.id,
                 Unit::Process => TaskId {
-                    number: task.process,
-                    started: tasks::started(task.process)?,
+                    number: task.kin.process,
+                    started: tasks::started(task.kin.process)?,
                 },
             };
             let doing = match (still.contains(&id), task.runnable) {
@@ -269,13 +301,24 @@ impl Agent {
                 (false, true) => Doing::Runs,
                 (false, false) => Doing::Sleeps,
             };
-            (!spared(task.process)).then_some((id, doing))
+            (!spared(task)).then_some((id, doing))
         });
-        let wanting: BTreeSet<TaskId> = match threads.count {
-            Count::All => seen.map(|(id, _)| id).collect(),
-            Count::Runnable => self.wants.look(seen),
+        let (wanting, load) = match threads.count {
+            Count::All => {
+                let all: BTreeSet<TaskId> = seen.map(|(id, _)| id).collect();
+                let load = all.len();
+                (all, load)
+            }
+            Count::Runnable => {
+                let seen = self.wants.look(seen);
+                (seen.wants, seen.load)
+            }
         };
-        wanting.into_iter().collect()
+        Counted {
+            wanting: wanting.into_iter().collect(),
+            load,
+            spares,
+        }
     }
 
     /// Ends a control period.

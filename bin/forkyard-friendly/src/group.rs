@@ -3,7 +3,9 @@
 use anyhow::{Context, bail};
 use std::{
     fs,
+    num::NonZero,
     path::{Path, PathBuf},
+    thread,
 };
 
 /// Which hierarchy a folder is of.
@@ -93,6 +95,15 @@ impl Group {
         files.find(|(path, _)| path.exists())
     }
 
+    /// How many CPUs its members may run on.
+    pub fn cpus(&self) -> u32 {
+        let file = self.file("cpuset.cpus.effective", "cpuset", "cpuset.effective_cpus");
+        let list = file.and_then(|(path, _)| fs::read_to_string(path).ok());
+        let own = list.and_then(|list| cpus_in(list.trim()));
+        let all = || thread::available_parallelism().map_or(1, NonZero::get);
+        own.unwrap_or_else(|| u32::try_from(all()).unwrap_or(u32::MAX))
+    }
+
     /// The same group in v1's freezer, if it is there.
     pub fn freezer(&self) -> Option<PathBuf> {
         let mut freezers = self.mounts.iter().filter(|mount| mount.has("freezer"));
@@ -105,6 +116,18 @@ impl Mount {
     fn has(&self, controller: &str) -> bool {
         self.controllers.iter().any(|one| one == controller)
     }
+}
+
+/// CPUs in a list such as `0-3,8`. None of what is none.
+fn cpus_in(list: &str) -> Option<u32> {
+    let part = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let (from, to): (u32, u32) = (from.parse().ok()?, to.parse().ok()?);
+        to.checked_sub(from)?.checked_add(1)
+    };
+    list.split(',')
+        .map(part)
+        .try_fold(0u32, |sum, part| sum.checked_add(part?))
 }
 
 fn mounts(mountinfo: &str) -> Vec<Mount> {
@@ -147,6 +170,20 @@ mod tests {
         assert!(found[1].has("cpuacct"));
         assert_eq!(found[2].version, Version::V2);
         assert_eq!(found[2].at, Path::new("/sys/fs/cgroup/unified"));
+    }
+
+    #[test]
+    fn cpus_are_counted_by_the_kernels_lists() {
+        for (list, wanted) in [
+            ("0", Some(1)),
+            ("0-3,8", Some(5)),
+            ("2,4,6-7", Some(4)),
+            ("", None),
+            ("3-1", None),
+            ("a", None),
+        ] {
+            assert_eq!(cpus_in(list), wanted, "{list}");
+        }
     }
 
     #[test]

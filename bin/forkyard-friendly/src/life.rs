@@ -45,7 +45,7 @@ impl Living {
         // is left, it holds what it held.
         let threads = fs::read_dir(format!("/proc/{}/task", self.agent));
         tasks::started(self.agent) == Some(self.started)
-            && (tasks::look(self.agent).is_some() || threads.is_ok_and(|all| all.count() > 1))
+            && (tasks::lives(self.agent) || threads.is_ok_and(|all| all.count() > 1))
     }
 
     /// Whether it runs this very program: another may have taken its file's place.

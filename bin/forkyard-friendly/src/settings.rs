@@ -20,7 +20,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads it; without a file, the paper's constants.
+    /// Reads it; without a file, the usual constants.
     pub fn read(path: &Path) -> anyhow::Result<(Self, Config)> {
         let mut settings = Self {
             path: path.to_owned(),

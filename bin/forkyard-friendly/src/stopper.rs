@@ -8,7 +8,7 @@
 use crate::{
     group::{Group, Version},
     guard::{Guard, Word, raw},
-    tasks::{self, Task, TaskId},
+    tasks::{self, Looks, Task, TaskId},
 };
 use anyhow::Context;
 use forkyard_friendly::Unit;
@@ -40,6 +40,7 @@ enum Means {
 pub struct Stopper {
     group: Group,
     means: Means,
+    looks: Looks,
     still: BTreeSet<TaskId>,
 }
 
@@ -79,6 +80,7 @@ impl Stopper {
         Ok(Self {
             group,
             means,
+            looks: Looks::default(),
             still: BTreeSet::new(),
         })
     }
@@ -107,7 +109,7 @@ impl Stopper {
     }
 
     /// All threads of the group, those standing still among them.
-    pub fn members(&self) -> io::Result<Vec<Task>> {
+    pub fn members(&mut self) -> io::Result<Vec<Task>> {
         let mut numbers = Vec::new();
         let mut list = |path: PathBuf| -> io::Result<()> {
             let text = fs::read_to_string(path)?;
@@ -128,7 +130,7 @@ impl Stopper {
         // One that is being moved may be listed twice.
         numbers.sort_unstable();
         numbers.dedup();
-        Ok(numbers.into_iter().filter_map(tasks::look).collect())
+        Ok(self.looks.look(numbers))
     }
 
     /// Those that stand still.

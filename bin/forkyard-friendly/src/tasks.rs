@@ -1,6 +1,6 @@
 //! What `/proc` says of threads.
 
-use std::fs;
+use std::{collections::BTreeMap, fs};
 
 /// A thread, by its number and by when it started: numbers are given again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,26 +12,105 @@ pub struct TaskId {
 }
 
 /// A thread that was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     /// Which.
     pub id: TaskId,
-    /// Number of its process.
-    pub process: u32,
+    /// Its own name; that of a process is its first thread's.
+    pub name: String,
+    /// What is true of it for as long as it lives.
+    pub kin: Kin,
     /// Whether it runs, would run, or waits for a disk.
     pub runnable: bool,
 }
 
-/// The state of a thread, and when it started. None if there is none.
-pub fn stat(number: u32) -> Option<(char, u64)> {
+/// What a thread belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kin {
+    /// Number of its process.
+    pub process: u32,
+    /// Whether that is the first of the machine, or of a container: by its number in
+    /// the innermost namespace that it is in.
+    pub init: bool,
+}
+
+/// What `/proc/N/stat` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stat {
+    name: String,
+    state: char,
+    started: u64,
+}
+
+/// Looks at threads, over and over. Of each that it has seen before it reads one file:
+/// where hundreds share an emulated CPU, more would cost more than it is worth.
+#[derive(Debug, Default)]
+pub struct Looks {
+    known: BTreeMap<TaskId, Kin>,
+}
+
+impl Looks {
+    /// Looks at all of these. Those that are gone, or dead and not reaped yet, are left
+    /// out, and any that are not among them are forgotten.
+    pub fn look(&mut self, numbers: impl IntoIterator<Item = u32>) -> Vec<Task> {
+        let before = std::mem::take(&mut self.known);
+        let task = |number| {
+            let stat = read(number)?;
+            let id = TaskId {
+                number,
+                started: stat.started,
+            };
+            if matches!(stat.state, 'Z' | 'X') {
+                return None;
+            }
+            let known = before.get(&id).copied();
+            Some(Task {
+                id,
+                kin: known.or_else(|| kin(number))?,
+                runnable: matches!(stat.state, 'R' | 'D'),
+                name: stat.name,
+            })
+        };
+        let tasks: Vec<Task> = numbers.into_iter().filter_map(task).collect();
+        self.known = tasks.iter().map(|task| (task.id, task.kin)).collect();
+        tasks
+    }
+}
+
+fn read(number: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
     // Names may hold anything, brackets too.
-    let (_, rest) = text.rsplit_once(") ")?;
+    let (before, rest) = text.rsplit_once(") ")?;
+    let (_, name) = before.split_once(" (")?;
     let mut fields = rest.split(' ');
     let state = fields.next()?.chars().next()?;
     // The 22nd field of all, counted from 1.
     let started = fields.nth(18)?.parse().ok()?;
-    Some((state, started))
+    Some(Stat {
+        name: name.to_owned(),
+        state,
+        started,
+    })
+}
+
+fn kin(number: u32) -> Option<Kin> {
+    let status = |number: u32| fs::read_to_string(format!("/proc/{number}/status")).ok();
+    let text = status(number)?;
+    let process = text.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    let process: u32 = process.trim().parse().ok()?;
+    let first = match process == number {
+        true => text,
+        false => status(process)?,
+    };
+    Some(Kin {
+        process,
+        init: process == 1 || innermost(&first) == Some(1),
+    })
+}
+
+/// The state of a thread, and when it started. None if there is none.
+pub fn stat(number: u32) -> Option<(char, u64)> {
+    read(number).map(|stat| (stat.state, stat.started))
 }
 
 /// When a thread started.
@@ -39,25 +118,22 @@ pub fn started(number: u32) -> Option<u64> {
     stat(number).map(|(_, started)| started)
 }
 
-/// Looks at a thread. None if it is gone, or dead and not reaped yet.
-pub fn look(number: u32) -> Option<Task> {
-    let (state, started) = stat(number)?;
-    if matches!(state, 'Z' | 'X') {
-        return None;
-    }
-    let status = fs::read_to_string(format!("/proc/{number}/status")).ok()?;
-    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    Some(Task {
-        id: TaskId { number, started },
-        process: process.trim().parse().ok()?,
-        runnable: matches!(state, 'R' | 'D'),
-    })
+/// Whether there is such a thread, and it is not dead.
+pub fn lives(number: u32) -> bool {
+    read(number).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 /// The name of a process.
 pub fn name(process: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
     name.trim_end().to_owned()
+}
+
+fn innermost(status: &str) -> Option<u32> {
+    let numbers = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().next_back()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -67,25 +143,49 @@ mod tests {
     #[test]
     fn this_thread_is_seen_as_it_is() {
         let me = std::process::id();
+        let look = |number| Looks::default().look([number]).pop();
         let task = look(me).expect("alive");
-        assert_eq!((task.id.number, task.process), (me, me));
+        assert_eq!((task.id.number, task.kin.process), (me, me));
+        assert!(!task.name.is_empty() && name(me) == task.name, "{task:?}");
         assert_eq!(started(me), Some(task.id.started));
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let number = nix::unistd::gettid().as_raw();
             tell.send(number).expect("heard");
-            look(u32::try_from(number).expect("a number")).expect("alive")
+            let number = u32::try_from(number).expect("a number");
+            Looks::default().look([number]).pop().expect("alive")
         });
         let number = told.recv().expect("told");
         let task = thread.join().expect("no panic");
         assert_eq!(i64::from(task.id.number), i64::from(number));
-        assert_eq!(task.process, me);
+        assert_eq!(task.kin.process, me);
         assert!(task.runnable, "it looked at itself");
     }
 
     #[test]
     fn nobody_is_not_seen() {
-        assert_eq!(look(u32::MAX), None);
+        assert_eq!(Looks::default().look([u32::MAX]), []);
+        assert!(!lives(u32::MAX));
         assert_eq!(name(u32::MAX), "");
+    }
+
+    #[test]
+    fn inits_of_containers_are_inits() {
+        assert_eq!(innermost("Tgid:\t70\nNSpid:\t70\t12\t1\nx: 1"), Some(1));
+        assert_eq!(innermost("NSpid:\t70\t1\t12\n"), Some(12));
+        assert_eq!(innermost("Tgid:\t1\n"), None);
+        assert!(kin(1).is_some_and(|kin| kin.init));
+    }
+
+    #[test]
+    fn who_is_seen_again_is_the_same_and_who_is_gone_is_forgotten() {
+        let me = std::process::id();
+        let mut looks = Looks::default();
+        let first = looks.look([me, u32::MAX]);
+        let again = looks.look([me]);
+        assert_eq!((first.len(), looks.known.len()), (1, 1));
+        assert_eq!((first[0].id, first[0].kin), (again[0].id, again[0].kin));
+        looks.look([]);
+        assert!(looks.known.is_empty());
     }
 }

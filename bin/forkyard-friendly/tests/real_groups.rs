@@ -36,6 +36,7 @@ ceiling-hz = 10
 patience = 1
 turn = 1
 look-ms = 20
+below = \"always\"
 ";
 /// Nothing is ever called congestion.
 const CALM: &str = "
@@ -94,6 +95,8 @@ fn first_cpu() -> String {
 struct Scene {
     groups: Vec<PathBuf>,
     busy: Vec<Child>,
+    /// Those that are in no group, and start who is.
+    outside: Vec<Child>,
     agent: Option<Child>,
     dir: tempfile::TempDir,
 }
@@ -108,6 +111,7 @@ impl Scene {
         let mut scene = Self {
             groups: Vec::new(),
             busy: Vec::new(),
+            outside: Vec::new(),
             agent: None,
             dir: tempfile::tempdir().expect("a folder"),
         };
@@ -123,6 +127,15 @@ impl Scene {
 
     /// One more that would run always; its number.
     fn add(&mut self, words: &[&str]) -> u32 {
+        let number = self.neighbour(words);
+        for group in &self.groups {
+            fs::write(group.join("cgroup.procs"), number.to_string()).expect("moved");
+        }
+        number
+    }
+
+    /// The same, in none of the groups.
+    fn neighbour(&mut self, words: &[&str]) -> u32 {
         // On one CPU, so that two of them always wait for each other.
         let child = Command::new("nice")
             .args(["-n", "19", "taskset", "-c", &first_cpu()])
@@ -132,15 +145,35 @@ impl Scene {
             .expect("started");
         let number = child.id();
         self.busy.push(child);
-        for group in &self.groups {
-            fs::write(group.join("cgroup.procs"), number.to_string()).expect("moved");
-        }
         // It is that program by now, so that its name is that.
         until("it runs", || {
             let name = fs::read_to_string(format!("/proc/{number}/comm"));
             name.is_ok_and(|name| name.trim_end() == words[0]) && ticks(number) > 0
         });
         number
+    }
+
+    /// One that is the first of a container.
+    fn add_init(&mut self) -> u32 {
+        let outside = Command::new("nice")
+            .args(["-n", "19", "taskset", "-c", &first_cpu()])
+            .args(["unshare", "--pid", "--fork", "--kill-child", "yes"])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("started");
+        let children = format!("/proc/{0}/task/{0}/children", outside.id());
+        self.outside.push(outside);
+        let mut first = None;
+        until("it runs", || {
+            let inside = fs::read_to_string(&children).expect("alive");
+            first = inside.trim().parse().ok();
+            first.is_some_and(|first| ticks(first) > 0)
+        });
+        let first = first.expect("it runs");
+        for group in &self.groups {
+            fs::write(group.join("cgroup.procs"), first.to_string()).expect("moved");
+        }
+        first
     }
 
     fn config(&self) -> PathBuf {
@@ -214,7 +247,7 @@ impl Drop for Scene {
             let _ = agent.kill();
             let _ = agent.wait();
         }
-        for child in &mut self.busy {
+        for child in self.busy.iter_mut().chain(&mut self.outside) {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -293,11 +326,11 @@ fn limits_are_set_and_put_back_after_kill_9() {
     let births = scene.groups[1].join("pids.max");
     let quota = scene.groups[2].join("cpu.cfs_quota_us");
     let before = (read(&births), read(&quota));
-    // They keep each other waiting whatever is allowed.
-    scene.add(&["yes"]);
-    scene.start(&format!("{CONGESTED}exempt = [\"sh\"]\n"));
-    // One may run, and of those that count one does.
-    let room = (BUSY + 1).to_string();
+    // It keeps them waiting whatever is allowed.
+    scene.neighbour(&["yes"]);
+    scene.start(CONGESTED);
+    // One may run, and more want to.
+    let room = BUSY.to_string();
     until("more new threads are refused", || read(&births) == room);
     until("the last is slowed down", || read(&quota) != before.1);
     scene.end(Signal::SIGKILL);
@@ -333,23 +366,63 @@ fn without_congestion_all_may_run_until_a_constant_is_changed() {
     assert!(!scene.status_file().exists());
 }
 
-#[test]
-fn who_is_exempt_is_never_stopped() {
-    let Some(mount) = mount(None) else {
+/// Groups in which one that is never to be stopped is among those that are, with all
+/// means there are; when as little as can be is allowed.
+fn spared_while_others_sleep(add: fn(&mut Scene) -> u32, exempt: &str) {
+    let Some(v2) = mount(None) else {
         return;
     };
-    let mut scene = Scene::new(&[&mount]);
-    let adapted = scene.add(&["yes"]).to_string();
-    scene.start(&format!("{CONGESTED}exempt = [\"sh\"]\n"));
+    let cpu = mount(Some("cpu"));
+    let mounts: Vec<&Path> = [Some(&v2), cpu.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path)
+        .collect();
+    let mut scene = Scene::new(&mounts);
+    let spared = add(&mut scene);
+    let quotas: Vec<PathBuf> = scene
+        .groups
+        .iter()
+        .flat_map(|group| [group.join("cpu.max"), group.join("cpu.cfs_quota_us")])
+        .filter(|quota| quota.exists())
+        .collect();
+    let read = || -> Vec<String> {
+        let read = |path: &PathBuf| fs::read_to_string(path).expect("a limit");
+        quotas.iter().map(read).collect()
+    };
+    let before = read();
+    scene.neighbour(&["yes"]);
+    scene.start(&format!("{CONGESTED}exempt = {exempt}\n"));
     until("as little as can be is allowed", || {
         let told = scene.status();
         let rate = told.and_then(|told| told["state"]["rate_hz"].as_f64());
         rate.is_some()
     });
-    let held = scene.groups[0].join("forkyard-friendly");
-    let inside = fs::read_to_string(held.join("cgroup.threads")).expect("read");
-    assert!(inside.lines().all(|one| one == adapted), "{inside}");
+    let held = scene.groups[0].join("forkyard-friendly/cgroup.threads");
+    let inside = || fs::read_to_string(&held).expect("read");
+    until("all others stand still at times", || {
+        assert_eq!(read(), before, "a quota would hold it up, too");
+        let inside = inside();
+        assert!(
+            !inside.lines().any(|one| one == spared.to_string()),
+            "{inside}, {spared}"
+        );
+        inside.lines().count() == BUSY
+    });
+    let before = ticks(spared);
+    until("it gets on", || ticks(spared) > before + 1);
     scene.all_get_on();
+}
+
+#[test]
+fn who_is_exempt_is_never_stopped_nor_slowed_down() {
+    spared_while_others_sleep(|scene| scene.add(&["yes"]), "[\"yes\"]");
+}
+
+/// Of a container that is adapted from outside.
+#[test]
+fn the_first_process_of_a_container_is_never_stopped_nor_slowed_down() {
+    spared_while_others_sleep(Scene::add_init, "[]");
 }
 
 #[test]

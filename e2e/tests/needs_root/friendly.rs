@@ -3,16 +3,25 @@
 
 use forkyard_e2e::{Host, eventually, in_the_end};
 use serde_json::Value;
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
 
 /// Programs that would run always.
 const BUSY: u64 = 6;
 /// Whenever one of them waits for a CPU, that is called congestion: they do,
 /// however fast or busy the host is.
-const CONGESTED: [&str; 9] = [
+const CONGESTED: [&str; 10] = [
     "monitor.signals=[\"cpu-pressure\"]",
     "monitor.pressure-threshold=0.000001",
     "monitor.period-s=0.5",
     "monitor.window-s=5",
+    // One at a time, and slower, however little that helps.
+    "threads.below=\"always\"",
     // At the slowest, the last of them runs half of the time.
     "rate={floor-hz=2, ceiling-hz=2}",
     "threads.patience=1",
@@ -156,23 +165,60 @@ fn capped(host: &Host) -> Vec<String> {
         .collect()
 }
 
+/// CPU time that a QEMU has had.
+fn cpu_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let (_, rest) = stat.rsplit_once(") ").expect("a stat");
+    let fields = rest.split(' ').skip(11).take(2);
+    let ticks: u64 = fields.map(|n| n.parse::<u64>().expect("ticks")).sum();
+    Duration::from_millis(10 * ticks)
+}
+
+/// CPUs that a QEMU has, from now on.
+fn uses(pid: u32) -> f64 {
+    // Enough that turns come out even.
+    const SPAN: Duration = Duration::from_secs(5);
+    let (before, began) = (cpu_time(pid), Instant::now());
+    thread::sleep(SPAN);
+    let used = cpu_time(pid) - before;
+    used.as_secs_f64() / began.elapsed().as_secs_f64()
+}
+
+/// Per cent of a CPU that the dispatcher leaves a VM.
+fn cap(host: &Host, vm: &str) -> f64 {
+    let shown: Value = host.json(["sched", "show"]);
+    let vms = shown["vms"].as_array().expect("VMs");
+    let found = vms.iter().find(|one| one["name"] == vm).expect("capped");
+    found["cap"].as_f64().expect("a cap")
+}
+
 #[test]
 fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
-    let host = Host::with_p(["--vcpus", "1"]);
+    const VCPUS: usize = 4;
+    let host = Host::with_p(["--vcpus", "4"]);
     host.fork("p", 1);
-    host.sh("p", "yes </dev/null >/dev/null 2>&1 &");
-    // Any use of the host counts as congestion: it may have many CPUs.
-    let words = [
-        "friendly",
-        "police",
-        "--enforce",
-        "--interval",
-        "1",
-        "--full",
-        "0.0001",
-    ];
+    // However many CPUs there are, the two share one: a thread of the greedy one's for
+    // each of its CPUs, and one of its clone's.
+    let vms = host.vms();
+    for pid in vms.iter().filter_map(|vm| vm.pid) {
+        let pinned = Command::new("taskset")
+            .args(["-a", "-c", "-p", &first_cpu(), &pid.to_string()])
+            .output()
+            .expect("taskset");
+        assert!(pinned.status.success(), "{pinned:?}");
+    }
+    let greedy = host.vm("p").pid.expect("it runs");
+    favour(greedy);
+    let busy = |threads: usize| {
+        format!("for i in $(seq {threads}); do yes </dev/null >/dev/null 2>&1 & done")
+    };
+    host.sh("p", &busy(VCPUS));
+    host.sh("p-1", &busy(1));
+    let words = ["friendly", "police", "--enforce", "--interval", "1"];
     let police = host.start(words.iter().chain(&["-o", "json"]), "");
     in_the_end("the greedy one to be capped", || capped(&host) == ["p"]);
+    let cap = cap(&host, "p") / 100.0;
+    in_the_end("it to use no more than that", || uses(greedy) < 1.15 * cap);
     assert_eq!(host.sh("p", "hostname"), "p", "it answers");
     let all = host.processes("forkyard").into_iter();
     let mut found = all.filter(|process| process.command.contains("police"));
@@ -181,9 +227,30 @@ fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
     let named: Value = serde_json::from_str(told.lines().next().expect("a line")).expect("JSON");
     assert_eq!(named["guest"], "p");
     assert!(named["capped_percent"].as_u64() >= Some(5), "{named}");
+    let used = named["used"].as_f64().expect("CPUs");
+    assert!(used > 1.15 * cap, "it used more before: {named}");
     assert!(capped(&host).is_empty());
     eventually("the dispatcher to go by itself", || {
         host.processes("forkyard-dispatcher").is_empty()
     });
     host.end();
+}
+
+/// Where the kernel shares CPUs between sessions, not threads, one with many has no more
+/// than another: unless it is favoured.
+fn favour(pid: u32) {
+    let path = format!("/proc/{pid}/autogroup");
+    if Path::new(&path).exists() {
+        fs::write(&path, "-10").expect("root may");
+    }
+}
+
+/// A CPU that this process may run on.
+fn first_cpu() -> String {
+    let text = fs::read_to_string("/proc/self/status").expect("status");
+    let list = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let list = list.expect("a list").trim();
+    list.split([',', '-']).next().expect("one").to_owned()
 }

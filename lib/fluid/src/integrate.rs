@@ -60,7 +60,7 @@ impl ODE<f64, Vec<f64>> for Adaptation<'_> {
         };
         *to_average = -self.0.gamma * (average - price);
         for (change, n) in to_threads.iter_mut().zip(threads) {
-            *change = (1.0 - congestion) - n / 2.0 * congestion;
+            *change = self.0.change(*n, congestion);
         }
     }
 }

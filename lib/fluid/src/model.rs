@@ -14,6 +14,10 @@ pub struct Model {
     pub gamma: f64,
     /// σ: congestion for each unit of the average price.
     pub sigma: f64,
+    /// Threads that guests add in a unit of time without congestion.
+    pub add: f64,
+    /// What they divide their threads by in one with nothing else.
+    pub divide: f64,
     /// K₂: how fast the admission controller reacts.
     pub k2: f64,
     /// P_T: the price that the admission controller aims at.
@@ -32,6 +36,8 @@ impl Default for Model {
             k1: 10.0,
             gamma: 0.1,
             sigma: 2.5e-6,
+            add: 1.0,
+            divide: 2.0,
             k2: 1e-6,
             target: 1e5,
             churn: 1.0,
@@ -79,6 +85,8 @@ impl Model {
             within("starts", start, 0.0, 1e6, "0 to a million")?;
         }
         within("gamma", self.gamma, 1e-6, 1.0, "over 0, at most 1")?;
+        within("divide", self.divide, 1.01, 100.0, "1.01 to 100")?;
+        within("add", self.add, 1e-6, 1e6, "over 0, at most a million")?;
         within("until", self.until, 1e-3, 1e5, "0.001 to 100000")?;
         for (field, value) in [
             ("k1", self.k1),
@@ -95,6 +103,16 @@ impl Model {
     /// V: how many guests.
     pub fn guests(&self) -> f64 {
         self.starts.len() as f64
+    }
+
+    /// Part of a guest's threads that congestion takes in a unit of time.
+    pub(crate) fn cut(&self) -> f64 {
+        1.0 - 1.0 / self.divide
+    }
+
+    /// How the threads of a guest change: equation 7.
+    pub(crate) fn change(&self, threads: f64, congestion: f64) -> f64 {
+        self.add * (1.0 - congestion) - self.cut() * threads * congestion
     }
 
     /// Price of the resource if so many threads use it: equations 3 and 4.
@@ -138,6 +156,8 @@ mod tests {
             ("sigma = 0.0", "sigma"),
             ("starts = [1.0, -1.0]", "starts"),
             ("until = inf", "until"),
+            ("divide = 1.0", "divide"),
+            ("add = 0.0", "add"),
             ("k1 = nan", "k1"),
         ] {
             match Model::parse(text) {

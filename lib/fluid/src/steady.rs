@@ -45,7 +45,7 @@ pub struct Steady {
     pub roots: Roots,
     /// What they say.
     pub regime: Regime,
-    /// G of equation 14.
+    /// G of equation 14, which like equation 15 is for guests that add 1 and halve.
     pub g: f64,
     /// Roots by the paper's approximation, equation 15.
     pub paper_roots: Roots,
@@ -53,16 +53,18 @@ pub struct Steady {
     pub paper_regime: Regime,
 }
 
-/// The fixed point of equations 3 to 7. There is exactly one: with c = σ(K₁Vn)²
-/// and n = 2/c − 2 (equation 9), n is where (n + 2)·σ(K₁Vn)² comes to 2, which
-/// grows with n from 0 on.
+/// The fixed point of equations 3 to 7. There is exactly one: with c = σ(K₁Vn)², and
+/// a/c = a + bn where a is what is added and b the part that is cut (equation 9, where
+/// they are 1 and 1/2), n is where (a + bn)·σ(K₁Vn)² comes to a, which grows with n
+/// from 0 on.
 pub fn steady(model: &Model) -> Steady {
     let scale = model.sigma * (model.k1 * model.guests()).powi(2);
-    let threads = crossing(|n| (n + 2.0) * scale * n * n - 2.0);
-    let congestion = 2.0 / (threads + 2.0);
+    let (add, cut) = (model.add, model.cut());
+    let threads = crossing(|n| (add + cut * n) * scale * n * n - add);
+    let congestion = add / (add + cut * threads);
     let usage = model.k1 * model.guests() * threads;
-    let alpha = 1.0 + threads / 2.0;
-    let beta = congestion / 2.0;
+    let alpha = add + cut * threads;
+    let beta = cut * congestion;
     let gain = alpha * model.guests() * model.k1 * 2.0 * usage * model.gamma * model.sigma;
     let gamma = model.gamma;
     let roots = quadratic(gamma + beta, gamma * beta + gain);
@@ -186,14 +188,18 @@ mod tests {
             k1 in 0.01..1e3f64,
             sigma in 1e-9..1e-2f64,
             guests in 1usize..50,
+            add in 0.1..10.0f64,
+            divide in 1.1..10.0f64,
         ) {
-            let model = Model { k1, sigma, starts: vec![1.0; guests], ..Model::default() };
-            let steady = steady(&model);
-            prop_assert!(steady.threads > 0.0);
-            let by_9 = 2.0 / (sigma * steady.price) - 2.0;
-            prop_assert!((steady.threads - by_9).abs() < 1e-6 * (2.0 + by_9), "{by_9}");
-            let change = (1.0 - steady.congestion) - steady.threads / 2.0 * steady.congestion;
-            prop_assert!(change.abs() < 1e-9);
+            let papers = Model { k1, sigma, starts: vec![1.0; guests], ..Model::default() };
+            let rest = steady(&papers);
+            prop_assert!(rest.threads > 0.0);
+            let by_9 = 2.0 / (sigma * rest.price) - 2.0;
+            prop_assert!((rest.threads - by_9).abs() < 1e-6 * (2.0 + by_9), "{by_9}");
+            let model = Model { add, divide, ..papers };
+            let rest = steady(&model);
+            let change = model.change(rest.threads, rest.congestion);
+            prop_assert!(change.abs() < 1e-9 * (1.0 + add));
         }
 
         #[test]
@@ -208,8 +214,10 @@ mod tests {
             sigma in 1e-9..1e-2f64,
             gamma in 1e-4..1.0f64,
             guests in 1usize..50,
+            add in 0.1..10.0f64,
+            divide in 1.1..10.0f64,
         ) {
-            let model = Model { k1, sigma, gamma, starts: vec![1.0; guests], ..Model::default() };
+            let model = Model { k1, sigma, gamma, add, divide, starts: vec![1.0; guests], ..Model::default() };
             let steady = steady(&model);
             prop_assert_ne!(steady.regime, Regime::Unstable);
             prop_assert_ne!(steady.paper_regime, Regime::Unstable);

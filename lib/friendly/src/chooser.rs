@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// others, so that nobody starves: with at most n who want to run and at least k who
 /// may, nobody stands still for more than `patience + turn · ⌈n / k⌉` periods on end.
 /// Between all others chance decides, and who runs already is left running if there
-/// is room.
+/// is room; who has just come is last, for else those who stand still would wait for
+/// all who come meanwhile.
 #[derive(Clone, Debug)]
 pub struct Chooser<Id> {
     dice: Rng,
@@ -24,6 +25,17 @@ enum Since {
     Runs(u32),
     /// Counted from 1 in the period it was stopped in.
     Still(u32),
+}
+
+/// What one has for being let run: the last comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Claim {
+    New,
+    Still,
+    Runs,
+    /// It has stood still for so many periods, which is too long.
+    Overdue(u32),
+    Turn,
 }
 
 impl<Id: Copy + Ord> Chooser<Id> {
@@ -56,18 +68,19 @@ impl<Id: Copy + Ord> Chooser<Id> {
     /// being allowed to run. May be asked at any time in a period: the answer
     /// changes only as far as it must. Others are forgotten.
     pub fn choose(&mut self, wanting: &[Id], allowed: usize) -> BTreeSet<Id> {
-        let mut rank: Vec<(bool, u32, bool, u64, Id)> = wanting
+        let mut rank: Vec<(Claim, u64, Id)> = wanting
             .iter()
             .map(|&id| {
-                let (has_turn, overdue, stopped) = match self.known.get(&id) {
-                    Some(Since::Runs(periods)) => (*periods < self.turn.max(1), 0, false),
+                let claim = match self.known.get(&id) {
+                    Some(Since::Runs(periods)) if *periods < self.turn.max(1) => Claim::Turn,
+                    Some(Since::Runs(_)) => Claim::Runs,
                     Some(Since::Still(periods)) if *periods > self.patience.max(1) => {
-                        (false, *periods, true)
+                        Claim::Overdue(*periods)
                     }
-                    Some(Since::Still(_)) => (false, 0, true),
-                    None => (false, 0, false),
+                    Some(Since::Still(_)) => Claim::Still,
+                    None => Claim::New,
                 };
-                (has_turn, overdue, !stopped, self.dice.u64(..), id)
+                (claim, self.dice.u64(..), id)
             })
             .collect();
         rank.sort_unstable_by(|a, b| b.cmp(a));
@@ -113,6 +126,17 @@ mod tests {
             more.is_subset(&fewer),
             "nobody is let go while others are stopped"
         );
+    }
+
+    #[test]
+    fn who_stands_still_comes_before_who_has_just_come() {
+        let mut chooser = Chooser::new(2, 1, 1);
+        let first = chooser.choose(&[1, 2], 1);
+        let still = *first.first().expect("one of them");
+        // The other has ended, and many have come.
+        let wanting: Vec<u32> = [still].into_iter().chain(10..60).collect();
+        let stopped = chooser.choose(&wanting, 1);
+        assert!(!stopped.contains(&still), "{stopped:?}");
     }
 
     #[test]

@@ -4,9 +4,14 @@
 //! Threads(n) --congestion at one thread--> Rate(f)
 //!     ^                                      |
 //!     +------- no congestion, f at the top --+
+//!     +------- to ask for so little does not help
 //! ```
 
-use crate::{Config, Congestion, Law, Sense, config::whole};
+use crate::{
+    Below, Config, Congestion, Law, Sense,
+    config::whole,
+    trial::{Trial, Verdict},
+};
 use std::time::Duration;
 
 /// What demand is limited by.
@@ -36,12 +41,21 @@ pub struct Controller {
     threads: Box<dyn Law>,
     rate: Box<dyn Law>,
     state: State,
+    /// CPUs of the guest.
+    cpus: u32,
+    trial: Trial,
+    /// Threads that wanted to run in the period before.
+    active: f64,
 }
 
 impl Controller {
-    /// One that starts with the threads that the configuration says.
-    pub fn new(config: &Config) -> Self {
+    /// One that starts with the threads that the configuration says, in a guest of so
+    /// many CPUs.
+    pub fn new(config: &Config, cpus: u32) -> Self {
         Self {
+            cpus: cpus.max(1),
+            trial: Trial::new(),
+            active: 0.0,
             threads: config.threads.law.build(),
             rate: config.rate.law.build(),
             state: State::Threads(f64::from(config.threads.start)),
@@ -64,18 +78,31 @@ impl Controller {
         };
     }
 
-    /// Ends a period, in which `active` threads wanted to run.
+    /// Ends a period, in which up to `active` threads wanted to run at one time.
     ///
-    /// A limit that nobody reaches does not grow, and it is from what was used
+    /// A limit that nobody reaches does not grow, and it is from what was used lately
     /// that it falls: else a guest that was idle for an hour would be allowed
     /// thousands of threads, and no decrease would be felt. Congestion while nobody
     /// wanted to run is no doing of this guest: nothing changes.
     pub fn step(&mut self, sense: Sense, active: u32) -> Order {
+        let now = f64::from(active);
+        let used = now.max(std::mem::replace(&mut self.active, now));
         if active == 0 && sense.congestion == Congestion::Yes {
             return self.order();
         }
+        let floor = f64::from(self.cpus.min(self.config.threads.most));
+        let verdict = match self.state {
+            State::Threads(n) if n > floor => Verdict::Less,
+            State::Threads(_) | State::Rate(_) => self.trial.step(sense),
+        };
         self.state = match self.state {
-            State::Threads(n) => self.by_threads(n, sense, f64::from(active)),
+            State::Threads(n) if n > floor || sense.congestion == Congestion::No => {
+                State::Threads(self.by_threads(n, sense, used, floor))
+            }
+            _ if verdict == Verdict::Enough && self.config.threads.below == Below::IfItHelps => {
+                State::Threads(floor)
+            }
+            State::Threads(n) => self.below(n, sense, used),
             State::Rate(f) => self.by_rate(f, sense),
         };
         self.order()
@@ -106,22 +133,34 @@ impl Controller {
         self.state
     }
 
-    fn by_threads(&mut self, n: f64, sense: Sense, active: f64) -> State {
+    /// With at least as many as there are CPUs; no fewer if there is congestion.
+    fn by_threads(&mut self, n: f64, sense: Sense, used: f64, floor: f64) -> f64 {
         let most = f64::from(self.config.threads.most);
         match sense.congestion {
-            Congestion::Yes if n <= 1.0 || active <= 1.0 => {
-                self.by_rate(self.config.rate.ceiling_hz, sense)
-            }
             Congestion::Yes => {
-                let next = self.threads.next(n.min(active), sense);
-                State::Threads(next.clamp(1.0, most))
+                let base = n.min(used.max(floor));
+                let next = self.threads.next(base, sense);
+                // A law that waits leaves the limit as it is, whatever is used.
+                let next = if next < base { next } else { n };
+                next.clamp(floor.min(n), most)
             }
             Congestion::No => {
                 let next = self.threads.next(n, sense);
                 // At most one step ahead of what is used.
-                let used = n.max(active + (next - n).max(0.0));
-                State::Threads(next.min(used).clamp(1.0, most))
+                let ahead = n.max(used + (next - n).max(0.0));
+                next.min(ahead).clamp(1.0, most)
             }
+        }
+    }
+
+    /// With no more than there are CPUs, and congestion.
+    fn below(&mut self, n: f64, sense: Sense, used: f64) -> State {
+        let base = n.min(used.max(1.0));
+        match self.threads.next(base, sense) {
+            next if next >= base => State::Threads(n),
+            // Of a part of a thread there is nothing to take.
+            next if n >= 2.0 => State::Threads(next.max(1.0)),
+            _ => self.by_rate(self.config.rate.ceiling_hz, sense),
         }
     }
 
@@ -138,23 +177,27 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LawConfig;
     use proptest::prelude::*;
 
     const CALM: Sense = Sense {
         congestion: Congestion::No,
         slowdown: 0.4,
+        room: 1.0,
     };
     const BUSY: Sense = Sense {
         congestion: Congestion::Yes,
         slowdown: 1.5,
+        room: -0.5,
     };
     const MANY: u32 = 1_000;
 
-    /// With the paper's law.
+    /// With the paper's law, and as far down as in the paper.
     fn controller() -> Controller {
         let mut config = Config::default();
-        config.threads.law = crate::LawConfig::default();
-        Controller::new(&config)
+        config.threads.law = LawConfig::AIMD;
+        config.threads.below = Below::Always;
+        Controller::new(&config, 1)
     }
 
     #[test]
@@ -195,35 +238,86 @@ mod tests {
 
     #[test]
     fn a_limit_that_nobody_reaches_does_not_grow() {
-        let mut controller = Controller::new(&Config::default());
+        let mut controller = Controller::new(&Config::default(), 1);
         for _ in 0..100 {
             controller.step(CALM, 12);
         }
         assert_eq!(controller.order().threads, 13);
-        // And what was used is what falls.
-        assert_eq!(controller.step(BUSY, 6).threads, 4);
+        // And what was used, in this period or the one before, is what falls.
+        controller.step(CALM, 6);
+        assert_eq!(controller.step(BUSY, 3).threads, 4);
+    }
+
+    #[test]
+    fn while_a_step_down_is_waited_for_the_limit_is_left_alone() {
+        let mut controller = Controller::new(&Config::default(), 1);
+        assert_eq!(controller.step(BUSY, MANY).threads, 6);
+        assert_eq!(controller.step(BUSY, 1).threads, 6);
+        assert_eq!(controller.step(BUSY, 1).threads, 6);
+        assert_eq!(controller.step(BUSY, 1).threads, 1);
     }
 
     #[test]
     fn one_thread_is_slowed_down_whatever_the_limit() {
-        let mut controller = Controller::new(&Config::default());
+        let mut controller = controller();
+        assert_eq!(controller.step(BUSY, 1).threads, 1);
         assert!(controller.step(BUSY, 1).sleep.is_some());
     }
 
     #[test]
     fn who_does_nothing_pays_for_nobodys_congestion() {
-        let mut controller = Controller::new(&Config::default());
+        let mut controller = controller();
         for _ in 0..10 {
             assert_eq!(controller.step(BUSY, 0).threads, 10);
         }
+        controller.step(BUSY, 1);
         assert!(controller.step(BUSY, 1).sleep.is_some());
         let slow = controller.order();
         assert_eq!(controller.step(BUSY, 0), slow);
     }
 
+    /// Such as that of CPUs which many guests share: what is asked for is theirs, and
+    /// the host gets no faster by their asking for less.
+    #[test]
+    fn congestion_that_yielding_does_not_end_leaves_a_thread_for_each_cpu() {
+        for cpus in [1, 4] {
+            let mut controller = Controller::new(&Config::default(), cpus);
+            let full = |order: Order| order.threads >= cpus && order.sleep.is_none();
+            let orders = (0..1_000).map(|_| controller.step(BUSY, MANY));
+            let had = orders.filter(|order| full(*order)).count();
+            assert!(had > 930, "{cpus}: {had}");
+            // But for trials, and for those it gets down to the last.
+            assert!(had < 1_000, "{cpus}: {had}");
+        }
+    }
+
+    #[test]
+    fn congestion_that_yielding_ends_has_cpus_stand_still() {
+        let mut controller = Controller::new(&Config::default(), 4);
+        let mut least: f64 = 1.0;
+        for _ in 0..200 {
+            let order = controller.order();
+            let load = order.duty * f64::from(order.threads);
+            // More than half a thread of this guest is too much.
+            let slowdown = 2.0 * load.max(0.1);
+            let sense = Sense {
+                congestion: if slowdown > 1.0 {
+                    Congestion::Yes
+                } else {
+                    Congestion::No
+                },
+                slowdown,
+                room: 1.0 - slowdown,
+            };
+            controller.step(sense, MANY);
+            least = least.min(load);
+        }
+        assert!(least < 0.6, "{least}");
+    }
+
     #[test]
     fn other_constants_hold_at_once() {
-        let mut controller = Controller::new(&Config::default());
+        let mut controller = Controller::new(&Config::default(), 1);
         let mut config = Config::default();
         config.threads.most = 4;
         config.threads.start = 4;
@@ -236,15 +330,16 @@ mod tests {
         #[test]
         fn orders_are_always_in_range(
             steps in prop::collection::vec((any::<bool>(), 0u32..200, 0.0..100.0f64), 0..300),
-            law in 0usize..4,
+            law in 0usize..LawConfig::ALL.len(),
+            cpus in 1u32..9,
         ) {
             let mut config = Config::default();
             config.threads.most = 64;
-            config.threads.law = crate::sharers::LAWS[law];
-            let mut controller = Controller::new(&config);
+            config.threads.law = LawConfig::ALL[law];
+            let mut controller = Controller::new(&config, cpus);
             for (congested, active, slowdown) in steps {
                 let congestion = if congested { Congestion::Yes } else { Congestion::No };
-                let order = controller.step(Sense { congestion, slowdown }, active);
+                let order = controller.step(Sense { congestion, slowdown, room: 1.0 - slowdown }, active);
                 prop_assert!((1..=64).contains(&order.threads));
                 prop_assert!(order.duty > 0.0 && order.duty <= 1.0);
                 prop_assert!(order.sleep.is_none_or(|s| s <= Duration::from_secs(50)));

@@ -19,6 +19,9 @@ pub struct Sense {
     /// The strongest signal, in multiples of its threshold: congestion is from
     /// 1 on.
     pub slowdown: f64,
+    /// What is left of the way from an idle host to the threshold, of the signal that
+    /// is nearest: 1 on an idle host, 0 at the threshold, less beyond.
+    pub room: f64,
 }
 
 /// How demand follows from what is sensed. Unbounded: the caller keeps what
@@ -55,8 +58,7 @@ impl LawConfig {
                 careful: Careful { add, divide, calm },
                 wait,
                 waits: 0,
-                knee: f64::INFINITY,
-                above: 0,
+                calm: DOUBLES * 2,
             }),
             Self::Quick {
                 add,
@@ -94,18 +96,35 @@ impl Law for Aimd {
     }
 }
 
-/// The least part of a step that `careful` takes: there is to be congestion again,
-/// for it is what makes shares equal.
-const LEAST: f64 = 0.1;
-
-/// AIMD whose step shrinks as congestion comes near. Who begins to run has to have
-/// read back what was paged out: were all guests to begin at full pace, that alone
-/// would be the congestion.
+/// AIMD of congestion as a part, which grows as the threshold comes near: equation 7
+/// of the paper. Who begins to run has to have read back what was paged out: were all
+/// guests to begin at full pace up to the threshold, that alone would be the
+/// congestion. And guests that sense the same part ask for less in proportion to what
+/// they have, each at all times: shares are made equal also where chance decides who
+/// comes over the threshold first.
 #[derive(Clone, Debug)]
 struct Careful {
     add: f64,
     divide: f64,
     calm: f64,
+}
+
+impl Careful {
+    /// Congestion as a part: none up to `calm` of the way to the threshold, whole
+    /// from there on.
+    fn part(&self, sense: Sense) -> f64 {
+        match sense.congestion {
+            Congestion::Yes => 1.0,
+            Congestion::No => ((1.0 - sense.room - self.calm) / (1.0 - self.calm)).clamp(0.0, 1.0),
+        }
+    }
+
+    /// With this much of the increase.
+    fn paced(&self, demand: f64, sense: Sense, pace: f64) -> f64 {
+        let part = self.part(sense);
+        let more = demand + pace * self.add;
+        more * (1.0 - part) + demand / self.divide * part
+    }
 }
 
 impl Law for Careful {
@@ -114,26 +133,20 @@ impl Law for Careful {
     }
 
     fn next(&mut self, demand: f64, sense: Sense) -> f64 {
-        match sense.congestion {
-            Congestion::Yes => demand / self.divide,
-            Congestion::No => {
-                let room = (1.0 - sense.slowdown) / (1.0 - self.calm);
-                demand + self.add * room.clamp(LEAST, 1.0)
-            }
-        }
+        self.paced(demand, sense, 1.0)
     }
 }
 
-/// The part of a step that `steady` takes once it has as much as it may keep.
+/// The part of an increase that `steady` begins with after a step down.
 const SLOW: f64 = 0.25;
 /// Periods without congestion after which it takes twice as much.
 const DOUBLES: i32 = 8;
 
-/// `careful` that waits to see what a step down has done, and goes back to no more
-/// than that at full pace. Where memory is short it takes several periods until what
-/// was paged out is back and congestion ends: by then each more step down is one too
-/// many, and to come back from there takes the disk again. From where there
-/// was room it goes on slowly, and ever faster while there is no congestion.
+/// `careful` that waits to see what a step down has done, and goes on slowly from
+/// there. Where memory is short it takes several periods until what was paged out is
+/// back and congestion ends: by then each more step down is one too many, and to come
+/// back from there takes the disk again. Periods without congestion make it faster
+/// again.
 #[derive(Clone, Debug)]
 struct Steady {
     careful: Careful,
@@ -141,10 +154,8 @@ struct Steady {
     wait: u8,
     /// Of these, the ones to come.
     waits: u8,
-    /// What was asked for after the last step down.
-    knee: f64,
-    /// Periods without congestion since there is as much again.
-    above: i32,
+    /// Periods without congestion since the last step down; many before the first.
+    calm: i32,
 }
 
 impl Law for Steady {
@@ -153,27 +164,22 @@ impl Law for Steady {
     }
 
     fn next(&mut self, demand: f64, sense: Sense) -> f64 {
-        let next = self.careful.next(demand, sense);
+        let pace = SLOW * 2f64.powi(self.calm / DOUBLES);
+        let next = self.careful.paced(demand, sense, pace.min(1.0));
+        let waits = self.waits > 0;
+        self.waits = self.waits.saturating_sub(1);
         match sense.congestion {
-            Congestion::Yes if self.waits > 0 => {
-                self.waits -= 1;
-                demand
-            }
+            Congestion::Yes if waits => demand,
             Congestion::Yes => {
-                self.waits = self.wait;
-                self.knee = next;
-                self.above = 0;
-                next
-            }
-            Congestion::No if demand < self.knee => {
-                self.waits = 0;
+                (self.waits, self.calm) = (self.wait, 0);
                 next
             }
             Congestion::No => {
-                self.waits = 0;
-                self.above = self.above.saturating_add(1);
-                let pace = SLOW * 2f64.powi(self.above / DOUBLES);
-                demand + (next - demand) * pace.min(1.0)
+                self.calm = self.calm.saturating_add(1);
+                match waits {
+                    true => next.max(demand),
+                    false => next,
+                }
             }
         }
     }
@@ -269,10 +275,12 @@ mod tests {
     const CALM: Sense = Sense {
         congestion: Congestion::No,
         slowdown: 0.4,
+        room: 1.0,
     };
     const BUSY: Sense = Sense {
         congestion: Congestion::Yes,
         slowdown: 1.5,
+        room: -0.5,
     };
 
     #[test]
@@ -315,13 +323,7 @@ mod tests {
 
     #[test]
     fn steady_waits_for_what_it_did_and_goes_on_slowly_from_there() {
-        let config = LawConfig::Steady {
-            add: 1.0,
-            divide: 1.5,
-            calm: 0.75,
-            wait: 2,
-        };
-        let mut law = config.build();
+        let mut law = LawConfig::STEADY.build();
         let went = |law: &mut Box<dyn Law>, from: f64, senses: &[Sense]| {
             let mut demand = from;
             let next = senses.iter().map(|sense| {
@@ -330,14 +332,37 @@ mod tests {
             });
             next.collect::<Vec<_>>()
         };
+        let first = 10.0 / 1.5;
         let down = went(&mut law, 9.0, &[CALM, BUSY, BUSY, BUSY, BUSY]);
-        let least = 10.0 / 1.5 / 1.5;
-        assert_eq!(down, [10.0, 10.0 / 1.5, 10.0 / 1.5, 10.0 / 1.5, least]);
-        let up = went(&mut law, 3.0, &[CALM; 20]);
-        assert_eq!(up[..3], [4.0, 5.0, 5.25]);
+        assert_eq!(down[..4], [10.0, first, first, first]);
+        assert!((down[4] - first / 1.5).abs() < 1e-9, "{down:?}");
+        // A calm period between does not cut the wait short, nor make it longer.
+        let after = went(&mut law, 4.0, &[CALM, BUSY, BUSY]);
+        assert_eq!(after[..2], [4.25, 4.25]);
+        assert!((after[2] - 4.25 / 1.5).abs() < 1e-9, "{after:?}");
+        let up = went(&mut law, 4.0, &[CALM; 20]);
         let paces: Vec<_> = up.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(paces[..2], [0.25, 0.25]);
         assert_eq!(paces[8..10], [0.5, 0.5]);
         assert_eq!(paces[17..], [1.0, 1.0]);
+    }
+
+    /// Equation 7, with congestion as a part.
+    #[test]
+    fn careful_asks_for_less_from_near_the_threshold_on() {
+        let mut law = LawConfig::CAREFUL.build();
+        let at = |room| Sense {
+            congestion: Congestion::No,
+            slowdown: 0.9,
+            room,
+        };
+        // An idle host, and a quarter of the way: one thread more.
+        assert_eq!(law.next(12.0, at(1.0)), 13.0);
+        assert_eq!(law.next(12.0, at(0.75)), 13.0);
+        let half = law.next(12.0, at(0.375));
+        assert!((half - (12.0 + 0.5 - 2.0)).abs() < 1e-9, "{half}");
+        let whole = law.next(12.0, at(0.0));
+        assert!((whole - 8.0).abs() < 1e-9, "{whole}");
     }
 
     #[test]
@@ -353,6 +378,7 @@ mod tests {
             let sense = Sense {
                 congestion: Congestion::No,
                 slowdown: load * load,
+                room: 1.0 - load * load,
             };
             for (law, demand) in &mut guests {
                 *demand = law.next(*demand, sense);
@@ -373,6 +399,7 @@ mod tests {
         let at = |slowdown| Sense {
             congestion: Congestion::No,
             slowdown,
+            room: 1.0 - slowdown,
         };
         assert_eq!(law.next(10.0, at(1.0)), 10.0);
         assert!(law.next(10.0, at(0.5)) > 10.0);

@@ -24,12 +24,13 @@ mod police;
 mod pulse;
 mod sharers;
 mod signal;
+mod trial;
 mod wants;
 
 pub use chooser::Chooser;
 pub use config::{
-    Average, Config, ConfigError, Count, LawConfig, Least, MonitorConfig, RateConfig, RateMeans,
-    ThreadsConfig, Unit,
+    Average, Below, Config, ConfigError, Count, LawConfig, Least, MonitorConfig, RateConfig,
+    RateMeans, ThreadsConfig, Unit,
 };
 pub use controller::{Controller, Order, State};
 pub use fairness::{fairness_index, jain_index};
@@ -41,4 +42,4 @@ pub use police::{Finding, Police, PoliceConfig, Sample, Use};
 pub use pulse::{Pulse, Turn};
 pub use sharers::{Host, Round, Sharers};
 pub use signal::{Counters, Readings, Signal};
-pub use wants::{Doing, Wants};
+pub use wants::{Doing, Seen, Wants};

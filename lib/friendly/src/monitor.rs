@@ -12,14 +12,22 @@ use std::{collections::VecDeque, time::Duration};
 #[derive(Clone, Debug)]
 pub struct Monitor {
     config: MonitorConfig,
-    /// Seconds.
-    average: Option<f64>,
-    /// Ticks of this period, and the sum of what they took, in seconds.
+    average: Option<Times>,
+    /// Ticks of this period, and the sums of what they took.
     ticks: u32,
-    sum: f64,
-    /// Averages of the last periods, the newest last.
+    sum: Times,
+    /// Averages of what counts over the last periods, the newest last.
     past: VecDeque<f64>,
     leads: Leads,
+}
+
+/// Virtual clock times, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    /// As they were.
+    all: f64,
+    /// Without what may be waiting for a CPU: of each, the slack.
+    counted: f64,
 }
 
 /// A signal, in one period.
@@ -38,12 +46,28 @@ impl Measured {
     pub fn raised(&self) -> bool {
         self.value > self.threshold
     }
+
+    /// What is left of the way from an idle host to the threshold: see [`Sense`].
+    fn room(&self) -> f64 {
+        let idle = match self.signal {
+            Signal::Vct => 1.0,
+            Signal::CpuPressure | Signal::MemoryPressure | Signal::IoPressure | Signal::Steal => {
+                0.0
+            }
+        };
+        match self.threshold > idle {
+            true => (self.threshold - self.value) / (self.threshold - idle),
+            false if self.raised() => 0.0,
+            false => 1.0,
+        }
+    }
 }
 
 /// One period.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// The average VCT; none before the first tick.
+    /// The average VCT, as it was; none before the first tick. What counts of it as
+    /// slowdown is among the signals.
     pub average: Option<Duration>,
     /// What the average is compared with: the least of the window before this
     /// period, or the tick that was asked for.
@@ -63,7 +87,7 @@ impl Monitor {
             config,
             average: None,
             ticks: 0,
-            sum: 0.0,
+            sum: Times::default(),
             past: VecDeque::new(),
             leads: Leads::default(),
         }
@@ -75,7 +99,7 @@ impl Monitor {
         if config.tick() != self.config.tick() {
             self.average = None;
             self.past.clear();
-            (self.ticks, self.sum) = (0, 0.0);
+            (self.ticks, self.sum) = (0, Times::default());
         }
         self.config = config;
         self.forget();
@@ -92,11 +116,17 @@ impl Monitor {
 
     /// A tick, and the real time since it was asked for.
     fn tick(&mut self, vct: Duration) {
-        let vct = vct.as_secs_f64();
+        let asked = self.config.tick();
+        let counted = asked + vct.saturating_sub(asked + self.config.slack());
+        let times = Times {
+            all: vct.as_secs_f64(),
+            counted: counted.min(vct).as_secs_f64(),
+        };
         self.ticks += 1;
-        self.sum += vct;
+        self.sum.all += times.all;
+        self.sum.counted += times.counted;
         if self.config.average == Average::Ticks {
-            self.smooth(vct);
+            self.smooth(times);
         }
     }
 
@@ -105,14 +135,19 @@ impl Monitor {
         let ticks = std::mem::take(&mut self.ticks);
         let sum = std::mem::take(&mut self.sum);
         if self.config.average == Average::Periods && ticks > 0 {
-            self.smooth(sum / f64::from(ticks));
+            let ticks = f64::from(ticks);
+            self.smooth(Times {
+                all: sum.all / ticks,
+                counted: sum.counted / ticks,
+            });
         }
         let least = match self.config.least {
             Least::Window => self.past.iter().copied().reduce(f64::min),
             Least::Asked => Some(self.config.tick().as_secs_f64()),
         };
         let mut signals = Vec::new();
-        if let Some(average) = self.average.filter(|_| ticks > 0) {
+        let counted = self.average.map(|average| average.counted);
+        if let Some(average) = counted.filter(|_| ticks > 0) {
             // In the first period there is nothing to compare with.
             let least = least.unwrap_or(average).max(f64::MIN_POSITIVE);
             signals.push(Measured {
@@ -142,7 +177,7 @@ impl Monitor {
         }
         self.leads.period(&signals);
         Report {
-            average: self.average.map(Duration::from_secs_f64),
+            average: self.average.map(|one| Duration::from_secs_f64(one.all)),
             least: least.map(Duration::from_secs_f64),
             ticks,
             sense: self.sense(&signals),
@@ -156,11 +191,15 @@ impl Monitor {
     }
 
     /// Equation 1.
-    fn smooth(&mut self, vct: f64) {
+    fn smooth(&mut self, times: Times) {
         let gamma = self.config.ewma;
+        let to = |old: f64, new: f64| (1.0 - gamma) * old + gamma * new;
         self.average = Some(match self.average {
-            Some(average) => (1.0 - gamma) * average + gamma * vct,
-            None => vct,
+            Some(average) => Times {
+                all: to(average.all, times.all),
+                counted: to(average.counted, times.counted),
+            },
+            None => times,
         });
     }
 
@@ -174,12 +213,14 @@ impl Monitor {
         let counts = |one: &&Measured| self.config.signals.contains(&one.signal);
         let counting = || signals.iter().filter(counts);
         let strongest = counting().map(|one| one.value / one.threshold);
+        let nearest = counting().map(Measured::room);
         Sense {
             congestion: match counting().any(Measured::raised) {
                 true => Congestion::Yes,
                 false => Congestion::No,
             },
             slowdown: strongest.fold(0.0, f64::max),
+            room: nearest.fold(1.0, f64::min),
         }
     }
 }
@@ -211,6 +252,7 @@ mod tests {
             least: Least::Window,
             ewma: 0.3,
             threshold: 2.5,
+            slack_ms: 0.0,
             ..MonitorConfig::default()
         }
     }
@@ -292,6 +334,29 @@ mod tests {
         let (one, all) = (one.close(NOTHING), all.close(NOTHING));
         assert_eq!(all.ticks, 4);
         assert_eq!(all.average, one.average);
+    }
+
+    #[test]
+    fn waiting_for_a_cpu_is_no_congestion_and_waiting_for_memory_is() {
+        let slowdown = |late: f64| {
+            let mut monitor = Monitor::new(MonitorConfig::default());
+            (0..100).for_each(|_| monitor.tick(ms(10.0 + late)));
+            let report = monitor.close(NOTHING);
+            assert_eq!(
+                report.average,
+                Some(ms(10.0 + late)),
+                "it is told as it was"
+            );
+            (report.value(Signal::Vct).expect("ticks"), report.sense)
+        };
+        // Three guests a CPU, four milliseconds each by turns.
+        let (value, sense) = slowdown(8.0);
+        assert!((value - 1.0).abs() < 1e-6, "{value}");
+        assert_eq!(sense.congestion, Congestion::No);
+        assert!((sense.room - 1.0).abs() < 1e-6, "{sense:?}");
+        let (value, sense) = slowdown(60.0);
+        assert!((value - 5.0).abs() < 1e-6, "{value}");
+        assert_eq!(sense.congestion, Congestion::Yes);
     }
 
     #[test]

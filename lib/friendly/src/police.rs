@@ -1,10 +1,13 @@
 //! Names guests that do not adapt: section 4, "policing".
 //!
-//! The host samples what each guest uses and wants, and whether there is
-//! congestion. A guest that follows the rules wants less some periods after
-//! congestion began, or does not use more than its share when it begins: either
-//! clears it. That it uses less afterwards does not: others may have kept it from
-//! it. The host acts on what it measures and believes no guest's word.
+//! The host samples what each guest uses, and what it wants besides and waits for. A
+//! guest is on trial if it has more than a fair share while others wait for theirs:
+//! the share that max-min fairness gives it, so that what one does not want is for the
+//! others. One that follows the rules answers by wanting less, or has no more than its
+//! share on average, and is cleared. That it uses less for a moment does not clear it:
+//! others may have kept it from it. Nobody is tried for the wish for more: a guest of
+//! one CPU wants that one, whether one thread runs there or fifty. The host acts on
+//! what it measures and believes no guest's word.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -13,11 +16,14 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PoliceConfig {
-    /// Samples under congestion that a guest has to answer within: a control
-    /// period of guests, and some for their averages to follow.
+    /// Part of what others want that they have to wait for, or more, for a guest to
+    /// be on trial.
+    pub waiting: f64,
+    /// Samples that a guest has to answer within: a control period of guests, and
+    /// some for their averages to follow.
     pub patience: u32,
-    /// Part of what it wanted when congestion began that it may want afterwards:
-    /// an answer is a fall below. AIMD's divisor of 1.5 comes to 0.67.
+    /// Part of what it wanted when its trial began that it may want afterwards: an
+    /// answer is a fall below. AIMD's divisor of 1.5 comes to 0.67.
     pub answer: f64,
     /// Times its fair share that a guest may use without answering.
     pub margin: f64,
@@ -28,6 +34,7 @@ pub struct PoliceConfig {
 impl Default for PoliceConfig {
     fn default() -> Self {
         Self {
+            waiting: 0.1,
             patience: 4,
             answer: 0.85,
             margin: 1.25,
@@ -36,22 +43,24 @@ impl Default for PoliceConfig {
     }
 }
 
-/// What the host saw at one time.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sample<Guest> {
-    /// Whether the host is congested.
-    pub congested: bool,
-    /// What each guest uses.
-    pub usage: BTreeMap<Guest, Use>,
-}
+/// What the host saw of each guest at one time.
+pub type Sample<Guest> = BTreeMap<Guest, Use>;
 
 /// What a guest uses, in any unit that is the same for all.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Use {
     /// What it has had.
     pub used: f64,
     /// The same and what it waited for besides.
     pub wanted: f64,
+    /// How large its share is to be, among those of others.
+    pub weight: f64,
+}
+
+impl Use {
+    fn waited(&self) -> f64 {
+        (self.wanted - self.used).max(0.0)
+    }
 }
 
 /// A guest that does not adapt, and what shows it.
@@ -59,12 +68,14 @@ pub struct Use {
 pub struct Finding<Guest> {
     /// Which.
     pub guest: Guest,
-    /// What it wanted when the last congestion began that it did not answer, and
-    /// the least that this fell to before its time was up.
+    /// What it wanted when the last trial began that it did not answer, and the least
+    /// that this fell to before its time was up.
     pub before: f64,
     /// See `before`.
     pub fell_to: f64,
-    /// What would have been its fair share then.
+    /// What it used meanwhile, on average.
+    pub used: f64,
+    /// What would have been its fair share, on average.
     pub share: f64,
     /// Answers missed on end.
     pub missed: u32,
@@ -74,11 +85,32 @@ pub struct Finding<Guest> {
 #[derive(Clone, Debug, PartialEq)]
 struct Trial {
     before: Use,
-    /// What was its fair share then: of the same samples, for what others use
-    /// changes from one to the next no less.
-    share: f64,
     least: f64,
     samples: u32,
+    /// Sums over the samples: what was used, and the fair shares.
+    used: f64,
+    share: f64,
+}
+
+/// The level up to which all may have what they want, times their weights, so that it
+/// comes to what they have used together: max-min fairness.
+fn level(guests: impl Iterator<Item = Use> + Clone) -> f64 {
+    let mut left: f64 = guests.clone().map(|one| one.used).sum();
+    let weight = |one: &Use| one.weight.max(f64::MIN_POSITIVE);
+    let mut wishes: Vec<(f64, f64)> = guests
+        .map(|one| (one.wanted / weight(&one), weight(&one)))
+        .collect();
+    wishes.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let mut weights: f64 = wishes.iter().map(|(_, weight)| weight).sum();
+    for (wish, weight) in wishes {
+        if wish * weights >= left {
+            return left / weights;
+        }
+        left -= wish * weight;
+        weights -= weight;
+    }
+    // All have what they want.
+    f64::INFINITY
 }
 
 /// What is known of one guest.
@@ -107,6 +139,7 @@ impl Known {
         Use {
             used: mean(|one| one.used),
             wanted: mean(|one| one.wanted),
+            weight: mean(|one| one.weight),
         }
     }
 }
@@ -129,171 +162,68 @@ impl<Guest: Clone + Ord> Police<Guest> {
 
     /// Takes a sample; who is named by it, once for every `strikes` misses.
     pub fn sample(&mut self, sample: &Sample<Guest>) -> Vec<Finding<Guest>> {
-        self.guests
-            .retain(|guest, _| sample.usage.contains_key(guest));
-        for (guest, &usage) in &sample.usage {
+        self.guests.retain(|guest, _| sample.contains_key(guest));
+        for (guest, &usage) in sample {
             self.guests.entry(guest.clone()).or_default().saw(usage);
         }
-        let total: f64 = self.guests.values().map(|one| one.usual().used).sum();
-        let share = total / self.guests.len().max(1) as f64;
+        let level = level(self.guests.values().map(Known::usual));
+        let sum = |part: fn(&Use) -> f64| sample.values().map(part).sum::<f64>();
+        let (waited, wanted) = (sum(Use::waited), sum(|one| one.wanted));
+        let config = self.config;
         let mut found = Vec::new();
         for (guest, known) in &mut self.guests {
-            if !sample.congested {
+            let usage = sample[guest];
+            let others = (waited - usage.waited(), wanted - usage.wanted);
+            if others.1 <= 0.0 || others.0 < config.waiting * others.1 {
                 known.trial = None;
                 continue;
             }
-            let wanted = sample.usage[guest].wanted;
+            let usual = known.usual();
+            let share = usual.wanted.min(level * usual.weight);
+            let over = |used: f64, share: f64| used > config.margin * share;
             let Some(trial) = &mut known.trial else {
-                let before = known.usual();
-                if before.used <= self.config.margin * share {
-                    known.missed = 0;
-                } else {
+                if over(usual.used, share) {
                     known.trial = Some(Trial {
-                        before,
-                        share,
-                        least: wanted,
+                        before: usual,
+                        least: usage.wanted,
                         samples: 0,
+                        used: 0.0,
+                        share: 0.0,
                     });
+                } else {
+                    known.missed = 0;
                 }
                 continue;
             };
-            trial.least = trial.least.min(wanted);
+            trial.least = trial.least.min(usage.wanted);
             trial.samples += 1;
-            if trial.least <= self.config.answer * trial.before.wanted {
+            trial.used += usual.used;
+            trial.share += share;
+            let answered = trial.least <= config.answer * trial.before.wanted;
+            if !answered && trial.samples < config.patience {
+                continue;
+            }
+            if answered || !over(trial.used, trial.share) {
                 known.missed = 0;
-                known.trial = None;
-            } else if trial.samples >= self.config.patience {
+            } else {
                 known.missed += 1;
-                if known.missed.is_multiple_of(self.config.strikes.max(1)) {
+                if known.missed.is_multiple_of(config.strikes.max(1)) {
+                    let samples = f64::from(trial.samples);
                     found.push(Finding {
                         guest: guest.clone(),
                         before: trial.before.wanted,
                         fell_to: trial.least,
-                        share: trial.share,
+                        used: trial.used / samples,
+                        share: trial.share / samples,
                         missed: known.missed,
                     });
                 }
-                known.trial = None;
             }
+            known.trial = None;
         }
         found
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Config, Host, Sharers};
-
-    /// One that waits for nothing.
-    fn served(used: f64) -> Use {
-        Use { used, wanted: used }
-    }
-
-    const HOST: Host = Host {
-        capacity: 100.0,
-        steepness: 8.0,
-        noise: 0.05,
-    };
-
-    /// Friendly guests, beside which somebody uses `greedy` all the time; who is
-    /// named after how many periods.
-    fn soak(periods: u32, guests: usize, greedy: Option<f64>, seed: u64) -> Vec<(u32, usize)> {
-        let starts = vec![5; guests];
-        let left = HOST.capacity - greedy.unwrap_or(0.0);
-        let host = Host {
-            capacity: left.max(20.0),
-            ..HOST
-        };
-        let mut sharers = Sharers::new(&Config::default(), &starts, host, seed);
-        let mut police = Police::new(PoliceConfig::default());
-        let mut named = Vec::new();
-        for period in 0..periods {
-            let round = sharers.period();
-            let demand = round.demand.into_iter().chain(greedy);
-            let usage: BTreeMap<usize, Use> = demand.map(served).enumerate().collect();
-            // With somebody who never yields, there is congestion most times.
-            let congested = round.slowdown > 2.5 || greedy.is_some() && period % 8 != 0;
-            let found = police.sample(&Sample { congested, usage });
-            named.extend(found.into_iter().map(|one| (period, one.guest)));
-        }
-        named
-    }
-
-    #[test]
-    fn friendly_guests_are_never_named() {
-        for seed in 0..5 {
-            assert_eq!(soak(20_000, 5, None, seed), []);
-        }
-    }
-
-    #[test]
-    fn a_greedy_guest_is_named_soon_and_alone() {
-        for seed in 0..5 {
-            let named = soak(2_000, 4, Some(60.0), seed);
-            let (first, _) = *named.first().expect("named");
-            // Sampled every 2.5 s, that is within a minute.
-            assert!(first < 24, "{first}");
-            assert!(named.iter().all(|(_, guest)| *guest == 4), "{named:?}");
-        }
-    }
-
-    #[test]
-    fn evidence_is_what_was_seen() {
-        let mut police = Police::new(PoliceConfig::default());
-        let mut found = Vec::new();
-        for _ in 0..40 {
-            let usage = [("greedy", served(9.0)), ("modest", served(1.0))].into();
-            found.extend(police.sample(&Sample {
-                congested: true,
-                usage,
-            }));
-        }
-        let first = found.first().expect("named");
-        let wanted = Finding {
-            guest: "greedy",
-            before: 9.0,
-            fell_to: 9.0,
-            share: 5.0,
-            missed: 3,
-        };
-        assert_eq!(*first, wanted);
-        assert!(found.iter().all(|one| one.guest == "greedy"));
-    }
-
-    #[test]
-    fn who_is_kept_from_what_it_wants_has_not_answered() {
-        let named = |wanted: fn(f64) -> f64| {
-            let mut police = Police::new(PoliceConfig::default());
-            let mut found = Vec::new();
-            for period in 0..40 {
-                // Something else takes the host from it every other time.
-                let used = [2.0, 1.0][period % 2];
-                let greedy = Use {
-                    used,
-                    wanted: wanted(used),
-                };
-                found.extend(police.sample(&Sample {
-                    congested: true,
-                    usage: [("greedy", greedy), ("modest", served(0.5))].into(),
-                }));
-            }
-            found.len()
-        };
-        assert!(named(|_| 2.0) > 1);
-        assert_eq!(named(|used| used), 0, "it wants less");
-    }
-
-    #[test]
-    fn without_congestion_nobody_is_named() {
-        let mut police = Police::new(PoliceConfig::default());
-        for _ in 0..1_000 {
-            let usage = [(1, served(9.0)), (2, served(1.0))].into();
-            let found = police.sample(&Sample {
-                congested: false,
-                usage,
-            });
-            assert_eq!(found, []);
-        }
-    }
-}
+mod tests;

@@ -13,9 +13,19 @@ pub enum Doing {
     Sleeps,
 }
 
+/// What a look tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen<Id> {
+    /// Who wants to run, and for longer than a moment.
+    pub wants: BTreeSet<Id>,
+    /// How many run, would run or stand still at this moment: however short each of
+    /// them is, together they are load.
+    pub load: usize,
+}
+
 /// Tells, a look at a time, who wants to run: whoever is seen to at two looks on
-/// end. Who runs for less than that is no load, and would wait for its turn among
-/// those who are. Whoever was stopped wanted to then, and still does when it is let
+/// end. Who runs for less than that would wait for its turn among those who do not.
+/// Whoever was stopped wanted to then, and still does when it is let
 /// go.
 #[derive(Clone, Debug)]
 pub struct Wants<Id> {
@@ -33,7 +43,7 @@ impl<Id> Default for Wants<Id> {
 impl<Id: Copy + Ord> Wants<Id> {
     /// Looks. One may be seen several times, as a process with several threads is.
     /// Who is not seen is forgotten.
-    pub fn look(&mut self, seen: impl IntoIterator<Item = (Id, Doing)>) -> BTreeSet<Id> {
+    pub fn look(&mut self, seen: impl IntoIterator<Item = (Id, Doing)>) -> Seen<Id> {
         let before = std::mem::take(&mut self.before);
         let mut wants = BTreeSet::new();
         for (id, doing) in seen {
@@ -46,7 +56,10 @@ impl<Id: Copy + Ord> Wants<Id> {
             }
             self.before.insert(id);
         }
-        wants
+        Seen {
+            wants,
+            load: self.before.len(),
+        }
     }
 }
 
@@ -58,7 +71,7 @@ mod tests {
     #[test]
     fn only_who_runs_at_two_looks_on_end_wants_to() {
         let mut wants = Wants::default();
-        let mut look = |doing| !wants.look([(1, doing)]).is_empty();
+        let mut look = |doing| !wants.look([(1, doing)]).wants.is_empty();
         assert_eq!(
             [Runs, Sleeps, Runs, Runs, Runs, Sleeps, Runs].map(&mut look),
             [false, false, false, true, true, false, false]
@@ -68,7 +81,7 @@ mod tests {
     #[test]
     fn whoever_stood_still_wants_to_run_when_it_is_let_go() {
         let mut wants = Wants::default();
-        let mut look = |doing| !wants.look([(1, doing)]).is_empty();
+        let mut look = |doing| !wants.look([(1, doing)]).wants.is_empty();
         assert_eq!([StandsStill, Runs, Runs].map(&mut look), [true; 3]);
         assert_eq!([StandsStill, Sleeps].map(&mut look), [true, false]);
     }
@@ -77,9 +90,19 @@ mod tests {
     fn one_of_its_threads_is_enough_and_numbers_that_went_are_forgotten() {
         let mut wants = Wants::default();
         let process = [(1, Sleeps), (1, Runs), (1, Sleeps)];
-        assert!(wants.look(process).is_empty());
-        assert_eq!(wants.look(process), BTreeSet::from([1]));
-        assert!(wants.look([]).is_empty());
-        assert!(wants.look(process).is_empty());
+        assert!(wants.look(process).wants.is_empty());
+        assert_eq!(wants.look(process).wants, BTreeSet::from([1]));
+        assert!(wants.look([]).wants.is_empty());
+        assert!(wants.look(process).wants.is_empty());
+    }
+
+    #[test]
+    fn many_that_run_for_a_moment_are_load() {
+        let mut wants = Wants::default();
+        for look in 0..3 {
+            let new = (0..9).map(|n| (10 * look + n, Runs));
+            let seen = wants.look(new.chain([(1_000, Sleeps)]));
+            assert_eq!((seen.wants.len(), seen.load), (0, 9));
+        }
     }
 }

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use forkyard_client::Client;
 use forkyard_fluid::{Model, Regime, Roots, Steady, Trajectory, adapt, admit, plot, steady};
-use forkyard_friendly::{Config, Host, Sharers, jain_index};
+use forkyard_friendly::{Config, Host, LawConfig, Sharers, jain_index};
 use serde_json::json;
 use std::{
     fs,
@@ -33,7 +33,7 @@ pub enum Friendly {
     Show(guest::Show),
     /// Follow the fluid model: guests that adapt, beside an admission controller.
     #[command(
-        after_help = "Examples:\n  forkyard friendly model\n  forkyard friendly model --starts 1,1,40 --gamma 0.3 --out plots\n  forkyard friendly model --file model.toml -o json"
+        after_help = "Examples:\n  forkyard friendly model\n  forkyard friendly model --starts 1,1,40 --gamma 0.3 --out plots\n  forkyard friendly model --file model.toml -o json\n  forkyard friendly model --config friendly.toml"
     )]
     Model(Modelled),
     /// Rehearse a configuration: simulated guests that run the real monitor and
@@ -42,8 +42,8 @@ pub enum Friendly {
         after_help = "Example: forkyard friendly try --config friendly.toml --starts 4,7,10,13,16 --capacity 50"
     )]
     Try(Tried),
-    /// Sample what VMs use, and name those that do not yield while the host's
-    /// CPUs are all busy; with --enforce, cap them.
+    /// Sample what VMs use, and name those that have more than a fair share of the
+    /// host's CPUs while others wait, and do not yield; with --enforce, cap them.
     #[command(
         after_help = "Examples:\n  forkyard friendly police --seconds 60 -o json\n  forkyard friendly police --enforce"
     )]
@@ -68,6 +68,16 @@ pub struct Modelled {
     /// σ: congestion for each unit of the price.
     #[arg(long)]
     sigma: Option<f64>,
+    /// A configuration of guests, as forkyard-friendly reads it: what its law adds and
+    /// divides by, and its γ, a unit of time being a control period.
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Threads that guests add in a unit of time without congestion.
+    #[arg(long)]
+    add: Option<f64>,
+    /// What they divide their threads by under congestion.
+    #[arg(long)]
+    divide: Option<f64>,
     /// K₂: how fast the admission controller reacts.
     #[arg(long)]
     k2: Option<f64>,
@@ -89,7 +99,8 @@ pub struct Modelled {
 /// `friendly try`
 #[derive(Debug, Args)]
 pub struct Tried {
-    /// The configuration, as forkyard-friendly reads it; without, the paper's.
+    /// The configuration, as forkyard-friendly reads it; without, what holds if nothing
+    /// is said there.
     #[arg(long)]
     config: Option<PathBuf>,
     /// Threads of each guest at first.
@@ -150,6 +161,12 @@ impl Modelled {
                 .with_context(|| format!("{} is refused", path.display()))?,
             None => Model::default(),
         };
+        if let Some(path) = &self.config {
+            let config = Config::parse(&read(path)?)
+                .with_context(|| format!("{} is refused", path.display()))?;
+            (model.add, model.divide) = steps(&config.threads.law)?;
+            model.gamma = config.monitor.ewma;
+        }
         if let Some(starts) = &self.starts {
             model.starts.clone_from(starts);
         }
@@ -157,6 +174,8 @@ impl Modelled {
             (self.k1, &mut model.k1),
             (self.gamma, &mut model.gamma),
             (self.sigma, &mut model.sigma),
+            (self.add, &mut model.add),
+            (self.divide, &mut model.divide),
             (self.k2, &mut model.k2),
             (self.target, &mut model.target),
             (self.churn, &mut model.churn),
@@ -168,6 +187,21 @@ impl Modelled {
         }
         model.check()?;
         Ok(model)
+    }
+}
+
+/// What a law adds, and what it divides by: what equation 7 knows of it.
+fn steps(law: &LawConfig) -> anyhow::Result<(f64, f64)> {
+    match *law {
+        LawConfig::Aimd { add, divide }
+        | LawConfig::Careful { add, divide, .. }
+        | LawConfig::Steady { add, divide, .. } => Ok((add, divide)),
+        LawConfig::Binomial { .. } | LawConfig::Pi { .. } | LawConfig::Quick { .. } => {
+            anyhow::bail!(
+                "the model has no equation for the law {:?}: rehearse it with `forkyard friendly try`",
+                law.build().name()
+            )
+        }
     }
 }
 
@@ -338,4 +372,15 @@ fn rehearse(format: Format, wanted: &Tried) -> anyhow::Result<()> {
         mean(&|round| round.slowdown)
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_takes_the_constants_of_laws_that_it_has_an_equation_for() {
+        assert_eq!(steps(&LawConfig::STEADY).expect("fine"), (1.0, 1.5));
+        steps(&LawConfig::QUICK).expect_err("its steps grow");
+    }
 }

@@ -41,7 +41,7 @@ pub struct Set {
     /// End it: everything there is as it was before.
     #[arg(long, conflicts_with_all = ["config", "law", "group", "changes"])]
     off: bool,
-    /// Constants, in TOML; without, they stay as they are, at first the paper's.
+    /// Constants, in TOML; without, they stay as they are, at first the usual ones.
     #[arg(long)]
     config: Option<PathBuf>,
     /// The law that threads follow, with its usual constants.
@@ -68,7 +68,7 @@ pub struct Show {
 enum Law {
     /// One more, or 1.5 times fewer: the paper's.
     Aimd,
-    /// AIMD whose steps shrink as congestion comes near.
+    /// AIMD of congestion as a part, which grows as the threshold comes near.
     Careful,
     /// The same, which waits for what a step down does, and from there goes up slowly.
     Steady,
@@ -83,34 +83,12 @@ enum Law {
 impl Law {
     fn config(self) -> LawConfig {
         match self {
-            Self::Aimd => LawConfig::default(),
-            Self::Careful => LawConfig::Careful {
-                add: 1.0,
-                divide: 1.5,
-                calm: 0.75,
-            },
-            Self::Steady => LawConfig::Steady {
-                add: 1.0,
-                divide: 1.5,
-                calm: 0.75,
-                wait: 2,
-            },
-            Self::Binomial => LawConfig::Binomial {
-                add: 1.0,
-                cut: 1.0,
-                k: 0.5,
-                l: 0.5,
-            },
-            Self::Quick => LawConfig::Quick {
-                add: 1.0,
-                divide: 1.5,
-                growth: 2.0,
-                most: 16.0,
-            },
-            Self::Pi => LawConfig::Pi {
-                proportional: 2.0,
-                integral: 1.0,
-            },
+            Self::Aimd => LawConfig::AIMD,
+            Self::Careful => LawConfig::CAREFUL,
+            Self::Steady => LawConfig::STEADY,
+            Self::Binomial => LawConfig::BINOMIAL,
+            Self::Quick => LawConfig::QUICK,
+            Self::Pi => LawConfig::PI,
         }
     }
 
@@ -229,7 +207,8 @@ fn summary(state: &Value) -> String {
         "{vm} is friendly: {congestion}\n\
          group {}, by {}, law {}\n\
          {now}; {} wanted to, {} stand still\n\
-         virtual clock time {} ms, at the least {} ms",
+         virtual clock time {} ms, at the least {} ms\n\
+         {}",
         name(&state["group"]),
         text(&state["means"]),
         text(&state["config"]["threads"]["law"]["kind"]),
@@ -237,7 +216,44 @@ fn summary(state: &Value) -> String {
         text(&state["standing_still"]),
         text(&state["vct_ms"]),
         text(&state["least_vct_ms"]),
+        signals(state),
     )
+}
+
+/// What each signal came to, whether it counts, and which came first most often.
+fn signals(state: &Value) -> String {
+    let counts = |name: &str| {
+        let counting = state["config"]["monitor"]["signals"].as_array();
+        counting.is_some_and(|all| all.iter().any(|one| one == name))
+    };
+    let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+    let measured = state["signals"].as_object();
+    let lines: Vec<String> = measured
+        .into_iter()
+        .flatten()
+        .map(|(name, one)| {
+            format!(
+                "{name} {:.2} of {:.2}{}{}",
+                number(&one["value"]),
+                number(&one["threshold"]),
+                if one["raised"] == true {
+                    ", raised"
+                } else {
+                    ""
+                },
+                if counts(name) {
+                    ""
+                } else {
+                    " (does not count)"
+                },
+            )
+        })
+        .collect();
+    let leader = match state["leader"].as_str() {
+        Some(leader) => format!("{leader} comes first most often"),
+        None => "none was raised yet".to_owned(),
+    };
+    format!("signals: {}; {leader}", lines.join("; "))
 }
 
 /// What a command there came to.
@@ -413,7 +429,12 @@ mod tests {
             "group": "/opt/forkyard/cgroup/user/exec", "means": "signals",
             "state": {"threads": 3.0}, "allowed": 3, "wanting": 9, "standing_still": 6,
             "vct_ms": 31.25, "least_vct_ms": 10.0,
-            "config": {"threads": {"law": {"kind": "quick"}}},
+            "config": {"threads": {"law": {"kind": "quick"}}, "monitor": {"signals": ["vct"]}},
+            "signals": {
+                "vct": {"value": 3.0, "threshold": 1.25, "raised": true},
+                "steal": {"value": 0.02, "threshold": 0.1, "raised": false},
+            },
+            "leader": "vct",
         }));
         for part in [
             "congested",
@@ -422,6 +443,9 @@ mod tests {
             "3 may run",
             "6 stand",
             "31.25",
+            "vct 3.00 of 1.25, raised;",
+            "steal 0.02 of 0.10 (does not count)",
+            "vct comes first",
         ] {
             assert!(told.contains(part), "{told}");
         }

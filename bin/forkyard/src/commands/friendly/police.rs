@@ -8,7 +8,7 @@ use crate::{
     commands::{sched, top},
 };
 use anyhow::{Context, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use forkyard_client::{Client, Place};
 use forkyard_friendly::{Finding, Police, PoliceConfig, Sample, Use};
 use forkyard_types::{Usage, VmUsage};
@@ -23,6 +23,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// The least a VM is capped to, in per cent of a CPU: it is to answer still.
 const LEAST: u32 = 5;
 
+/// What VMs' shares are in proportion to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// All have equal shares.
+    Vm,
+    /// Their virtual CPUs.
+    Vcpu,
+}
+
 /// `friendly police`
 #[derive(Debug, Args)]
 pub struct Policed {
@@ -32,10 +41,13 @@ pub struct Policed {
     /// Seconds to go on for; without, until interrupted.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Part of the host's CPU time from which on it is congested, if VMs want as
-    /// much together.
-    #[arg(long, default_value_t = 0.9)]
-    full: f64,
+    /// Part of what other VMs want that they have to wait for, or more, for one to be
+    /// asked to want less.
+    #[arg(long, default_value_t = 0.1)]
+    waiting: f64,
+    /// What VMs' shares are in proportion to.
+    #[arg(long, value_enum, default_value_t = By::Vm)]
+    by: By,
     /// Cap those who are named to a fair share of CPU time, by the dispatcher of
     /// `forkyard sched` under the policy credit, until this command ends.
     #[arg(long)]
@@ -50,9 +62,9 @@ pub async fn police(
     wanted: &Policed,
 ) -> anyhow::Result<()> {
     ensure!(
-        wanted.full > 0.0 && wanted.full <= 1.0,
-        "--full is {}: it must be over 0, at most 1",
-        wanted.full
+        wanted.waiting > 0.0 && wanted.waiting <= 1.0,
+        "--waiting is {}: it must be over 0, at most 1",
+        wanted.waiting
     );
     let mut custody = match wanted.enforce {
         true => Some(Custody::new(client, run_dir)?),
@@ -64,7 +76,10 @@ pub async fn police(
         .collect::<Result<Vec<_>, _>>()
         .context("cannot hear of signals")?;
     let began = Instant::now();
-    let mut police = Police::new(PoliceConfig::default());
+    let mut police = Police::new(PoliceConfig {
+        waiting: wanted.waiting,
+        ..PoliceConfig::default()
+    });
     let mut before = top::sample(client).await?;
     while wanted
         .seconds
@@ -76,7 +91,7 @@ pub async fn police(
             () = told_to_end(&mut signals) => break,
         }
         let now = top::sample(client).await?;
-        for found in police.sample(&seen(&before, &now, wanted.full)) {
+        for found in police.sample(&seen(&before, &now, wanted.by)) {
             let cap = match &mut custody {
                 Some(custody) => custody.take(&now, &found)?,
                 None => None,
@@ -163,7 +178,7 @@ fn percent(share: f64) -> u32 {
 
 /// What VMs used and wanted between two looks, in CPUs that the host had itself. One
 /// that was started again since has used nothing yet.
-fn seen(before: &Usage, now: &Usage, full: f64) -> Sample<String> {
+fn seen(before: &Usage, now: &Usage, by: By) -> Sample<String> {
     let stolen = now.stolen_us.saturating_sub(before.stolen_us) / u64::from(now.cpus.max(1));
     let elapsed = now.at_us.saturating_sub(before.at_us);
     let had = elapsed.saturating_sub(stolen).max(1) as f64;
@@ -174,15 +189,14 @@ fn seen(before: &Usage, now: &Usage, full: f64) -> Sample<String> {
         let one = Use {
             used: used as f64 / had,
             wanted: (used + waited) as f64 / had,
+            weight: match by {
+                By::Vm => 1.0,
+                By::Vcpu => vm.vm.vcpus.into(),
+            },
         };
         Some((vm.vm.name.to_string(), one))
     };
-    let usage: BTreeMap<String, Use> = now.vms.iter().filter_map(used).collect();
-    let wanted: f64 = usage.values().map(|one| one.wanted).sum();
-    Sample {
-        congested: wanted >= full * f64::from(now.cpus),
-        usage,
-    }
+    now.vms.iter().filter_map(used).collect()
 }
 
 fn name(format: Format, found: &Finding<String>, cap: Option<u32>) -> anyhow::Result<()> {
@@ -194,9 +208,9 @@ fn name(format: Format, found: &Finding<String>, cap: Option<u32>) -> anyhow::Re
         }
         Format::Text => {
             println!(
-                "{} does not yield: it wanted {:.2} CPUs when congestion began, and {:.2} at least \
-                 since; a fair share was {:.2}; {} times on end",
-                found.guest, found.before, found.fell_to, found.share, found.missed
+                "{} does not yield: it had {:.2} CPUs, where a fair share was {:.2} and others \
+                 waited; it wanted {:.2} before, and {:.2} at the least since; {} times on end",
+                found.guest, found.used, found.share, found.before, found.fell_to, found.missed
             );
             if let Some(cap) = cap {
                 println!("{} is capped to {cap} % of a CPU", found.guest);
@@ -216,20 +230,19 @@ mod tests {
     fn what_is_waited_for_is_wanted_and_what_is_stolen_was_never_there() {
         let mut vm = rows::tests::vm("p", FamilyId::random(), 0, None);
         let before = rows::tests::at(0, std::slice::from_ref(&vm));
-        (vm.cpu_us, vm.waited_us) = (800, 400);
+        (vm.cpu_us, vm.waited_us, vm.vm.vcpus) = (800, 400, 2);
         // A fifth of the time of two CPUs.
         let now = Usage {
             stolen_us: 400,
             ..rows::tests::at(1000, &[vm])
         };
-        let sample = seen(&before, &now, 0.75);
-        let wanted = Use {
+        let wanted = |weight| Use {
             used: 1.0,
             wanted: 1.5,
+            weight,
         };
-        assert_eq!(sample.usage["p"], wanted);
-        assert!(sample.congested);
-        assert!(!seen(&before, &now, 0.76).congested);
+        assert_eq!(seen(&before, &now, By::Vm)["p"], wanted(1.0));
+        assert_eq!(seen(&before, &now, By::Vcpu)["p"], wanted(2.0));
     }
 
     #[test]
