@@ -392,6 +392,7 @@ impl ExitStatus {
 }
 
 /// What a ticket's numbers number.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TicketKind {

@@ -10,6 +10,7 @@ mod image;
 mod network;
 mod node;
 mod remote;
+mod ticket;
 mod unit;
 mod usage;
 
@@ -22,5 +23,6 @@ pub use image::*;
 pub use network::*;
 pub use node::*;
 pub use remote::*;
+pub use ticket::*;
 pub use unit::*;
 pub use usage::*;

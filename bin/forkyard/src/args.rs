@@ -6,6 +6,7 @@ use crate::commands::{
     friendly::Friendly,
     node::Node,
     sched::Sched,
+    ticket::Ticket,
     token::Token,
     top::Top,
     transfer::{Export, Import},
@@ -117,6 +118,9 @@ pub enum Command {
     /// Which vCPUs run when: a policy for real VMs, or policies in the simulator.
     #[command(subcommand)]
     Sched(Sched),
+    /// What guests were granted: tickets that are not used up.
+    #[command(subcommand)]
+    Ticket(Ticket),
     /// Tokens for those who use the API over the network: create, list, remove.
     #[command(subcommand)]
     Token(Token),

@@ -50,17 +50,18 @@ pub fn everywhere(listed: Vec<ListedVm>) {
     let rows: Vec<_> = rows
         .map(|(row, (node, lost))| {
             let [name, state, host, rest @ ..] = row;
-            let [address, ports, image, vcpus, memory, parent, id] = rest;
+            let [address, ports, image, vcpus, memory, parent, family, id] = rest;
             let state = if lost { "lost".to_owned() } else { state };
             let node = node.map_or(host, |node| node.to_string());
             [
-                name, state, node, address, ports, image, vcpus, memory, parent, id,
+                name, state, node, address, ports, image, vcpus, memory, parent, family, id,
             ]
         })
         .collect();
     table(
         [
-            "NAME", "STATE", "NODE", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT", "ID",
+            "NAME", "STATE", "NODE", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT",
+            "FAMILY", "ID",
         ],
         &rows,
     );
@@ -70,13 +71,14 @@ pub fn everywhere(listed: Vec<ListedVm>) {
 pub fn vms(vms: &[VmView]) {
     table(
         [
-            "NAME", "STATE", "HOST", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT", "ID",
+            "NAME", "STATE", "HOST", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT",
+            "FAMILY", "ID",
         ],
         &rows(vms),
     );
 }
 
-fn rows(vms: &[VmView]) -> Vec<[String; 10]> {
+fn rows(vms: &[VmView]) -> Vec<[String; 11]> {
     vms.iter()
         .map(|vm| {
             [
@@ -95,6 +97,7 @@ fn rows(vms: &[VmView]) -> Vec<[String; 10]> {
                 vm.parent
                     .map(|parent| named(vms, parent))
                     .unwrap_or_default(),
+                vm.family.to_string(),
                 vm.id.to_string(),
             ]
         })

@@ -6,6 +6,7 @@ mod images;
 mod input;
 mod nodes;
 mod peer;
+mod tickets;
 mod tokens;
 mod vms;
 
@@ -151,6 +152,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::pause))
         .routes(routes!(vms::resume))
         .routes(routes!(vms::usage))
+        .routes(routes!(tickets::list))
         .routes(routes!(images::images))
         .routes(routes!(
             images::build_image,

@@ -67,6 +67,9 @@ pub struct Options {
     /// Memory that its job uses, in MiB
     #[arg(long, default_value_t = 96)]
     fill: u32,
+    /// Whether guests tell of free pages, in `pages`
+    #[arg(long, value_delimiter = ',', default_value = "true,false", action = clap::ArgAction::Set)]
+    reporting: Vec<bool>,
     /// In `pages`, these in the place of --memory and --fill, by turns
     #[arg(long, value_delimiter = ',', value_parser = footprint, value_name = "MEMORY:FILL")]
     footprints: Vec<(u32, u32)>,
@@ -173,7 +176,7 @@ pub fn measure(options: &Options) {
 /// Jobs that read and take memory, by each way, with and without page reporting.
 fn pages(options: &Options, most: u8) -> Vec<Row> {
     let mut rows = Vec::new();
-    for reporting in [true, false] {
+    for reporting in options.reporting.iter().copied() {
         let mut bench = Bench::new(options, most, reporting);
         for round in 0..options.rounds {
             for way in options.ways.iter().copied() {

@@ -1,7 +1,7 @@
 //! What tickets grant, and that asking again asks for nothing new.
 
 use forkyard_e2e::{Host, eventually};
-use forkyard_types::{CloneResult, ErrorKind, ForkResponse, VmInspect};
+use forkyard_types::{CloneResult, ErrorKind, ForkResponse, TicketPhase, TicketView, VmInspect};
 use std::time::Duration;
 
 fn sorted(text: &str) -> Vec<String> {
@@ -155,7 +155,18 @@ fn a_vm_is_forked_once_though_the_agent_dies_during_the_clone() {
         host.sh("p", "cat /m/said 2>/dev/null || true") == "0"
     });
     assert_ne!(host.sh("p", "agent-worker"), worker);
+    let listed: Vec<TicketView> = host.json(["ticket", "ls"]);
+    let own: Vec<_> = listed
+        .iter()
+        .filter(|it| it.id.to_string() == ticket)
+        .collect();
+    assert!(
+        matches!(own[..], [TicketView { phase: TicketPhase::Cloned, clones, .. }] if clones.len() == 1),
+        "{listed:?}"
+    );
     let join = host.ok(["exec", "p", "--", "vmfork", "join", &ticket]);
+    let listed: Vec<TicketView> = host.json(["ticket", "ls"]);
+    assert!(listed.is_empty(), "{listed:?}");
     assert_eq!(join, "1 7");
     assert_eq!(host.json::<VmInspect>(["inspect", "p"]).forks.len(), 1);
     assert_eq!(host.vms().len(), 1);

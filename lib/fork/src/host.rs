@@ -19,7 +19,7 @@ use forkyard_network::Networks;
 use forkyard_pager::{LinkUse, PagerClient, PagerError, Push, Shutdown};
 use forkyard_store::Store;
 use forkyard_types::{
-    DiskSlice, FamilyId, GuestImage, ImageView, PageCount, VmId, VmInspect, VmView,
+    DiskSlice, FamilyId, GuestImage, ImageView, PageCount, TicketView, VmId, VmInspect, VmView,
 };
 use forkyard_vmm::{AccelChoice, Machine as _, Qemu, QemuConfig};
 use std::{
@@ -211,6 +211,11 @@ impl Host {
         views.extend(self.abroad.views());
         order(&mut views);
         views
+    }
+
+    /// Every ticket that is not used up.
+    pub fn ticket_views(&self) -> Vec<TicketView> {
+        lock(&self.tickets).views()
     }
 
     /// A VM by name or id.

@@ -12,6 +12,7 @@
 
 mod far;
 mod kept;
+mod view;
 
 use crate::{Room, quota::Places};
 use forkyard_guestlink::CloneEnd;

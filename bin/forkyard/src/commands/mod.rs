@@ -11,6 +11,7 @@ mod mcp;
 pub mod node;
 pub mod sched;
 mod settled;
+pub mod ticket;
 pub mod token;
 pub mod top;
 pub mod transfer;
@@ -69,6 +70,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Top(options) => top::top(&client, format, options).await,
         Command::Node(node) => node::node(&client, format, node).await,
         Command::Sched(command) => sched::sched(&args.run_dir, format, command).await,
+        Command::Ticket(ticket) => ticket::ticket(&client, format, ticket).await,
         Command::Token(token) => token::token(&client, format, token).await,
         Command::Friendly(wanted) => {
             friendly::friendly(&client, &args.run_dir, format, &wanted).await

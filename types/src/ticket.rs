@@ -1,0 +1,91 @@
+//! Tickets as those see them who run the host.
+
+use crate::{TicketId, TicketKind, VmId};
+use serde::{Deserialize, Serialize};
+
+/// `GET /v1/tickets`: a ticket that is not used up.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TicketView {
+    /// Its id.
+    pub id: TicketId,
+    /// The VM it was granted to; one of another host, if clones of that one's ticket are
+    /// made here.
+    pub owner: VmId,
+    /// What its numbers number.
+    pub kind: TicketKind,
+    /// How far it is.
+    pub phase: TicketPhase,
+    /// Its clones, in order of their numbers; of another host's ticket those made here.
+    pub clones: Vec<TicketSeat>,
+}
+
+/// How far a ticket is.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TicketPhase {
+    /// Clones are reserved, and none is made yet.
+    Granted,
+    /// It has been cloned with; its owner has not joined yet.
+    Cloned,
+    /// Its clones are being ended.
+    Killed,
+}
+
+/// One clone of a ticket.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TicketSeat {
+    /// Number of the clone, or of its first process.
+    pub number: u16,
+    /// Processes in it that have numbers.
+    pub processes: u8,
+    /// The host that makes it, by its name here; none: this one.
+    pub host: Option<String>,
+    /// What became of it.
+    pub state: SeatState,
+    /// The VM it is, while it lives.
+    pub vm: Option<VmId>,
+    /// The status it gave when it ended, if it gave one.
+    pub status: Option<u8>,
+}
+
+/// What became of a ticket's clone.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SeatState {
+    /// It is reserved.
+    Reserved,
+    /// It is being made.
+    Awaited,
+    /// It could not be made.
+    Unmade,
+    /// It runs.
+    Alive,
+    /// It has ended.
+    Ended,
+}
+
+impl std::fmt::Display for TicketPhase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Granted => "granted",
+            Self::Cloned => "cloned",
+            Self::Killed => "killed",
+        })
+    }
+}
+
+impl std::fmt::Display for SeatState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Reserved => "reserved",
+            Self::Awaited => "awaited",
+            Self::Unmade => "unmade",
+            Self::Alive => "alive",
+            Self::Ended => "ended",
+        })
+    }
+}
