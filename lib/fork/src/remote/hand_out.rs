@@ -68,6 +68,7 @@ impl Host {
                     group,
                     hosts: far.shares.len(),
                     push: self.options.push,
+                    disjoint: Vec::new(),
                 };
                 self.pager_call(move |pager| pager.offer(image, offering))
                     .await?;
