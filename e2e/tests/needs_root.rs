@@ -11,6 +11,8 @@ mod cluster;
 mod copy;
 #[path = "needs_root/crash.rs"]
 mod crash;
+#[path = "needs_root/disjoint.rs"]
+mod disjoint;
 #[path = "needs_root/examples.rs"]
 mod examples;
 #[path = "needs_root/fork.rs"]

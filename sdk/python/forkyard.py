@@ -31,6 +31,7 @@ __all__ = [
     "checkpoint",
     "clone",
     "create_clones",
+    "disjoint",
     "drop_checkpoint",
     "exit",
     "id",
@@ -58,6 +59,7 @@ for _name, _result, _arguments in [
     ("checkpoint_only", ctypes.c_int, [ctypes.c_char_p, ctypes.c_void_p]),
     ("create_clones", ctypes.c_int, [ctypes.c_char_p, ctypes.c_void_p]),
     ("drop_checkpoint", ctypes.c_int, [ctypes.c_char_p]),
+    ("disjoint", ctypes.c_int, [ctypes.c_void_p, ctypes.c_size_t]),
     ("exit_only", ctypes.c_int, [ctypes.c_uint8, ctypes.c_uint16, ctypes.c_void_p, ctypes.c_size_t]),
     ("wait_fork", ctypes.c_int, []),
     ("join", ctypes.c_int, [ctypes.c_void_p]),
@@ -233,6 +235,39 @@ def create_clones(checkpoint: str, ticket: Ticket) -> None:
 def drop_checkpoint(checkpoint: str) -> None:
     """Forget a checkpoint. Clones it has live on."""
     _checked(_lib.forkyard_drop_checkpoint(checkpoint.encode()))
+
+
+class _Buffer(ctypes.Structure):
+    """Py_buffer: where the bytes of an object are, also of one that cannot be written to."""
+
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    ]
+
+
+def disjoint(buffer: object) -> None:
+    """Say that each clone will read other pages of this buffer (bytes, an array, …).
+
+    Hosts to which this VM is forked from now on are then sent those of its pages
+    that they ask for, and not what the others do. Of the pages that are in memory
+    now. A hint: it never changes what a clone reads.
+    """
+    view = _Buffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(buffer), ctypes.byref(view), 0)
+    try:
+        _checked(_lib.forkyard_disjoint(view.buf, view.len))
+    finally:
+        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
 
 
 def exit(status: int = 0) -> None:

@@ -9,6 +9,7 @@
 //! One thread reads what the host says and acts on it at once, in order. It
 //! alone changes who this VM is.
 
+mod addresses;
 mod calls;
 mod hooks;
 pub mod identity;

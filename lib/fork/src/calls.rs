@@ -4,7 +4,10 @@
 //! the VM it was granted to, and a VM can end only itself.
 
 mod checkpoint;
+mod disjoint;
 mod spread;
+
+pub(crate) use disjoint::Disjoint;
 
 use crate::{
     Host, HostError,
@@ -88,8 +91,12 @@ impl Host {
                 self.create_clones(vm, checkpoint, ticket, request.id).await
             }
             Ask::DropCheckpoint { checkpoint } => self.drop_checkpoint(vm, checkpoint).await,
+            Ask::DisjointFrames(frames) => disjoint::mark(vm, &frames),
             Ask::WaitFork { .. } => Err(HostError::Invalid(
                 "the guest's agent itself knows of forks".into(),
+            )),
+            Ask::Disjoint { .. } => Err(HostError::Invalid(
+                "the guest's agent itself knows its programs' addresses".into(),
             )),
         };
         answer.map(Some).map_err(|error| error.to_api())

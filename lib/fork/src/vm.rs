@@ -1,6 +1,6 @@
 //! One VM as its host knows it.
 
-use crate::{HostError, generation::Generation, noted::Notes, requests::Requests};
+use crate::{HostError, calls::Disjoint, generation::Generation, noted::Notes, requests::Requests};
 use forkyard_capture::Region;
 use forkyard_guestlink::{Cloned, Guest};
 use forkyard_network::Subnet;
@@ -23,6 +23,8 @@ pub(crate) struct Vm {
     pub cloned: Option<Cloned>,
     /// What its programs have asked.
     pub requests: Requests,
+    /// What its programs have marked as disjoint access.
+    pub disjoint: Mutex<Disjoint>,
     record: Mutex<VmRecord>,
     body: Mutex<Option<Arc<Body>>>,
     notes: Mutex<Notes>,
@@ -94,6 +96,7 @@ impl Vm {
             ephemeral: false,
             cloned: None,
             requests: Requests::default(),
+            disjoint: Mutex::default(),
             record: Mutex::new(record),
             body: Mutex::new(body.map(Arc::new)),
             notes: Mutex::default(),

@@ -203,6 +203,16 @@ impl Client {
         Ok(())
     }
 
+    /// Marks memory of this process, at this address, as disjoint access: each
+    /// clone will read other pages of it, and only those hosts are sent one that
+    /// ask for it. Pages that are in memory now, for forks from now on.
+    pub fn disjoint(&self, address: u64, bytes: u64) -> Result<(), CallError> {
+        let Answer::Marked = self.call(Ask::Disjoint { address, bytes })? else {
+            return Err(CallError::Unexpected);
+        };
+        Ok(())
+    }
+
     /// Ends this clone: its memory and disk vanish. `others` is how its other
     /// processes ended, where they are numbered. Returns only if that failed.
     pub fn exit(&self, status: u8, others: Vec<CloneEnd>) -> Result<Infallible, CallError> {

@@ -13,6 +13,7 @@
 
 mod client;
 mod frame;
+mod frames;
 mod message;
 mod sync;
 
@@ -21,6 +22,7 @@ mod host;
 
 pub use client::{CallError, Checkpointing, Client, Cloning, IDENTITY_FILE, SOCKET, SOCKET_ENV};
 pub use frame::{Decoder, EncodeError, FrameError, MAX_PAYLOAD, encode};
+pub use frames::{Frames, MOST_FRAMES, joined};
 #[cfg(feature = "host")]
 pub use host::{Exec, ExecInput, ExecOut, Guest, Hello, LinkError};
 pub use message::*;

@@ -3,6 +3,7 @@
 //! Every message from a guest is hostile input: the codec bounds its size and
 //! the host checks its sense. Nothing here trusts either side.
 
+use crate::Frames;
 use forkyard_types::{
     ApiError, Epoch, ExitStatus, ForkId, Identity, RequestId, Ticket, TicketId, TicketKind, VmId,
 };
@@ -262,6 +263,21 @@ pub enum Ask {
         /// Which.
         checkpoint: VmId,
     },
+    /// Each clone will read other pages of this memory of the caller's. The
+    /// agent, which knows who the caller is, asks [`Ask::DisjointFrames`] in its
+    /// place. Answered [`Answer::Marked`].
+    Disjoint {
+        /// Address of its first byte, as the caller has it.
+        address: u64,
+        /// How much.
+        bytes: u64,
+    },
+    /// Each clone will read others of these page frames: only the hosts that
+    /// ask for one of them are to get it. By the agent alone; [`MOST_FRAMES`] at
+    /// most. Answered [`Answer::Marked`].
+    ///
+    /// [`MOST_FRAMES`]: crate::MOST_FRAMES
+    DisjointFrames(Vec<Frames>),
 }
 
 /// A call, and what tells it from others that ask the same.
@@ -304,6 +320,8 @@ pub enum Answer {
     },
     /// The checkpoint is gone.
     Dropped,
+    /// The memory is marked as disjoint access.
+    Marked,
 }
 
 /// How one clone, or one process of a hierarchical ticket, ended.

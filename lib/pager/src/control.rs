@@ -212,9 +212,7 @@ fn perform(pager: &Ender, request: Request, file: Option<OwnedFd>) -> Result<Ans
         Request::Stats { image } => service.catalog().usage(image).map(Answer::Stats),
         Request::List => Ok(Answer::List(service.catalog().views())),
         Request::Listen { at } => service.listen(at).map(Answer::Listening),
-        Request::Offer { image, offering } => {
-            service.offer(image, &offering).map(|()| Answer::Done)
-        }
+        Request::Offer { image, offering } => service.offer(image, offering).map(|()| Answer::Done),
         Request::Withdraw { image, key } => {
             service.withdraw(image, key);
             Ok(Answer::Done)

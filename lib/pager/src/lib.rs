@@ -55,7 +55,7 @@ mod vault;
 pub use client::PagerClient;
 pub use error::{PagerError, StartError};
 pub use filesystem::READ_AHEAD;
-pub use forkyard_transfer::{Link, Push, Received, Sent};
+pub use forkyard_transfer::{Link, Push, Received, Run, Sent};
 pub use keeper::{Programs, Role, keep, other_half};
 pub use ledger::InheritError;
 pub use pager::{Ender, Pager, Setup};

@@ -152,7 +152,7 @@ impl Service {
 
     /// Serves an image to those other hosts that have its family's key. It is
     /// kept until that is [withdrawn](Self::withdraw), retired or not.
-    pub fn offer(&self, id: ImageId, offering: &Offering) -> Result<(), Refusal> {
+    pub fn offer(&self, id: ImageId, offering: Offering) -> Result<(), Refusal> {
         let server = self.peers().server.get().ok_or(Refusal::ListensNot)?;
         let (node, image, working_set) = self.catalog().offered(id)?;
         let offer = Offer {
@@ -165,6 +165,7 @@ impl Service {
             push: offering.push,
             working_set: working_set.into_iter().map(run).collect(),
             gather: (offering.hosts, GATHER),
+            disjoint: offering.disjoint,
         };
         let offered = Offered {
             node,

@@ -8,7 +8,7 @@
 use crate::peers::{Arrival, LinkUse};
 use forkyard_image::Lineage;
 use forkyard_sys_host::fdpass;
-use forkyard_transfer::Push;
+use forkyard_transfer::{Push, Run};
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -170,7 +170,7 @@ impl fmt::Debug for PeerKey {
 }
 
 /// How an image is served to other hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offering {
     /// Its family's.
     pub key: PeerKey,
@@ -181,6 +181,9 @@ pub struct Offering {
     /// What they are sent before they ask.
     #[serde(default)]
     pub push: Push,
+    /// Pages that each of them reads for itself: only who asks gets them.
+    #[serde(default)]
+    pub disjoint: Vec<Run>,
 }
 
 /// From where an image comes.
@@ -341,6 +344,7 @@ pub(crate) fn receive<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forkyard_types::PageNo;
     use std::io::Write;
 
     fn pair() -> (UnixStream, UnixStream) {
@@ -370,6 +374,19 @@ mod tests {
                 reason: "läuft nicht".into(),
             },
             Request::Retire { image },
+            Request::Offer {
+                image,
+                offering: Offering {
+                    key: PeerKey([7; 32]),
+                    group: Some(9),
+                    hosts: 2,
+                    push: Push::Everything,
+                    disjoint: vec![Run {
+                        first: PageNo(3),
+                        pages: PageCount(4),
+                    }],
+                },
+            },
             Request::Stats { image },
             Request::List,
             Request::Replace {

@@ -1,9 +1,10 @@
 //! Sets and runs of pages.
 
 use forkyard_types::{PageCount, PageNo};
+use serde::{Deserialize, Serialize};
 
 /// Pages one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Run {
     /// The first.
     pub first: PageNo,

@@ -20,7 +20,7 @@ use crate::codec::Packer;
 use crate::flow::Rate;
 use crate::lane::{Filling, Lane};
 use crate::members::{Admission, Members, Unheard};
-use crate::pages::{PageSet, Run};
+use crate::pages::PageSet;
 use crate::push::{Push, Pusher};
 use crate::serving::{EndGame, LEAST_DATAGRAM, Serving};
 use crate::source::PageSource;
@@ -172,15 +172,6 @@ impl Sender {
             turn: Turn::Group,
             tally: Tally::default(),
             serving,
-        }
-    }
-
-    /// From now on answers about these pages go to who asked alone.
-    pub fn mark_disjoint(&mut self, run: Run) {
-        let inside = run.within(self.serving.pages);
-        for page in inside.into_iter().flat_map(Run::iter) {
-            self.disjoint.insert(page);
-            self.group.pusher.sent(page);
         }
     }
 

@@ -256,6 +256,15 @@ int forkyard_create_clones(const char *checkpoint, const struct forkyard_ticket 
  */
 int forkyard_drop_checkpoint(const char *checkpoint);
 
+/*
+ Says that each clone will read other pages of these bytes of this process
+ (disjoint access; SnowFlock, section 6.1). Hosts to which this VM is forked
+ from now on are then sent those of the pages that they ask for, and not what
+ the others do. Of the pages that are in memory now, and in whole, whatever
+ else lies in them. A hint: it never changes what a clone reads. Returns 0.
+ */
+int forkyard_disjoint(const void *addr, size_t len);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)] // a C interface takes pointers; each is checked for null
 
 mod checkpoint;
+mod disjoint;
 mod generator;
 mod team;
 

@@ -29,6 +29,10 @@ int main(void)
 	printf("another %d %s\n", another == FORKYARD_NOT_FOUND, forkyard_error());
 	int none = forkyard_create_clones("then", ticket);
 	printf("none %d %s\n", none == FORKYARD_INVALID, forkyard_error());
+	static const char data[4096];
+	printf("disjoint %d\n", forkyard_disjoint(data, sizeof data));
+	int elsewhere = forkyard_disjoint(NULL, 7);
+	printf("elsewhere %d %s\n", elsewhere == FORKYARD_INVALID, forkyard_error());
 	forkyard_ticket_free(ticket);
 	forkyard_ticket_free(NULL);
 	return 0;

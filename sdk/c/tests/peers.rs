@@ -118,7 +118,16 @@ fn answer(ask: &Ask, joined: &mut bool) -> Result<Answer, ApiError> {
         }
         Ask::CreateClones { .. } | Ask::DropCheckpoint { .. } => Err(spent),
         Ask::Clone { .. } | Ask::Join { .. } | Ask::Kill { .. } => Err(spent),
-        Ask::Exit { .. } => Err(ApiError {
+        Ask::Disjoint {
+            address: 1..,
+            bytes: 4096,
+        } => Ok(Answer::Marked),
+        Ask::Disjoint { address, bytes } => Err(ApiError {
+            kind: ErrorKind::Invalid,
+            message: format!("{bytes} at {address}"),
+            hint: None,
+        }),
+        Ask::Exit { .. } | Ask::DisjointFrames(_) => Err(ApiError {
             kind: ErrorKind::Invalid,
             message: "not a clone".into(),
             hint: None,
@@ -168,7 +177,8 @@ fn a_c_program_forks_joins_and_hears_why_something_failed() {
     let text = said(Command::new(&program).env(SOCKET_ENV, &socket));
     let want = "ticket for 2: 1 has 2 vcpus at 10.0.0.1, 9 has 0\nclone 0\nwell 1\nstatus 0 7 -1\n\
                 kill 1 used up\nnull 1 no ticket was given\n\
-                checkpoint 0 44444444444\ncreated 0\ndropped 0\nanother 1 used up\nnone 1 no checkpoint was given\n";
+                checkpoint 0 44444444444\ncreated 0\ndropped 0\nanother 1 used up\nnone 1 no checkpoint was given\n\
+                disjoint 0\nelsewhere 1 7 at 0\n";
     assert_eq!(text, want);
 }
 
@@ -192,6 +202,9 @@ fn a_python_program_forks_joins_and_hears_why_something_failed() {
              forkyard.create_clones(then, t)\n\
              forkyard.drop_checkpoint(then)\n\
              print(me, then)\n\
+             for data in bytes(4096), bytearray(4096): print(forkyard.disjoint(data))\n\
+             try: forkyard.disjoint(memoryview(bytes(70))[:66])\n\
+             except forkyard.ForkError as e: print(e.kind, str(e).split()[0])\n\
              print(forkyard.clone(t), forkyard.join(t))\n\
              try: forkyard.kill(t)\n\
              except forkyard.ForkError as e: print(e.kind, e)\n\
@@ -199,7 +212,7 @@ fn a_python_program_forks_joins_and_hears_why_something_failed() {
              except forkyard.ForkError as e: print(e.kind, e)\n",
             ),
     );
-    let want = "22222222222 [(1, 2, '10.0.0.1'), (2, 2, '10.0.0.2')]\n0 44444444444\n0 {1: 0, 2: 7}\n\
+    let want = "22222222222 [(1, 2, '10.0.0.1'), (2, 2, '10.0.0.2')]\n0 44444444444\nNone\nNone\ninvalid 66\n0 {1: 0, 2: 7}\n\
                 not_found used up\ninvalid not a clone\n";
     assert_eq!(text, want);
 }

@@ -2,7 +2,7 @@
 //! host has answered, or, for the call that made a clone and for those that wait
 //! for a fork, by the clone itself.
 
-use super::{identity, outbox::Outbox};
+use super::{addresses, identity, outbox::Outbox};
 use forkyard_guestlink::{Answer, Ask, CallId, Cloned, FrameReader, Request, SOCKET, ToHost, send};
 use forkyard_types::{ApiError, Epoch, ErrorKind, RequestId};
 use std::{
@@ -13,6 +13,7 @@ use std::{
         fs::PermissionsExt,
         net::{UnixListener, UnixStream},
     },
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
@@ -57,6 +58,8 @@ impl Pending {
 pub struct Calls {
     pending: Mutex<Pending>,
     outbox: Arc<Outbox>,
+    /// The folder of processes.
+    processes: PathBuf,
 }
 
 impl Calls {
@@ -69,6 +72,7 @@ impl Calls {
                 ..Pending::default()
             }),
             outbox,
+            processes: addresses::PROCESSES.into(),
         }
     }
 
@@ -101,10 +105,12 @@ impl Calls {
                 request: id,
                 stream,
             };
-            if let Ask::WaitFork { since } = ask {
-                self.watch(since, caller);
-            } else {
-                self.ask(ask, caller);
+            match ask {
+                Ask::WaitFork { since } => self.watch(since, caller),
+                Ask::Disjoint { address, bytes } => self.disjoint(address, bytes, caller),
+                // Which frames are whose is not a program's to say.
+                Ask::DisjointFrames(_) => tell(caller, &Err(no_program())),
+                ask => self.ask(ask, caller),
             }
         }
         let mut pending = self.lock();
@@ -136,6 +142,19 @@ impl Calls {
         pending.waiting.insert(call, caller);
         drop(pending);
         self.outbox.push(ToHost::Call { call, request });
+    }
+
+    /// The host knows of no addresses of programs, only of page frames.
+    fn disjoint(&self, address: u64, bytes: u64, caller: Caller) {
+        let process = addresses::folder_of_peer(&self.processes, &caller.stream);
+        let process = process.map_err(|error| {
+            let why = format!("the kernel does not tell who calls: {error}");
+            refusal(ErrorKind::Guest, &why)
+        });
+        match process.and_then(|process| addresses::frames(&process, address, bytes)) {
+            Ok(frames) => self.ask(Ask::DisjointFrames(frames), caller),
+            Err(refused) => tell(caller, &Err(refused)),
+        }
     }
 
     /// One that asks again after its agent died may have missed the fork: the
@@ -222,7 +241,14 @@ fn too_many() -> ApiError {
     )
 }
 
-fn refusal(kind: ErrorKind, why: &str) -> ApiError {
+fn no_program() -> ApiError {
+    refusal(
+        ErrorKind::Invalid,
+        "programs mark memory by its address, not by page frames",
+    )
+}
+
+pub(super) fn refusal(kind: ErrorKind, why: &str) -> ApiError {
     ApiError {
         kind,
         message: why.to_owned(),
@@ -233,6 +259,7 @@ fn refusal(kind: ErrorKind, why: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forkyard_guestlink::Frames;
     use forkyard_types::TicketId;
     use std::{fs::File, os::fd::OwnedFd};
 
@@ -329,6 +356,53 @@ mod tests {
         calls.fail_all(None, IN_A_CLONE);
         calls.cloned(as_clone(None));
         assert_eq!(answer(watcher).expect("told"), Answer::Forked { id: 3 });
+    }
+
+    #[test]
+    fn memory_that_a_program_marks_is_its_own_and_is_told_in_page_frames() {
+        let (port, host) = UnixStream::pair().expect("a pair");
+        let outbox = Arc::new(Outbox::new(File::from(OwnedFd::from(port))));
+        outbox.start();
+        // This process is the caller; there is no other to be seen.
+        let processes = addresses::tests::process(std::process::id(), 16, &[8, 9, 0, 3]);
+        let calls = Arc::new(Calls {
+            processes: processes.path().to_owned(),
+            ..Calls::new(outbox)
+        });
+        let mut host = FrameReader::new(host);
+        let mut program = caller(&calls, 1);
+        let frames = |first, count| Frames { first, count };
+        for (marked, refused) in [
+            (Ask::DisjointFrames(vec![frames(1, 1)]), ErrorKind::Invalid),
+            (
+                Ask::Disjoint {
+                    address: 90 << 12,
+                    bytes: 1,
+                },
+                ErrorKind::Guest,
+            ),
+        ] {
+            send(&mut program, &asked(marked)).expect("taken");
+            let outcome: Option<Outcome> =
+                FrameReader::new(&program).read_message().expect("sense");
+            let error = outcome.expect("an answer").expect_err("refused");
+            assert_eq!(error.kind, refused);
+        }
+        let marks = asked(Ask::Disjoint {
+            address: 16 << 12,
+            bytes: 4 << 12,
+        });
+        send(&mut program, &marks).expect("taken");
+        // The first that it hears: the host never heard of the others.
+        let heard = host.read_message().expect("sense");
+        let Some(ToHost::Call { call, request }) = heard else {
+            panic!("the host heard {heard:?}");
+        };
+        assert_eq!(request.id, marks.id);
+        let want = Ask::DisjointFrames(vec![frames(3, 1), frames(8, 2)]);
+        assert_eq!(request.ask, want);
+        calls.answer(call, Ok(Answer::Marked));
+        assert_eq!(answer(program), Ok(Answer::Marked));
     }
 
     #[test]

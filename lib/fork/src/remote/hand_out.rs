@@ -1,7 +1,11 @@
 //! Giving an instant of a VM to other hosts, and having them make clones of it.
 
 use super::{Far, Share, abroad::Away};
-use crate::{Host, HostError, clone::Asked, vm::Vm};
+use crate::{
+    Host, HostError,
+    clone::Asked,
+    vm::{Vm, lock},
+};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
 use forkyard_pager::{Offering, PeerKey};
@@ -68,6 +72,10 @@ impl Host {
                     group,
                     hosts: far.shares.len(),
                     push: self.options.push,
+                    disjoint: match image == memory.image {
+                        true => lock(&frozen.parent.disjoint).runs(),
+                        false => Vec::new(),
+                    },
                 };
                 self.pager_call(move |pager| pager.offer(image, offering))
                     .await?;

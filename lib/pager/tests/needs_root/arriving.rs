@@ -43,6 +43,7 @@ fn offering() -> (Fixture, ImageId, SocketAddr) {
         group: None,
         hosts: 1,
         push: Push::WorkingSet,
+        disjoint: Vec::new(),
     };
     parent.client.offer(image, offering).expect("offers");
     (parent, image, at)
@@ -106,6 +107,7 @@ fn settled_image_needs_its_host_no_more_and_can_be_offered_on() {
         group: None,
         hosts: 1,
         push: Push::WorkingSet,
+        disjoint: Vec::new(),
     };
     host.client.offer(image, offering).expect("offers on");
     let third = Fixture::start();
@@ -200,9 +202,10 @@ fn what_makes_no_sense_is_refused() {
         group: None,
         hosts: 1,
         push: Push::WorkingSet,
+        disjoint: Vec::new(),
     };
     assert_eq!(
-        refusal(pager.client.offer(image, offering)),
+        refusal(pager.client.offer(image, offering.clone())),
         Refusal::ListensNot
     );
     let at = pager

@@ -30,6 +30,7 @@ fn forked(parent: &Fixture, at: SocketAddr) -> (Fixture, ImageId) {
         group: None,
         hosts: 1,
         push: Push::WorkingSet,
+        disjoint: Vec::new(),
     };
     parent.client.offer(image, offering).expect("offers");
     let host = Fixture::start();

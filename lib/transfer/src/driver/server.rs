@@ -46,6 +46,8 @@ pub struct Offer {
     pub working_set: Vec<Run>,
     /// Nothing is pushed before so many are here, or so much time has passed.
     pub gather: (usize, Duration),
+    /// Pages that each of its clones reads for itself.
+    pub disjoint: Vec<Run>,
 }
 
 /// Serves images to other hosts until it is dropped.
@@ -123,6 +125,7 @@ impl Server {
             push,
             working_set,
             gather,
+            disjoint,
         } = offer;
         let serving = Serving {
             key,
@@ -136,7 +139,7 @@ impl Server {
             push,
             working_set,
             gather,
-            disjoint: Vec::new(),
+            disjoint,
             window: Window::default(),
             end_game: EndGame::default(),
             patience: Duration::from_secs(20),
@@ -151,13 +154,6 @@ impl Server {
     /// Serves an image no more; its clients will find that it is silent.
     pub fn withdraw(&self, channel: Channel) {
         self.shared.images().put(channel, None);
-    }
-
-    /// Answers about these pages go to who asks alone.
-    pub fn mark_disjoint(&self, channel: Channel, run: Run) {
-        if let Some(served) = self.shared.images().served.get_mut(&channel) {
-            served.sender.mark_disjoint(run);
-        }
     }
 
     /// What was sent of an image; `None` if it is not served.

@@ -83,6 +83,7 @@ pub struct Way {
     pub push: Push,
     pub law: flow::Law,
     pub clients: usize,
+    pub disjoint: Vec<Run>,
 }
 
 impl Way {
@@ -93,6 +94,7 @@ impl Way {
             push: Push::Nothing,
             law: flow::Law::Delivery(flow::Bounds::default()),
             clients: 1,
+            disjoint: Vec::new(),
         }
     }
 
@@ -128,6 +130,7 @@ impl Serving {
             push: way.push,
             working_set: Vec::new(),
             gather: (way.clients, Duration::from_secs(1)),
+            disjoint: way.disjoint,
         };
         server.offer(offer, Box::new(Pages)).expect("offered");
         Self { server, key, pages }

@@ -114,13 +114,16 @@ fn network_that_loses_doubles_and_reorders_delivers_every_page() {
 #[test]
 fn disjoint_pages_reach_nobody_else() {
     let hosts = Hosts::bridged(3);
-    let serving = Serving::start(&hosts, Way::multicast(500, 2));
-    let channel = serving.key.channel();
     let all = Run {
         first: PageNo(0),
         pages: PageCount(500),
     };
-    serving.server.mark_disjoint(channel, all);
+    let way = Way {
+        disjoint: vec![all],
+        ..Way::multicast(500, 2)
+    };
+    let serving = Serving::start(&hosts, way);
+    let channel = serving.key.channel();
     let (one, _) = serving.client(&hosts, 1);
     let (_other, got) = serving.client(&hosts, 2);
     until("both are in", || serving.server.clients(channel) == 2);

@@ -2,5 +2,6 @@
 
 mod bounds;
 mod guest;
+mod layout;
 mod machine;
 mod support;
