@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Bytes the kernel may read ahead of, or around, a page it wants: none but the page.
-/// What else it is given is decided [here](crate::streams), for the kernel reads around
+/// What else it is given is decided by the pager, for the kernel reads around
 /// every page that is touched: of a guest that booted, 2,000 pages until the first
 /// command, 5,200 by 32 KiB, 14,800 by 1 MiB.
 pub const READ_AHEAD: u32 = 4 << 10;

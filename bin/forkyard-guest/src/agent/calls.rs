@@ -105,12 +105,15 @@ impl Calls {
                 request: id,
                 stream,
             };
-            match ask {
-                Ask::WaitFork { since } => self.watch(since, caller),
-                Ask::Disjoint { address, bytes } => self.disjoint(address, bytes, caller),
+            if let Ask::WaitFork { since } = ask {
+                self.watch(since, caller);
+            } else if let Ask::Disjoint { address, bytes } = ask {
+                self.disjoint(address, bytes, caller);
+            } else if let Ask::DisjointFrames(_) = ask {
                 // Which frames are whose is not a program's to say.
-                Ask::DisjointFrames(_) => tell(caller, &Err(no_program())),
-                ask => self.ask(ask, caller),
+                tell(caller, &Err(no_program()));
+            } else {
+                self.ask(ask, caller);
             }
         }
         let mut pending = self.lock();

@@ -95,7 +95,7 @@ mod tests {
             assert!(matches!(error, HostError::Invalid(_)), "{error:?}");
         }
         let all = pages(MEMORY, &[frames(0, PAGES)]).expect("its memory");
-        assert_eq!(all, [0..PAGES]);
+        assert_eq!(all, vec![0..PAGES; 1]);
         assert_eq!(
             pages(MEMORY, &scattered(0)).expect("few").len(),
             MOST_FRAMES

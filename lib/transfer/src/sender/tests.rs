@@ -3,6 +3,7 @@ use crate::codec::Page;
 use crate::flow;
 use crate::key::{CookieSecret, FamilyKey, ImageKey};
 use crate::lockstep::Window;
+use crate::pages::Run;
 use crate::receiver::{Complete, Receiver, Receiving, Turn as ClientTurn};
 use crate::source::{Content, PageSink};
 use crate::wire::tests::Hostile;
