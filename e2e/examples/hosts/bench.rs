@@ -28,8 +28,9 @@ use std::{
 /// Between two looks at clones that are on their way.
 const LOOK: Duration = Duration::from_millis(20);
 /// A guest tells of some of its free pages every two seconds: of 32 pieces of each size
-/// or, if there are more than 512, of a sixteenth.
-const REPORTED: Duration = Duration::from_secs(20);
+/// or, if there are more than 512, of a sixteenth. Once it has not for so long, it has told
+/// of all.
+const QUIET: Duration = Duration::from_secs(8);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
@@ -337,7 +338,7 @@ impl<'a> Bench<'a> {
             Job::Reads => ("reads", "md5sum /m/data >/dev/null".to_owned()),
             Job::Takes => {
                 self.sh("rm /m/data");
-                sleep(REPORTED);
+                self.told();
                 (
                     "takes",
                     format!("dd if=/dev/zero of=/m/own bs=1M count={fill} 2>/dev/null"),
@@ -357,6 +358,24 @@ impl<'a> Bench<'a> {
             ready: ms(ready),
             done: ms(done),
             ..row
+        }
+    }
+
+    /// Waits until the guest has told of what it has freed.
+    fn told(&self) {
+        let own = || {
+            let seen = self.cluster.host(0).get("/v1/vms/p/inspect");
+            let seen: VmInspect = serde_json::from_str(&seen).expect("an answer");
+            seen.private_pages
+        };
+        let mut before = own();
+        loop {
+            sleep(QUIET);
+            let now = own();
+            if now >= before {
+                break;
+            }
+            before = now;
         }
     }
 
