@@ -4,6 +4,7 @@ use crate::{
     group::Group,
     guard::Guard,
     limits::{Births, Quota},
+    place,
     settings::{self, Settings},
     status,
     stopper::Stopper,
@@ -55,8 +56,8 @@ const CALM: u32 = 4;
 /// Adapts a group until told to end.
 pub fn run(wanted: &Run) -> anyhow::Result<()> {
     let signals = listen()?;
-    let (settings, config) = Settings::read(&wanted.config)?;
     let group = Group::find(&wanted.cgroup)?;
+    let (settings, config) = Settings::read(&wanted.config, place::signals(Some(&group)))?;
     if let Some(home) = &wanted.home {
         go_home(home).with_context(|| format!("cannot go to {}", home.display()))?;
     }

@@ -9,6 +9,7 @@ mod group;
 mod guard;
 mod life;
 mod limits;
+mod place;
 mod settings;
 mod status;
 mod stopper;

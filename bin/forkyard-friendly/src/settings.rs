@@ -1,7 +1,8 @@
 //! The configuration in its file.
 
+use crate::place;
 use anyhow::{Context, bail};
-use forkyard_friendly::Config;
+use forkyard_friendly::{Config, Signal};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -16,18 +17,22 @@ pub const PLACE: &str = "/etc/forkyard/friendly.toml";
 #[derive(Debug)]
 pub struct Settings {
     path: PathBuf,
+    /// The signals that count if the file names none.
+    signals: Vec<Signal>,
     seen: Option<(SystemTime, u64)>,
 }
 
 impl Settings {
-    /// Reads it; without a file, the usual constants.
-    pub fn read(path: &Path) -> anyhow::Result<(Self, Config)> {
+    /// Reads it; without a file, the usual constants. These signals count if it names none.
+    pub fn read(path: &Path, signals: Vec<Signal>) -> anyhow::Result<(Self, Config)> {
         let mut settings = Self {
             path: path.to_owned(),
+            signals,
             seen: None,
         };
         settings.seen = settings.mark();
-        Ok((settings, read(path)?))
+        let config = read(path, &settings.signals)?;
+        Ok((settings, config))
     }
 
     /// What it says now, if it has changed. One that is refused changes nothing,
@@ -38,7 +43,7 @@ impl Settings {
             return None;
         }
         self.seen = mark;
-        match read(&self.path) {
+        match read(&self.path, &self.signals) {
             Ok(config) => Some(config),
             Err(error) => {
                 eprintln!("forkyard-friendly: going on as before: {error:#}");
@@ -60,13 +65,17 @@ fn text(path: &Path) -> anyhow::Result<String> {
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Config> {
-    Config::parse(&text(path)?).with_context(|| format!("{} is refused", path.display()))
+fn read(path: &Path, signals: &[Signal]) -> anyhow::Result<Config> {
+    let mut config =
+        Config::parse(&text(path)?).with_context(|| format!("{} is refused", path.display()))?;
+    let counting = &mut config.monitor.signals;
+    counting.get_or_insert_with(|| signals.to_owned());
+    Ok(config)
 }
 
-/// Says what a configuration comes to.
+/// Says what a configuration comes to, here and for a group without limits.
 pub fn check(path: &Path) -> anyhow::Result<()> {
-    print!("{}", toml::to_string(&read(path)?)?);
+    print!("{}", toml::to_string(&read(path, &place::signals(None))?)?);
     Ok(())
 }
 
@@ -146,7 +155,7 @@ mod tests {
             "threads.law={kind=\"aimd\",add=2,divide=2}",
         ])
         .expect("fine");
-        let config = read(&path).expect("fine");
+        let config = read(&path, &[Signal::Vct]).expect("fine");
         assert_eq!(config.monitor.threshold, 3.0);
         assert_eq!(config.threads.unit, forkyard_friendly::Unit::Process);
         assert_eq!(config.threads.exempt, ["sshd"]);
@@ -166,8 +175,11 @@ mod tests {
     fn a_change_is_noticed_once_and_a_bad_one_is_passed_over() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("friendly.toml");
-        let (mut settings, config) = Settings::read(&path).expect("none is fine");
-        assert_eq!(config, Config::default());
+        let (mut settings, config) =
+            Settings::read(&path, vec![Signal::Steal]).expect("none is fine");
+        let mut here = Config::default();
+        here.monitor.signals = Some(vec![Signal::Steal]);
+        assert_eq!(config, here);
         assert_eq!(settings.changed(), None);
         fs::write(&path, "[monitor]\newma = 0.5\n").expect("written");
         assert_eq!(
@@ -178,6 +190,6 @@ mod tests {
         fs::write(&path, "[monitor]\newma = 5000\n").expect("written");
         assert_eq!(settings.changed(), None);
         fs::remove_file(&path).expect("removed");
-        assert_eq!(settings.changed(), Some(Config::default()));
+        assert_eq!(settings.changed(), Some(here));
     }
 }

@@ -15,7 +15,7 @@ use std::{
 const BUSY: u64 = 6;
 /// Whenever one of them waits for a CPU, that is called congestion: they do,
 /// however fast or busy the host is.
-const CONGESTED: [&str; 10] = [
+const CONGESTED: [&str; 11] = [
     "monitor.signals=[\"cpu-pressure\"]",
     "monitor.pressure-threshold=0.000001",
     "monitor.period-s=0.5",
@@ -25,6 +25,7 @@ const CONGESTED: [&str; 10] = [
     // At the slowest, the last of them runs half of the time.
     "rate={floor-hz=2, ceiling-hz=2}",
     "threads.patience=1",
+    "threads.turn=2",
     "threads.look-ms=100",
     // What this test has run there needs processes, too.
     "threads.limit-new=false",

@@ -88,8 +88,10 @@ pub struct MonitorConfig {
     pub average: Average,
     /// What the average is compared with.
     pub least: Least,
-    /// The signals that count: one of them is enough.
-    pub signals: Vec<Signal>,
+    /// The signals that count: one of them is enough. Left out, who senses chooses by
+    /// where it is; the slowdown of the virtual clock, where nobody does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signals: Option<Vec<Signal>>,
     /// How late a tick may be, in milliseconds, and still count as on time: what it may
     /// have to wait for a CPU that others use, some slices of the host's scheduler. That
     /// is no reason to yield: a host shares its CPUs fairly, and gets as much done
@@ -116,7 +118,7 @@ impl Default for MonitorConfig {
             ewma: 0.8,
             average: Average::default(),
             least: Least::default(),
-            signals: vec![Signal::Vct],
+            signals: None,
             slack_ms: 20.0,
             threshold: 1.25,
             pressure_threshold: 0.25,
@@ -129,6 +131,11 @@ impl MonitorConfig {
     /// Time between ticks.
     pub fn tick(&self) -> Duration {
         Duration::from_secs_f64(self.tick_ms / 1e3)
+    }
+
+    /// The signals that count.
+    pub fn counting(&self) -> &[Signal] {
+        self.signals.as_deref().unwrap_or(&[Signal::Vct])
     }
 
     /// How late a tick may be and count as on time.
@@ -336,7 +343,7 @@ impl Config {
                 wanted: "at most a period",
             });
         }
-        if monitor.signals.is_empty() {
+        if monitor.signals.as_ref().is_some_and(Vec::is_empty) {
             return Err(ConfigError::NoSignal);
         }
         let most = f64::from(threads.most);

@@ -210,7 +210,7 @@ impl Monitor {
     }
 
     fn sense(&self, signals: &[Measured]) -> Sense {
-        let counts = |one: &&Measured| self.config.signals.contains(&one.signal);
+        let counts = |one: &&Measured| self.config.counting().contains(&one.signal);
         let counting = || signals.iter().filter(counts);
         let strongest = counting().map(|one| one.value / one.threshold);
         let nearest = counting().map(Measured::room);
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(report.value(Signal::MemoryPressure), Some(0.9));
         assert_eq!(report.sense.congestion, Congestion::No);
         monitor.reconfigure(MonitorConfig {
-            signals: vec![Signal::Vct, Signal::MemoryPressure],
+            signals: Some(vec![Signal::Vct, Signal::MemoryPressure]),
             ..paper()
         });
         monitor.tick(ms(10.0));

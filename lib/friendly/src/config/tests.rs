@@ -29,7 +29,7 @@ fn what_is_written_can_be_read() {
         k: 0.5,
         l: 0.5,
     };
-    config.monitor.signals.push(Signal::MemoryPressure);
+    config.monitor.signals = Some(vec![Signal::Vct, Signal::MemoryPressure]);
     let text = toml::to_string(&config).expect("written");
     assert_eq!(Config::parse(&text).expect("read"), config);
 }
@@ -45,7 +45,7 @@ law = { kind = \"quick\", add = 1, divide = 1.5, growth = 2, most = 8 }
 ";
     let config = Config::parse(text).expect("fine");
     assert_eq!(config.threads.law.build().name(), "quick");
-    assert_eq!(config.monitor.signals.len(), 2);
+    assert_eq!(config.monitor.counting().len(), 2);
 }
 
 #[test]
