@@ -2,7 +2,7 @@
 
 use crate::format::{Chunk, Content, Extent, Header, Packed};
 use crate::index::{Bounds, Index, Place};
-use crate::{Checksum, ImageError, Lineage, Slot};
+use crate::{Checksum, Flaw, ImageError, Lineage, Slot};
 use forkyard_types::{PageCount, PageNo};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -133,7 +133,12 @@ impl LayerBuilder {
             Place::Slot(slot) => slot.0.saturating_add(1),
             Place::Packed(_) => 0,
         });
-        let slots = used.max().unwrap_or(0).max(self.packing.reserved);
+        let (used, reserved) = (used.max().unwrap_or(0), self.packing.reserved);
+        if used > reserved && !self.packing.chunks.is_empty() {
+            // The first chunks are where the last slots are.
+            return Err(Flaw::Field("slots").into());
+        }
+        let slots = used.max(reserved);
         let mut extents = Vec::new();
         for filled in &self.data {
             let content = match filled.place {

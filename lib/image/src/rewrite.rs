@@ -53,17 +53,20 @@ pub fn rewrite(
         image: image.lineage().image,
         parent: over.map(|over| over.lineage().image),
     };
-    let own: Vec<(PageNo, Entry)> = (0..image.pages().0)
+    let own = (0..image.pages().0)
         .map(|page| (PageNo(page), image.table().get(PageNo(page))))
-        .filter(|(page, entry)| !same(image, *entry, over, *page))
+        .filter(|(page, entry)| !same(image, *entry, over, *page));
+    // Asked once of each page: a cold one may become hot meanwhile, and then there
+    // would be fewer slots than pages.
+    let own: Vec<(PageNo, Entry, Temper)> = own
+        .map(|(page, entry)| (page, entry, temper(page)))
         .collect();
-    let is_data = |(_, entry): &&(PageNo, Entry)| *entry != Entry::Zero;
-    let hot = own
-        .iter()
-        .filter(is_data)
-        .filter(|(page, _)| temper(*page) == Temper::Hot);
+    let is_hot = |(_, entry, temper): &&(PageNo, Entry, Temper)| {
+        *entry != Entry::Zero && *temper == Temper::Hot
+    };
+    let hot = own.iter().filter(is_hot).count();
     let mut builder = LayerBuilder::new(lineage, image.pages());
-    builder.reserve(PageCount(hot.count() as u64));
+    builder.reserve(PageCount(hot as u64));
     let replaced = replaced(image, over);
     builder.dropped(PageCount(replaced));
     let mut writer = Writer {
@@ -76,10 +79,10 @@ pub fn rewrite(
         cold: Vec::new(),
         dest,
     };
-    for (page, entry) in own {
+    for (page, entry, temper) in own {
         match entry {
             Entry::Zero => writer.builder.zero(page),
-            Entry::Data { .. } => writer.page(page, temper(page))?,
+            Entry::Data { .. } => writer.page(page, temper)?,
         }
     }
     writer.flush()?;

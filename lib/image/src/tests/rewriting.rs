@@ -4,6 +4,7 @@ use super::{lineage, read_all};
 use crate::{Checksum, Image, Layer, LayerBuilder, Slot, Temper, rewrite};
 use forkyard_types::{PAGE_SIZE, PageCount, PageNo};
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -124,6 +125,28 @@ fn anew(image: &Image, over: Option<&Image>, cold: &HashSet<u64>) -> (File, Arc<
     rewrite(image, over, temper, &file).expect("rewrites");
     let copy = file.try_clone().expect("clones");
     (file, Arc::new(Layer::open(copy).expect("a layer")))
+}
+
+/// Clones read a page for the first time while it is written anew: it was cold, and is hot.
+#[test]
+fn a_page_that_is_touched_meanwhile_damages_nothing() {
+    let says: Says = (1..=Value::MAX).take(PAGES).map(Some).collect();
+    let before = build(&[layer(1, None, &says)]).expect("an image");
+    let looks = Cell::new(0);
+    let temper = |page: PageNo| {
+        looks.set(looks.get() + 1);
+        // Every third is touched right after it was looked at for the first time.
+        let touched = looks.get() > PAGES && page.0.is_multiple_of(3);
+        match touched || page.0.is_multiple_of(2) {
+            true => Temper::Hot,
+            false => Temper::Cold,
+        }
+    };
+    let file = tempfile::tempfile().expect("temporary file");
+    rewrite(&before, None, temper, &file).expect("rewrites");
+    let after = build(&[Arc::new(Layer::open(file).expect("a layer"))]).expect("an image");
+    let [before, after] = [before, after].map(|image| read_all(&image).expect("whole"));
+    assert!(before == after);
 }
 
 proptest! {
