@@ -36,6 +36,11 @@ const INITS: [&str; 4] = [
     "/usr/lib/systemd/systemd",
 ];
 
+/// The command line's word for the smallest piece of free memory that is reported.
+const REPORTED: &str = "page_reporting.page_reporting_order";
+/// The same while the kernel runs.
+const REPORTING: &str = "/sys/module/page_reporting/parameters/page_reporting_order";
+
 /// What went wrong, and with what.
 pub type Outcome<T = ()> = Result<T, String>;
 
@@ -68,6 +73,9 @@ fn boot() -> Outcome<Infallible> {
             .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     };
     load_modules()?;
+    if let Some(order) = option(REPORTED) {
+        report_by(order);
+    }
     if option("forkyard.probe") == Some("1") {
         say("forkyard-probe-ok");
         power_off();
@@ -128,6 +136,19 @@ fn load_modules() -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Says once more in what pieces free memory is to be reported: Linux before 6.2
+/// takes its own size when the balloon is found, whatever the command line says.
+/// A kernel that cannot report, or was not asked to, goes on without.
+fn report_by(order: &str) {
+    if let Err(error) = fs::write(REPORTING, order)
+        && Path::new(REPORTING).exists()
+    {
+        say(&format!(
+            "forkyard: free memory is not reported by order {order}: {error}"
+        ));
+    }
 }
 
 fn start_agent() -> Outcome {
