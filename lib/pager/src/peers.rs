@@ -30,12 +30,12 @@ use forkyard_types::{ImageId, PageCount, PageNo};
 use fuser::Errno;
 use links::Coming;
 use offered::Offered;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, iter};
 
 /// Longest packet: fits into Ethernet's 1500 bytes, and into a tunnel there.
 const DATAGRAM: usize = 1400;
@@ -43,6 +43,9 @@ const DATAGRAM: usize = 1400;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pages asked for in advance at a time: 2 MiB.
 const AHEAD: usize = 512;
+/// How long what others wait for is left lying, once some of it has been dealt with: it comes
+/// in quick succession, and who sends pages is not to wake a thread for each.
+const NAP: Duration = Duration::from_millis(5);
 /// How long the first host waits for the others before it is pushed to.
 const GATHER: Duration = Duration::from_millis(500);
 
@@ -119,13 +122,23 @@ impl Peers {
 /// takes pages, for it ends those, and none that sends them, for it waits for the catalog.
 pub(crate) fn start(service: Weak<Service>, hears: Receiver<Heard>) -> io::Result<()> {
     let run = move || {
-        for heard in hears {
+        while let Ok(first) = hears.recv() {
             let Some(service) = service.upgrade() else {
                 return;
             };
-            match heard {
-                Heard::Whole(node) => service.complete(node),
-                Heard::Wanted(node, page) => service.catalog().wanted_elsewhere(node, page),
+            let mut naps = false;
+            for heard in iter::once(first).chain(hears.try_iter()) {
+                match heard {
+                    Heard::Whole(node) => service.complete(node),
+                    Heard::Wanted(node, page) => {
+                        naps = true;
+                        service.catalog().wanted_elsewhere(node, page);
+                    }
+                }
+            }
+            drop(service);
+            if naps {
+                thread::sleep(NAP);
             }
         }
     };
@@ -214,7 +227,14 @@ impl Service {
         let sink = Reader::new(Arc::clone(&arriving.arrivals), {
             let (arrivals, heard) = (Arc::clone(&arriving.arrivals), self.peers().heard.clone());
             move |told| match told {
-                Told::Answer(reads) => reads.into_iter().for_each(|read| answer(&arrivals, read)),
+                Told::Answer(reads, fresh) => {
+                    for read in reads {
+                        match read.span.only().and_then(|page| fresh.page(page)) {
+                            Some(bytes) => read.read.reply.data(read.span.wanted(bytes)),
+                            None => answer(&arrivals, read),
+                        }
+                    }
+                }
                 Told::Refuse(reads, why) => reads.into_iter().for_each(|read| refuse(read, &why)),
                 // Fails only if the thread is gone, and the pager with it.
                 Told::Whole => drop(heard.send(Heard::Whole(node))),
@@ -297,13 +317,18 @@ impl Service {
         let Some(span) = Span::of(read.offset, read.bytes, size) else {
             return read.reply.data(&[]);
         };
+        let waiting = Waiting { span, read };
+        let verdict = arriving.arrivals.read(span.run(), waiting);
+        // Before all else: somebody stands still meanwhile.
+        if let Verdict::Kept(missing) = &verdict {
+            arriving.want(missing, Urgency::Waited);
+        }
         // Recorded as of any image, for those who get it from us. Now, and not when it
         // is answered: who does that holds a lock that comes after the catalog's.
         let expected = self.catalog().served(node, span.run(), Instant::now());
-        let waiting = Waiting { span, read };
-        match arriving.arrivals.read(span.run(), waiting) {
+        match verdict {
             Verdict::Here(waiting) => answer(&arriving.arrivals, waiting),
-            Verdict::Kept(missing) => arriving.want(&missing, Urgency::Waited),
+            Verdict::Kept(_) => {}
             Verdict::Never(waiting) => waiting.read.reply.error(Errno::EIO),
         }
         if let Some(next) = expected.next.filter(|_| self.reads_ahead()) {

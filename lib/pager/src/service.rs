@@ -376,6 +376,11 @@ impl Span {
         &whole[self.skip..self.skip + self.bytes]
     }
 
+    /// The page, if it touches no other.
+    pub fn only(self) -> Option<PageNo> {
+        (self.pages == 1).then_some(self.first)
+    }
+
     pub fn run(self) -> Run {
         Run {
             first: self.first,

@@ -174,6 +174,12 @@ impl Asks {
         }
     }
 
+    /// Something else than a page was answered so soon.
+    pub fn guess(&mut self, took: Duration) {
+        self.waited.trip.guess(took);
+        self.ahead.trip.guess(took);
+    }
+
     /// How long is a silence if something is in flight.
     pub fn silent_after(&self) -> Option<Duration> {
         let trip = [&self.waited, &self.ahead]

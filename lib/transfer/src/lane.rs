@@ -166,6 +166,11 @@ impl Lane {
         self.seq
     }
 
+    /// The number of the last one.
+    pub fn newest(&self) -> Seq {
+        self.seq
+    }
+
     /// That packet was not sent after all.
     pub fn give_back(&mut self, seq: Seq) {
         if self.seq == seq {
@@ -219,7 +224,15 @@ impl Lane {
     }
 
     /// A client reports on this lane.
-    pub fn report(&mut self, mean: Rate, sent: u64, lost: u64, round_trip: Duration, now: Instant) {
+    pub fn report(
+        &mut self,
+        mean: Rate,
+        (sent, lost): (u64, u64),
+        round_trip: Duration,
+        now: Instant,
+    ) {
+        // Notes what was not used until now.
+        let _ = self.ready(now);
         let dry = now.saturating_duration_since(self.dry) < DRY;
         let feedback = crate::flow::Feedback {
             mean,
@@ -245,12 +258,9 @@ impl Lane {
         self.pending.is_some() || !self.queue.wanted.is_empty()
     }
 
-    /// It is found to have nothing to send.
-    pub fn ran_dry(&mut self, now: Instant) {
-        self.dry = now;
-    }
-
-    /// When it may send: now, or later.
+    /// When it may send: now, or later. That it has nothing to send for a moment is not
+    /// running dry: of who asks for one page after the other it may be the rate that holds
+    /// each of them up.
     pub fn ready(&mut self, now: Instant) -> Option<Instant> {
         let ready = self.bucket.ready(self.law.rate(now), now);
         if self.bucket.take_unused() {
@@ -420,3 +430,6 @@ impl Lane {
         filling.stats.again += u64::from(!first);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@
 use crate::key::CookieSecret;
 use crate::lane::Lane;
 use crate::meter::Replays;
+use crate::pace::{Pace, Share};
 use crate::wire::{Knock, MemberId, Report, Seq};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,7 +33,21 @@ pub(crate) struct Member {
     pub report: Report,
     /// Number of the request that brought the report.
     pub reported: Seq,
+    /// How it does in the group.
+    pub pace: Pace,
     pub lane: Lane,
+}
+
+impl Member {
+    /// Whether what goes to the group is for it, too.
+    pub fn is_in_group(&self) -> bool {
+        self.report.hears && !self.pace.is_alone()
+    }
+
+    /// How long answers to it take; zero if it does not know.
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_micros(u64::from(self.report.round_trip))
+    }
 }
 
 /// See the module.
@@ -107,6 +122,7 @@ impl Members {
             told: now,
             report: Report::default(),
             reported: Seq(0),
+            pace: Pace::default(),
             lane: lane(),
         };
         self.list.insert(self.last, member);
@@ -160,12 +176,15 @@ impl Members {
         self.list.len()
     }
 
-    /// Members that hear the group.
-    pub fn hearing(&self) -> usize {
-        self.list
-            .values()
-            .filter(|member| member.report.hears)
-            .count()
+    /// Members that hear the group, and are not left out of it.
+    pub fn in_group(&self) -> impl Iterator<Item = (MemberId, &Member)> {
+        self.iter().filter(|(_, member)| member.is_in_group())
+    }
+
+    /// What came lately to those of them that are not this one.
+    pub fn shares_of_others(&self, but: MemberId) -> Vec<Share> {
+        let others = self.in_group().filter(|(id, _)| *id != but);
+        others.filter_map(|(_, other)| other.pace.share()).collect()
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::pages::{PageSet, Run};
 use forkyard_types::{PageCount, PageNo};
 use serde::{Deserialize, Serialize};
-use std::{collections::VecDeque, str::FromStr};
+use std::{collections::VecDeque, str::FromStr, sync::Arc};
 
 /// Most counters: more than there are clients is enough (SnowFlock, 3.5).
 const MOST_COUNTERS: usize = 256;
@@ -54,12 +54,15 @@ pub(crate) struct Pusher {
     first: VecDeque<Run>,
     counters: VecDeque<PageNo>,
     sent: PageSet,
-    /// Of these, those that hold data.
+    /// Pages that only who asks for them gets.
+    barred: Arc<PageSet>,
+    /// Of those sent, those that hold data.
     data: PageCount,
 }
 
 impl Pusher {
-    pub fn new(what: Push, working_set: &[Run], size: PageCount) -> Self {
+    /// Never pushes what is `barred`.
+    pub fn new(what: Push, working_set: &[Run], size: PageCount, barred: Arc<PageSet>) -> Self {
         let first = match what {
             Push::Nothing => VecDeque::new(),
             Push::WorkingSet | Push::Everything => working_set.iter().copied().collect(),
@@ -69,6 +72,7 @@ impl Pusher {
             first,
             counters: VecDeque::new(),
             sent: PageSet::new(size),
+            barred,
             data: PageCount(0),
         }
     }
@@ -119,7 +123,7 @@ impl Pusher {
             }
         }
         while let Some(counter) = self.counters.pop_front() {
-            let Some(page) = self.sent.first_missing(counter) else {
+            let Some(page) = self.first_new(counter) else {
                 // This one has come to the end.
                 continue;
             };
@@ -135,7 +139,18 @@ impl Pusher {
     }
 
     fn is_new(&self, page: PageNo) -> bool {
-        self.sent.first_missing(page) == Some(page)
+        self.first_new(page) == Some(page)
+    }
+
+    /// The first page from `page` on that may be pushed.
+    fn first_new(&self, mut page: PageNo) -> Option<PageNo> {
+        loop {
+            let unsent = self.sent.first_missing(page)?;
+            page = self.barred.first_missing(unsent)?;
+            if page == unsent {
+                return Some(page);
+            }
+        }
     }
 }
 
@@ -152,6 +167,24 @@ mod tests {
         }
     }
 
+    fn pusher(what: Push, working_set: &[Run], size: u64) -> Pusher {
+        let size = PageCount(size);
+        Pusher::new(what, working_set, size, Arc::new(PageSet::new(size)))
+    }
+
+    #[test]
+    fn what_only_one_is_to_get_is_never_pushed() {
+        let size = PageCount(12);
+        let mut barred = PageSet::new(size);
+        for page in [0, 3, 4, 5, 9, 11] {
+            barred.insert(PageNo(page));
+        }
+        let working_set = [run(8, 2), run(3, 3)];
+        let mut pusher = Pusher::new(Push::Everything, &working_set, size, Arc::new(barred));
+        pusher.asked(run(0, 2));
+        assert_eq!(drain(&mut pusher), [8, 2, 6, 7, 10]);
+    }
+
     fn drain(pusher: &mut Pusher) -> Vec<u64> {
         let mut pushed = Vec::new();
         while let Some(page) = pusher.next() {
@@ -163,7 +196,7 @@ mod tests {
 
     #[test]
     fn working_set_goes_first_and_in_its_order() {
-        let mut pusher = Pusher::new(Push::Everything, &[run(8, 2), run(3, 1)], PageCount(12));
+        let mut pusher = pusher(Push::Everything, &[run(8, 2), run(3, 1)], 12);
         pusher.sent(PageNo(9));
         pusher.asked(run(0, 2));
         assert_eq!(drain(&mut pusher), [8, 3, 2, 4, 5, 6, 7, 10, 11]);
@@ -172,7 +205,7 @@ mod tests {
 
     #[test]
     fn counters_take_turns() {
-        let mut pusher = Pusher::new(Push::Everything, &[], PageCount(100));
+        let mut pusher = pusher(Push::Everything, &[], 100);
         pusher.asked(run(9, 1));
         pusher.asked(run(49, 1));
         let pushed = [(); 6].map(|()| {
@@ -185,10 +218,10 @@ mod tests {
 
     #[test]
     fn nothing_and_the_working_set_alone_are_just_that() {
-        let mut none = Pusher::new(Push::Nothing, &[run(1, 5)], PageCount(9));
+        let mut none = pusher(Push::Nothing, &[run(1, 5)], 9);
         none.asked(run(0, 1));
         assert_eq!(none.next(), None);
-        let mut some = Pusher::new(Push::WorkingSet, &[run(1, 2)], PageCount(9));
+        let mut some = pusher(Push::WorkingSet, &[run(1, 2)], 9);
         some.asked(run(5, 1));
         assert_eq!(drain(&mut some), [1, 2]);
     }
@@ -199,7 +232,7 @@ mod tests {
             size in 1..200u64,
             asks in prop::collection::vec((0..220u64, any::<bool>()), 1..60),
         ) {
-            let mut pusher = Pusher::new(Push::Everything, &[], PageCount(size));
+            let mut pusher = pusher(Push::Everything, &[], size);
             let (mut sent, mut least) = (HashSet::new(), u64::MAX);
             for (page, push) in asks {
                 if page < size {

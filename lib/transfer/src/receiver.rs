@@ -14,25 +14,26 @@
 //! No socket, no clock: the caller passes `now`, sends what comes out, listens
 //! to the groups it is told of, and puts pages where they belong.
 
+mod membership;
 mod taking;
 
 use crate::asks::Asks;
 use crate::assembly::Assembly;
 use crate::codec::Unpacker;
 use crate::key::ImageKey;
-use crate::meter::{Replays, Way};
 use crate::pages::PageSet;
+use crate::seal::{Endpoint, Opener, Sealer};
 use crate::source::PageSink;
 use crate::stats::Received;
 use crate::wire::{
-    self, Body, ClientId, Epoch, Knock, MemberId, Packet, Report, Request, Seq, ToServer, Urgency,
-    WireError,
+    self, Body, ClientId, Epoch, Knock, Packet, Report, Request, Seq, ToServer, Urgency, WireError,
 };
 use forkyard_types::{PageCount, PageNo};
+use membership::{Came, Membership, News, Silence};
 use std::collections::VecDeque;
-use std::io;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
+use std::{io, mem};
 
 /// Between two reports while pages come.
 const REPORT: Duration = Duration::from_millis(10);
@@ -42,6 +43,8 @@ const KNOCK: Duration = Duration::from_millis(5);
 const SLOW_KNOCK: Duration = Duration::from_millis(500);
 /// So long nothing of a group that should be heard, and it is not heard.
 const DEAF: Duration = Duration::from_millis(250);
+/// What nobody waits for is asked for so much later, if no group is heard.
+const LISTEN: Duration = Duration::from_millis(20);
 /// Signs of life in the time that the patience lasts.
 const SIGNS: u32 = 10;
 
@@ -65,8 +68,8 @@ pub struct Receiving {
 /// Something the caller has to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Listen to this group and to no other. Packets of it are
-    /// [received](Receiver::receive) like others.
+    /// Listen to this group and to no other, and [receive](Receiver::receive) what comes
+    /// there.
     Listen(Option<SocketAddrV4>),
     /// The server cannot read this page, and will not.
     Gone(PageNo),
@@ -104,6 +107,15 @@ pub enum Turn {
     Wait(Option<Instant>),
 }
 
+/// Which way a datagram came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Via {
+    /// To this client alone.
+    Alone,
+    /// To the group that it [listens](Event::Listen) to.
+    Group,
+}
+
 /// Whether to fetch what nobody asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complete {
@@ -117,6 +129,10 @@ pub enum Complete {
 #[derive(Debug)]
 pub struct Receiver {
     receiving: Receiving,
+    sealer: Sealer,
+    opener: Opener,
+    /// Kept from one packet to the next.
+    opened: Vec<u8>,
     state: State,
     asks: Asks,
     held: Held,
@@ -150,46 +166,11 @@ enum State {
         cookie: u64,
         due: Instant,
         pause: Duration,
+        /// When it knocked last.
+        sent: Option<Instant>,
     },
     Member(Box<Membership>),
     Lost(Loss),
-}
-
-#[derive(Debug)]
-struct Membership {
-    id: MemberId,
-    /// Number of our last packet before it knew us.
-    entered: Seq,
-    epoch: Epoch,
-    knock: Knock,
-    group: Option<SocketAddrV4>,
-    alone: Way,
-    all: Way,
-    seen: (Replays, Replays),
-    /// When the group was last heard; `None`: not, or not any more.
-    hears: Option<Instant>,
-    foreign: u32,
-    news: News,
-    reported: Instant,
-    silence: Silence,
-}
-
-/// How long no page has come, nor was any asked for.
-#[derive(Clone, Copy, Debug)]
-struct Silence {
-    since: Instant,
-    /// How often that was taken for a loss.
-    tries: u32,
-}
-
-/// Whether there is something to report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum News {
-    None,
-    /// Pages came.
-    Pages,
-    /// The group is heard, or not any more: that cannot wait.
-    Hearing,
 }
 
 impl Receiver {
@@ -199,7 +180,11 @@ impl Receiver {
             client: receiving.client,
             nonce: receiving.nonce,
         };
+        let endpoint = Endpoint::Client(receiving.client);
         Ok(Self {
+            sealer: Sealer::new(&receiving.key, endpoint),
+            opener: Opener::new(receiving.key.clone()),
+            opened: Vec::new(),
             state: knocking(knock, now),
             asks: Asks::default(),
             held: Held {
@@ -283,15 +268,23 @@ impl Receiver {
     }
 
     /// Takes a datagram, from the server or from the group; pages in it go to
-    /// `sink`. Anything that is not in order is counted and forgotten.
-    pub fn receive(&mut self, datagram: &[u8], sink: &mut dyn PageSink, now: Instant) {
-        match wire::open(&self.receiving.key, datagram) {
+    /// `sink`. Anything that is not in order is counted and forgotten. Only what comes by
+    /// the group shows that it passes, or that others use it.
+    pub fn receive(&mut self, datagram: &[u8], via: Via, sink: &mut dyn PageSink, now: Instant) {
+        let mut opened = mem::take(&mut self.opened);
+        match wire::open(&mut self.opener, datagram, &mut opened) {
             Ok(Packet {
                 epoch,
                 seq,
                 body: Body::ToClient(message),
             }) => {
-                if !self.take(epoch, seq, message, datagram.len(), sink, now) {
+                let came = Came {
+                    epoch,
+                    seq,
+                    via,
+                    bytes: datagram.len(),
+                };
+                if !self.take(came, message, sink, now) {
                     self.stats.refused += 1;
                 }
             }
@@ -301,11 +294,13 @@ impl Receiver {
                 let others = matches!(error, WireError::Channel | WireError::Forged);
                 if let State::Member(member) = &mut self.state
                     && others
+                    && via == Via::Group
                 {
                     member.foreign = member.foreign.saturating_add(1);
                 }
             }
         }
+        self.opened = opened;
     }
 
     /// The next packet for the server, written into `out`; to be called until
@@ -324,10 +319,12 @@ impl Receiver {
                 cookie,
                 due,
                 pause,
+                sent,
             } => {
                 if now < *due {
                     return Turn::Wait(Some((*due).min(lost_at)));
                 }
+                *sent = Some(now);
                 *due = now + *pause;
                 *pause = (*pause * 2).min(SLOW_KNOCK);
                 let join = ToServer::Join {
@@ -342,7 +339,10 @@ impl Receiver {
     }
 
     fn poll_member(&mut self, lost_at: Instant, now: Instant, out: &mut Vec<u8>) -> Turn {
-        self.look_ahead();
+        let listens = self.listens_until(now);
+        if listens.is_none() {
+            self.look_ahead();
+        }
         let State::Member(member) = &mut self.state else {
             return Turn::Wait(None);
         };
@@ -372,7 +372,10 @@ impl Receiver {
         if asks.is_empty() && now < report {
             let due = self.asks.next_due(now);
             let silent = silent(member, &self.asks);
-            let next = [Some(report), due, silent].into_iter().flatten().min();
+            let next = [Some(report), due, silent, listens]
+                .into_iter()
+                .flatten()
+                .min();
             return Turn::Wait(Some(next.map_or(lost_at, |next| next.min(lost_at))));
         }
         member.news = News::None;
@@ -398,6 +401,17 @@ impl Receiver {
         self.stats.again += collected.again;
         self.write(epoch, ToServer::Request(request), out);
         Turn::Send
+    }
+
+    /// Until when it is waited for a sign that the group passes: what is asked for before
+    /// comes to this client alone, though others may want the same.
+    fn listens_until(&self, now: Instant) -> Option<Instant> {
+        let State::Member(member) = &self.state else {
+            return None;
+        };
+        let until = member.since + LISTEN;
+        let listens = member.group.is_some() && member.hears.is_none() && now < until;
+        listens.then_some(until)
     }
 
     /// Wants more in advance, if everything is wanted in the end.
@@ -443,7 +457,7 @@ impl Receiver {
             seq: self.seq,
             body: Body::ToServer(message),
         };
-        wire::seal(&self.receiving.key, &packet, out);
+        wire::seal(&mut self.sealer, &packet, out);
         self.stats.packets += 1;
         self.stats.bytes += out.len() as u64;
     }
@@ -457,36 +471,13 @@ impl Receiver {
     }
 }
 
-impl Silence {
-    fn new(now: Instant) -> Self {
-        Self {
-            since: now,
-            tries: 0,
-        }
-    }
-
-    /// When it is one, if `after` is the first time; later each time.
-    fn ends(self, after: Duration) -> Instant {
-        self.since + after * (1 << self.tries.min(8))
-    }
-}
-
-impl Membership {
-    /// Whether packets before it are missing.
-    fn hear_group(&mut self, seq: Seq, bytes: usize, now: Instant) -> bool {
-        if self.hears.replace(now).is_none() {
-            self.news = News::Hearing;
-        }
-        self.all.add(seq, bytes, now)
-    }
-}
-
 fn knocking(knock: Knock, now: Instant) -> State {
     State::Knocking {
         knock,
         cookie: 0,
         due: now,
         pause: KNOCK,
+        sent: None,
     }
 }
 

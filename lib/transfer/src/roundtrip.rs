@@ -16,9 +16,16 @@ pub(crate) struct RoundTrip {
     known: Option<(Duration, Duration)>,
     /// The least there was.
     least: Option<Duration>,
+    /// What is taken for it as long as nothing is known.
+    guess: Option<Duration>,
 }
 
 impl RoundTrip {
+    /// Something else was answered so soon: as yet that is all there is to go by.
+    pub fn guess(&mut self, took: Duration) {
+        self.guess = Some(took);
+    }
+
     /// An answer took so long. Only for what was asked once (Karn).
     pub fn took(&mut self, sample: Duration) {
         self.least = Some(self.least.map_or(sample, |least| least.min(sample)));
@@ -57,8 +64,9 @@ impl RoundTrip {
     /// How long a silence has to be to mean something: while answers come, they do so
     /// one after the other.
     pub fn silence(&self) -> Duration {
-        let mean = self.mean().map_or(INITIAL, |mean| mean / 4);
-        mean.clamp(LEAST, MOST)
+        let first = || self.guess.map_or(INITIAL, |took| (took * 2).min(INITIAL));
+        let silence = self.mean().map_or_else(first, |mean| mean / 4);
+        silence.clamp(LEAST, MOST)
     }
 
     /// How long to wait for the answer to what was asked so often before.
@@ -86,6 +94,19 @@ mod tests {
         assert_eq!(trip.patience(255), MOST);
         (0..100).for_each(|_| trip.took(Duration::ZERO));
         assert_eq!(trip.patience(0), LEAST);
+    }
+
+    #[test]
+    fn first_answer_is_expected_when_another_would_have_come() {
+        let ms = Duration::from_millis;
+        let mut trip = RoundTrip::default();
+        assert_eq!(trip.silence(), INITIAL);
+        for (took, silence) in [(0, LEAST), (8, ms(16)), (99, INITIAL)] {
+            trip.guess(ms(took));
+            assert_eq!(trip.silence(), silence);
+        }
+        trip.took(ms(400));
+        assert_eq!(trip.silence(), ms(100));
     }
 
     #[test]

@@ -22,12 +22,15 @@ use crate::lane::{Filling, Lane};
 use crate::members::{Admission, Members, Unheard};
 use crate::pages::PageSet;
 use crate::push::{Push, Pusher};
+use crate::receiver::Via;
+use crate::seal::{Endpoint, Opener, Sealer};
 use crate::serving::{EndGame, LEAST_DATAGRAM, Serving};
 use crate::source::PageSource;
 use crate::stats::{Link, Sent, Tally};
-use crate::wire::{self, Body, Group, MemberId, Packet, Seq, ToClient, ToServer, Welcome};
+use crate::wire::{self, Body, Epoch, Group, MemberId, Packet, Seq, ToClient, ToServer, Welcome};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Most answers that are no pages and wait to be sent.
@@ -55,6 +58,14 @@ pub enum To {
 }
 
 impl To {
+    /// How it comes to who gets it.
+    pub fn via(self) -> Via {
+        match self {
+            Self::One(_) => Via::Alone,
+            Self::Group(_) => Via::Group,
+        }
+    }
+
     fn link(self) -> Link {
         match self {
             Self::One(to) => Link::Host(to.ip()),
@@ -77,12 +88,16 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Sender {
     serving: Serving,
+    sealer: Sealer,
+    opener: Opener,
+    /// The last packet opened.
+    opened: Vec<u8>,
     members: Members,
     group: Lane,
     room: Room,
     control: VecDeque<(SocketAddr, ToClient<'static>)>,
     packer: Packer,
-    disjoint: PageSet,
+    disjoint: Arc<PageSet>,
     turn: Turn,
     tally: Tally,
 }
@@ -147,13 +162,16 @@ impl Sender {
             .iter()
             .filter_map(|run| run.within(serving.pages));
         let marked: Vec<_> = marked.collect();
-        let mut group = lane(&serving, now);
         for page in marked.iter().flat_map(|run| run.iter()) {
             disjoint.insert(page);
-            // Never pushed to all.
-            group.pusher.sent(page);
         }
+        let disjoint = Arc::new(disjoint);
+        let group = lane(&serving, &disjoint, now);
+        let endpoint = Endpoint::Server(serving.epoch);
         Self {
+            sealer: Sealer::new(&serving.key, endpoint),
+            opener: Opener::new(serving.key.clone()),
+            opened: Vec::new(),
             members: Members::new(serving.secret.clone(), serving.patience),
             group,
             room: Room {
@@ -197,21 +215,27 @@ impl Sender {
 
     /// Takes a datagram. Anything that is not in order is counted and forgotten.
     pub fn receive(&mut self, from: SocketAddr, datagram: &[u8], now: Instant) {
-        let packet = match wire::open(&self.serving.key, datagram) {
-            Ok(packet) => packet,
-            Err(_) => {
-                self.tally.refuse();
-                return;
-            }
-        };
-        let Body::ToServer(message) = packet.body else {
-            self.tally.refuse();
-            return;
-        };
+        match wire::open(&mut self.opener, datagram, &mut self.opened) {
+            Ok(Packet {
+                epoch,
+                seq,
+                body: Body::ToServer(message),
+            }) => self.take(from, (epoch, seq), message, now),
+            Ok(_) | Err(_) => self.tally.refuse(),
+        }
+    }
+
+    fn take(
+        &mut self,
+        from: SocketAddr,
+        (epoch, seq): (Epoch, Seq),
+        message: ToServer,
+        now: Instant,
+    ) {
         match message {
             ToServer::Join { knock, cookie } => {
-                let serving = &self.serving;
-                let lane = || lane(serving, now);
+                let (serving, disjoint) = (&self.serving, &self.disjoint);
+                let lane = || lane(serving, disjoint, now);
                 match self.members.knocks(from, knock, cookie, now, lane) {
                     Admission::Challenge(cookie) => {
                         self.say(from, ToClient::Challenge { knock, cookie });
@@ -229,19 +253,19 @@ impl Sender {
             }
             ToServer::Request(request) => {
                 let id = request.member;
-                let heard = match packet.epoch == self.serving.epoch {
-                    true => self.members.hear(id, from, packet.seq, now).map(|_| ()),
+                let heard = match epoch == self.serving.epoch {
+                    true => self.members.hear(id, from, seq, now).map(|_| ()),
                     false => Err(Unheard::Stranger),
                 };
                 match heard {
-                    Ok(()) => self.request(&request, packet.seq, now),
-                    Err(Unheard::Stranger) => self.say(from, ToClient::Stale(id, packet.seq)),
+                    Ok(()) => self.request(&request, seq, now),
+                    Err(Unheard::Stranger) => self.say(from, ToClient::Stale(id, seq)),
                     Err(Unheard::Replay) => self.tally.refuse(),
                 }
             }
             ToServer::Leave(member) => {
-                let ours = packet.epoch == self.serving.epoch;
-                if ours && self.members.hear(member, from, packet.seq, now).is_ok() {
+                let ours = epoch == self.serving.epoch;
+                if ours && self.members.hear(member, from, seq, now).is_ok() {
                     self.members.leave(member);
                 }
             }
@@ -293,9 +317,6 @@ impl Sender {
                     continue;
                 };
                 let may_push = pushing && pushed_to && !lane.pusher.is_idle();
-                if !lane.is_asked() && !may_push {
-                    lane.ran_dry(now);
-                }
                 let has_work = if push { may_push } else { lane.is_asked() };
                 if !has_work {
                     continue;
@@ -331,7 +352,7 @@ impl Sender {
             },
         };
         let seq = lane.next_seq();
-        wire::begin_data(&self.serving.key, self.serving.epoch, seq, member, out);
+        wire::begin_data(&self.sealer, seq, member, out);
         let mut filling = Filling {
             source,
             packer: &mut self.packer,
@@ -344,18 +365,18 @@ impl Sender {
             lane.give_back(seq);
             return false;
         }
-        wire::finish(&self.serving.key, out);
+        wire::finish(&mut self.sealer, out);
         lane.spend(out.len());
         true
     }
 
-    fn write(&self, message: ToClient<'_>, seq: Seq, out: &mut Vec<u8>) {
+    fn write(&mut self, message: ToClient<'_>, seq: Seq, out: &mut Vec<u8>) {
         let packet = Packet {
             epoch: self.serving.epoch,
             seq,
             body: Body::ToClient(message),
         };
-        wire::seal(&self.serving.key, &packet, out);
+        wire::seal(&mut self.sealer, &packet, out);
     }
 
     fn sent(&mut self, to: To, out: &[u8]) -> Step {
@@ -388,7 +409,7 @@ impl Sender {
                 let member = self.members.get_mut(id)?;
                 Some(Way {
                     to: To::One(member.address),
-                    pushed_to: !(member.report.hears && together),
+                    pushed_to: !(member.is_in_group() && together),
                     lane: &mut member.lane,
                     member: Some(id),
                 })
@@ -403,6 +424,8 @@ impl Sender {
         });
         if let Some(member) = self.members.get_mut(id) {
             let (to, knock) = (member.address, member.knock);
+            // What goes there would only take the place of what it is sent.
+            let group = group.filter(|_| !member.pace.is_alone());
             let welcome = Welcome {
                 knock,
                 member: id,
@@ -427,7 +450,7 @@ impl Sender {
 
     /// Whether a group is worth it.
     fn is_together(&self) -> bool {
-        self.serving.group.is_some() && self.members.hearing() >= 2
+        self.serving.group.is_some() && self.members.in_group().nth(1).is_some()
     }
 
     /// Who gets an answer that the group could.
@@ -465,21 +488,11 @@ impl Sender {
             opens.filter(|_| !pushing && self.serving.push != Push::Nothing && expiry.is_some());
         [expiry, beacon, opens].into_iter().flatten().min()
     }
-
-    fn group_mean(&self) -> Rate {
-        let hearing = self
-            .members
-            .iter()
-            .filter(|(_, member)| member.report.hears);
-        let (sum, count) = hearing.fold((0u64, 0), |(sum, count), (_, member)| {
-            (sum.saturating_add(member.report.group.rate), count + 1)
-        });
-        Rate(sum.checked_div(count).unwrap_or(0))
-    }
 }
 
-fn lane(serving: &Serving, now: Instant) -> Lane {
-    let pusher = Pusher::new(serving.push, &serving.working_set, serving.pages);
+fn lane(serving: &Serving, disjoint: &Arc<PageSet>, now: Instant) -> Lane {
+    let barred = Arc::clone(disjoint);
+    let pusher = Pusher::new(serving.push, &serving.working_set, serving.pages, barred);
     Lane::new(serving.law, serving.window, pusher, now)
 }
 

@@ -5,13 +5,22 @@
 //! | byte | size | |
 //! |---|---|---|
 //! | 0 | 2 | `FP` |
-//! | 2 | 1 | version: 2 |
+//! | 2 | 1 | version: 3 |
 //! | 3 | 1 | kind |
 //! | 4 | 8 | channel: which image |
-//! | 12 | 8 | epoch: which run of its server; 0 in `Join` |
-//! | 20 | 8 | sequence: of the sender, on this way, rising |
-//! | 28 | n | body |
-//! | 28 + n | 16 | BLAKE3 of all before, keyed with the image's key |
+//! | 12 | 8 | endpoint: of a server its epoch, which is drawn for each of its runs; of a client its number, which is drawn, too |
+//! | 20 | 8 | count: of the endpoint's packets |
+//! | 28 | n | what is sealed |
+//! | 28 + n | 16 | tag: AES-256-GCM of all before |
+//!
+//! The key is the endpoint's: BLAKE3 of `s` or `c`, for server or client, and the endpoint, keyed with
+//! the image's. The nonce is the count, then four zeros; the first 28 bytes are proved and not hidden. Sealed are:
+//!
+//! | size | |
+//! |---|---|
+//! | 8 | epoch: which run of the server is meant; 0 in `Join`. Only what clients send has it |
+//! | 8 | sequence: of the sender, on this way, rising |
+//! | n | body |
 //!
 //! | kind | | body |
 //! |---|---|---|
@@ -32,9 +41,9 @@
 //! | item 2: part of a page | page 8, encoding 1, length of all 2, part 1, parts 1, bytes: ⌈length ÷ parts⌉, the last what is left |
 //! | item 3: gone | page 8 |
 //!
-//! [`open`] is total: any bytes are a packet or a [`WireError`], and nothing in a
-//! packet is looked at before its MAC is right. Encryption is not done: who
-//! can listen on the hosts' network can read what passes.
+//! Opening is total: any bytes are a packet or a [`WireError`], and nothing that is
+//! sealed is looked at before its tag is right. Who can listen on the hosts' network
+//! learns who sends how much about which image, and nothing of what is in it.
 
 mod asking;
 mod data;
@@ -44,17 +53,20 @@ pub use asking::{Ask, MAX_ASKS, Parts, Reception, Report, Request, Urgency};
 pub(crate) use data::{DATA_HEAD, PART_HEAD, WHOLE_HEAD, ZERO_BYTES, part_bytes, put_item};
 pub use data::{Item, Items, Part};
 
-use crate::key::{Channel, ImageKey, Mac};
+use crate::key::Channel;
 use crate::pages::Run;
+use crate::seal::{Endpoint, Opener, Sealer, TAG};
 use fields::Fields;
 use forkyard_types::{PageCount, PageNo};
 
 /// The version spoken here.
-pub const VERSION: u8 = 2;
-/// Bytes before the body.
+pub const VERSION: u8 = 3;
+/// Bytes before what is sealed.
 pub const HEAD: usize = 28;
 /// Bytes behind it.
-pub const TAIL: usize = 16;
+pub const TAIL: usize = TAG;
+/// Kinds from this one on are a server's.
+const OF_SERVERS: u8 = 16;
 
 const MAGIC: [u8; 2] = *b"FP";
 /// Says that there is no group.
@@ -178,7 +190,7 @@ pub enum WireError {
     /// About another image.
     #[error("packet is about another image")]
     Channel,
-    /// Its MAC is wrong.
+    /// Its tag is wrong.
     #[error("packet is not authentic")]
     Forged,
     /// Authentic, and makes no sense.
@@ -199,24 +211,36 @@ pub fn channel(bytes: &[u8]) -> Result<Channel, WireError> {
     fields.u64().map(Channel).ok_or(WireError::Alien)
 }
 
-/// The packet that `bytes` are.
-pub fn open<'a>(key: &ImageKey, bytes: &'a [u8]) -> Result<Packet<'a>, WireError> {
-    if channel(bytes)? != key.channel() {
+/// The packet that `bytes` are. What is sealed in it comes to lie in `plain`.
+pub(crate) fn open<'a>(
+    opener: &mut Opener,
+    bytes: &[u8],
+    plain: &'a mut Vec<u8>,
+) -> Result<Packet<'a>, WireError> {
+    if channel(bytes)? != opener.image().channel() {
         return Err(WireError::Channel);
     }
-    let (signed, mac) = bytes.split_at(bytes.len() - TAIL);
-    let mac = Mac::try_from(mac).map_err(|_| WireError::Alien)?;
-    if !key.proves(signed, mac) {
-        return Err(WireError::Forged);
-    }
-    parse(signed).ok_or(WireError::Malformed)
+    let (head, sealed) = bytes.split_at(HEAD);
+    let mut fields = Fields(head);
+    let [_, _, _, kind] = fields.array().ok_or(WireError::Alien)?;
+    let mut number = || fields.u64().ok_or(WireError::Alien);
+    let (_channel, endpoint, count) = (number()?, number()?, number()?);
+    let from = match kind {
+        OF_SERVERS.. => Endpoint::Server(Epoch(endpoint)),
+        _ => Endpoint::Client(ClientId(endpoint)),
+    };
+    plain.clear();
+    plain.extend_from_slice(sealed);
+    let opened = opener.open(from, count, head, plain);
+    parse(kind, from, opened.ok_or(WireError::Forged)?).ok_or(WireError::Malformed)
 }
 
-fn parse(signed: &[u8]) -> Option<Packet<'_>> {
-    let mut fields = Fields(signed);
-    let [_, _, _, kind] = fields.array()?;
-    let _channel = fields.u64()?;
-    let epoch = Epoch(fields.u64()?);
+fn parse(kind: u8, from: Endpoint, opened: &[u8]) -> Option<Packet<'_>> {
+    let mut fields = Fields(opened);
+    let epoch = match from {
+        Endpoint::Server(epoch) => epoch,
+        Endpoint::Client(_) => Epoch(fields.u64()?),
+    };
     let seq = Seq(fields.u64()?);
     let body = match kind {
         1 => Body::ToServer(ToServer::Join {
@@ -261,8 +285,9 @@ fn welcome(fields: &mut Fields<'_>) -> Option<Welcome> {
     })
 }
 
-/// Writes a packet into `out`, in place of what was there.
-pub fn seal(key: &ImageKey, packet: &Packet<'_>, out: &mut Vec<u8>) {
+/// Writes a packet into `out`, in place of what was there. A server's is of its own
+/// epoch, whatever it says.
+pub(crate) fn seal(sealer: &mut Sealer, packet: &Packet<'_>, out: &mut Vec<u8>) {
     let Packet { epoch, seq, body } = packet;
     let kind = match body {
         Body::ToServer(ToServer::Join { .. }) => 1,
@@ -275,7 +300,7 @@ pub fn seal(key: &ImageKey, packet: &Packet<'_>, out: &mut Vec<u8>) {
         Body::ToClient(ToClient::Beacon) => 20,
         Body::ToClient(ToClient::Data(..)) => 21,
     };
-    begin(key, kind, *epoch, *seq, out);
+    begin(sealer, kind, *epoch, *seq, out);
     match body {
         Body::ToServer(ToServer::Join { knock, cookie })
         | Body::ToClient(ToClient::Challenge { knock, cookie }) => {
@@ -304,34 +329,34 @@ pub fn seal(key: &ImageKey, packet: &Packet<'_>, out: &mut Vec<u8>) {
             out.extend_from_slice(items.bytes());
         }
     }
-    finish(key, out);
+    sealer.seal(HEAD, out);
 }
 
 /// Starts a packet of pages; items follow, and then [`finish`].
-pub(crate) fn begin_data(
-    key: &ImageKey,
-    epoch: Epoch,
-    seq: Seq,
-    member: Option<MemberId>,
-    out: &mut Vec<u8>,
-) {
-    begin(key, 21, epoch, seq, out);
+pub(crate) fn begin_data(sealer: &Sealer, seq: Seq, member: Option<MemberId>, out: &mut Vec<u8>) {
+    // A server's epoch is in its packets' heads.
+    begin(sealer, 21, Epoch(0), seq, out);
     out.extend(member.map_or(0, |member| member.0).to_le_bytes());
 }
 
-fn begin(key: &ImageKey, kind: u8, epoch: Epoch, seq: Seq, out: &mut Vec<u8>) {
+fn begin(sealer: &Sealer, kind: u8, epoch: Epoch, seq: Seq, out: &mut Vec<u8>) {
+    let endpoint = sealer.endpoint();
     out.clear();
     out.extend(MAGIC);
     out.extend([VERSION, kind]);
-    out.extend(key.channel().0.to_le_bytes());
-    out.extend(epoch.0.to_le_bytes());
+    out.extend(sealer.channel().0.to_le_bytes());
+    out.extend(endpoint.number().to_le_bytes());
+    out.extend(sealer.next().to_le_bytes());
+    match endpoint {
+        Endpoint::Server(_) => {}
+        Endpoint::Client(_) => out.extend(epoch.0.to_le_bytes()),
+    }
     out.extend(seq.0.to_le_bytes());
 }
 
 /// Ends a packet.
-pub(crate) fn finish(key: &ImageKey, out: &mut Vec<u8>) {
-    let mac = key.mac(out);
-    out.extend(mac);
+pub(crate) fn finish(sealer: &mut Sealer, out: &mut Vec<u8>) {
+    sealer.seal(HEAD, out);
 }
 
 fn put_knock(knock: Knock, out: &mut Vec<u8>) {

@@ -46,6 +46,9 @@ pub(crate) struct Arrivals<W> {
     pages: PageCount,
     file: File,
     state: Mutex<State<W>>,
+    /// Held while pages are put in their place. Who waits for one is answered before it is
+    /// there; who counts what is there waits for it.
+    putting: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -80,13 +83,27 @@ pub(crate) enum Verdict<W> {
 
 /// What has become of reads that were kept.
 #[derive(Debug)]
-pub(crate) enum Told<W> {
-    /// Answer them.
-    Answer(Vec<W>),
+pub(crate) enum Told<'a, W> {
+    /// Answer them; these pages have just come, and some of them may wait for one.
+    Answer(Vec<W>, Fresh<'a>),
     /// Answer them with an error.
     Refuse(Vec<W>, String),
     /// Everything has come.
     Whole,
+}
+
+/// Pages that have just come, in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fresh<'a>(&'a [(PageNo, &'a [u8])]);
+
+impl<'a> Fresh<'a> {
+    /// A page, if it has.
+    pub fn page(self, page: PageNo) -> Option<&'a [u8]> {
+        let at = self.0.binary_search_by_key(&page, |(page, _)| *page);
+        at.ok()
+            .and_then(|at| self.0.get(at))
+            .map(|(_, bytes)| *bytes)
+    }
 }
 
 impl<W> Arrivals<W> {
@@ -109,6 +126,7 @@ impl<W> Arrivals<W> {
                 lost: None,
                 failed: false,
             }),
+            putting: Mutex::new(()),
         })
     }
 
@@ -119,6 +137,7 @@ impl<W> Arrivals<W> {
 
     /// What is here, and whether the rest can still come.
     pub fn progress(&self) -> Progress {
+        let _put = self.putting();
         let state = self.state();
         let alive = state.lost.is_none() && !state.failed && state.gone.is_empty();
         let (dead, failed) = (state.lost.is_some(), state.failed);
@@ -167,6 +186,7 @@ impl<W> Arrivals<W> {
 
     /// Pages that were here when they were first read.
     pub fn used(&self) -> u64 {
+        let _put = self.putting();
         self.state().used
     }
 
@@ -219,6 +239,19 @@ impl<W> Arrivals<W> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn putting(&self) -> MutexGuard<'_, ()> {
+        self.putting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads that wait for one of these pages and for nothing else.
+    fn alone(&self, pages: &[(PageNo, &[u8])]) -> Vec<W> {
+        let mut state = self.state();
+        let reads = pages
+            .iter()
+            .flat_map(|(page, _)| state.waiting.alone(*page));
+        reads.collect()
+    }
+
     /// Writes pages, which are in order.
     fn write(&self, pages: &[(PageNo, &[u8])]) -> io::Result<()> {
         let adjacent = |a: &(PageNo, &[u8]), b: &(PageNo, &[u8])| a.0.0 + 1 == b.0.0;
@@ -232,7 +265,7 @@ impl<W> Arrivals<W> {
     }
 
     /// Pages are here; whom to tell what.
-    fn came(&self, all: &[(Run, Option<Checksum>)]) -> Vec<Told<W>> {
+    fn came<'a>(&self, all: &[(Run, Option<Checksum>)], fresh: Fresh<'a>) -> Vec<Told<'a, W>> {
         let mut state = self.state();
         let (mut answer, mut new) = (Vec::new(), false);
         for (run, checksum) in all {
@@ -248,7 +281,7 @@ impl<W> Arrivals<W> {
                 state.waiting.came(page, &mut answer);
             }
         }
-        let answer = (!answer.is_empty()).then_some(Told::Answer(answer));
+        let answer = (!answer.is_empty()).then_some(Told::Answer(answer, fresh));
         let whole = (new && state.have.is_full()).then_some(Told::Whole);
         answer.into_iter().chain(whole).collect()
     }
@@ -259,7 +292,7 @@ impl<W> Arrivals<W> {
         change: impl FnOnce(&mut State<W>),
         which: impl Fn(Run) -> bool,
         why: String,
-    ) -> Told<W> {
+    ) -> Told<'static, W> {
         let mut state = self.state();
         change(&mut state);
         Told::Refuse(state.waiting.take(which), why)
@@ -283,7 +316,7 @@ enum Kind {
     Zero,
 }
 
-impl<W, T: Fn(Told<W>)> Reader<W, T> {
+impl<W, T: Fn(Told<'_, W>)> Reader<W, T> {
     /// `tell` is told what becomes of reads that wait.
     pub fn new(arrivals: Arc<Arrivals<W>>, tell: T) -> Self {
         Self {
@@ -294,21 +327,35 @@ impl<W, T: Fn(Told<W>)> Reader<W, T> {
         }
     }
 
-    /// Writes what is kept back; what has become of it.
-    fn put(&self) -> io::Result<Vec<(Run, Option<Checksum>)>> {
+    /// Writes what is kept back, and tells what has become of it.
+    fn put(&self) -> io::Result<()> {
+        let _putting = self.arrivals.putting();
         let mut pages = self.bytes.chunks(PAGE_SIZE);
-        let (mut data, mut came) = (Vec::new(), Vec::with_capacity(self.runs.len()));
-        for (run, kind) in &self.runs {
+        let came = self.runs.iter().map(|(run, kind)| {
             let bytes = match kind {
                 Kind::Data => pages.next(),
                 Kind::Zero => None,
             };
-            data.extend(bytes.map(|bytes| (run.first, bytes)));
-            came.push((*run, bytes.map(Checksum::of)));
-        }
+            (*run, bytes)
+        });
+        let came: Vec<_> = came.collect();
+        let data = came
+            .iter()
+            .filter_map(|(run, bytes)| Some((run.first, (*bytes)?)));
+        let mut data: Vec<_> = data.collect();
         data.sort_by_key(|(page, _)| *page);
+        let alone = self.arrivals.alone(&data);
+        if !alone.is_empty() {
+            (self.tell)(Told::Answer(alone, Fresh(&data)));
+        }
         self.arrivals.write(&data)?;
-        Ok(came)
+        let summed = came
+            .iter()
+            .map(|(run, bytes)| (*run, bytes.map(Checksum::of)));
+        let summed: Vec<_> = summed.collect();
+        let told = self.arrivals.came(&summed, Fresh(&data));
+        told.into_iter().for_each(&self.tell);
+        Ok(())
     }
 
     fn keep(&mut self, run: Run, kind: Kind) {
@@ -319,7 +366,7 @@ impl<W, T: Fn(Told<W>)> Reader<W, T> {
     }
 }
 
-impl<W, T: Fn(Told<W>)> PageSink for Reader<W, T> {
+impl<W, T: Fn(Told<'_, W>)> PageSink for Reader<W, T> {
     fn page(&mut self, page: PageNo, bytes: &Page) {
         self.bytes.extend_from_slice(bytes);
         let pages = PageCount(1);
@@ -335,17 +382,13 @@ impl<W, T: Fn(Told<W>)> PageSink for Reader<W, T> {
         if self.runs.is_empty() {
             return;
         }
-        let told = match self.put() {
-            Ok(came) => self.arrivals.came(&came),
+        if let Err(error) = self.put() {
             // Without room for it, it would read as zero.
-            Err(error) => {
-                let fail = |state: &mut State<W>| state.failed = true;
-                vec![self.arrivals.refuse(fail, |_| true, error.to_string())]
-            }
-        };
+            let fail = |state: &mut State<W>| state.failed = true;
+            (self.tell)(self.arrivals.refuse(fail, |_| true, error.to_string()));
+        }
         self.bytes.clear();
         self.runs.clear();
-        told.into_iter().for_each(&self.tell);
     }
 
     fn gone(&mut self, page: PageNo) {

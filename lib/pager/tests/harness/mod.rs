@@ -28,8 +28,9 @@ const COLD_AFTER: &str = "FORKYARD_TEST_COLD_AFTER";
 const KEPT: &str = "FORKYARD_TEST_KEPT";
 const BE_A_PAGER: [&str; 4] = ["harness::be_a_pager", "--exact", "--ignored", "--nocapture"];
 const PREFETCH: &str = "FORKYARD_TEST_PREFETCH";
-/// Longer than anything here takes on a machine that is busy with other things.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than anything here takes on a machine that is busy with other things: tidying
+/// gives way to all of them.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A pager's process, mount and socket; all gone on drop.
 pub struct Fixture {
@@ -189,11 +190,7 @@ impl Fixture {
 
     /// Memory files the pager has open.
     pub fn layers_open(&self) -> usize {
-        let links = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("lists");
-        let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
-        targets
-            .filter(|target| target.to_string_lossy().contains("memfd:"))
-            .count()
+        memory_files(self.pid()).expect("lists")
     }
 }
 
@@ -214,6 +211,14 @@ impl Drop for Fixture {
         // Also what a test has left over it.
         while umount2(&self.mount(), MntFlags::MNT_DETACH).is_ok() {}
     }
+}
+
+/// Memory files a process has open.
+pub fn memory_files(pid: u32) -> io::Result<usize> {
+    let links = fs::read_dir(format!("/proc/{pid}/fd"))?;
+    let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
+    let files = targets.filter(|target| target.to_string_lossy().contains("memfd:"));
+    Ok(files.count())
 }
 
 /// Kills a process of ours.

@@ -1,6 +1,6 @@
 //! Pagers die, or make way, and nobody who maps their files notices.
 
-use crate::harness::{Fixture, Settings, byte, eventually, filling, kill_9, layer};
+use crate::harness::{Fixture, Settings, byte, eventually, filling, kill_9, layer, memory_files};
 use crate::puppet::{Order, Puppet};
 use forkyard_image::Lineage;
 use forkyard_pager::{Refusal, Shutdown};
@@ -144,11 +144,11 @@ fn killed_keeper_is_replaced_and_the_pager_can_die_after_it() {
     for round in 0..3 {
         let keeper = pager.keeper().expect("is there");
         kill_9(keeper);
-        eventually("another is there", || {
-            pager.keeper().is_some_and(|pid| pid != keeper)
+        // It says nothing of what it has been given: the journal and, last of all, the layer.
+        eventually("another has all there is", || {
+            let next = pager.keeper().filter(|pid| *pid != keeper);
+            next.is_some_and(|pid| memory_files(pid).is_ok_and(|files| files == 2))
         });
-        // Until it has been given all there is; it says nothing of that.
-        thread::sleep(Duration::from_millis(200));
         crash(&pager);
         assert_eq!(
             clone.tell(Order::Read(round * 5_000)),

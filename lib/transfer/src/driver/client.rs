@@ -3,7 +3,7 @@
 use super::random;
 use super::socket::{self, LONGEST, Waker};
 use crate::key::ImageKey;
-use crate::receiver::{Complete, Event, Loss, Receiver, Receiving, Turn};
+use crate::receiver::{Complete, Event, Loss, Receiver, Receiving, Turn, Via};
 use crate::source::PageSink;
 use crate::stats::Received;
 use crate::wire::{ClientId, Urgency};
@@ -319,15 +319,16 @@ impl Shared {
         let mut group: Option<(SocketAddrV4, Option<UdpSocket>)> = None;
         let mut came = Instant::now();
         loop {
-            let sockets: Vec<_> = group
+            let listening = group.iter().filter_map(|(_, socket)| socket.as_ref());
+            let sockets: Vec<_> = std::iter::once(&self.socket).chain(listening).collect();
+            let ways = [Via::Alone, Via::Group];
+            let received = sockets
                 .iter()
-                .filter_map(|(_, socket)| socket.as_ref())
-                .collect();
-            let sockets: Vec<_> = std::iter::once(&self.socket).chain(sockets).collect();
-            let received = sockets.iter().try_fold(false, |any, socket| {
-                let some = self.take(socket, &mut buffer)?;
-                io::Result::Ok(any || some)
-            });
+                .zip(ways)
+                .try_fold(false, |any, (socket, via)| {
+                    let some = self.take(socket, via, &mut buffer)?;
+                    io::Result::Ok(any || some)
+                });
             let now = Instant::now();
             if matches!(received, Ok(true)) {
                 came = now;
@@ -368,11 +369,11 @@ impl Shared {
 
     /// Whether there was anything. What has come by now is taken in one go, so that the
     /// sink can put it in its place in one go, and before anybody sees that it is there.
-    fn take(&self, socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<bool> {
-        let (mut batch, mut received) = (None, Ok(()));
-        for _ in 0..TURN {
-            let datagram = match socket::receive(socket, buffer) {
-                Ok(Some((datagram, _))) => datagram,
+    fn take(&self, socket: &UdpSocket, via: Via, buffer: &mut [u8]) -> io::Result<bool> {
+        let (mut batch, mut received, mut taken) = (None, Ok(()), 0);
+        while taken < TURN {
+            let datagrams = match socket::receive(socket, buffer) {
+                Ok(Some((datagrams, _))) => datagrams,
                 Ok(None) => break,
                 Err(error) => {
                     received = Err(error);
@@ -385,7 +386,9 @@ impl Shared {
                 (state, before)
             });
             let State { receiver, sink, .. } = &mut **state;
-            receiver.receive(datagram, &mut **sink, Instant::now());
+            taken += datagrams.len().max(1);
+            let now = Instant::now();
+            datagrams.for_each(|datagram| receiver.receive(datagram, via, &mut **sink, now));
         }
         let Some((mut state, before)) = batch else {
             return received.map(|()| false);

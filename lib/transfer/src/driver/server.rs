@@ -213,7 +213,13 @@ impl Shared {
     fn run(&self) {
         let (mut buffer, mut out, mut batch) = (vec![0; LONGEST], Vec::new(), Batch::new());
         while !self.ended.load(Ordering::Acquire) {
-            let step = self.turn(&mut buffer, &mut out, &mut batch);
+            // Whoever asks alone has an answer before it is looked whether others ask.
+            let mut turn = |most| self.turn(most, &mut buffer, &mut out, &mut batch);
+            let step = match turn(1) {
+                Ok((1.., _)) => turn(TURN),
+                other => other,
+            };
+            let step = step.map(|(_, until)| until);
             let waited = step.and_then(|until| socket::wait(&self.waker, &[&self.socket], until));
             if waited.is_err() {
                 // The host is short of something; clients will ask again.
@@ -222,21 +228,27 @@ impl Shared {
         }
     }
 
-    /// Takes what has come and sends what is due; answers until when to wait.
+    /// Takes what has come, in so many datagrams or a few more, and sends what is due;
+    /// answers how many came, and until when to wait.
     fn turn(
         &self,
+        most: usize,
         buffer: &mut [u8],
         out: &mut Vec<u8>,
         batch: &mut Batch,
-    ) -> io::Result<Option<Instant>> {
-        let mut images = self.images();
-        for _ in 0..TURN {
-            let Some((datagram, from)) = socket::receive(&self.socket, buffer)? else {
+    ) -> io::Result<(usize, Option<Instant>)> {
+        let (mut images, mut taken) = (self.images(), 0);
+        while taken < most {
+            let Some((datagrams, from)) = socket::receive(&self.socket, buffer)? else {
                 break;
             };
-            let channel = wire::channel(datagram).ok();
-            if let Some(served) = channel.and_then(|channel| images.served.get_mut(&channel)) {
-                served.sender.receive(from, datagram, Instant::now());
+            taken += datagrams.len().max(1);
+            let now = Instant::now();
+            for datagram in datagrams {
+                let channel = wire::channel(datagram).ok();
+                if let Some(served) = channel.and_then(|channel| images.served.get_mut(&channel)) {
+                    served.sender.receive(from, datagram, now);
+                }
             }
         }
         let mut wait: Option<Instant> = None;
@@ -244,7 +256,7 @@ impl Shared {
             let until = self.send(served, out, batch)?;
             wait = [wait, until].into_iter().flatten().min();
         }
-        Ok(wait)
+        Ok((taken, wait))
     }
 
     fn send(

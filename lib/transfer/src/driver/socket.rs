@@ -1,15 +1,18 @@
 //! Sockets, and waiting for several of them.
 
+use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, SockaddrIn, SockaddrStorage,
+    bind, recvmsg, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeSpec;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
+use std::slice::Chunks;
 use std::time::{Duration, Instant};
 
 /// Longest datagram there is.
@@ -27,7 +30,7 @@ pub(super) fn unicast(at: SocketAddr) -> io::Result<UdpSocket> {
     if at.is_ipv4() {
         socket.set_multicast_ttl_v4(1)?;
     }
-    enlarge(&socket);
+    prepare(&socket);
     Ok(socket)
 }
 
@@ -42,14 +45,16 @@ pub(super) fn group(group: SocketAddrV4, by: Ipv4Addr) -> io::Result<UdpSocket> 
     bind(fd.as_raw_fd(), &SockaddrIn::from(group))?;
     let socket = UdpSocket::from(fd);
     socket.join_multicast_v4(group.ip(), &by)?;
-    enlarge(&socket);
+    prepare(&socket);
     Ok(socket)
 }
 
-fn enlarge(socket: &UdpSocket) {
+fn prepare(socket: &UdpSocket) {
     // What it gives is enough; the protocol copes with what is lost.
     let _ = setsockopt(socket, sockopt::RcvBuf, &BUFFER);
     let _ = setsockopt(socket, sockopt::SndBuf, &BUFFER);
+    // Packets that were sent together may come so (UDP GRO, since Linux 5.0).
+    let _ = setsockopt(socket, sockopt::UdpGroSegment, &true);
 }
 
 /// The IPv4 address of `at`, if it has one that says which interface is meant.
@@ -60,20 +65,53 @@ pub(super) fn interface(at: SocketAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The next datagram; `None` if there is none now. An error that tells of an
-/// earlier datagram of ours says nothing here: the peer's silence will.
+/// The next datagrams, of one sender; `None` if there are none now. An error that tells of
+/// an earlier datagram of ours says nothing here: the peer's silence will.
 pub(super) fn receive<'a>(
     socket: &UdpSocket,
     buffer: &'a mut [u8],
-) -> io::Result<Option<(&'a [u8], SocketAddr)>> {
+) -> io::Result<Option<(Chunks<'a, u8>, SocketAddr)>> {
     loop {
-        match socket.recv_from(buffer) {
-            Ok((length, from)) => return Ok(Some((&buffer[..length], from))),
+        match once(socket, buffer) {
+            Ok(Some((length, each, from))) => {
+                return Ok(Some((buffer[..length].chunks(each), from)));
+            }
+            // Of none of ours: nobody is told that it came.
+            Ok(None) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             Err(error) if is_passing(&error) => {}
             Err(error) => return Err(error),
         }
     }
+}
+
+/// All bytes, those of each datagram but the last, which may be shorter, and from whom.
+fn once(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<Option<(usize, usize, SocketAddr)>> {
+    let mut control = cmsg_space!(i32);
+    let mut slices = [IoSliceMut::new(buffer)];
+    let received = recvmsg::<SockaddrStorage>(
+        socket.as_raw_fd(),
+        &mut slices,
+        Some(&mut control),
+        MsgFlags::empty(),
+    )?;
+    let each = received.cmsgs()?.find_map(|message| {
+        let ControlMessageOwned::UdpGroSegments(each) = message else {
+            return None;
+        };
+        usize::try_from(each).ok()
+    });
+    let from = received.address.as_ref().and_then(address);
+    // One that is empty is no chunk: no packet is empty.
+    Ok(from.map(|from| (received.bytes, each.unwrap_or(received.bytes).max(1), from)))
+}
+
+fn address(from: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = from.as_sockaddr_in().map(|it| SocketAddr::V4((*it).into()));
+    v4.or_else(|| {
+        from.as_sockaddr_in6()
+            .map(|it| SocketAddr::V6((*it).into()))
+    })
 }
 
 /// Whether an error is about the network, which may be another next time.
@@ -131,7 +169,9 @@ pub(super) fn wait(
         Ok(_) | Err(Errno::EINTR) => {}
         Err(errno) => return Err(errno.into()),
     }
-    waker.calm();
+    if fds.first().is_some_and(|fd| fd.any() != Some(false)) {
+        waker.calm();
+    }
     Ok(())
 }
 

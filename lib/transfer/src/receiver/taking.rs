@@ -1,11 +1,11 @@
 //! What the server says, and the pages in it.
 
-use super::{Event, Loss, Membership, News, Receiver, Silence, State, knocking};
+use super::{Came, Event, Loss, Membership, News, Receiver, Silence, State, knocking};
 use crate::codec::{Encoding, Page};
 use crate::meter::Way;
 use crate::pages::Run;
 use crate::source::PageSink;
-use crate::wire::{self, Epoch, Item, Items, Knock, Part, Seq, ToClient, Urgency};
+use crate::wire::{self, Epoch, Item, Items, Knock, Part, ToClient, Urgency};
 use forkyard_types::{PAGE_SIZE, PageNo};
 use std::net::SocketAddrV4;
 use std::time::Instant;
@@ -14,13 +14,14 @@ impl Receiver {
     /// Whether a message counts.
     pub(super) fn take(
         &mut self,
-        epoch: Epoch,
-        seq: Seq,
+        came: Came,
         message: ToClient<'_>,
-        bytes: usize,
         sink: &mut dyn PageSink,
         now: Instant,
     ) -> bool {
+        let Came {
+            epoch, seq, bytes, ..
+        } = came;
         match (message, &mut self.state) {
             (
                 ToClient::Challenge {
@@ -28,7 +29,11 @@ impl Receiver {
                     cookie: new,
                 },
                 State::Knocking {
-                    knock, cookie, due, ..
+                    knock,
+                    cookie,
+                    due,
+                    sent,
+                    ..
                 },
             ) => {
                 if *knock != theirs || *cookie == new {
@@ -36,6 +41,8 @@ impl Receiver {
                 }
                 *cookie = new;
                 *due = now;
+                let took = sent.map(|sent| now.saturating_duration_since(sent));
+                took.into_iter().for_each(|took| self.asks.guess(took));
                 self.heard = now;
                 true
             }
@@ -50,7 +57,7 @@ impl Receiver {
                 if again && welcome.member == member.id {
                     self.heard = now;
                     let group = self.group_of(&welcome);
-                    self.listen(group);
+                    self.listen(group, now);
                 }
                 again
             }
@@ -79,7 +86,7 @@ impl Receiver {
             }
             (ToClient::Beacon, State::Member(member)) => {
                 let ours = member.epoch == epoch && member.seen.1.admit(seq);
-                if ours && member.hear_group(seq, bytes, now) {
+                if ours && member.hear_group(came, now) {
                     self.asks.missed(now);
                 }
                 ours
@@ -91,7 +98,7 @@ impl Receiver {
                 }
                 let missing = match to {
                     Some(_) if member.seen.0.admit(seq) => member.alone.add(seq, bytes, now),
-                    None if member.seen.1.admit(seq) => member.hear_group(seq, bytes, now),
+                    None if member.seen.1.admit(seq) => member.hear_group(came, now),
                     Some(_) | None => return false,
                 };
                 member.news = member.news.max(News::Pages);
@@ -118,6 +125,7 @@ impl Receiver {
         let group = self.group_of(&welcome);
         self.state = State::Member(Box::new(Membership {
             id: welcome.member,
+            since: now,
             entered: self.seq,
             epoch,
             knock: welcome.knock,
@@ -132,7 +140,7 @@ impl Receiver {
             silence: Silence::new(now),
         }));
         self.asks.start_over();
-        self.listen(group);
+        self.listen(group, now);
     }
 
     fn group_of(&self, welcome: &wire::Welcome) -> Option<SocketAddrV4> {
@@ -141,13 +149,15 @@ impl Receiver {
         Some(SocketAddrV4::new(address, group.port))
     }
 
-    fn listen(&mut self, group: Option<SocketAddrV4>) {
+    fn listen(&mut self, group: Option<SocketAddrV4>, now: Instant) {
         if let State::Member(member) = &mut self.state
             && member.group != group
         {
             member.group = group;
             member.foreign = 0;
             member.hears = None;
+            // What goes there before it is heard is not lost.
+            member.all = Way::new(now);
             self.events.push_back(Event::Listen(group));
         }
     }

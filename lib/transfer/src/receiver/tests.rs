@@ -2,8 +2,8 @@ use super::*;
 use crate::codec::{Encoding, Page};
 use crate::key::FamilyKey;
 use crate::pages::Run;
-use crate::wire::tests::Hostile;
-use crate::wire::{Item, Part, ToClient, Welcome};
+use crate::wire::tests::{Hostile, sealed};
+use crate::wire::{Item, MemberId, Part, ToClient, Welcome};
 use forkyard_types::{ImageId, PAGE_SIZE};
 use proptest::prelude::*;
 
@@ -61,9 +61,8 @@ fn member(now: Instant) -> Receiver {
         seq: Seq(0),
         body: Body::ToClient(ToClient::Welcome(welcome)),
     };
-    let mut bytes = Vec::new();
-    wire::seal(&key(), &welcome, &mut bytes);
-    receiver.receive(&bytes, &mut Anything, now);
+    let bytes = sealed(&key(), &welcome);
+    receiver.receive(&bytes, Via::Alone, &mut Anything, now);
     assert!(matches!(receiver.state, State::Member(_)));
     receiver
 }
@@ -94,7 +93,8 @@ proptest! {
         let (mut receiver, mut ended) = (member(now), false);
         for ((said, passed), seq) in packets.into_iter().zip(1..) {
             now += Duration::from_millis(passed);
-            receiver.receive(&said.signed(&key(), Seq(seq)), &mut Anything, now);
+            let via = [Via::Alone, Via::Group][usize::from(passed % 2 == 0)];
+            receiver.receive(&said.signed(&key(), Seq(seq)), via, &mut Anything, now);
             turn(&mut receiver, now, &mut ended);
             prop_assert!(receiver.asks.waited().len() + receiver.asks.ahead() <= 40);
             prop_assert!(receiver.assembly.pages() <= 40);
@@ -133,21 +133,16 @@ impl PageSink for Kept {
 fn page_that_somebody_waits_for_is_put_in_its_place_at_once() {
     let now = Instant::now();
     let (mut receiver, mut kept, mut ended) = (member(now), Kept::default(), false);
+    let mut sealer = Sealer::new(&key(), Endpoint::Server(HOSTILE.epoch));
     turn(&mut receiver, now, &mut ended);
     let mut seq = 0;
     let mut come = |item: Item<'_>, kept: &mut Kept| {
         seq += 1;
         let mut packet = Vec::new();
-        wire::begin_data(
-            &key(),
-            HOSTILE.epoch,
-            Seq(seq),
-            Some(MemberId(1)),
-            &mut packet,
-        );
+        wire::begin_data(&sealer, Seq(seq), Some(MemberId(1)), &mut packet);
         wire::put_item(&item, &mut packet);
-        wire::finish(&key(), &mut packet);
-        receiver.receive(&packet, kept, now);
+        wire::finish(&mut sealer, &mut packet);
+        receiver.receive(&packet, Via::Alone, kept, now);
         (kept.came, kept.put)
     };
     let page = |page| Item::Page(PageNo(page), Encoding::Plain, &[3; PAGE_SIZE]);
@@ -170,4 +165,22 @@ fn page_that_somebody_waits_for_is_put_in_its_place_at_once() {
     assert_eq!(come(half(1), &mut kept), (5, 5));
     assert_eq!(come(page(11), &mut kept), (6, 5));
     assert_eq!(come(half(0), &mut kept), (7, 7));
+}
+
+#[test]
+fn only_what_comes_by_the_group_shows_that_others_use_it() {
+    let now = Instant::now();
+    let mut receiver = member(now);
+    let mut forged = Vec::new();
+    let sealer = Sealer::new(&key(), Endpoint::Server(HOSTILE.epoch));
+    wire::begin_data(&sealer, Seq(9), None, &mut forged);
+    forged.extend([0; 16]);
+    let foreign = |receiver: &Receiver| match &receiver.state {
+        State::Member(member) => member.foreign,
+        State::Knocking { .. } | State::Lost(_) => panic!("it is a member"),
+    };
+    receiver.receive(&forged, Via::Alone, &mut Anything, now);
+    assert_eq!((receiver.stats().refused, foreign(&receiver)), (1, 0));
+    receiver.receive(&forged, Via::Group, &mut Anything, now);
+    assert_eq!((receiver.stats().refused, foreign(&receiver)), (2, 1));
 }

@@ -69,6 +69,7 @@ impl Sender {
         let Some(member) = self.members.get_mut(id) else {
             return (false, false);
         };
+        let (in_group, counts) = (together && member.is_in_group(), member.pace.counts());
         let Member {
             report,
             lane: alone,
@@ -76,7 +77,7 @@ impl Sender {
             ..
         } = member;
         let link = Link::Host(address.ip());
-        if report.hears && together {
+        if in_group {
             self.group.pusher.asked(ask.run);
         } else {
             alone.pusher.asked(ask.run);
@@ -85,11 +86,12 @@ impl Sender {
         for page in ask.run.iter() {
             let asked = self.tally.on(link);
             asked.asked += 1;
-            let hears = together && report.hears && !self.disjoint.contains(page);
+            let hears = in_group && !self.disjoint.contains(page);
             let to_all = hears
                 && match answers {
-                    Answers::All => true,
-                    Answers::AllOnce => !self.group.pusher.was_sent(page),
+                    // What it alone has lost is not sent to all again.
+                    Answers::All if counts => true,
+                    Answers::All | Answers::AllOnce => !self.group.pusher.was_sent(page),
                     Answers::One => false,
                 };
             let asking = |seen| Asking {
@@ -138,14 +140,18 @@ impl Sender {
         }
         let before = std::mem::replace(&mut member.report, report);
         member.reported = seq;
-        let round_trip = Duration::from_micros(u64::from(report.round_trip));
-        let (sent, lost) = since(before.alone, report.alone);
-        let rate = Rate(report.alone.rate);
-        member.lane.report(rate, sent, lost, round_trip, now);
-        if report.hears {
-            let (sent, lost) = since(before.group, report.group);
-            let mean = self.group_mean();
-            self.group.report(mean, sent, lost, round_trip, now);
+        let alone = report.alone;
+        let counts = since(before.alone, alone);
+        let round_trip = member.round_trip();
+        member
+            .lane
+            .report(Rate(alone.rate), counts, round_trip, now);
+        if member.pace.is_alone() {
+            self.came_alone(id, now);
+        } else if report.hears {
+            // What went to the group before it heard it was not lost.
+            let since = before.hears.then(|| since(before.group, report.group));
+            self.came_by_group(id, since, now);
         }
         let foreign = report.foreign.saturating_sub(before.foreign);
         self.room.foreign = self.room.foreign.saturating_add(foreign);

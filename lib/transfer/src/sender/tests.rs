@@ -6,7 +6,7 @@ use crate::lockstep::Window;
 use crate::pages::Run;
 use crate::receiver::{Complete, Receiver, Receiving, Turn as ClientTurn};
 use crate::source::{Content, PageSink};
-use crate::wire::tests::Hostile;
+use crate::wire::tests::{Hostile, sealed};
 use crate::wire::{Ask, ClientId, Epoch, Knock, Request, Urgency};
 use forkyard_types::{ImageId, PAGE_SIZE, PageCount, PageNo};
 use proptest::prelude::*;
@@ -106,7 +106,7 @@ fn talk(sender: &mut Sender, clients: &mut [(SocketAddr, Receiver)], now: Instan
         };
         for (at, client) in &mut *clients {
             if matches!(to, To::Group(_)) || to == To::One(*at) {
-                client.receive(&out, &mut Pages, now);
+                client.receive(&out, to.via(), &mut Pages, now);
             }
         }
     }
@@ -200,8 +200,7 @@ fn asking_and_withdrawing_for_ever_takes_no_memory() {
             seq: Seq(seq),
             body: Body::ToServer(ToServer::Request(request)),
         };
-        let mut bytes = Vec::new();
-        wire::seal(&key(), &packet, &mut bytes);
+        let bytes = sealed(&key(), &packet);
         sender.receive(address(1), &bytes, now);
         talk(&mut sender, &mut [], now);
         if seq == 200 {

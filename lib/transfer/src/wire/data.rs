@@ -7,7 +7,7 @@ use crate::pages::Run;
 use forkyard_types::{PAGE_SIZE, PageNo};
 
 /// Bytes of a packet of pages that are no items.
-pub(crate) const DATA_HEAD: usize = HEAD + 4 + TAIL;
+pub(crate) const DATA_HEAD: usize = HEAD + 8 + 4 + TAIL;
 /// Bytes of an item that says zero.
 pub(crate) const ZERO_BYTES: usize = 1 + 12;
 /// Bytes of a page's item before its own.

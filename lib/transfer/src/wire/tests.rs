@@ -1,11 +1,46 @@
 use super::*;
 use crate::codec::Encoding;
-use crate::key::FamilyKey;
+use crate::key::{FamilyKey, ImageKey};
 use forkyard_types::ImageId;
 use proptest::prelude::*;
 
 fn key() -> ImageKey {
     FamilyKey::new([3; 32]).image(ImageId(Default::default()))
+}
+
+/// The packet that `bytes` are.
+fn opened<'a>(bytes: &[u8], plain: &'a mut Vec<u8>) -> Result<Packet<'a>, WireError> {
+    open(&mut Opener::new(key()), bytes, plain)
+}
+
+/// Of whoever says such a thing.
+fn sealer(key: &ImageKey, epoch: Epoch, body: &Body<'_>) -> Sealer {
+    let endpoint = match body {
+        Body::ToClient(_) => Endpoint::Server(epoch),
+        Body::ToServer(_) => Endpoint::Client(ClientId(1)),
+    };
+    Sealer::new(key, endpoint)
+}
+
+/// One that nobody has counted before.
+pub(crate) fn sealed(key: &ImageKey, packet: &Packet<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut sealer = sealer(key, packet.epoch, &packet.body);
+    seal(&mut sealer, packet, &mut bytes);
+    bytes
+}
+
+/// Anything, of any kind.
+fn nonsense(key: &ImageKey, kind: u8, (epoch, seq): (Epoch, Seq), body: &[u8]) -> Vec<u8> {
+    let endpoint = match kind {
+        OF_SERVERS.. => Endpoint::Server(epoch),
+        _ => Endpoint::Client(ClientId(1)),
+    };
+    let (mut sealer, mut out) = (Sealer::new(key, endpoint), Vec::new());
+    begin(&sealer, kind, epoch, seq, &mut out);
+    out.extend(body);
+    finish(&mut sealer, &mut out);
+    out
 }
 
 fn knock() -> impl Strategy<Value = Knock> {
@@ -126,19 +161,14 @@ pub(crate) struct Said {
 impl Said {
     /// The packet, of that number if it has none of its own.
     pub fn signed(&self, key: &ImageKey, seq: Seq) -> Vec<u8> {
-        let (epoch, seq, mut out) = (self.epoch, self.seq.unwrap_or(seq), Vec::new());
+        let (epoch, seq) = (self.epoch, self.seq.unwrap_or(seq));
         match &self.what {
             Ok(body) => {
                 let body = body.clone();
-                seal(key, &Packet { epoch, seq, body }, &mut out);
+                sealed(key, &Packet { epoch, seq, body })
             }
-            Err((kind, bytes)) => {
-                begin(key, *kind, epoch, seq, &mut out);
-                out.extend(bytes);
-                finish(key, &mut out);
-            }
+            Err((kind, bytes)) => nonsense(key, *kind, (epoch, seq), bytes),
         }
-        out
     }
 }
 
@@ -252,11 +282,19 @@ impl Hostile {
 /// A packet of pages with an item of each kind.
 fn data() -> Vec<u8> {
     let mut out = Vec::new();
-    begin_data(&key(), Epoch(5), Seq(6), Some(MemberId(7)), &mut out);
+    let mut sealer = Sealer::new(&key(), Endpoint::Server(Epoch(5)));
+    begin_data(&sealer, Seq(6), Some(MemberId(7)), &mut out);
     let items = items();
     items.iter().for_each(|item| put_item(item, &mut out));
-    finish(&key(), &mut out);
+    finish(&mut sealer, &mut out);
     out
+}
+
+/// What is sealed in it, without its sequence.
+fn data_body() -> Vec<u8> {
+    let mut body = 7u32.to_le_bytes().to_vec();
+    items().iter().for_each(|item| put_item(item, &mut body));
+    body
 }
 
 fn items() -> [Item<'static>; 4] {
@@ -282,44 +320,38 @@ proptest! {
     #[test]
     fn packet_comes_back_as_it_was(epoch in any::<u64>(), seq in any::<u64>(), body in body()) {
         let packet = Packet { epoch: Epoch(epoch), seq: Seq(seq), body };
-        let mut bytes = Vec::new();
-        seal(&key(), &packet, &mut bytes);
-        prop_assert_eq!(open(&key(), &bytes), Ok(packet));
+        let mut plain = Vec::new();
+        prop_assert_eq!(opened(&sealed(&key(), &packet), &mut plain), Ok(packet));
     }
 
     #[test]
     fn packet_with_any_bit_turned_is_refused(body in body(), at in any::<prop::sample::Index>(), bit in 0..8u8) {
         let packet = Packet { epoch: Epoch(1), seq: Seq(2), body };
-        let mut bytes = Vec::new();
-        seal(&key(), &packet, &mut bytes);
+        let mut bytes = sealed(&key(), &packet);
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
-        prop_assert!(open(&key(), &bytes).is_err());
+        prop_assert!(opened(&bytes, &mut Vec::new()).is_err());
     }
 
     /// Authentic nonsense, which only a broken peer can send, does no harm.
     #[test]
     fn authentic_bytes_of_any_kind_are_parsed_or_refused(kind in any::<u8>(), body in prop::collection::vec(any::<u8>(), 0..300)) {
-        let mut bytes = Vec::new();
-        begin(&key(), kind, Epoch(1), Seq(2), &mut bytes);
-        bytes.extend(body);
-        finish(&key(), &mut bytes);
-        if let Ok(packet) = open(&key(), &bytes) {
-            let mut again = Vec::new();
-            seal(&key(), &packet, &mut again);
-            prop_assert_eq!(again, bytes);
+        let bytes = nonsense(&key(), kind, (Epoch(1), Seq(2)), &body);
+        let mut plain = Vec::new();
+        if let Ok(packet) = opened(&bytes, &mut plain) {
+            prop_assert_eq!(sealed(&key(), &packet), bytes);
         }
     }
 
     #[test]
     fn items_changed_anywhere_and_signed_anew_are_parsed_or_refused(at in any::<prop::sample::Index>(), to in any::<u8>(), cut in 0..20usize) {
-        let mut bytes = data();
-        bytes.truncate(bytes.len() - TAIL);
-        let at = at.index(bytes.len() - HEAD) + HEAD;
-        bytes[at] = to;
-        bytes.truncate((bytes.len() - cut).max(HEAD));
-        finish(&key(), &mut bytes);
-        if let Ok(Packet { body: Body::ToClient(ToClient::Data(_, items)), .. }) = open(&key(), &bytes) {
+        let mut body = data_body();
+        let at = at.index(body.len());
+        body[at] = to;
+        body.truncate(body.len().saturating_sub(cut));
+        let bytes = nonsense(&key(), 21, (Epoch(5), Seq(6)), &body);
+        let mut plain = Vec::new();
+        if let Ok(Packet { body: Body::ToClient(ToClient::Data(_, items)), .. }) = opened(&bytes, &mut plain) {
             for item in items.iter() {
                 if let Item::Part(part) = item {
                     prop_assert!(part.index < part.parts && usize::from(part.total) <= forkyard_types::PAGE_SIZE);
@@ -330,14 +362,15 @@ proptest! {
 
     #[test]
     fn bytes_of_anything_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        prop_assert!(open(&key(), &bytes).is_err());
+        prop_assert!(opened(&bytes, &mut Vec::new()).is_err());
     }
 }
 
 #[test]
 fn items_come_back_as_they_were() {
     let bytes = data();
-    let packet = open(&key(), &bytes).expect("authentic");
+    let mut plain = Vec::new();
+    let packet = opened(&bytes, &mut plain).expect("authentic");
     let Body::ToClient(ToClient::Data(Some(MemberId(7)), found)) = packet.body else {
         panic!("{packet:?}");
     };
@@ -346,34 +379,41 @@ fn items_come_back_as_they_were() {
 
 #[test]
 fn bytes_of_a_packet_are_as_documented() {
-    let mut bytes = Vec::new();
-    let body = Body::ToClient(ToClient::Pulse(MemberId(0x0403_0201)));
-    seal(
-        &key(),
-        &Packet {
-            epoch: Epoch(0x11),
-            seq: Seq(0x22),
-            body,
-        },
-        &mut bytes,
-    );
-    let mut want = b"FP\x02\x13".to_vec();
-    want.extend(key().channel().0.to_le_bytes());
-    want.extend([
+    use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+
+    let body = Body::ToServer(ToServer::Leave(MemberId(0x0403_0201)));
+    let (epoch, seq) = (Epoch(0x11), Seq(0x22));
+    let bytes = sealed(&key(), &Packet { epoch, seq, body });
+    let mut head = b"FP\x03\x03".to_vec();
+    head.extend(key().channel().0.to_le_bytes());
+    head.extend([1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    let body = [
         0x11, 0, 0, 0, 0, 0, 0, 0, 0x22, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4,
-    ]);
-    assert_eq!(bytes[..bytes.len() - TAIL], want);
-    assert_eq!(bytes[want.len()..], key().mac(&want));
+    ];
+    let secret = UnboundKey::new(&AES_256_GCM, &key().derive(b'c', 1)).expect("32 bytes");
+    let nonce = Nonce::assume_unique_for_key([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let mut sealed = body.to_vec();
+    LessSafeKey::new(secret)
+        .seal_in_place_append_tag(nonce, Aad::from(&head), &mut sealed)
+        .expect("sealed");
+    assert_eq!(bytes, [head, sealed].concat());
 }
 
 #[test]
 fn packet_of_another_fork_or_version_is_refused_before_it_is_read() {
     let other = FamilyKey::new([3; 32]).image(ImageId::random());
-    let mut bytes = data();
-    assert_eq!(open(&other, &bytes), Err(WireError::Channel));
+    let (mut bytes, mut plain) = (data(), Vec::new());
+    let mut opener = Opener::new(other.clone());
+    assert_eq!(
+        open(&mut opener, &bytes, &mut plain),
+        Err(WireError::Channel)
+    );
     // Whoever gives it our channel still has not our key.
     bytes[4..12].copy_from_slice(&other.channel().0.to_le_bytes());
-    assert_eq!(open(&other, &bytes), Err(WireError::Forged));
-    bytes[2] = 1;
-    assert_eq!(open(&key(), &bytes), Err(WireError::Version(1)));
+    assert_eq!(
+        open(&mut opener, &bytes, &mut plain),
+        Err(WireError::Forged)
+    );
+    bytes[2] = 2;
+    assert_eq!(opened(&bytes, &mut plain), Err(WireError::Version(2)));
 }

@@ -93,7 +93,7 @@ fn capture(key: &ImageKey, group: Option<u16>) -> Vec<Vec<u8>> {
         while let Step::Send(to) = sender.poll(&mut Wrong, now, &mut out) {
             for (at, client) in &mut clients {
                 if matches!(to, To::Group(_)) || to == To::One(*at) {
-                    client.receive(&out, &mut Wrong, now);
+                    client.receive(&out, to.via(), &mut Wrong, now);
                 }
             }
             captured.push(out.clone());

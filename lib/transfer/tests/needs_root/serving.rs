@@ -13,8 +13,8 @@ use std::time::Duration;
 
 /// Port of the groups.
 pub const GROUP: u16 = 4790;
-/// How long a server may be silent.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a server may be silent: longer than one that lives ever is on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Every seventh page is zero, every third packs to nothing, the others not at all.
 pub fn content(page: PageNo) -> Page {

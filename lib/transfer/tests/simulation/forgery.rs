@@ -146,7 +146,7 @@ fn capture(key: &ImageKey, group: Option<u16>) -> Forgeries {
         while let Step::Send(to) = sender.poll(&mut Wrong, now, &mut out) {
             for (at, client) in &mut clients {
                 if matches!(to, To::Group(_)) || to == To::One(*at) {
-                    client.receive(&out, &mut Nowhere, now);
+                    client.receive(&out, to.via(), &mut Nowhere, now);
                 }
             }
             captured.to_clients.push(out.clone());

@@ -101,6 +101,15 @@ impl Cut {
     }
 }
 
+/// A link that carries less to a host than it may be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Slow {
+    /// Bytes a second.
+    pub rate: u64,
+    /// Bytes that may wait for that.
+    pub queue: u64,
+}
+
 /// What becomes of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Fate {
@@ -128,6 +137,8 @@ pub struct Job {
     /// When they do not.
     pub deaf: Vec<Span>,
     pub cuts: Vec<Cut>,
+    /// When its link is slow, and how.
+    pub slow: Option<(Span, Slow)>,
     /// When it is no more.
     pub dies: Option<Duration>,
 }
@@ -151,6 +162,8 @@ pub struct Plot {
     pub servers: Vec<Fate>,
     pub datagram: usize,
     pub window: Window,
+    /// Most pages that a client asks for in advance at a time.
+    pub ahead: usize,
 }
 
 impl Plot {
@@ -170,6 +183,7 @@ impl Plot {
             servers: vec![Fate::default()],
             datagram: 1400,
             window: Window::default(),
+            ahead: 64,
         }
     }
 }
@@ -194,12 +208,16 @@ pub struct Outcome {
     pub received: Vec<Received>,
     /// When the last client had what it wanted.
     pub took: Duration,
+    /// When each client had.
+    pub ended: Vec<Option<Duration>>,
     /// Each page that somebody waited for: how long.
     pub waits: Vec<Duration>,
     /// What each client had not got when it ended.
     pub wanting: Vec<BTreeSet<PageNo>>,
     /// Forged packets that came to a client, and to a server.
     pub forged: (u64, u64),
+    /// How often each client was told to listen to a group, or to none.
+    pub listened: Vec<u64>,
     /// How often a client was told of another group than before.
     pub regrouped: u64,
 }

@@ -8,7 +8,7 @@ use crate::forgery;
 use crate::plot::{Ending, Outcome, Pages, Plot, Rng, contents, is_zero};
 use clients::Client;
 use forkyard_transfer::{
-    CookieSecret, EndGame, Epoch, ImageKey, Receiver, Sender, Sent, Serving, Step,
+    CookieSecret, EndGame, Epoch, ImageKey, Receiver, Sender, Sent, Serving, Step, Via,
 };
 use forkyard_types::{PageCount, PageNo};
 use std::cmp::Reverse;
@@ -26,9 +26,9 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     ToServer(usize, SocketAddr, Vec<u8>),
-    ToClient(usize, Vec<u8>),
+    ToClient(usize, Via, Vec<u8>),
     ForgedToServer(usize, SocketAddr, Vec<u8>),
-    ForgedToClient(usize, Vec<u8>),
+    ForgedToClient(usize, Via, Vec<u8>),
     Server(usize),
     Client(usize),
     Want(usize),
@@ -149,6 +149,8 @@ impl World {
         });
         Outcome {
             received: received.collect(),
+            ended: self.clients.iter().map(|client| client.ended).collect(),
+            listened: self.clients.iter().map(|client| client.listened).collect(),
             wanting: self
                 .clients
                 .iter()
@@ -180,8 +182,8 @@ impl World {
                     self.poll_server(image);
                 }
             }
-            What::ToClient(n, bytes) => {
-                self.receive(n, &bytes);
+            What::ToClient(n, via, bytes) => {
+                self.receive(n, via, &bytes);
                 self.poll_client(n);
             }
             What::ForgedToServer(image, from, bytes) => {
@@ -194,8 +196,8 @@ impl World {
                     self.poll_server(image);
                 }
             }
-            What::ForgedToClient(n, bytes) => {
-                self.receive_forged(n, &bytes);
+            What::ForgedToClient(n, via, bytes) => {
+                self.receive_forged(n, via, &bytes);
                 self.poll_client(n);
             }
             What::Server(image) if self.servers[image].poll_at == Some(self.now) => {

@@ -6,14 +6,27 @@ use std::time::Instant;
 
 const PAGES: u64 = 200;
 
-type Log = Rc<RefCell<Vec<Told<u64>>>>;
-type Tell = Box<dyn Fn(Told<u64>)>;
+type Log = Rc<RefCell<Vec<Told<'static, u64>>>>;
+type Tell = Box<dyn Fn(Told<'_, u64>)>;
 
 fn reader(size: u64) -> (Reader<u64, Tell>, Arc<Arrivals<u64>>, Log) {
     let arrivals = Arrivals::new(ImageId(Default::default()), PageCount(size)).expect("memory");
     let (arrivals, log) = (Arc::new(arrivals), Log::default());
     let its = Rc::clone(&log);
-    let tell: Tell = Box::new(move |told| its.borrow_mut().push(told));
+    let tell: Tell = Box::new(move |told| {
+        its.borrow_mut().push(match told {
+            Told::Answer(reads, fresh) => {
+                for (page, bytes) in fresh.0 {
+                    assert_eq!(fresh.page(*page), Some(&content(page.0)[..]));
+                    assert_eq!(*bytes, content(page.0));
+                }
+                assert_eq!(fresh.page(PageNo(size)), None);
+                Told::Answer(reads, Fresh(&[]))
+            }
+            Told::Refuse(reads, why) => Told::Refuse(reads, why),
+            Told::Whole => Told::Whole,
+        });
+    });
     let reader = Reader::new(Arc::clone(&arrivals), tell);
     (reader, arrivals, log)
 }
@@ -42,7 +55,7 @@ fn zeros(reader: &mut impl PageSink, first: u64, pages: u64) {
 fn answered(log: &Log) -> Vec<u64> {
     let told = std::mem::take(&mut *log.borrow_mut());
     let reads = told.into_iter().flat_map(|told| match told {
-        Told::Answer(reads) => reads,
+        Told::Answer(reads, _) => reads,
         Told::Refuse(..) => panic!("{told:?}"),
         Told::Whole => Vec::new(),
     });
@@ -131,7 +144,7 @@ fn reads_of_a_page_that_will_not_come_are_refused_and_others_wait_on() {
     reader.page(PageNo(8), &content(8));
     reader.gone(PageNo(3));
     let told = std::mem::take(&mut *log.borrow_mut());
-    let [Told::Answer(here), Told::Refuse(refused, _)] = &told[..] else {
+    let [Told::Answer(here, _), Told::Refuse(refused, _)] = &told[..] else {
         panic!("{told:?}");
     };
     assert_eq!((&here[..], &refused[..]), (&[3][..], &[0, 1][..]));
@@ -142,6 +155,34 @@ fn reads_of_a_page_that_will_not_come_are_refused_and_others_wait_on() {
     reader.flush();
     assert_eq!(answered(&log), [2]);
     assert_eq!(arrivals.wanted(), []);
+}
+
+#[test]
+fn who_waits_for_one_page_has_it_before_it_is_in_its_place_and_others_after() {
+    let arrivals = Arrivals::new(ImageId(Default::default()), PageCount(4)).expect("memory");
+    let (arrivals, log) = (Arc::new(arrivals), RefCell::new(Vec::new()));
+    let mut reader = Reader::new(Arc::clone(&arrivals), |told| {
+        if let Told::Answer(reads, fresh) = told {
+            let here = arrivals.away(run(1, 1)).is_empty();
+            let given = fresh.page(PageNo(1)) == Some(&content(1)[..]);
+            log.borrow_mut().push((reads, given, here));
+        }
+    });
+    for (name, (first, pages)) in (0..).zip([(1, 1), (0, 2), (1, 1), (2, 1)]) {
+        assert!(matches!(
+            arrivals.read(run(first, pages), name),
+            Verdict::Kept(_)
+        ));
+    }
+    zeros(&mut reader, 0, 1);
+    reader.page(PageNo(1), &content(1));
+    reader.flush();
+    assert_eq!(
+        *log.borrow(),
+        [(vec![0, 2], true, false), (vec![1], true, true)]
+    );
+    assert_eq!(arrivals.progress().have, PageCount(2));
+    assert_eq!(arrivals.wanted(), [PageNo(2)]);
 }
 
 #[test]

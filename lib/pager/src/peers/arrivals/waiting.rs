@@ -59,6 +59,23 @@ impl<W> Waiting<W> {
         }
     }
 
+    /// Takes out the reads of a page and of no other.
+    pub fn alone(&mut self, page: PageNo) -> Vec<W> {
+        let Some(numbers) = self.missing.get_mut(&page) else {
+            return Vec::new();
+        };
+        let reads = &mut self.reads;
+        let alone = numbers.extract_if(.., |number| {
+            reads.get(number).is_some_and(|wait| wait.run.pages.0 == 1)
+        });
+        let alone: Vec<_> = alone.collect();
+        if numbers.is_empty() {
+            self.missing.remove(&page);
+        }
+        let taken = alone.iter().filter_map(|number| self.reads.remove(number));
+        taken.map(|wait| wait.read).collect()
+    }
+
     /// Takes out the reads of such runs.
     pub fn take(&mut self, which: impl Fn(Run) -> bool) -> Vec<W> {
         let taken: Vec<_> = self

@@ -2,11 +2,11 @@
 
 use super::{PATIENCE, What, World};
 use crate::plot::{Check, Ending, Job};
-use forkyard_transfer::{ClientId, Complete, Event, Receiver, Receiving, Turn, Urgency};
+use forkyard_transfer::{ClientId, Complete, Event, Receiver, Receiving, Turn, Urgency, Via};
 use forkyard_types::PageNo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(super) struct Client {
     pub job: Job,
@@ -20,6 +20,12 @@ pub(super) struct Client {
     pub complete: bool,
     pub ending: Option<Ending>,
     pub poll_at: Option<Instant>,
+    /// How often it was told where to listen.
+    pub listened: u64,
+    /// When it had what it wanted.
+    pub ended: Option<Duration>,
+    /// Until when its link carries what was sent to it so far.
+    pub busy_until: Option<Instant>,
 }
 
 impl Client {
@@ -36,6 +42,9 @@ impl Client {
             complete: false,
             ending: None,
             poll_at: None,
+            listened: 0,
+            ended: None,
+            busy_until: None,
         }
     }
 
@@ -59,7 +68,7 @@ impl World {
             nonce: self.rng.next(),
             pages: self.plot.pages,
             patience: PATIENCE,
-            ahead: 64,
+            ahead: self.plot.ahead,
         };
         let mut receiver = Receiver::new(receiving, self.now).expect("memory");
         let client = &mut self.clients[n];
@@ -88,7 +97,7 @@ impl World {
         }
     }
 
-    pub(super) fn receive(&mut self, n: usize, bytes: &[u8]) {
+    pub(super) fn receive(&mut self, n: usize, via: Via, bytes: &[u8]) {
         let client = &mut self.clients[n];
         let Some(receiver) = &mut client.receiver else {
             return;
@@ -98,7 +107,7 @@ impl World {
             gone: &self.plot.gone,
             have: &mut client.have,
         };
-        receiver.receive(bytes, &mut check, self.now);
+        receiver.receive(bytes, via, &mut check, self.now);
         let came: Vec<_> = client
             .waiting
             .iter()
@@ -117,7 +126,7 @@ impl World {
     }
 
     /// A packet that is none of its server's for it.
-    pub(super) fn receive_forged(&mut self, n: usize, bytes: &[u8]) {
+    pub(super) fn receive_forged(&mut self, n: usize, via: Via, bytes: &[u8]) {
         let refused = |world: &Self| {
             let client = &world.clients[n];
             let receiver = client.receiver.as_ref()?;
@@ -126,7 +135,7 @@ impl World {
         let Some((before, have)) = refused(self) else {
             return;
         };
-        self.receive(n, bytes);
+        self.receive(n, via, bytes);
         let seed = self.plot.seed;
         let after = refused(self);
         assert_eq!(after, Some((before + 1, have)), "seed {seed}: not refused");
@@ -146,6 +155,7 @@ impl World {
                     let both = client.group.is_some() && group.is_some();
                     self.regrouped += u64::from(both);
                     client.group = group;
+                    client.listened += 1;
                 }
                 Event::Gone(page) => {
                     assert!(
@@ -171,6 +181,7 @@ impl World {
         let completed = client.complete || job.complete == Complete::No;
         if served && completed && client.resting == 0 && client.ending.is_none() {
             client.ending = Some(Ending::Served);
+            client.ended = Some(now - self.start);
             self.took = now - self.start;
         }
     }

@@ -3,7 +3,7 @@
 use super::{What, World};
 use crate::forgery;
 use crate::plot::{Cut, Network, Span, Which};
-use forkyard_transfer::To;
+use forkyard_transfer::{To, Via};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -49,10 +49,29 @@ impl World {
             return;
         }
         for n in 0..self.clients.len() {
-            if self.reaches(n, to) {
-                self.carry(image, at, bytes, |bytes| What::ToClient(n, bytes));
+            if self.reaches(n, to)
+                && let Some(at) = self.passes(n, at, length)
+            {
+                self.carry(image, at, bytes, |bytes| What::ToClient(n, to.via(), bytes));
             }
         }
+    }
+
+    /// When so many bytes are through the link of a client, if they are not lost there.
+    fn passes(&mut self, n: usize, at: Instant, length: u64) -> Option<Instant> {
+        let (client, passed) = (&mut self.clients[n], self.now - self.start);
+        let slow = client.job.slow.as_ref();
+        let Some((_, slow)) = slow.filter(|(when, _)| when.contains(&passed)) else {
+            return Some(at);
+        };
+        let free = client.busy_until.map_or(at, |until| until.max(at));
+        let waiting = (free - at).as_secs_f64() * slow.rate as f64;
+        if waiting > slow.queue as f64 {
+            return None;
+        }
+        let through = free + Duration::from_secs_f64(length as f64 / slow.rate as f64);
+        client.busy_until = Some(through);
+        Some(through)
     }
 
     fn reaches(&self, n: usize, to: To) -> bool {
@@ -101,7 +120,8 @@ impl World {
     /// he likes.
     fn replay(&mut self, at: Instant, bytes: &[u8]) {
         let (at, n, from, image) = self.somewhere(at);
-        self.at(at, What::ToClient(n, bytes.to_vec()));
+        let via = self.via();
+        self.at(at, What::ToClient(n, via, bytes.to_vec()));
         self.at(at, What::ToServer(image, from, bytes.to_vec()));
     }
 
@@ -112,7 +132,8 @@ impl World {
             let mut changed = bytes.to_vec();
             let place = usize::try_from(self.rng.below(bytes.len() as u64)).expect("short");
             changed[place] ^= 1 << self.rng.below(8);
-            self.at(at, What::ForgedToClient(n, changed.clone()));
+            let via = self.via();
+            self.at(at, What::ForgedToClient(n, via, changed.clone()));
             self.at(at, What::ForgedToServer(image, from, changed));
             return;
         }
@@ -126,8 +147,17 @@ impl World {
         if self.rng.chance(50.0) {
             forgery::pose(&mut client, bytes, self.rng.below(64));
         }
-        self.at(at, What::ForgedToClient(n, client));
+        let via = self.via();
+        self.at(at, What::ForgedToClient(n, via, client));
         self.at(at, What::ForgedToServer(to, from, server));
+    }
+
+    /// Whether somebody sends a packet to a host alone, or to its group.
+    fn via(&mut self) -> Via {
+        match self.rng.chance(50.0) {
+            true => Via::Alone,
+            false => Via::Group,
+        }
     }
 
     /// When, to which client, from where and to which server.

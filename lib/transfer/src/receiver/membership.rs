@@ -1,0 +1,80 @@
+//! What a client knows while a server serves it.
+
+use super::Via;
+use crate::meter::{Replays, Way};
+use crate::wire::{Epoch, Knock, MemberId, Seq};
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+#[derive(Debug)]
+pub(super) struct Membership {
+    pub id: MemberId,
+    pub since: Instant,
+    /// Number of our last packet before it knew us.
+    pub entered: Seq,
+    pub epoch: Epoch,
+    pub knock: Knock,
+    pub group: Option<SocketAddrV4>,
+    pub alone: Way,
+    pub all: Way,
+    pub seen: (Replays, Replays),
+    /// When the group was last heard; `None`: not, or not any more.
+    pub hears: Option<Instant>,
+    pub foreign: u32,
+    pub news: News,
+    pub reported: Instant,
+    pub silence: Silence,
+}
+
+/// What is known of a packet besides what it says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Came {
+    pub epoch: Epoch,
+    pub seq: Seq,
+    pub via: Via,
+    pub bytes: usize,
+}
+
+/// How long no page has come, nor was any asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Silence {
+    pub since: Instant,
+    /// How often that was taken for a loss.
+    pub tries: u32,
+}
+
+/// Whether there is something to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum News {
+    None,
+    /// Pages came.
+    Pages,
+    /// The group is heard, or not any more: that cannot wait.
+    Hearing,
+}
+
+impl Silence {
+    pub fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            tries: 0,
+        }
+    }
+
+    /// When it is one, if `after` is the first time; later each time.
+    pub fn ends(self, after: Duration) -> Instant {
+        self.since + after * (1 << self.tries.min(8))
+    }
+}
+
+impl Membership {
+    /// Whether packets before it are missing.
+    pub fn hear_group(&mut self, came: Came, now: Instant) -> bool {
+        // What is still on its way when we have left, or is sent on by somebody, says nothing.
+        let listens = self.group.is_some() && came.via == Via::Group;
+        if listens && self.hears.replace(now).is_none() {
+            self.news = News::Hearing;
+        }
+        self.all.add(came.seq, came.bytes, now)
+    }
+}
