@@ -1,8 +1,8 @@
 //! Messages of the HTTP API: requests, answers and errors, as JSON.
 
 use crate::{
-    Address, Awaited, ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, NetworkPolicy,
-    PageCount, Publish, TicketId, VmId, VmName,
+    Address, ApiError, Awaited, ByteCount, Epoch, FamilyId, ForkId, ForkReport, ImageId, Member,
+    NetworkPolicy, PageCount, Publish, RequestId, TicketId, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
@@ -108,6 +108,9 @@ pub struct VmView {
     pub image: String,
     /// Number of vCPUs.
     pub vcpus: u8,
+    /// vCPUs of these that it was granted, if a ticket granted fewer: what it counts for.
+    #[serde(default)]
+    pub granted: Option<u8>,
     /// Memory.
     pub memory: ByteCount,
     /// Its place on the family's network.
@@ -134,6 +137,13 @@ pub struct VmView {
     /// Why it was ended, if not because somebody wanted that.
     #[serde(default)]
     pub failure: Option<String>,
+}
+
+impl VmView {
+    /// vCPUs that it takes of its host's room.
+    pub fn vcpus_taken(&self) -> u8 {
+        self.granted.unwrap_or(self.vcpus)
+    }
 }
 
 /// `POST /v1/vms/{id}/fork`: fork a running VM.
@@ -163,6 +173,10 @@ pub struct ForkRequest {
     /// In a cluster: make each on the node with most vCPUs free. Not with `to`.
     #[serde(default)]
     pub spread: bool,
+    /// Drawn by whoever asks: under this it is found among the VM's forks while it is
+    /// made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watch: Option<RequestId>,
 }
 
 /// What a fork spares.
@@ -208,49 +222,6 @@ pub enum CloneResult {
     Vm(Box<VmView>),
     /// It does not, and nothing of it is left.
     Error(ApiError),
-}
-
-/// Where the time of one fork went. Times in microseconds from the request
-/// unless said otherwise.
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ForkReport {
-    /// Until every shell was there (0 if all were warm).
-    pub shells_us: u64,
-    /// Copying memory ahead while the parent ran, a length.
-    #[serde(default)]
-    pub ahead_us: u64,
-    /// Times it was gone over for that.
-    #[serde(default)]
-    pub ahead_rounds: u16,
-    /// Pages copied so.
-    #[serde(default)]
-    pub pages_ahead: PageCount,
-    /// Asking the guest to hold still, a length.
-    pub quiesce_us: u64,
-    /// The parent's vCPUs stood still for this long.
-    pub pause_us: u64,
-    /// Part of the pause: freezing the disk.
-    pub disk_us: u64,
-    /// Part of the pause: saving the device state.
-    pub descriptor_us: u64,
-    /// Part of the pause: copying private pages.
-    pub capture_us: u64,
-    /// Size of the device state.
-    pub descriptor: ByteCount,
-    /// Pages looked at because they were private to the parent.
-    pub pages_scanned: PageCount,
-    /// Pages of them that hold data and went into the image.
-    pub pages_captured: PageCount,
-    /// From the publication of the image until the last clone's vCPUs ran, a
-    /// length.
-    pub load_us: u64,
-    /// Until the last clone's vCPUs ran.
-    pub running_us: u64,
-    /// Until the last clone's user code went on, with its own identity.
-    pub ready_us: u64,
-    /// Pages of the image read until then, for all clones together: each once.
-    pub pages_fetched: PageCount,
 }
 
 /// `GET /v1/vms/{id}/inspect`: where a VM's bytes are.
@@ -428,45 +399,6 @@ pub struct Ticket {
     pub kind: TicketKind,
     /// The clones granted; may be fewer than were asked for.
     pub clones: Vec<TicketClone>,
-}
-
-/// Why a request was refused or failed, in a form a program can branch on.
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorKind {
-    /// The request makes no sense as it stands.
-    Invalid,
-    /// No such VM, image or ticket.
-    NotFound,
-    /// The VM is in a state that does not allow it, or the name is taken.
-    Conflict,
-    /// A limit of the host or of the family is reached.
-    Exhausted,
-    /// The guest did not answer, or answered nonsense.
-    Guest,
-    /// It took longer than allowed.
-    Timeout,
-    /// The host failed: QEMU, kernel, disk.
-    Host,
-    /// No token came with the request, or one that does not hold (any more).
-    Unauthorized,
-    /// Not for those who come over the network.
-    Forbidden,
-}
-
-/// An error: what happened, why, and what to do about it.
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{message}")]
-pub struct ApiError {
-    /// What to branch on.
-    pub kind: ErrorKind,
-    /// What happened and why, causes joined by a colon.
-    pub message: String,
-    /// What the user can do about it.
-    #[serde(default)]
-    pub hint: Option<String>,
 }
 
 /// Something found on the host that no record accounts for.

@@ -279,6 +279,9 @@ pub struct HandoutMachine {
     pub image: String,
     /// Number of vCPUs.
     pub vcpus: u8,
+    /// vCPUs of these that the VM was granted, if not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted: Option<u8>,
     /// Memory.
     pub memory: ByteCount,
     /// Accelerator: `kvm` or `tcg`.

@@ -7,20 +7,19 @@
 //! tenants  ends VMs whose allocation has ended, and allocations whose VMs have
 //! ```
 
-use crate::tenants::{self, Rooms};
+mod places;
+
+use crate::tenants;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use forkyard_cluster::{
-    Allocation, Claim, Cluster, ClusterError, Endpoint, Layout, Need, Reach, Reservation, Settings,
-    Standing, Token, Wish,
+    Allocation, Claim, Cluster, ClusterError, Endpoint, Reach, Settings, Standing, Token,
 };
-use forkyard_fork::{HERE, Host, HostError};
+use forkyard_fork::{Host, HostError};
 use forkyard_tls::{Certificate, Trust};
-use forkyard_types::{
-    ApiError, ByteCount, ErrorKind, ForkRequest, NodeName, Room, RunRequest, VmId, VmState, VmView,
-};
+use forkyard_types::{ByteCount, NodeName, Room, RunRequest, VmId, VmState, VmView};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     error::Error,
     fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -235,28 +234,6 @@ fn memory() -> anyhow::Result<ByteCount> {
         .context("cannot tell the host's memory")
 }
 
-/// How many clones are wanted of each node, by turns; all of this one if none is
-/// named.
-fn named(request: &ForkRequest, own: &NodeName) -> Result<BTreeMap<NodeName, u16>, ApiError> {
-    let nodes = request.to.iter().map(|name| match name.as_str() {
-        HERE => Ok(own.clone()),
-        name => name.parse().map_err(|error| ApiError {
-            kind: ErrorKind::Invalid,
-            message: format!("{name:?} is no node: {error}"),
-            hint: None,
-        }),
-    });
-    let mut nodes = nodes.collect::<Result<Vec<_>, _>>()?;
-    if nodes.is_empty() {
-        nodes.push(own.clone());
-    }
-    let mut wanted = BTreeMap::new();
-    for node in nodes.iter().cycle().take(request.count.into()) {
-        *wanted.entry(node.clone()).or_default() += 1;
-    }
-    Ok(wanted)
-}
-
 /// This daemon's part in its cluster.
 #[derive(Clone, Debug)]
 pub struct Node(Arc<Inner>);
@@ -292,84 +269,6 @@ impl Node {
             self.keep_fence(host),
             tenants::keep(self.cluster(), host)
         );
-    }
-
-    /// A place for a VM that is to be run: here if there is room.
-    pub async fn place(
-        &self,
-        request: &RunRequest,
-        user: Option<String>,
-        only: Option<NodeName>,
-        layout: Layout,
-    ) -> Result<Reservation, ClusterError> {
-        let need = Need {
-            vcpus: request.vcpus,
-            memory: ByteCount::from_mib(request.memory_mib).unwrap_or(ByteCount(u64::MAX)),
-        };
-        let near = Some(self.cluster().name().clone());
-        let wish = Wish {
-            user,
-            count: 1,
-            need,
-            layout,
-            near,
-            only,
-        };
-        self.cluster().reserve(&wish).await
-    }
-
-    /// Places for clones of a VM of this host's, as many as there are, on the nodes
-    /// that are named, or any, or this one. The request says then how many there
-    /// are, and where each is.
-    pub async fn place_clones(
-        &self,
-        vm: &VmView,
-        request: &mut ForkRequest,
-    ) -> Result<Rooms, ApiError> {
-        let own = self.cluster().name();
-        let wish = |count, layout, only| Wish {
-            user: self.cluster().owner(vm.family),
-            count,
-            need: Need {
-                vcpus: vm.vcpus,
-                memory: vm.memory,
-            },
-            layout,
-            near: Some(own.clone()),
-            only,
-        };
-        let wishes = match request.spread {
-            true => vec![wish(request.count, Layout::Spread, None)],
-            false => named(request, own)?
-                .into_iter()
-                .map(|(node, count)| wish(count, Layout::Pack, Some(node)))
-                .collect(),
-        };
-        let (mut reserved, mut denied) = (Vec::new(), None);
-        for wish in wishes {
-            match self.cluster().reserve(&wish).await {
-                Ok(places) => reserved.push(places),
-                // Others may have room.
-                Err(error) => denied = Some(error),
-            }
-        }
-        if let Some(error) = denied.filter(|_| reserved.is_empty()) {
-            return Err(error.to_api());
-        }
-        (request.to, request.spread) = (Vec::new(), false);
-        for place in reserved.iter().flat_map(|it| &it.grant().places) {
-            let name = match place.node == *own {
-                true => HERE,
-                false => place.node.as_str(),
-            };
-            let turns = std::iter::repeat_n(name.to_owned(), place.clones.into());
-            request.to.extend(turns);
-        }
-        request.count = reserved.iter().map(|it| it.grant().count()).sum();
-        if request.to.iter().all(|name| name == HERE) {
-            request.to.clear();
-        }
-        Ok(Rooms(reserved))
     }
 
     /// This host's own VMs: those that others made for it are theirs to tell of.

@@ -136,6 +136,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::list, vms::run))
         .routes(routes!(vms::one, vms::remove))
         .routes(routes!(vms::fork))
+        .routes(routes!(vms::forks))
         .routes(routes!(vms::checkpoint))
         .merge(
             OpenApiRouter::new()

@@ -15,10 +15,11 @@ use crate::forward::CLONES;
 use crate::tenants;
 use forkyard_client::{Client, ClientError, Place, Trust};
 use forkyard_cluster::Cluster;
-use forkyard_fork::{FamilyNo, Granted, HERE, Neighbours, Peer, Room};
+use forkyard_fork::{FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room};
 use forkyard_types::{
-    ApiError, ErrorKind, FamilyId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
-    PeerForkResponse, PeerTicketRequest, PeerTicketResponse, TokenSecret, VmId, VmView,
+    ApiError, ErrorKind, FamilyId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
+    PeerForkRequest, PeerForkResponse, PeerTicketRequest, PeerTicketResponse, TokenSecret, VmId,
+    VmView,
 };
 use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;
@@ -123,7 +124,11 @@ impl Neighbours for PeersFile {
         false
     }
 
-    fn room(&self, _: VmView, _: u16) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
+    fn room(
+        &self,
+        _: VmView,
+        _: Vec<Lot>,
+    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
         ready(Ok(None)).boxed()
     }
 
@@ -167,9 +172,9 @@ impl Neighbours for Nodes {
     fn room(
         &self,
         vm: VmView,
-        clones: u16,
+        lots: Vec<Lot>,
     ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
-        let asked = tenants::room(&self.0, vm, clones);
+        let asked = tenants::room(&self.0, vm, lots);
         asked
             .map(|answer| answer.map(Some).map_err(|error| error.to_api()))
             .boxed()
@@ -219,6 +224,14 @@ impl Peer for Daemon {
         request: PeerTicketRequest,
     ) -> BoxFuture<'_, Result<PeerTicketResponse, ApiError>> {
         let asked = async move { self.client.post("/v1/peer/ticket", &request).await };
+        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
+    }
+
+    fn forks(&self, parent: VmId) -> BoxFuture<'_, Result<Vec<ForkProgress>, ApiError>> {
+        let asked = async move {
+            let path = format!("/v1/vms/{parent}/forks");
+            self.client.call(Method::GET, &path).await
+        };
         asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
     }
 

@@ -11,13 +11,16 @@
 
 use crate::peers::Nodes;
 use forkyard_cluster::{Cluster, ClusterError, Layout, Need, Reservation, Wish};
-use forkyard_fork::{Granted, Host, HostError, Neighbours as _, Room};
-use forkyard_types::{ApiError, CloneResult, NodeName, TicketId, VmId, VmView};
+use forkyard_fork::{Granted, Host, HostError, Lot, Neighbours as _, Room};
+use forkyard_types::{ApiError, CloneResult, ErrorKind, NodeName, TicketId, VmId, VmView};
+use futures::future::{BoxFuture, FutureExt};
 use std::{collections::BTreeSet, error::Error, time::Duration};
 use tokio::time::sleep;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(2);
+/// The same while somebody waits for what is seen.
+const AGAIN: Duration = Duration::from_millis(300);
 
 /// What was reserved for the clones of a fork.
 #[derive(Debug, Default)]
@@ -26,21 +29,45 @@ pub struct Rooms(pub Vec<Reservation>);
 /// What was reserved for the clones of a guest's ticket, as this node sees it.
 #[derive(Debug)]
 struct TicketRoom {
-    own: NodeName,
+    cluster: Cluster,
     rooms: Rooms,
 }
 
 impl Room for TicketRoom {
     fn places(&self) -> Vec<Granted> {
         let mut places: Vec<Granted> = { self.rooms.0.iter() }
-            .flat_map(|reservation| &reservation.grant().places)
-            .map(|place| {
-                let host = (place.node != self.own).then(|| place.node.to_string());
-                (host, place.clones)
+            .map(Reservation::grant)
+            .flat_map(|grant| grant.places.iter().map(|place| (grant.need.vcpus, place)))
+            .map(|(vcpus, place)| Granted {
+                host: (place.node != *self.cluster.name()).then(|| place.node.to_string()),
+                lot: Lot {
+                    vcpus,
+                    clones: place.clones,
+                },
             })
             .collect();
-        places.sort();
+        places.sort_by(|a, b| (&a.host, b.lot.vcpus).cmp(&(&b.host, a.lot.vcpus)));
         places
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), ApiError>> {
+        async {
+            for look in 0.. {
+                let Ok(granted) = self.cluster.granted().await else {
+                    return Ok(());
+                };
+                let ended = { self.rooms.0.iter() }
+                    .map(|reservation| reservation.grant().id)
+                    .find(|grant| !granted.contains(grant));
+                match ended {
+                    None => return Ok(()),
+                    Some(_) if look == 0 => sleep(AGAIN).await,
+                    Some(grant) => return Err(has_ended(grant)),
+                }
+            }
+            Ok(())
+        }
+        .boxed()
     }
 
     fn settle(self: Box<Self>, vms: &[VmView]) {
@@ -48,17 +75,39 @@ impl Room for TicketRoom {
     }
 }
 
-/// Room for clones that a VM's guest asks for, here first.
+fn has_ended(grant: TicketId) -> ApiError {
+    ApiError {
+        kind: ErrorKind::Conflict,
+        message: format!(
+            "the allocation {grant} has ended that the ticket's clones were to live on: somebody \
+             cancelled it, or its time was up"
+        ),
+        hint: Some("request another ticket".into()),
+    }
+}
+
+/// Room for clones that a VM's guest asks for, here first: of each size as many as
+/// there is room for.
 pub async fn room(
     cluster: &Cluster,
     vm: VmView,
-    clones: u16,
+    lots: Vec<Lot>,
 ) -> Result<Box<dyn Room>, ClusterError> {
-    let reserved = cluster.reserve(&wish(cluster, &vm, clones, None)).await?;
-    Ok(Box::new(TicketRoom {
-        own: cluster.name().clone(),
-        rooms: Rooms(vec![reserved]),
-    }))
+    let (mut rooms, mut denied) = (Rooms::default(), None);
+    for lot in lots {
+        match cluster.reserve(&wish(cluster, &vm, lot, None)).await {
+            Ok(reserved) => rooms.0.push(reserved),
+            // There may be room for smaller ones.
+            Err(error) => denied = denied.or(Some(error)),
+        }
+    }
+    match denied.filter(|_| rooms.0.is_empty()) {
+        Some(error) => Err(error),
+        None => Ok(Box::new(TicketRoom {
+            cluster: cluster.clone(),
+            rooms,
+        })),
+    }
 }
 
 /// The same on these nodes, as much as there is on each.
@@ -67,28 +116,30 @@ pub async fn room_at(
     vm: VmView,
     places: Vec<Granted>,
 ) -> Result<Box<dyn Room>, ClusterError> {
-    let own = cluster.name().clone();
     let mut rooms = Rooms::default();
-    for (host, clones) in places {
+    for Granted { host, lot } in places {
         let node = match host {
-            None => own.clone(),
+            None => cluster.name().clone(),
             Some(name) => match name.parse() {
                 Ok(node) => node,
                 Err(_) => continue,
             },
         };
-        let wish = wish(cluster, &vm, clones, Some(node));
+        let wish = wish(cluster, &vm, lot, Some(node));
         rooms.0.push(cluster.reserve(&wish).await?);
     }
-    Ok(Box::new(TicketRoom { own, rooms }))
+    Ok(Box::new(TicketRoom {
+        cluster: cluster.clone(),
+        rooms,
+    }))
 }
 
-fn wish(cluster: &Cluster, vm: &VmView, clones: u16, only: Option<NodeName>) -> Wish {
+fn wish(cluster: &Cluster, vm: &VmView, lot: Lot, only: Option<NodeName>) -> Wish {
     Wish {
         user: cluster.owner(vm.family),
-        count: clones,
+        count: lot.clones,
         need: Need {
-            vcpus: vm.vcpus,
+            vcpus: lot.vcpus,
             memory: vm.memory,
         },
         layout: Layout::Pack,
@@ -119,14 +170,16 @@ impl Rooms {
 
     fn settle_vms<'a>(self, vms: impl Iterator<Item = &'a VmView> + Clone) {
         for reservation in self.0 {
-            let places = &reservation.grant().places;
-            let is_on = |node: &NodeName| places.iter().any(|place| place.node == *node);
+            let grant = reservation.grant();
+            let is_on = |node: &NodeName| grant.places.iter().any(|place| place.node == *node);
             let own = vms
                 .clone()
                 .filter(|vm| match vm.host.as_deref().map(str::parse) {
                     None => is_on(reservation.holder()),
                     Some(node) => node.is_ok_and(|node| is_on(&node)),
                 });
+            // Of one ticket there may be clones of two sizes on a node.
+            let own = own.filter(|vm| vm.vcpus_taken() == grant.need.vcpus);
             let own = own.map(|vm| vm.id).collect();
             reservation.settle(own);
         }

@@ -78,7 +78,9 @@ pub enum Denied {
     #[error("nothing was asked for")]
     Nothing,
     /// The user has what the quota allows.
-    #[error("{user} has {taken} vCPUs of the {limit} that the quota allows")]
+    #[error(
+        "{user} has {taken} vCPUs of the {limit} that the quota allows, and asks for {asked} more"
+    )]
     Quota {
         /// The user.
         user: String,
@@ -86,6 +88,8 @@ pub enum Denied {
         taken: u32,
         /// vCPUs allowed.
         limit: u32,
+        /// vCPUs asked for.
+        asked: u32,
     },
     /// The node that it must be is not there.
     #[error("node {node} is lost, or no node of this cluster")]
@@ -219,6 +223,7 @@ impl Picture {
                 user: user.clone(),
                 taken,
                 limit,
+                asked: wish.need.times(wish.count).vcpus,
             }),
             clones => Ok(u16::try_from(clones).unwrap_or(u16::MAX)),
         }

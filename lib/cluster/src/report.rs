@@ -72,7 +72,7 @@ impl Report {
         offer.users.clear();
         offer.vms = u32::try_from(vms.len()).unwrap_or(u32::MAX);
         for vm in vms.iter().filter(|vm| takes_room(vm.state)) {
-            let vcpus = u32::from(vm.vcpus);
+            let vcpus = u32::from(vm.vcpus_taken());
             offer.taken.vcpus = offer.taken.vcpus.saturating_add(vcpus);
             offer.taken.memory.0 = offer.taken.memory.0.saturating_add(vm.memory.0);
             if let Some(user) = owners.get(&vm.family) {

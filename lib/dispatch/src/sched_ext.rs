@@ -238,7 +238,9 @@ mod tests {
     #[test]
     fn a_kernel_without_it_is_refused() {
         if Path::new(KERNEL).exists() {
-            eprintln!("skipped: this kernel has sched_ext");
+            // Past what keeps a test's words back: such lines are counted.
+            let line = b"\nskipped: a_kernel_without_it_is_refused: this kernel has sched_ext\n";
+            std::io::Write::write_all(&mut std::io::stdout(), line).expect("said");
             return;
         }
         let refused = SchedExt::new(Path::new("/nowhere"));

@@ -22,9 +22,10 @@ const BOOT: Duration = Duration::from_secs(120);
 /// Quiet on the console but for what matters; `no_timer_check` because the
 /// check fails by chance where a busy host emulates the timer;
 /// `cryptomgr.notests` because the kernel's tests of its own ciphers, emulated, take a
-/// quarter of its boot. Free memory is told of in pieces of 64 KiB, not of 2 MiB, by
-/// Linux 6.2 and later (6.1 puts its own size in the place of this one), and stays in the CPU's own lists, of which nothing is told, in hundreds of pages and not in
-/// thousands: what is free and not known to be is carried along by every fork.
+/// quarter of its boot. Free memory is told of in pieces of 64 KiB, not of 2 MiB (our
+/// init says so again to kernels that forget it), and stays in the CPU's own lists, of
+/// which nothing is told, in hundreds of pages and not in thousands: what is free and
+/// not known to be is carried along by every fork.
 const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off \
      cryptomgr.notests page_reporting.page_reporting_order=4 \
      sysctl.vm.percpu_pagelist_high_fraction=4096";

@@ -123,16 +123,17 @@ impl Host {
         bounds.check_depth(vm.record().generation)?;
         self.count(vm, Rated::Ticket)?;
         let mut places = self.places(vm, wanted, Asker::Guest)?;
-        let room = self.room(vm, places.count()).await?;
-        let hosts = match &room {
+        shares.truncate(places.count().into());
+        let lots = spread::lots(&shares);
+        let room = self.room(vm, lots.clone()).await?;
+        let granted = match &room {
             Some(room) => room.places(),
-            None => vec![(None, places.count())],
+            None => spread::all_here(lots),
         };
+        let seats = self.take_seats(vm, &mut places, &granted)?;
         let mut next = 1;
-        let promises: Vec<_> = self
-            .take_seats(vm, &mut places, &hosts)?
+        let promises: Vec<_> = spread::deal_shares(seats, &granted, shares)
             .into_iter()
-            .zip(shares)
             .filter_map(|((host, member), share)| {
                 let ip = vm.network.address(member)?.ip;
                 let id = next;
@@ -203,6 +204,7 @@ impl Host {
         let asked = Asked {
             fork: ForkId::random(),
             request: Some(request),
+            watch: None,
             mode: ForkMode::Fast,
             scrub: vm.record().secrets,
             home: Some(crate::vm::address(vm.network, &vm.record()).ip),
@@ -211,7 +213,12 @@ impl Host {
         let outcome = async {
             let room = match room {
                 None => self.room_at(vm, spread::places_of(&promises)).await?,
-                asked_for => asked_for,
+                Some(room) => {
+                    // It may have been taken away since, and what is made in spite of that
+                    // would soon be ended.
+                    room.check().await.map_err(HostError::Room)?;
+                    Some(room)
+                }
             };
             if wanted.is_empty() && asked.far.shares.is_empty() {
                 return Ok(Vec::new());

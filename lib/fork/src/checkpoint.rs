@@ -11,6 +11,7 @@ use crate::{
     clone::{Asked, Origin},
     fork::{Forked, Wanted, micros},
     instant::Published,
+    progress::Going,
     remote::Frozen,
     shells::Over,
     telemetry::Counted,
@@ -21,7 +22,8 @@ use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    CheckpointRequest, ForkId, ForkReport, ImageId, RequestId, VmId, VmName, VmState, VmView,
+    CheckpointRequest, ForkId, ForkPhase, ForkReport, ImageId, RequestId, VmId, VmName, VmState,
+    VmView,
 };
 use std::{
     fs::{self, File},
@@ -89,6 +91,7 @@ impl Host {
             birth: Some(forkyard_store::Birth {
                 parent: parent.id,
                 fork: Some(fork),
+                granted: parent.granted(),
             }),
             uid: self.registry().take_uid()?,
             state: VmState::Starting,
@@ -209,7 +212,20 @@ impl Host {
         &self,
         asleep: &Vm,
         wanted: &[Wanted],
+        asked: Asked,
+    ) -> Result<Forked, HostError> {
+        let going = self.progress.begin(asleep, wanted.len(), &asked);
+        let outcome = self.wake_clones(asleep, wanted, asked, &going).await;
+        going.over(&outcome);
+        outcome
+    }
+
+    async fn wake_clones(
+        &self,
+        asleep: &Vm,
+        wanted: &[Wanted],
         mut asked: Asked,
+        going: &Going,
     ) -> Result<Forked, HostError> {
         let begun = Instant::now();
         let id = asked.fork;
@@ -242,6 +258,7 @@ impl Host {
             },
             template: folder.join(format!("{id}.template")),
         };
+        going.reach(ForkPhase::Starting);
         let shells = self.shells_over(asleep, &over, wanted).await?;
         report.shells_us = micros(begun.elapsed());
         let frozen = Frozen {
@@ -256,12 +273,11 @@ impl Host {
             fork: id,
             asked: &asked,
             begun,
+            going,
         };
-        let (mut clones, far) = tokio::join!(
-            self.bring_up_all(asleep, shells, origin, &descriptor, &mut report),
-            self.send(parcels, &asked.far),
-        );
-        clones.extend(far);
+        let clones = self
+            .bring_up_everywhere(asleep, shells, parcels, origin, &descriptor, &mut report)
+            .await;
         counted.done(&report, &clones);
         self.note_fork(id, asleep, &report);
         tracing::info!(checkpoint = %asleep.name(), fork = %id, clones = clones.len(), ?report, "woken");

@@ -4,6 +4,7 @@ use crate::{
     Host, HostError,
     fork::Wanted,
     generation::WarmShell,
+    progress::Going,
     remote::Far,
     ticket::Denied,
     vm::{Body, Vm},
@@ -29,6 +30,8 @@ pub(crate) struct Asked {
     /// The request of the guest's program that returns in each clone; none if
     /// the fork was asked for from outside.
     pub request: Option<RequestId>,
+    /// As it is called by whoever looks at it while it is made.
+    pub watch: Option<RequestId>,
     /// What it spares.
     pub mode: ForkMode,
     /// Paths in the guest.
@@ -46,6 +49,8 @@ pub(crate) struct Origin<'a> {
     pub asked: &'a Asked,
     /// When it was asked for.
     pub begun: Instant,
+    /// Where it is told how far it is.
+    pub going: &'a Going,
 }
 
 /// A clone that goes about its work.
@@ -78,6 +83,7 @@ impl Host {
         record.birth = Some(Birth {
             parent: parent.id,
             fork: Some(origin.fork),
+            granted: wanted.vcpus.or(parent.granted()),
         });
         record.state = VmState::Starting;
         let network = parent.network;

@@ -176,7 +176,7 @@ impl Host {
         let images = self.pager_call(|pager| pager.list()).await?;
         let ids = images.into_iter().map(|image| image.id);
         for image in self.unused(ids, &Next::default())? {
-            self.pager_call(move |pager| pager.retire(image)).await?;
+            self.drop_image(image).await?;
         }
         Ok(())
     }
@@ -199,13 +199,18 @@ impl Host {
         match left {
             Left::Link(link) => Ok(self.network.remove_link(*link).await?),
             Left::Cgroup(vm) => Ok(self.engine.remove_cgroup(*vm).await?),
-            Left::Folder(path) => fs::remove_dir_all(path).map_err(HostError::io("remove", path)),
-            Left::File(path) => fs::remove_file(path).map_err(HostError::io("remove", path)),
-            Left::Image(id) => {
-                let id = *id;
-                self.pager_call(move |pager| pager.retire(id)).await
-            }
+            Left::Folder(path) => gone(fs::remove_dir_all(path), path),
+            Left::File(path) => gone(fs::remove_file(path), path),
+            Left::Image(id) => self.drop_image(*id).await,
         }
+    }
+}
+
+/// What was about to go when it was found may have gone.
+fn gone(removed: io::Result<()>, path: &Path) -> Result<(), HostError> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(HostError::io("remove", path)),
     }
 }
 

@@ -14,15 +14,18 @@ use crate::{
     clone::{Asked, Origin},
     generation::WarmShell,
     instant::Published,
+    progress::Going,
     quota::{Asker, Places},
     remote::{Dealt, Frozen},
+    shells::Assigned,
     telemetry::Counted,
     vm::Vm,
 };
+use forkyard_pager::{PagerError, Refusal};
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    CloneResult, ForkId, ForkReport, ForkRequest, ForkResponse, ForkStarted, ImageId, Member,
-    TicketId, VmState, VmView,
+    CloneResult, ForkId, ForkPhase, ForkReport, ForkRequest, ForkResponse, ForkStarted, ImageId,
+    Member, TicketId, VmState, VmView,
 };
 use futures::future::join_all;
 use std::{
@@ -159,6 +162,7 @@ impl Host {
         let asked = Asked {
             fork,
             request: None,
+            watch: request.watch,
             mode: request.mode,
             scrub: self.to_scrub(&parent, &request)?,
             home: None,
@@ -196,6 +200,19 @@ impl Host {
         parent: &Arc<Vm>,
         wanted: &[Wanted],
         asked: Asked,
+    ) -> Result<Forked, HostError> {
+        let going = self.progress.begin(parent, wanted.len(), &asked);
+        let outcome = self.make_clones(parent, wanted, &asked, &going).await;
+        going.over(&outcome);
+        outcome
+    }
+
+    async fn make_clones(
+        &self,
+        parent: &Arc<Vm>,
+        wanted: &[Wanted],
+        asked: &Asked,
+        going: &Going,
     ) -> Result<Forked, HostError> {
         let begun = Instant::now();
         let id = asked.fork;
@@ -241,7 +258,8 @@ impl Host {
                     chain: chain.get(1..).unwrap_or_default(),
                     devices: &published.descriptor,
                 };
-                let parcels = self.parcels(frozen, &asked).await;
+                going.reach(ForkPhase::Received);
+                let parcels = self.parcels(frozen, asked).await;
                 Ok((published, parcels))
             }
             Err(error) => Err(error),
@@ -259,13 +277,14 @@ impl Host {
         };
         let origin = Origin {
             fork: id,
-            asked: &asked,
+            asked,
             begun,
+            going,
         };
-        let (mut clones, far) = tokio::join!(
-            self.bring_up_all(parent, (assigned, failed), origin, &descriptor, &mut report),
-            self.send(parcels, &asked.far),
-        );
+        let shells = (assigned, failed);
+        let clones = self
+            .bring_up_everywhere(parent, shells, parcels, origin, &descriptor, &mut report)
+            .await;
         // Nobody waits for what is ended and started here, and the clones would
         // have shared the processors with it.
         if let Some(former) = former {
@@ -273,10 +292,6 @@ impl Host {
         }
         self.tidy(parent);
         self.keep_warm(parent, spare);
-        if !far.is_empty() {
-            report.ready_us = report.ready_us.max(micros(begun.elapsed()));
-        }
-        clones.extend(far);
         let served = self.pager_call(move |pager| pager.stats(image)).await;
         report.pages_fetched = served.map(|usage| usage.pages_served).unwrap_or_default();
         if wanted.is_empty() {
@@ -289,16 +304,17 @@ impl Host {
         Ok(Forked { id, clones, report })
     }
 
-    /// Makes clones of all the shells at once, and says which failed.
+    /// Makes clones of all the shells here at once, and says which failed.
     pub(crate) async fn bring_up_all(
         &self,
         parent: &Vm,
-        (assigned, mut failed): (Vec<(Wanted, Option<WarmShell>)>, Vec<HostError>),
+        (assigned, mut failed): Assigned,
         origin: Origin<'_>,
         descriptor: &[u8],
         report: &mut ForkReport,
     ) -> Vec<(u16, Result<VmView, HostError>)> {
         let published = micros(origin.begun.elapsed());
+        origin.going.reach(ForkPhase::Starting);
         let made = assigned.into_iter().map(|(wanted, shell)| {
             let lost = shell.is_none().then(|| failed.pop()).flatten();
             async move {
@@ -311,6 +327,7 @@ impl Host {
                         Err(lost.unwrap_or_else(|| HostError::Invalid("no shell was left".into())))
                     }
                 };
+                origin.going.made(None, &made);
                 (wanted.number, made)
             }
         });
@@ -347,12 +364,21 @@ impl Host {
         });
         if matches!(used, Ok(false))
             && !self.arrivals.is_held(image)
-            && let Err(error) = self.pager_call(move |pager| pager.retire(image)).await
+            && let Err(error) = self.drop_image(image).await
         {
             tracing::warn!(%image, error = &error as &dyn std::error::Error, "page image not retired");
             if error.is_timeout() {
                 self.retire_later(image);
             }
+        }
+    }
+
+    /// Takes an image's name away, whoever has it. One that has none any more is fine.
+    pub(crate) async fn drop_image(&self, image: ImageId) -> Result<(), HostError> {
+        let dropped = self.pager_call(move |pager| Ok(pager.retire(image)));
+        match dropped.await? {
+            Ok(()) | Err(PagerError::Refused(Refusal::UnknownImage { .. })) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -364,7 +390,7 @@ impl Host {
             loop {
                 tokio::time::sleep(AGAIN).await;
                 let Some(host) = host.upgrade() else { return };
-                match host.pager_call(move |pager| pager.retire(image)).await {
+                match host.drop_image(image).await {
                     Err(error) if error.is_timeout() => {}
                     Ok(()) | Err(_) => return,
                 }

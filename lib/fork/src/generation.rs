@@ -161,6 +161,7 @@ impl Host {
             birth: Some(Birth {
                 parent: parent.id,
                 fork: None,
+                granted: parent.granted(),
             }),
             generation: parent_record.generation.saturating_add(1),
             epoch: Epoch::random(),

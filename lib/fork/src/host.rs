@@ -7,6 +7,7 @@ use crate::{
     bounds::{GuestBounds, Lately},
     makers::Makers,
     pager_process,
+    progress::Progress,
     quota::Quotas,
     registry::{Registry, gid},
     remote::{Abroad, Arrivals, Meeting, order},
@@ -98,6 +99,8 @@ pub struct Host {
     /// Held while one is joined, or ended: what was heard last must be what is done
     /// last.
     pub(crate) parted: tokio::sync::Mutex<BTreeSet<FamilyId>>,
+    /// How far forks are.
+    pub(crate) progress: Progress,
     /// Who goes first while a fork is made.
     pub(crate) makers: Makers,
     registry: Mutex<Registry>,
@@ -157,6 +160,7 @@ impl Host {
             meeting: OnceLock::new(),
             arrivals: Arrivals::default(),
             makers: Makers::default(),
+            progress: Progress::default(),
             abroad: Abroad::default(),
             doomed: Mutex::default(),
             parted: tokio::sync::Mutex::default(),

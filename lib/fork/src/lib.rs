@@ -29,6 +29,7 @@ mod makers;
 mod noted;
 mod pager_process;
 mod pause;
+mod progress;
 mod quota;
 mod registry;
 mod remote;
@@ -52,7 +53,7 @@ pub use host::{Host, Options};
 pub use images::{Incoming, Outgoing};
 pub use quota::QuotaReached;
 pub use remote::{HERE, Neighbours, Peer};
-pub use room::{Granted, Room};
+pub use room::{Granted, Lot, Room};
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 
 pub use forkyard_vmm::AccelChoice;

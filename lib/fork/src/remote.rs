@@ -27,11 +27,11 @@ pub use deal::HERE;
 pub(crate) use deal::{Dealt, Far, Share};
 pub(crate) use hand_out::Frozen;
 
-use crate::{Granted, Host, HostError, Room};
+use crate::{Granted, Host, HostError, Lot, Room};
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, FamilyRecord};
 use forkyard_types::{
-    ApiError, FamilyId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
+    ApiError, FamilyId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
     PeerForkResponse, PeerTicketRequest, PeerTicketResponse, VmId, VmView,
 };
 use futures::future::BoxFuture;
@@ -59,6 +59,9 @@ pub trait Peer: fmt::Debug + Send + Sync {
         &self,
         request: PeerTicketRequest,
     ) -> BoxFuture<'_, Result<PeerTicketResponse, ApiError>>;
+
+    /// The forks of a VM that it makes, or lately made, clones of. Cancel-safe.
+    fn forks(&self, parent: VmId) -> BoxFuture<'_, Result<Vec<ForkProgress>, ApiError>>;
 
     /// The VMs that are there. Cancel-safe.
     fn vms(&self) -> BoxFuture<'_, Result<Vec<VmView>, ApiError>>;
@@ -88,7 +91,7 @@ pub trait Neighbours: fmt::Debug + Send + Sync {
     fn room(
         &self,
         vm: VmView,
-        clones: u16,
+        lots: Vec<Lot>,
     ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>>;
 
     /// The same on these hosts and no others. Cancel-safe.

@@ -4,16 +4,36 @@
 //! alone, and this asks for it.
 
 use crate::{Host, HostError, vm::Vm};
-use forkyard_types::VmView;
+use forkyard_types::{ApiError, VmView};
+use futures::future::BoxFuture;
 use std::fmt;
 
-/// So many clones on one host: by its name here, or on this one.
-pub type Granted = (Option<String>, u16);
+/// So many clones that take the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lot {
+    /// vCPUs of each.
+    pub vcpus: u8,
+    /// How many.
+    pub clones: u16,
+}
+
+/// Clones on one host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// Its name here; none: this one.
+    pub host: Option<String>,
+    /// How many.
+    pub lot: Lot,
+}
 
 /// Room for clones: given back when dropped.
 pub trait Room: fmt::Debug + Send + Sync {
     /// For how many on which hosts; this one first, if it is among them.
     fn places(&self) -> Vec<Granted>;
+
+    /// Whether all of it is there still: an error tells what has ended. What cannot be
+    /// asked is taken for granted. Cancel-safe.
+    fn check(&self) -> BoxFuture<'_, Result<(), ApiError>>;
 
     /// These were made of it.
     fn settle(self: Box<Self>, vms: &[VmView]);
@@ -25,12 +45,12 @@ impl Host {
     pub(crate) async fn room(
         &self,
         vm: &Vm,
-        clones: u16,
+        lots: Vec<Lot>,
     ) -> Result<Option<Box<dyn Room>>, HostError> {
         let Some(neighbours) = self.neighbours() else {
             return Ok(None);
         };
-        let room = neighbours.room(vm.view(), clones).await;
+        let room = neighbours.room(vm.view(), lots).await;
         room.map_err(HostError::Room)
     }
 
@@ -44,7 +64,7 @@ impl Host {
         let Some(neighbours) = self.neighbours() else {
             return Ok(None);
         };
-        let count = |places: &[Granted]| places.iter().map(|(_, clones)| clones).sum::<u16>();
+        let count = |places: &[Granted]| places.iter().map(|it| it.lot.clones).sum::<u16>();
         let promised = count(&places);
         let room = neighbours.room_at(vm.view(), places).await;
         let room = room.map_err(HostError::Room)?;

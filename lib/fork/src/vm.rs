@@ -111,6 +111,11 @@ impl Vm {
         lock(&self.record).clone()
     }
 
+    /// vCPUs that it was granted, if these may not be all it has.
+    pub fn granted(&self) -> Option<u8> {
+        lock(&self.record).birth?.granted
+    }
+
     pub fn name(&self) -> VmName {
         lock(&self.record).name.clone()
     }
@@ -234,6 +239,7 @@ impl Vm {
             epoch: record.epoch,
             image: record.image.clone(),
             vcpus: record.vcpus,
+            granted: record.birth.and_then(|birth| birth.granted),
             memory: record.memory,
             address: address(self.network, &record),
             published: Vec::new(),

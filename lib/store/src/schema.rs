@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 8] = [
+const STEPS: [&str; 9] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -101,6 +101,8 @@ const STEPS: [&str; 8] = [
         places INTEGER NOT NULL
     ) STRICT;
 ",
+    // vCPUs that a clone was granted, where these are not all it has.
+    "ALTER TABLE vm ADD COLUMN granted INTEGER;",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {

@@ -17,6 +17,8 @@ pub struct Birth {
     pub parent: VmId,
     /// The fork it came from; none while it is a shell.
     pub fork: Option<ForkId>,
+    /// vCPUs that it was granted; none: all that it has.
+    pub granted: Option<u8>,
 }
 
 /// A VM. A shell's name, member and epoch are placeholders until it becomes a
@@ -103,6 +105,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         Some(parent) => Some(Birth {
             parent,
             fork: optional(row, "fork")?,
+            granted: row.get("granted")?,
         }),
         None => None,
     };
@@ -138,9 +141,9 @@ impl Store {
         let chain = json(&vm.chain).map_err(self.failed())?;
         let secrets = json(&vm.secrets).map_err(self.failed())?;
         let written = self.lock().execute(
-            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23)
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13,
-                 warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23",
+                 warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23, granted=?24",
             params![
                 vm.id.as_str(),
                 vm.name.as_str(),
@@ -165,6 +168,7 @@ impl Store {
                 vm.request.map(|request| request.to_string()),
                 vm.disk_image.map(|image| image.to_string()),
                 vm.failure,
+                vm.birth.and_then(|birth| birth.granted),
             ],
         );
         match written {

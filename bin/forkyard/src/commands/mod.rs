@@ -9,6 +9,7 @@ mod images;
 mod logs;
 mod mcp;
 pub mod node;
+mod progress;
 pub mod sched;
 mod settled;
 pub mod ticket;

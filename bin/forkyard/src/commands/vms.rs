@@ -1,5 +1,6 @@
 //! `run`, `fork`, `checkpoint`, `ps`, `inspect`, `stop`, `rm`.
 
+use super::progress;
 use crate::{
     args::{Checkpoint, Fork, Format, Run, Some},
     daemon, output,
@@ -9,7 +10,7 @@ use clap::Args;
 use forkyard_client::{Client, ClientError};
 use forkyard_types::{
     CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, ForkStarted,
-    ListedVm, RunRequest, VmInspect, VmView,
+    ListedVm, RequestId, RunRequest, VmInspect, VmView,
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -123,6 +124,7 @@ pub fn spinner(text: String) -> ProgressBar {
 /// Forks a VM.
 pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result<ExitCode> {
     let path = format!("/v1/vms/{}/fork", fork.vm);
+    let watch = RequestId::random();
     let request = ForkRequest {
         count: fork.count,
         mode: mode(fork.live),
@@ -131,6 +133,7 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
         to: fork.to,
         settle: fork.settle,
         spread: fork.spread,
+        watch: Some(watch),
     };
     if fork.patience.no_wait {
         let begun: ForkStarted = client.post(&fork.patience.path(&path), &request).await?;
@@ -141,6 +144,7 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
         return Ok(ExitCode::SUCCESS);
     }
     let made = client.post::<ForkResponse>(&path, &request);
+    let made = progress::shown(client, &fork.vm, watch, made);
     let answer = fork.patience.wait(made).await?;
     let mut failed = 0;
     let mut made = Vec::new();

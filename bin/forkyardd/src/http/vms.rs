@@ -1,7 +1,7 @@
 //! VMs: boot, fork, run commands in, end.
 
 use super::{Answer, Input, spawned};
-use crate::{cluster::Node, forward, gate::Asker, reply::Refusal, tenants::Rooms};
+use crate::{cluster::Node, forward, gate::Asker, reply::Refusal};
 use axum::{
     Json,
     body::{Body, Bytes, to_bytes},
@@ -11,9 +11,9 @@ use axum::{
 };
 use forkyard_client::Client;
 use forkyard_cluster::{Layout, Reservation};
-use forkyard_fork::{Host, Said};
+use forkyard_fork::{Host, HostError, Said};
 use forkyard_types::{
-    ApiError, CheckpointRequest, CloneResult, ErrorKind, ExecEvent, ExecRequest, ForkRequest,
+    CheckpointRequest, CloneResult, ErrorKind, ExecEvent, ExecRequest, ForkProgress, ForkRequest,
     ForkResponse, ForkStarted, ListedVm, NodeName, RunRequest, Usage, VmInspect, VmView,
 };
 use futures::{StreamExt, stream};
@@ -228,13 +228,16 @@ pub async fn fork(
     Input(mut request): Input<ForkRequest>,
 ) -> Result<Response, Refusal> {
     // In a cluster no more than there is room for; the rest is told of as not made.
-    let wanted = request.count;
-    let reserved = match node {
-        Some(node) if wanted > 0 => node.place_clones(&host.find(&vm)?, &mut request).await?,
-        Some(_) | None => Rooms::default(),
+    let (reserved, refused) = match node {
+        Some(node) if request.count > 0 => {
+            node.place_clones(&host.find(&vm)?, &mut request).await?
+        }
+        Some(_) | None => Default::default(),
     };
-    let granted = request.count;
     if !patience.wait {
+        if let Some(why) = refused.first() {
+            tracing::warn!(vm, clones = refused.len(), %why, "no room for some");
+        }
         let done = move |clones: &[CloneResult]| reserved.settle(clones);
         let begun = spawned(async move { host.launch_fork(vm, request, done).await }).await?;
         return Ok((StatusCode::ACCEPTED, Json(begun)).into_response());
@@ -245,18 +248,34 @@ pub async fn fork(
         outcome
     })
     .await?;
-    let refused = || {
-        CloneResult::Error(ApiError {
-            kind: ErrorKind::Exhausted,
-            message: format!("there is room for {granted} clones of the {wanted} asked for"),
-            hint: Some("`forkyard node ls` shows what is taken".into()),
-        })
-    };
-    let missing = usize::from(wanted - granted);
-    answer
-        .clones
-        .extend(std::iter::repeat_with(refused).take(missing));
+    let refused = refused.into_iter().map(CloneResult::Error);
+    answer.clones.extend(refused);
     Ok((StatusCode::CREATED, Json(answer)).into_response())
+}
+
+/// Forks of a VM that are under way, and the last ones that were, the oldest first: how
+/// far each host is with its clones.
+#[utoipa::path(get, path = "/v1/vms/{vm}/forks", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Vec<ForkProgress>, description = "The forks"), Refusal))]
+pub async fn forks(
+    State(host): Shared,
+    State(node): Cluster,
+    Extension(asker): Extension<Asker>,
+    Path(vm): Path<String>,
+) -> Answer<Vec<ForkProgress>> {
+    let mut forks = match host.forks_of(&vm).await {
+        // Whoever has that VM forked asks what is made of it here: nothing yet.
+        Err(HostError::NoSuchVm { .. }) if asker.is_node() => Vec::new(),
+        found => found?,
+    };
+    // Whichever node was asked: "here" would be another one.
+    if let Some(node) = node {
+        let hosts = forks.iter_mut().flat_map(|fork| &mut fork.hosts);
+        for host in hosts.filter(|host| host.host.is_none()) {
+            host.host = Some(node.cluster().name().to_string());
+        }
+    }
+    Ok(Json(forks))
 }
 
 /// Keep the present instant of a running VM on disk. It is a VM by itself, in

@@ -164,7 +164,8 @@ fn a_user_gets_no_more_vcpus_than_the_quota_whatever_the_nodes_have() {
         Err(Denied::Quota {
             user: "ci".into(),
             taken: 10,
-            limit: 10
+            limit: 10,
+            asked: 50,
         })
     );
 }

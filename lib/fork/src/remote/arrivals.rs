@@ -26,10 +26,33 @@ const SOON: Duration = Duration::from_millis(50);
 /// Images on their way.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
-    /// How far they were when last looked at; none: not looked at yet.
-    known: Mutex<BTreeMap<ImageId, Option<Arrival>>>,
+    /// How far they were when last looked at.
+    known: Mutex<BTreeMap<ImageId, Known>>,
     /// Those that clones are being made of, and how many are at it.
     held: Mutex<BTreeMap<ImageId, u32>>,
+}
+
+/// What is known of an image on its way.
+#[derive(Clone, Debug)]
+enum Known {
+    /// It was not looked at yet: its size, if whoever sent it has said.
+    Expected(Option<PageCount>),
+    /// How far it was.
+    Seen(Arrival),
+}
+
+impl Known {
+    /// Its pages and those that are away, for a VM that has so much memory.
+    fn pages(&self, part: VmPart, memory: PageCount) -> (PageCount, PageCount) {
+        let all = match (self, part) {
+            (Self::Seen(arrival), _) => return (arrival.pages, arrival.away),
+            (Self::Expected(Some(pages)), _) => *pages,
+            (Self::Expected(None), VmPart::Memory) => memory,
+            // Only that some of it may be needed is known for sure.
+            (Self::Expected(None), VmPart::Disk) => PageCount(1),
+        };
+        (all, all)
+    }
 }
 
 /// Images that are not retired as long as this lives, whoever else uses them.
@@ -59,9 +82,10 @@ impl Arrivals {
         lock(&self.held).contains_key(&image)
     }
 
-    /// An image is on its way, as far as is known.
-    pub fn expect(&self, image: ImageId) {
-        lock(&self.known).entry(image).or_insert(None);
+    /// An image is on its way, as far as is known, and of this size.
+    pub fn expect(&self, image: ImageId, pages: Option<PageCount>) {
+        let expected = Known::Expected(pages);
+        lock(&self.known).entry(image).or_insert(expected);
     }
 
     /// What a VM still lacks.
@@ -69,12 +93,8 @@ impl Arrivals {
         let known = lock(&self.known);
         let parts = parts(record).into_iter();
         let awaited = parts.filter_map(|(part, image)| {
-            let arrival = known.get(&image)?.as_ref();
-            // One that was not looked at yet may be needed.
-            let (pages, away) = match arrival {
-                Some(arrival) => (arrival.pages, arrival.away),
-                None => (record.memory.pages(), record.memory.pages()),
-            };
+            let known = known.get(&image)?;
+            let (pages, away) = known.pages(part, record.memory.pages());
             Some(Awaited {
                 image,
                 part,
@@ -112,17 +132,18 @@ impl Host {
         let records = self.registry().all();
         for vm in records {
             for (_, image) in parts(&vm.record()) {
-                self.arrivals.expect(image);
+                self.arrivals.expect(image, None);
             }
         }
         tokio::spawn(async move {
             loop {
-                sleep(LOOK).await;
                 let Some(host) = host.upgrade() else { return };
                 let images: Vec<_> = lock(&host.arrivals.known).keys().copied().collect();
                 for image in images {
                     host.look_for(image).await;
                 }
+                drop(host);
+                sleep(LOOK).await;
             }
         });
     }
@@ -144,7 +165,7 @@ impl Host {
         let why = (!arrival.alive && !settled).then(|| lost(&arrival));
         match settled {
             true => lock(&self.arrivals.known).remove(&image),
-            false => lock(&self.arrivals.known).insert(image, Some(arrival)),
+            false => lock(&self.arrivals.known).insert(image, Known::Seen(arrival)),
         };
         let Some(why) = why else { return };
         let vms = self.registry().all();
@@ -256,6 +277,18 @@ fn lost(arrival: &Arrival) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_is_not_said_to_be_as_large_as_memory_before_it_is_looked_at() {
+        let memory = PageCount(65_536);
+        let said = |known: Known, part| known.pages(part, memory).0;
+        let sent = Known::Expected(Some(PageCount(9_000)));
+        assert_eq!(said(sent, VmPart::Disk), PageCount(9_000));
+        assert_eq!(said(Known::Expected(None), VmPart::Memory), memory);
+        // It may be needed, so it is away; nobody knows how much of it.
+        let (pages, away) = Known::Expected(None).pages(VmPart::Disk, memory);
+        assert_eq!((pages, away), (PageCount(1), PageCount(1)));
+    }
 
     #[test]
     fn what_is_lost_is_named() {

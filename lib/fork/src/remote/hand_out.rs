@@ -1,17 +1,21 @@
 //! Giving an instant of a VM to other hosts, and having them make clones of it.
 
-use super::{Far, Share, abroad::Away};
+use super::{Share, abroad::Away};
 use crate::{
     Host, HostError,
-    clone::Asked,
+    clone::{Asked, Origin},
+    fork::micros,
+    progress::Going,
+    shells::Assigned,
     vm::{Vm, lock},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
 use forkyard_pager::{Offering, PeerKey};
 use forkyard_types::{
-    ApiError, CloneResult, ErrorKind, FamilyId, Handout, HandoutFamily, HandoutMachine,
-    HandoutParent, ImageId, Member, PageSecret, PeerForkRequest, PeerTicket, RemotePages, VmView,
+    ApiError, CloneResult, ErrorKind, FamilyId, ForkReport, Handout, HandoutFamily, HandoutMachine,
+    HandoutParent, ImageId, Member, PageSecret, PeerForkRequest, PeerForkResponse, PeerTicket,
+    RemotePages, VmView,
 };
 use futures::future::join_all;
 use std::{
@@ -41,6 +45,9 @@ pub(crate) struct Frozen<'a> {
 
 /// What is to be sent to other hosts.
 pub(crate) type Parcels = Vec<(Share, PeerForkRequest)>;
+
+/// What became of clones, by their numbers.
+type Sent = Vec<(u16, Result<VmView, HostError>)>;
 
 impl Host {
     /// Offers an instant's pages to other hosts, and says what each must know.
@@ -97,6 +104,7 @@ impl Host {
                     machine: HandoutMachine {
                         image: record.image.clone(),
                         vcpus: record.vcpus,
+                        granted: record.birth.and_then(|birth| birth.granted),
                         memory: record.memory,
                         accel: record.accel.clone(),
                         page_reporting: self.options.page_reporting,
@@ -131,7 +139,9 @@ impl Host {
         };
         let parcels = parcels.await;
         // It is kept for as long as it is offered.
-        self.drop_image(disk.image).await;
+        if let Err(error) = self.drop_image(disk.image).await {
+            tracing::warn!(image = %disk.image, error = &error as &dyn std::error::Error, "page image not retired");
+        }
         if parcels.is_err() {
             self.withdraw(&images, key).await;
             for share in &far.shares {
@@ -157,40 +167,77 @@ impl Host {
         }
     }
 
-    /// Has other hosts make clones; one entry each, in order of their numbers.
-    pub(crate) async fn send(
+    /// Makes a fork's clones, here and on other hosts, all at once.
+    pub(crate) async fn bring_up_everywhere(
+        &self,
+        parent: &Vm,
+        shells: Assigned,
+        parcels: Result<Parcels, HostError>,
+        origin: Origin<'_>,
+        descriptor: &[u8],
+        report: &mut ForkReport,
+    ) -> Sent {
+        let published = micros(origin.begun.elapsed());
+        let (mut clones, far) = tokio::join!(
+            self.bring_up_all(parent, shells, origin, descriptor, report),
+            self.send(parcels, origin),
+        );
+        for (there, made) in far {
+            report.extend(there);
+            clones.extend(made);
+        }
+        report.load_us = report.running_us.saturating_sub(published);
+        clones
+    }
+
+    /// Has other hosts make clones. Of each what became of them, in order of their
+    /// numbers, and when, from the request for the fork on.
+    async fn send(
         &self,
         parcels: Result<Parcels, HostError>,
-        far: &Far,
-    ) -> Vec<(u16, Result<VmView, HostError>)> {
-        let parcels = match parcels {
+        origin: Origin<'_>,
+    ) -> Vec<(ForkReport, Sent)> {
+        let Origin {
+            asked: Asked { far, .. },
+            going,
+            begun,
+            ..
+        } = origin;
+        let nobody = |share: &Share, error: &ApiError| {
+            let made = told(going, share, failed(share, error));
+            (ForkReport::default(), made)
+        };
+        let mut parcels = match parcels {
             Ok(parcels) => parcels,
             Err(error) => {
                 let error = error.to_api();
-                let fail = |share: &Share| failed(share, &error);
-                return far.shares.iter().flat_map(fail).collect();
+                let fail = |share: &Share| nobody(share, &error);
+                return far.shares.iter().map(fail).collect();
             }
         };
-        let mut parcels = parcels;
         if let Err(error) = self.introduce(&mut parcels).await {
             let error = error.to_api();
-            let unsent = parcels.iter().flat_map(|(share, request)| {
+            let unsent = parcels.iter().map(|(share, request)| {
                 self.answered((request.handout.fork, share.peer.name()), Vec::new());
-                failed(share, &error)
+                nobody(share, &error)
             });
             return unsent.collect();
         }
-        let sent = parcels
-            .into_iter()
-            .map(|(share, request)| self.send_one(share, request));
-        join_all(sent).await.into_iter().flatten().collect()
+        let sent = parcels.into_iter().map(|(share, request)| async move {
+            let sent_at = micros(begun.elapsed());
+            match self.send_one(&share, request).await {
+                Ok((report, made)) => (report.later_by(sent_at), told(going, &share, made)),
+                Err(error) => nobody(&share, &error),
+            }
+        });
+        join_all(sent).await
     }
 
     async fn send_one(
         &self,
-        share: Share,
+        share: &Share,
         request: PeerForkRequest,
-    ) -> Vec<(u16, Result<VmView, HostError>)> {
+    ) -> Result<(ForkReport, Sent), ApiError> {
         let key = (request.handout.fork, share.peer.name());
         let patience = self.options.to_identify() * PATIENCE;
         let asked = share.peer.clones(request);
@@ -202,16 +249,11 @@ impl Host {
                 hint: Some("clones it makes all the same are listed when they are seen".into()),
             })
         });
-        let results = match answer {
-            Ok(answer) => answer.clones,
-            Err(error) => {
-                self.answered(key, Vec::new());
-                return failed(&share, &error).collect();
-            }
-        };
+        let PeerForkResponse { clones, report } =
+            answer.inspect_err(|_| self.answered(key, Vec::new()))?;
         let mut made = Vec::new();
         let numbered = { share.numbers().into_iter() }
-            .zip(results)
+            .zip(clones)
             .map(|(number, result)| match result {
                 CloneResult::Vm(vm) => {
                     let vm = VmView {
@@ -221,11 +263,11 @@ impl Host {
                     made.push(vm.clone());
                     (number, Ok(vm))
                 }
-                CloneResult::Error(error) => (number, Err(of_peer(&share, error))),
+                CloneResult::Error(error) => (number, Err(of_peer(share, error))),
             });
         let numbered: Vec<_> = numbered.collect();
         self.answered(key, made);
-        numbered
+        Ok((report, numbered))
     }
 
     /// The address at which other hosts get pages of this one.
@@ -270,22 +312,22 @@ impl Host {
             }
         }
     }
-
-    /// Takes an image's name away, whoever has it.
-    pub(super) async fn drop_image(&self, image: ImageId) {
-        if let Err(error) = self.pager_call(move |pager| pager.retire(image)).await {
-            tracing::warn!(%image, error = &error as &dyn std::error::Error, "page image not retired");
-        }
-    }
 }
 
 /// All of a host's clones failed for one reason.
-fn failed(
-    share: &Share,
-    error: &ApiError,
-) -> impl Iterator<Item = (u16, Result<VmView, HostError>)> + use<> {
-    let (share, error) = (share.clone(), error.clone());
-    { share.numbers().into_iter() }.map(move |number| (number, Err(of_peer(&share, error.clone()))))
+fn failed(share: &Share, error: &ApiError) -> Sent {
+    let numbers = share.numbers().into_iter();
+    numbers
+        .map(|number| (number, Err(of_peer(share, error.clone()))))
+        .collect()
+}
+
+/// The same clones, told to whoever looks how far their fork is.
+fn told(going: &Going, share: &Share, made: Sent) -> Sent {
+    for (_, made) in &made {
+        going.made(Some(share.peer.name()), made);
+    }
+    made
 }
 
 fn of_peer(share: &Share, source: ApiError) -> HostError {

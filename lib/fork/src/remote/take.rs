@@ -17,8 +17,9 @@ use forkyard_network::Subnet;
 use forkyard_pager::{Fetching, PagerError, Refusal};
 use forkyard_store::{Birth, FamilyNo, FamilyRecord, StoreError, VmRecord};
 use forkyard_types::{
-    CloneResult, Epoch, ForkMode, ForkReport, Handout, HandoutFamily, Member, NetworkPolicy,
-    PageCount, PeerForkRequest, PeerForkResponse, PeerTicket, RemotePages, VmState, VmView,
+    CloneResult, Epoch, ForkMode, ForkPhase, ForkReport, Handout, HandoutFamily, Member,
+    NetworkPolicy, PageCount, PeerForkRequest, PeerForkResponse, PeerTicket, RemotePages, VmState,
+    VmView,
 };
 use forkyard_vmm::Accel;
 use std::{
@@ -75,6 +76,7 @@ impl Host {
         // the images away from the others.
         let hold = self.hold(images)?;
         self.let_in(&handout.family)?;
+        let going = self.progress.begin_taken(&handout, count);
         let mut opened = false;
         let taken = async {
             self.fetch(&handout, settle)
@@ -103,6 +105,7 @@ impl Host {
                 },
                 template: folder.join("template"),
             };
+            going.reach(ForkPhase::Starting);
             let shells = self
                 .shells_over(&source, &over, &wanted)
                 .instrument(debug_span!("shells"))
@@ -113,6 +116,7 @@ impl Host {
             let asked = Asked {
                 fork: handout.fork,
                 request: ticket.as_ref().and_then(|ticket| ticket.request),
+                watch: None,
                 mode: ForkMode::Fast,
                 scrub: scrub.clone(),
                 home: ticket.as_ref().map(|ticket| ticket.home),
@@ -122,18 +126,22 @@ impl Host {
                 fork: handout.fork,
                 asked: &asked,
                 begun,
+                going: &going,
             };
             let clones = self
                 .bring_up_all(&source, shells?, origin, &devices, &mut report)
                 .await;
             counted.done(&report, &clones);
             let refused = (places.count()..count).filter_map(|_| places.refusal());
-            let refused = refused.map(|error| Err(error.into()));
+            let refused = refused
+                .map(|error| Err(error.into()))
+                .inspect(|refused| going.made(None, refused));
             let made = clones.into_iter().map(|(_, made)| made);
             let clones: Vec<CloneResult> = made.chain(refused).map(told).collect();
             Ok::<_, HostError>(PeerForkResponse { clones, report })
         };
         let taken = taken.await;
+        going.over(&taken);
         drop(hold);
         if let (true, Err(_), Some(ticket)) = (opened, &taken, &ticket) {
             self.tickets(|tickets| tickets.close(ticket.id));
@@ -272,7 +280,7 @@ impl Host {
                 }
                 Err(error) => return Err(error.into()),
             }
-            self.arrivals.expect(image);
+            self.arrivals.expect(image, Some(pages));
         }
         Ok(())
     }
@@ -288,6 +296,7 @@ impl Host {
         let birth = Birth {
             parent: parent.id,
             fork: None,
+            granted: machine.granted,
         };
         let record = VmRecord {
             id: parent.id,

@@ -132,6 +132,7 @@ pub mod tests {
                 epoch: Epoch::random(),
                 image: "tiny".into(),
                 vcpus: 1,
+                granted: None,
                 memory: ByteCount(1 << 28),
                 address: Address {
                     ip: [10, 0, 0, 1].into(),

@@ -1,0 +1,42 @@
+//! Errors as the API tells of them.
+
+use serde::{Deserialize, Serialize};
+
+/// Why a request was refused or failed, in a form a program can branch on.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// The request makes no sense as it stands.
+    Invalid,
+    /// No such VM, image or ticket.
+    NotFound,
+    /// The VM is in a state that does not allow it, or the name is taken.
+    Conflict,
+    /// A limit of the host or of the family is reached.
+    Exhausted,
+    /// The guest did not answer, or answered nonsense.
+    Guest,
+    /// It took longer than allowed.
+    Timeout,
+    /// The host failed: QEMU, kernel, disk.
+    Host,
+    /// No token came with the request, or one that does not hold (any more).
+    Unauthorized,
+    /// Not for those who come over the network.
+    Forbidden,
+}
+
+/// An error: what happened, why, and what to do about it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// What to branch on.
+    pub kind: ErrorKind,
+    /// What happened and why, causes joined by a colon.
+    pub message: String,
+    /// What the user can do about it.
+    #[serde(default)]
+    pub hint: Option<String>,
+}
