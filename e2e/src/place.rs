@@ -67,9 +67,11 @@ impl Process {
     #[track_caller]
     pub fn stop(&self) {
         self.signal(Signal::SIGSTOP);
+        // In D, too: it waits in the kernel, perhaps for a page of a pager that was stopped
+        // before it, and stops on its way out.
         let stands = |stat: String| {
             let state = stat.rsplit_once(") ").map(|(_, after)| after);
-            state.is_none_or(|state| state.starts_with(['T', 't', 'Z', 'X']))
+            state.is_none_or(|state| state.starts_with(['T', 't', 'D', 'Z', 'X']))
         };
         crate::eventually("its standing still", || {
             let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
@@ -242,7 +244,7 @@ impl Drop for Place {
 }
 
 /// Every process whose folder in `/proc` is one of those wanted.
-pub(crate) fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<Process> {
+fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<Process> {
     let numbers = fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     numbers
@@ -281,16 +283,6 @@ fn mark_of(process: &Path) -> io::Result<u64> {
     Ok(fs::metadata(process.join("ns/uts"))?.st_ino())
 }
 
-/// Whether a process, given as its folder in `/proc`, was told of a file in this
-/// folder when it was started: it belongs to the host whose folder it is.
-pub(crate) fn speaks_of(process: &Path, folder: &Path) -> bool {
-    let name = format!("{}/", folder.display());
-    ["cmdline", "environ"].iter().any(|part| {
-        let words = fs::read(process.join(part)).unwrap_or_default();
-        String::from_utf8_lossy(&words).contains(&name)
-    })
-}
-
 /// Where cgroups of version 2 are.
 pub(crate) fn cgroups() -> PathBuf {
     let mounts = fs::read_to_string(MOUNTS).expect("own mounts");
@@ -303,7 +295,7 @@ pub(crate) fn cgroups() -> PathBuf {
 }
 
 /// Ends whatever is in a cgroup and in those in it, and removes them.
-pub(crate) fn remove_groups(group: &Path) {
+fn remove_groups(group: &Path) {
     for pid in fs::read_to_string(group.join("cgroup.procs"))
         .unwrap_or_default()
         .lines()

@@ -1,6 +1,6 @@
 //! Programs outside of guests, written against a host as a user's are.
 
-use crate::Host;
+use crate::{Host, Running};
 use std::{
     path::{Path, PathBuf},
     process::Command,
@@ -19,6 +19,17 @@ impl Host {
     pub fn example<const N: usize>(&self, name: &str, words: [&str; N], input: &str) -> String {
         let program = tree().join("examples").join(name);
         self.run_program(Command::new(program).args(words), input)
+    }
+
+    /// Starts a command with a terminal for what it complains of, which is printed; what it
+    /// prints goes to a file.
+    pub fn on_terminal(&self, words: &str, out: &Path) -> Running {
+        let program = self.dist.join("bin/forkyard");
+        let line = format!("{} {words} >{}", program.display(), out.display());
+        let mut script = Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]);
+        script.envs(self.variables()).env("TERM", "xterm");
+        self.spawn(&mut script, Vec::new())
     }
 
     #[track_caller]

@@ -1,43 +1,54 @@
-//! Two hosts at a time: guests are emulated, and more of them on two cores would
-//! make every test as slow as its neighbours.
+//! Three hosts at a time, or as many as `FORKYARD_E2E_HOSTS` says: guests are emulated, and
+//! with many of them on two cores every test would be as slow as its neighbours; but half
+//! of its time a test waits for something else than a core.
 //!
 //! Whoever has a slot knows that any other host there is of the same slot was
-//! abandoned: its test program was itself killed. It is cleared away. Hosts of
-//! the other slot are nobody's business but their own.
+//! abandoned: its test program was itself killed. It is cleared away, by a guard that
+//! outlives the test program or, if that was killed as well, by who has the slot next. Hosts
+//! of the other slots are nobody's business but their own.
 
-use crate::place;
+use crate::place::cgroups;
 use std::{
     env,
-    fs::{self, File, TryLockError},
-    path::{Path, PathBuf},
-    thread::sleep,
-    time::Duration,
+    fs::{File, TryLockError},
+    io::{self, Write as _},
+    os::unix::process::CommandExt as _,
+    process::{Child, ChildStdin, Command, Stdio},
+    thread::{self, sleep},
+    time::{Duration, Instant},
 };
 
-/// How many hosts there may be.
-const SLOTS: u8 = 2;
+/// How many hosts there may be, unless somebody says otherwise.
+const SLOTS: u8 = 3;
 /// Time between looks for a free one.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The right to have a host, until dropped; also between test programs.
+/// The right to have a host, until dropped; also between test programs. Whoever has had it
+/// tells how long: `cargo xtask test` lists those that took longest.
 #[derive(Debug)]
 pub struct Slot {
     number: u8,
-    #[expect(dead_code, reason = "held, never read")]
+    since: Instant,
     lock: File,
+    guard: Option<Guard>,
 }
 
 impl Slot {
     /// Waits for one.
     pub fn wait() -> Self {
-        let slot = loop {
-            if let Some(free) = (0..SLOTS).find_map(Self::take) {
+        let mut slot = loop {
+            if let Some(free) = (0..slots()).find_map(Self::take) {
                 break free;
             }
             sleep(LOOK);
         };
-        let abandoned = hosts(&slot.prefix());
-        abandoned.iter().for_each(|folder| clear(folder));
+        let cleared = clear(&slot.prefix(), Stdio::null(), Stdio::null()).wait();
+        assert!(
+            cleared.expect("waited for").success(),
+            "what was left stays"
+        );
+        let lock = slot.lock.try_clone().expect("a lock that is held twice");
+        slot.guard = Some(Guard::new(&slot.prefix(), lock));
         slot
     }
 
@@ -50,46 +61,77 @@ impl Slot {
         let path = env::temp_dir().join(format!("{}lock", prefix(number)));
         let lock = File::create(&path).expect("a lock file");
         match lock.try_lock() {
-            Ok(()) => Some(Self { number, lock }),
+            Ok(()) => Some(Self {
+                number,
+                since: Instant::now(),
+                lock,
+                guard: None,
+            }),
             Err(TryLockError::WouldBlock) => None,
             Err(TryLockError::Error(error)) => panic!("{}: {error}", path.display()),
         }
     }
 }
 
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("a host");
+        let took = self.since.elapsed().as_secs_f64();
+        // Past what keeps a test's words back. Nobody fails for want of it.
+        let line = format!("\ntook {took:.1} s: {name}\n");
+        let _ = io::stdout().write_all(line.as_bytes());
+    }
+}
+
+fn slots() -> u8 {
+    let told = env::var("FORKYARD_E2E_HOSTS").ok();
+    told.map_or(SLOTS, |told| told.parse().expect("a number of hosts"))
+}
+
 fn prefix(number: u8) -> String {
     format!("forkyard-e2e.{number}.")
 }
 
-/// Folders of a slot's hosts, which are all abandoned.
-fn hosts(prefix: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(env::temp_dir()).expect("temporary files");
-    let ours = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        path.is_dir() && name.is_some_and(|name| name.starts_with(prefix))
-    };
-    let paths = entries.flatten().map(|entry| entry.path());
-    paths.filter(ours).collect()
+/// What takes the hosts of a slot away when whoever has the slot has ended, however that
+/// came. Nobody else gets the slot before it is done.
+#[derive(Debug)]
+struct Guard {
+    clearing: Child,
+    /// Ends with us.
+    alive: Option<ChildStdin>,
 }
 
-fn clear(folder: &Path) {
-    let name = folder.display();
-    eprintln!("clearing away {name}, whose test program was killed");
-    let all = place::processes(|process| place::speaks_of(process, folder));
-    for process in all {
-        process.end().expect("root may end it");
+impl Guard {
+    fn new(prefix: &str, lock: File) -> Self {
+        let mut clearing = clear(prefix, Stdio::piped(), lock.into());
+        let alive = clearing.stdin.take();
+        Self { clearing, alive }
     }
-    if let Some(name) = folder.file_name() {
-        place::remove_groups(&place::cgroups().join(name));
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(self.alive.take());
+        let _ = self.clearing.wait();
     }
-    fs::remove_dir_all(folder).expect("removed");
+}
+
+/// Takes away what is left of a slot's hosts once `until` ends. Holds `lock` meanwhile, and
+/// goes on when a terminal's Ctrl-C ends all others.
+fn clear(prefix: &str, until: Stdio, lock: Stdio) -> Child {
+    let mut clearing = Command::new("sh");
+    clearing.args(["-c", include_str!("clear.sh"), "clear"]);
+    clearing.arg(env::temp_dir().join(prefix)).arg(cgroups());
+    let clearing = clearing.stdin(until).stdout(lock).process_group(0);
+    clearing.spawn().expect("a shell")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Place;
-    use std::{ffi::OsStr, process::Command};
+    use std::{ffi::OsStr, fs, process::Command};
     use tempfile::TempDir;
 
     fn folder_of(slot: &str) -> TempDir {
@@ -107,7 +149,7 @@ mod tests {
     #[allow(clippy::zombie_processes)] // whoever ends the place waits for them
     fn two_processes(folder: &TempDir, place: &Place) {
         // Which in there leads to its own.
-        let door = place::cgroups().join("cgroup.procs");
+        let door = cgroups().join("cgroup.procs");
         let run = folder.path().join("run");
         let started = place.within(move || {
             let mut told = Command::new("sleep");
@@ -129,9 +171,12 @@ mod tests {
         let [lost, near] = [&left, &neighbour].map(place_of);
         two_processes(&left, &lost);
         two_processes(&neighbour, &near);
-        let found = hosts("forkyard-e2e.test-left.");
-        assert_eq!(found, [left.path()]);
-        clear(&found[0]);
+        let guard = Guard::new(
+            "forkyard-e2e.test-left.",
+            tempfile::tempfile().expect("a file"),
+        );
+        assert_eq!(lost.processes().len(), 2, "nothing has ended");
+        drop(guard);
         assert_eq!(lost.processes(), []);
         assert!(!lost.cgroup().exists() && !left.path().exists());
         assert_eq!(near.processes().len(), 2);

@@ -1,6 +1,8 @@
 //! The whole system as its users meet it: real guests, emulated, through the
 //! command line. Needs to be root, and what `cargo xtask test` prepares.
 
+#[path = "needs_root/bad_links.rs"]
+mod bad_links;
 #[path = "needs_root/balloon.rs"]
 mod balloon;
 #[path = "needs_root/checkpoint.rs"]
@@ -51,6 +53,8 @@ mod patience;
 mod pause;
 #[path = "needs_root/python.rs"]
 mod python;
+#[path = "needs_root/quotas.rs"]
+mod quotas;
 #[path = "needs_root/sched.rs"]
 mod sched;
 #[path = "needs_root/server.rs"]
@@ -71,5 +75,3 @@ mod tickets;
 mod under_way;
 #[path = "needs_root/warm.rs"]
 mod warm;
-#[path = "needs_root/wire.rs"]
-mod wire;

@@ -2,7 +2,7 @@
 
 use crate::{check, dist, guest, run::cargo, stages::Stages};
 use anyhow::Result;
-use std::path::Path;
+use std::{env, path::Path, thread};
 
 /// What cargo's test runs added up to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,20 @@ struct Tally {
     passed: u32,
     failed: u32,
     ignored: u32,
+    /// Those of the ignored that count as passed as well.
+    found_out: u32,
 }
+
+/// How many tests of one program run at a time, if somebody says. Else one more than there
+/// are processors: those that take longest wait for much else.
+const THREADS: &str = "RUST_TEST_THREADS";
+
+/// Tests of whole hosts that are listed, for they took longest.
+const LISTED: usize = 15;
+
+/// How long tests of whole hosts had one, in seconds, as they say.
+#[derive(Debug, Default)]
+struct Times(Vec<(f64, String)>);
 
 /// Builds, prepares, checks and tests; reports every failure at the end.
 pub fn all(root: &Path) -> Result<()> {
@@ -20,29 +33,50 @@ pub fn all(root: &Path) -> Result<()> {
         .and_then(|dist| stages.run("prepare", || guest::prepare(root, &dist, guest::TEST_IMAGE)));
     check::into(&mut stages, root);
     let mut tally = Tally::default();
+    let mut times = Times::default();
     if let Some(prepared) = prepared {
         stages.run("tests", || {
             let mut run = cargo(root);
             run = run.args(["test", "--release", "--workspace", "--no-fail-fast"]);
+            if env::var_os(THREADS).is_none() {
+                run = run.env(
+                    THREADS,
+                    (thread::available_parallelism()?.get() + 1).to_string(),
+                );
+            }
             for (name, value) in prepared.variables() {
                 run = run.env(name, value);
             }
-            run.done_seeing(|line| tally.add(line))
+            run.done_seeing(|line| {
+                tally.add(line);
+                times.add(line);
+            })
         });
+    }
+    for (took, name) in times.longest(LISTED) {
+        println!("{took:>7.1} s  {name}");
     }
     let outcome = stages.finish();
     let Tally {
         passed,
         failed,
         ignored,
+        found_out,
     } = tally;
+    let passed = passed.saturating_sub(found_out);
     println!("total: {passed} passed, {failed} failed, {ignored} skipped");
     outcome
 }
 
 impl Tally {
-    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`. A test that
+    /// finds out only when it runs that this host cannot do it says `skipped: NAME: WHY`,
+    /// and then passes.
     fn add(&mut self, line: &str) {
+        if line.starts_with("skipped: ") {
+            self.ignored += 1;
+            self.found_out += 1;
+        }
         let Some((_, counts)) = line
             .strip_prefix("test result: ")
             .and_then(|rest| rest.split_once(". "))
@@ -62,9 +96,44 @@ impl Tally {
     }
 }
 
+impl Times {
+    /// Adds a line such as `took 9.5 s: fork::clones_are_apart`.
+    fn add(&mut self, line: &str) {
+        let words = line
+            .strip_prefix("took ")
+            .and_then(|rest| rest.split_once(" s: "));
+        if let Some((took, name)) = words
+            && let Ok(took) = took.parse()
+        {
+            self.0.push((took, name.to_owned()));
+        }
+    }
+
+    /// The first of them, the longest first.
+    fn longest(&mut self, count: usize) -> impl Iterator<Item = &(f64, String)> {
+        self.0.sort_by(|a, b| b.0.total_cmp(&a.0));
+        self.0.iter().take(count)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_tests_that_took_longest_come_first_and_other_lines_do_not_count() {
+        let mut times = Times::default();
+        for line in [
+            "took 3.5 s: a::b",
+            "took long",
+            "took 12.0 s: c",
+            "took 1.0 s: d",
+        ] {
+            times.add(line);
+        }
+        let names: Vec<_> = times.longest(2).map(|(_, name)| name.as_str()).collect();
+        assert_eq!(names, ["c", "a::b"]);
+    }
 
     #[test]
     fn results_add_up_and_other_lines_do_not_count() {
@@ -75,13 +144,15 @@ mod tests {
             "test a::b ... ok",
             "test result: FAILED. 40 passed; 2 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1.00s",
             "5 passed; 5 failed",
+            "skipped: c::d: this host has no hierarchy",
         ] {
             tally.add(line);
         }
         let wanted = Tally {
             passed: 43,
             failed: 2,
-            ignored: 1,
+            ignored: 2,
+            found_out: 1,
         };
         assert_eq!(tally, wanted);
     }

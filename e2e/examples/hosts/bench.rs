@@ -14,11 +14,13 @@
 
 mod agility;
 mod page;
+mod parts;
 mod whole;
 
 use crate::report::{self, Row};
-use forkyard_e2e::{Cluster, Host, Links};
-use forkyard_types::{CloneResult, ForkResponse, VmInspect};
+use forkyard_e2e::{Cluster, Links};
+use forkyard_types::VmInspect;
+use parts::{Clones, Forked, all, fill, fork, passed, remove, run_parent};
 use std::{
     path::PathBuf,
     thread::sleep,
@@ -281,7 +283,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Forks `p`.
-    fn fork(&self, hosts: u8, clones: u16, more: &[&str]) -> Vec<(usize, String)> {
+    fn fork(&self, hosts: u8, clones: u16, more: &[&str]) -> Forked {
         let to: Vec<_> = (1..=hosts).map(usize::from).collect();
         fork(&self.cluster, (0, "p"), &to, clones, more)
     }
@@ -315,7 +317,7 @@ impl<'a> Bench<'a> {
     fn start(&self, hosts: u8, clones: u16) -> Row {
         let before = Links::of(self.cluster.host(0));
         let begun = Instant::now();
-        let made = self.fork(hosts, clones, &[]);
+        let Forked { made, running } = self.fork(hosts, clones, &[]);
         let ready = begun.elapsed();
         self.all(&made, "true");
         let done = begun.elapsed();
@@ -324,6 +326,7 @@ impl<'a> Bench<'a> {
         Row {
             way: self.way.name(),
             reporting: true,
+            running: ms(running),
             ready: ms(ready),
             done: ms(done),
             ..row
@@ -347,7 +350,7 @@ impl<'a> Bench<'a> {
         };
         let before = Links::of(self.cluster.host(0));
         let begun = Instant::now();
-        let made = self.fork(hosts, self.options.clones, &[]);
+        let Forked { made, running } = self.fork(hosts, self.options.clones, &[]);
         let ready = begun.elapsed();
         self.all(&made, &script);
         let done = begun.elapsed();
@@ -355,6 +358,7 @@ impl<'a> Bench<'a> {
         self.remove(&made);
         self.sh("rm -f /m/data");
         Row {
+            running: ms(running),
             ready: ms(ready),
             done: ms(done),
             ..row
@@ -383,7 +387,7 @@ impl<'a> Bench<'a> {
     fn settle(&self, hosts: u8) -> Row {
         let before = Links::of(self.cluster.host(0));
         let begun = Instant::now();
-        let made = self.fork(hosts, hosts.into(), &["--settle"]);
+        let Forked { made, running } = self.fork(hosts, hosts.into(), &["--settle"]);
         let ready = begun.elapsed();
         for (host, name) in &made {
             let path = format!("/v1/vms/{name}/inspect");
@@ -401,94 +405,11 @@ impl<'a> Bench<'a> {
         self.remove(&made);
         Row {
             reporting: true,
+            running: ms(running),
             ready: ms(ready),
             done: ms(done),
             ..row
         }
-    }
-}
-
-/// Names of clones, and the number of the host of each.
-type Clones = [(usize, String)];
-
-/// A VM that has room for data in its memory.
-fn run_parent(host: &Host, name: &str, options: &Options) {
-    let memory = options.memory.to_string();
-    host.ok(["run", "tiny", "--name", name, "--memory", &memory]);
-    host.sh(name, MOUNT);
-}
-
-/// Makes a place in memory for data.
-const MOUNT: &str = "mkdir -p /m && mount -t tmpfs -o size=90% m /m";
-
-/// Data that does not pack and that nobody has yet.
-fn fill(options: &Options) -> String {
-    format!("head -c {}m /dev/urandom >/m/data", options.fill)
-}
-
-/// A job as those the paper ran: it looks something up in what its parent has, a
-/// twelfth of it, and works in memory that it takes anew.
-fn looks_up(options: &Options) -> String {
-    let (part, half) = ((options.fill / 12).max(1), options.fill / 2);
-    format!(
-        "head -c {part}m /m/data | md5sum >/dev/null; \
-         dd if=/dev/zero of=/m/own bs=1M count={half} 2>/dev/null; rm /m/own"
-    )
-}
-
-/// Forks a VM of a host's to others.
-fn fork(
-    cluster: &Cluster,
-    (host, vm): (usize, &str),
-    to: &[usize],
-    clones: u16,
-    more: &[&str],
-) -> Vec<(usize, String)> {
-    let to: Vec<_> = to.iter().map(|host| format!("h{host}")).collect();
-    let (count, to) = (clones.to_string(), to.join(","));
-    let words = [&["fork", vm, "-n", &count, "--to", &to], more].concat();
-    let answer: ForkResponse = cluster.host(host).json(words);
-    let made = answer.clones.into_iter().map(|clone| {
-        let CloneResult::Vm(vm) = clone else {
-            panic!("a clone was not made: {clone:?}");
-        };
-        let host = vm.host.as_deref().and_then(|host| host.strip_prefix('h'));
-        let host = host.and_then(|host| host.parse().ok());
-        (host.expect("elsewhere"), vm.name.to_string())
-    });
-    made.collect()
-}
-
-/// Has all of them do something at once.
-fn all(cluster: &Cluster, clones: &Clones, script: &str) {
-    let running = clones.iter().map(|(host, name)| {
-        let words = ["exec", name, "--", "sh", "-e", "-c", script];
-        cluster.host(*host).start(words, "")
-    });
-    let running: Vec<_> = running.collect();
-    for one in running {
-        one.wait().exited(0);
-    }
-}
-
-fn remove(cluster: &Cluster, clones: &Clones) {
-    for (host, name) in clones {
-        cluster.host(*host).ok(["rm", name]);
-    }
-}
-
-/// What passed since an earlier look at a host's links.
-fn passed(cluster: &Cluster, host: usize, before: &Links) -> Row {
-    let after = Links::of(cluster.host(host));
-    let more = |name: &str| after.all(name) - before.all(name);
-    Row {
-        asked: more("pages_asked"),
-        suppressed: more("pages_suppressed"),
-        sent: more("pages_sent"),
-        resent: more("pages_resent"),
-        pushed: more("pages_pushed"),
-        bytes: more("bytes_sent"),
-        ..Row::default()
     }
 }
 

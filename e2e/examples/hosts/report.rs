@@ -18,6 +18,8 @@ pub struct Row {
     pub reporting: bool,
     /// Packets lost, of a hundred.
     pub loss: u8,
+    /// Until all clones' vCPUs ran.
+    pub running: u64,
     /// Until all clones were ready; of copies, until every host had the file.
     pub ready: u64,
     /// Until all had done what they had to.
@@ -101,8 +103,8 @@ pub fn write(out: &Path, options: &str, rows: &[Row], latencies: &[Latency]) {
 
 fn table(rows: &[Row]) -> String {
     let mut table = String::from(
-        "| part | MiB, used | hosts | clones | way | page reporting | loss % | ready ms | done ms | once more ms | asked | in lockstep | sent | again | pushed | MB |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+        "| part | MiB, used | hosts | clones | way | page reporting | loss % | running ms | ready ms | done ms | once more ms | asked | in lockstep | sent | again | pushed | MB |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     let mut cells: BTreeMap<_, Vec<&Row>> = BTreeMap::new();
     for row in rows {
@@ -122,6 +124,7 @@ fn table(rows: &[Row]) -> String {
         let reporting = if silent { "no" } else { "yes" };
         let megabytes = of(|row| row.bytes / 100_000);
         let counts = [
+            of(|row| row.running),
             of(|row| row.ready),
             of(|row| row.done),
             of(|row| row.again),

@@ -1,10 +1,16 @@
 //! Forks to other hosts.
 
-use forkyard_e2e::{Cluster, eventually};
+use crate::disjoint::CALM;
+use forkyard_e2e::{Cluster, Host, eventually};
 use forkyard_types::{
-    CloneResult, ForkResponse, PageCount, VmInspect, VmName, VmPart, VmState, VmView,
+    CloneResult, ForkPhase, ForkProgress, ForkResponse, HostProgress, PageCount, VmInspect, VmName,
+    VmPart, VmState, VmView,
 };
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    thread::sleep,
+};
 
 /// Memory and disk, and what the rest of a guest never looks at: more of it than a
 /// host reads ahead.
@@ -34,12 +40,32 @@ fn names(vms: &[VmView]) -> BTreeSet<VmName> {
     vms.iter().map(|vm| vm.name.clone()).collect()
 }
 
+/// How far each host is, or was, with the last fork of `p`.
+pub(crate) fn last_fork(from: &Host) -> BTreeMap<String, HostProgress> {
+    let told = from.get("/v1/vms/p/forks");
+    let forks: Vec<ForkProgress> = serde_json::from_str(&told).expect("JSON");
+    let hosts = forks.into_iter().next_back().map(|fork| fork.hosts);
+    let named = hosts.into_iter().flatten();
+    named
+        .map(|host| (host.host.clone().unwrap_or("here".into()), host))
+        .collect()
+}
+
 #[test]
 fn clones_on_another_host_are_of_one_instant_and_go_their_own_ways() {
     let cluster = two_with_p();
     let (here, there) = (cluster.host(0), cluster.host(1));
     let before = here.sums("p", FILES);
-    let clones = made(here.json(["fork", "p", "-n", "4", "--to", "h1"]));
+    let answer: ForkResponse = here.json(["fork", "p", "-n", "4", "--to", "h1"]);
+    let times = &answer.report;
+    assert!(
+        times.pause_us > 0
+            && times.pause_us < times.running_us
+            && times.running_us < times.ready_us,
+        "{times:?}"
+    );
+    assert!(times.load_us > 0, "{times:?}");
+    let clones = made(answer);
     // What their parent does from now on is nothing to them.
     here.sh("p", "echo later > /m/a; echo later > /d/a; sync");
     assert_eq!(clones.len(), 4);
@@ -136,9 +162,25 @@ fn a_host_that_cannot_be_reached_costs_its_own_share() {
     let here = cluster.host(0);
     let before = here.sums("p", FILES);
     cluster.cut(1);
-    let words = ["fork", "p", "-n", "2", "--to", "here,h1", "-o", "json"];
-    let outcome = here.start(words, "").wait().exited(PARTLY);
-    let answer: ForkResponse = serde_json::from_slice(&outcome.stdout).expect("JSON");
+    let out = tempfile::NamedTempFile::new().expect("a file");
+    let fork = here.on_terminal("fork p -n 2 --to here,h1 -o json", out.path());
+    // While it is tried: what each is to make, and how far it is.
+    eventually("a host that has not got the machine", || {
+        let there = last_fork(here).remove("h1");
+        there.is_some_and(|host| (host.phase, host.granted) == (ForkPhase::Granted, 1))
+    });
+    let shown = fork.wait().exited(PARTLY).text();
+    assert!(
+        shown.contains("h1: 1 granted, no machine there yet"),
+        "{shown}"
+    );
+    let mut over = last_fork(here);
+    assert_eq!(over["here"].phase, ForkPhase::Ready);
+    let failed = over.remove("h1").expect("still told of");
+    assert_eq!((failed.phase, failed.failed), (ForkPhase::Failed, 1));
+    assert!(failed.why[0].contains("h1"), "{failed:?}");
+    let told = fs::read(&out).expect("printed");
+    let answer: ForkResponse = serde_json::from_slice(&told).expect("JSON alone");
     let [CloneResult::Vm(vm), CloneResult::Error(error)] = answer.clones.as_slice() else {
         panic!("{answer:?}");
     };
@@ -184,6 +226,12 @@ fn what_a_clone_writes_over_its_disk_is_fetched_from_nowhere() {
         there.sh(name, &dd);
     };
     write(0);
+    // What lies beside it is asked for in advance, and comes a little later.
+    eventually("nothing more to come", || {
+        let before = away();
+        sleep(CALM);
+        away() == before
+    });
     let before = away();
     write(128);
     write(256);

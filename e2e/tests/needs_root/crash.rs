@@ -132,6 +132,7 @@ fn a_daemon_killed_while_it_boots_a_vm_leaves_nothing() {
     let host = Host::new();
     for wait in [100, 1000] {
         let run = host.start(["run", "tiny", "--name", "p"], "");
+        eventually("its daemon", || !host.processes("forkyardd").is_empty());
         sleep(Duration::from_millis(wait));
         host.kill_9("forkyardd");
         run.wait();
@@ -182,7 +183,11 @@ fn a_killed_pager_is_replaced_and_no_vm_notices() {
         "head -c 20000000 /dev/urandom >/m/noise; md5sum /m/noise >/m/sum",
     );
     host.fork("p", 2);
-    for program in ["forkyard-pager", "forkyard-keeper", "forkyard-pager"] {
+    let [pager, keeper] = ["forkyard-pager", "forkyard-keeper"];
+    for program in [pager, keeper, pager] {
+        // One alone is replaced by the other, if that is there again.
+        let is_there = |half: &str| !host.processes(half).is_empty();
+        eventually("both halves", || is_there(pager) && is_there(keeper));
         host.kill_9(program);
         for clone in ["p-1", "p-2"] {
             assert_eq!(host.sh(clone, "md5sum -c /m/sum"), "/m/noise: OK");

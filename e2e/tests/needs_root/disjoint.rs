@@ -2,10 +2,13 @@
 
 use forkyard_e2e::{Cluster, Host, Links, eventually};
 use forkyard_types::{CloneResult, ForkResponse};
+use std::{thread::sleep, time::Duration};
 
 /// Pages of each kind that the parent has; a clone reads half of them.
 const PAGES: u64 = 4000;
 const HALF: u64 = PAGES / 2;
+/// Who wants nothing for so long is not about to begin.
+pub(crate) const CALM: Duration = Duration::from_secs(2);
 
 /// Has a clone read its half of the pages that are `alone` or for `all`.
 #[track_caller]
@@ -60,26 +63,32 @@ fn what_a_guest_marked_as_disjoint_goes_to_the_host_that_asks_and_all_else_to_ev
     for (host, clone) in (1..).zip(&clones) {
         cluster.host(host).sh(clone.as_str(), "cat /m/ready");
     }
+    // What they need to run is wanted by both, and not to be counted.
+    eventually("both have what they need to run", || {
+        let before = counted(&cluster, 2);
+        sleep(CALM);
+        counted(&cluster, 2) == before
+    });
 
     let before = counted(&cluster, 2);
     read(cluster.host(1), clones[0].as_str(), "alone");
     let after = counted(&cluster, 2);
     let [to_all, sent, came] = [0, 1, 2].map(|n| after[n] - before[n]);
-    assert!(sent >= HALF, "{sent} of {HALF} pages were sent");
+    // Some lie beside what it took to run, and have come with that.
+    assert!(sent > HALF * 3 / 4, "{sent} of {HALF} pages were sent");
     assert!(to_all < HALF / 4, "{to_all} of {HALF} pages went to all");
     assert!(came < HALF / 4, "{came} of {HALF} pages came to another");
 
     let before = counted(&cluster, 2);
     read(cluster.host(1), clones[0].as_str(), "all");
-    let after = counted(&cluster, 2);
-    let [to_all, _, came] = [0, 1, 2].map(|n| after[n] - before[n]);
+    let to_all = counted(&cluster, 2)[0] - before[0];
     assert!(
         to_all > HALF * 3 / 4,
         "{to_all} of {HALF} pages went to all"
     );
-    assert!(
-        came > HALF * 3 / 4,
-        "{came} of {HALF} pages came to another"
-    );
+    // Nobody there waits for them: it may be a while until they are taken in.
+    eventually("most of the pages to have come to another", || {
+        counted(&cluster, 2)[2] - before[2] > HALF * 3 / 4
+    });
     cluster.end();
 }

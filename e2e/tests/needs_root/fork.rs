@@ -43,7 +43,7 @@ fn memory_and_disk_are_of_one_instant() {
         // Again, over a disk that has been frozen once.
         host.sh(
             "p",
-            "killall witness; while pidof witness >/dev/null; do :; done; true",
+            "killall witness; while pidof witness >/dev/null; do :; done; rm /m/pairs",
         );
         host.sh(
             "p",

@@ -26,7 +26,8 @@ fn clones(outcome: &Outcome) -> (Vec<VmView>, Vec<ApiError>) {
 fn a_shell_an_agent_or_a_pager_that_hangs_fails_what_needs_it_and_nothing_else() {
     let host = Host::new();
     let words = ["run", "tiny", "--name", "p", "--warm", "2"];
-    host.start_with(words, [("FORKYARD_PATIENCE", "5")])
+    // Longer than whoever is well takes to answer, on a busy machine, too.
+    host.start_with(words, [("FORKYARD_PATIENCE", "10")])
         .wait()
         .exited(0);
     host.put_agent_worker("p");

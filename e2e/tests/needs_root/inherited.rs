@@ -105,7 +105,7 @@ fn secrets_are_gone_before_user_code_goes_on_unless_clones_inherit_them() {
     host.put(
         "p",
         "/bin/peek",
-        "#!/bin/sh\nread me </proc/sys/kernel/hostname\nnow=$me\n\
+        "#!/bin/sh\nread me </proc/sys/kernel/hostname\necho peeks >/m/peeks\nnow=$me\n\
          while [ $now = $me ]; do read now </proc/sys/kernel/hostname; done\n\
          cat /etc/keys/deep/key /m/token /m/plain >/m/seen 2>/dev/null\necho >>/m/seen over\n",
     );
@@ -114,8 +114,10 @@ fn secrets_are_gone_before_user_code_goes_on_unless_clones_inherit_them() {
         host.sh(clone, "cat /m/seen")
     };
     let fork = |words: &[&str]| {
-        host.sh("p", "killall peek 2>/dev/null || true");
+        host.sh("p", "killall peek 2>/dev/null || true; rm -f /m/peeks");
         leave(&host, "p", "peek");
+        // In a clone it would take the clone's name for that of its parent.
+        wait_for(&host, "p", "/m/peeks", &["peeks"]);
         let words = [&["fork", "p"], words].concat();
         host.start(&words, "").wait().exited(0);
         let clones = host.vms().into_iter().filter(|vm| vm.parent.is_some());

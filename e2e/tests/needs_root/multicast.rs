@@ -8,6 +8,8 @@ use forkyard_types::{VmInspect, VmView};
 const PAGES: u32 = 6000;
 /// Mbit/s at which one gets what a clone needs to start soon, and the rest not.
 const SLOW: u32 = 40;
+/// At which one that has started gets next to nothing.
+const CRAWL: u32 = 4;
 const FAST: u32 = 10_000;
 
 /// A clone on each of the next two hosts.
@@ -97,11 +99,14 @@ fn what_two_hosts_want_is_sent_once_unless_that_is_forbidden() {
     // Each is served at its own pace then.
     cluster.slow(2, SLOW);
     let clones = forked(&cluster, &["--settle"]);
+    // However long the other takes: both share this machine's processors.
+    cluster.slow(2, CRAWL);
     eventually("the clone on the host that is not slow", || {
         away(&cluster, 1, &clones) == 0
     });
     let left = away(&cluster, 2, &clones);
-    assert!(left > u64::from(PAGES / 2), "the slow one lacks {left}");
+    // Some came while the clones were made; more than can be on its way is missing.
+    assert!(left > u64::from(PAGES / 4), "the slow one lacks {left}");
     cluster.slow(2, FAST);
     eventually("the other", || away(&cluster, 2, &clones) == 0);
     whole(&cluster, &clones, &sum);

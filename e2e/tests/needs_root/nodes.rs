@@ -1,9 +1,11 @@
 //! Hosts that are nodes of one cluster: who is one, where VMs and clones are, and
 //! what becomes of them when a node or etcd dies.
 
-use crate::cluster::made;
+use crate::cluster::{last_fork, made};
 use forkyard_e2e::{Cluster, Host, Links, eventually};
-use forkyard_types::{CloneResult, ForkResponse, ListedVm, NodeState, NodeView, VmState};
+use forkyard_types::{
+    CloneResult, ForkPhase, ForkResponse, ListedVm, NodeState, NodeView, VmState,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Pages of data that only `p` has, which do not pack.
@@ -53,6 +55,11 @@ fn clones_are_spread_over_nodes_and_found_from_each() {
     a.sh("p", fill);
     let before = a.sums("p", "/m/a /d/a");
     let answer: ForkResponse = c.json(["fork", "p", "-n", "6", "--spread"]);
+    // Whichever node is asked how far which was.
+    let over = last_fork(b);
+    assert_eq!(over.len(), 3, "{over:?}");
+    assert!(over.values().all(|host| host.phase == ForkPhase::Ready));
+    assert_eq!(over.values().map(|host| host.ready).sum::<u16>(), 6);
     let clones = answer.clones.iter().map(|clone| match clone {
         CloneResult::Vm(vm) => vm.name.to_string(),
         CloneResult::Error(error) => panic!("a clone was not made: {error}"),
@@ -121,7 +128,10 @@ fn clones_are_spread_over_nodes_and_found_from_each() {
     for clone in &answer.clones {
         match clone {
             CloneResult::Vm(vm) => assert_eq!(vm.host.as_deref(), Some("h1")),
-            CloneResult::Error(_) => refused += 1,
+            CloneResult::Error(why) => {
+                assert!(why.message.contains("draining"), "{why}");
+                refused += 1;
+            }
         }
     }
     assert_eq!((answer.clones.len(), refused), (4, 2));

@@ -6,6 +6,15 @@ use forkyard_types::{VmState, VmView};
 /// Counts for as long as it runs.
 const COUNT: &str = "(i=0; while :; do i=$((i+1)); echo $i >/m/count.new; mv /m/count.new /m/count; sleep 0.02; done) </dev/null >/dev/null 2>&1 &";
 
+/// Has a VM count, and waits until there is a count to be read.
+#[track_caller]
+fn begin(host: &Host, vm: &str) {
+    host.sh(vm, COUNT);
+    eventually("the count", || {
+        host.sh(vm, "cat /m/count || true") > String::new()
+    });
+}
+
 #[track_caller]
 fn count(host: &Host, vm: &str) -> u64 {
     host.sh(vm, "cat /m/count").parse().expect("a number")
@@ -20,10 +29,7 @@ fn counts_on(host: &Host, vm: &str) {
 #[test]
 fn a_paused_vm_is_forked_as_it_stands_and_goes_on_where_it_was() {
     let host = Host::with_p([]);
-    host.sh("p", COUNT);
-    eventually("the count", || {
-        host.sh("p", "cat /m/count || true") > String::new()
-    });
+    begin(&host, "p");
     let paused: Vec<VmView> = host.json(["pause", "p"]);
     assert_eq!(paused[0].state, VmState::Paused);
     host.ok(["pause", "p"]);
@@ -61,7 +67,7 @@ fn a_paused_vm_is_forked_as_it_stands_and_goes_on_where_it_was() {
 #[test]
 fn a_pause_outlives_the_daemon_and_a_paused_vm_ends_like_any_other() {
     let host = Host::with_p([]);
-    host.sh("p", COUNT);
+    begin(&host, "p");
     host.fork("p", 1);
     host.ok(["pause", "p", "p-1"]);
     host.kill_9("forkyardd");

@@ -43,7 +43,18 @@ fn vms_live_in_allocations_and_neither_outlives_the_other() {
     a.ok(["exec", "p", "--", "vmfork", "run", "-n", "2", "--", "true"]);
     eventually("the end of a job", || allocations(&cluster) == at_rest);
 
+    // One that is taken away before its clones are made says so, and makes none.
+    let ticket = a.ok(["exec", "p", "--", "vmfork", "ticket", "2"]);
+    let jobs = cluster.slurm("squeue", &["-h", "-t", "R", "--sort=-i", "-o", "%i"]);
+    let last = jobs.lines().next().expect("there are some");
+    cluster.slurm("scancel", &[last]);
+    eventually("its end", || allocations(&cluster) == at_rest);
     let before = vms(a);
+    let words = ["exec", "p", "--", "vmfork", "clone", &ticket];
+    let told = a.start(words, "").wait();
+    assert!(told.stderr.contains("has ended"), "{told:?}");
+    assert_eq!(vms(a), before);
+
     let answer: ForkResponse = b.json(["fork", "p", "-n", "4", "--spread"]);
     let clones = answer.clones.iter().map(|clone| match clone {
         CloneResult::Vm(vm) => vm.id,
@@ -55,7 +66,7 @@ fn vms_live_in_allocations_and_neither_outlives_the_other() {
     // There is room for one more on each, and no clone beyond that.
     let outcome = a.start(["fork", "p", "-n", "4", "--spread"], "").wait();
     let told = outcome.exited(3).stderr;
-    assert!(told.contains("room for 2 clones of the 4"), "{told}");
+    assert!(told.contains("no node has room"), "{told}");
     let more: BTreeSet<_> = vms(a).difference(&before).copied().collect();
     assert_eq!(more.len(), 6);
     let full = b.fails(["run", "tiny"]);

@@ -305,17 +305,18 @@ fn generations_spread_over_nodes_have_one_network_and_a_way_out_and_a_dead_node_
         assert!(places.iter().any(|home| home == node), "{places:?}");
     }
     let addresses: Vec<_> = all.iter().map(|vm| vm.address.ip).collect();
-    let misses = |from: &Host, vms: &[&VmView]| {
+    let misses = |from: &Host, vms: &[&VmView], seconds: u32| {
         let addresses = vms.iter().map(|vm| vm.address.ip.to_string());
         let words = addresses.collect::<Vec<_>>().join(" ");
-        let script =
-            format!("for to in {words}; do ping -c 1 -W 2 $to >/dev/null || echo $to; done");
+        let script = format!(
+            "for to in {words}; do ping -c 1 -W {seconds} $to >/dev/null || echo $to; done"
+        );
         let missed = vms.iter().map(|vm| from.sh(vm.name.as_str(), &script));
         missed.collect::<String>()
     };
     let everybody: Vec<_> = all.iter().collect();
     eventually("everybody to reach everybody", || {
-        misses(a, &everybody).is_empty()
+        misses(a, &everybody, 2).is_empty()
     });
     let mut unique = addresses.clone();
     unique.sort_unstable();
@@ -350,7 +351,7 @@ fn generations_spread_over_nodes_have_one_network_and_a_way_out_and_a_dead_node_
     let left: Vec<_> = all.iter().zip(&places).collect();
     let left = left.into_iter().filter(|(_, home)| *home != "h2");
     let left: Vec<_> = left.map(|(vm, _)| vm).collect();
-    assert_eq!(misses(a, &left), "", "the others do without");
+    assert_eq!(misses(a, &left, 10), "", "the others do without");
     let listed: Vec<ListedVm> = a.json(["ps"]);
     assert!(listed.iter().all(|it| it.vm.state == VmState::Running));
     assert_eq!(listed.len(), left.len());

@@ -42,6 +42,16 @@ fn begin(host: &Host, each: &str) {
     host.sh("p", &format!("({script}) </dev/null >/m/said 2>&1 &"));
 }
 
+/// Waits until what clones took of `h0` is given back, which is not at once when they are gone.
+fn room_for_one(from: &Host) {
+    eventually("room for one here", || {
+        let nodes: Vec<NodeView> = from.json(["node", "ls"]);
+        nodes
+            .iter()
+            .any(|node| node.name.as_str() == "h0" && node.taken.vcpus == 1)
+    });
+}
+
 fn joined(host: &Host) -> String {
     eventually("the join", || {
         host.sh("p", "[ -e /m/joined ] && echo yes || cat /m/said") == "yes"
@@ -68,8 +78,10 @@ fn a_guests_ticket_has_clones_on_other_hosts_and_its_join_has_their_statuses() {
     );
     eventually("their end", || clones(a).is_empty());
 
+    room_for_one(a);
     // Daemons come and go, wherever.
-    begin(a, "sleep 30; vmfork exit $((n+20))");
+    let until_told = "until [ -e /m/go ]; do sleep 0.2; done";
+    begin(a, &format!("{until_told}; vmfork exit $((n+20))"));
     eventually("three clones", || {
         a.sh("p", "ls /m/cloned 2>&1 || true") == "/m/cloned"
     });
@@ -81,6 +93,11 @@ fn a_guests_ticket_has_clones_on_other_hosts_and_its_join_has_their_statuses() {
     cluster.start(1);
     cluster.start(0);
     let a = cluster.host(0);
+    for clone in there.keys() {
+        // Not at once: who says so is not to be cut off by what comes of it.
+        let go = "(sleep 1; touch /m/go) </dev/null >/dev/null 2>&1 &";
+        a.sh(clone, go);
+    }
     assert_eq!(joined(a), "1 21\n2 22\n3 23");
     eventually("their end", || clones(a).is_empty());
     assert_eq!(a.json::<VmInspect>(["inspect", "p"]).forks.len(), 2);
@@ -103,12 +120,7 @@ fn a_ticket_that_is_killed_ends_clones_on_other_hosts_and_lost_hosts_end_a_join(
         a.sh("p", "pidof vmfork || true").is_empty()
     });
 
-    eventually("room for one here", || {
-        let nodes: Vec<NodeView> = a.json(["node", "ls"]);
-        nodes
-            .iter()
-            .any(|node| node.name.as_str() == "h0" && node.taken.vcpus == 1)
-    });
+    room_for_one(a);
     a.sh("p", "rm /m/cloned /m/said; rm -f /m/joined");
     begin(a, "[ $n != 1 ] || { sleep 5; vmfork exit 7; }; sleep 600");
     eventually("three clones", || {

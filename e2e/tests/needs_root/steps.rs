@@ -52,8 +52,7 @@ pub(crate) fn is_sound(host: &Host) {
     distinct("address", |vm| vm.address.ip.to_string());
     distinct("MAC", |vm| vm.address.mac.to_string());
     distinct("name", |vm| vm.name.to_string());
-    let well: Diagnosis = host.json(["doctor"]);
-    assert!(well.leftovers.is_empty(), "{well:?}");
+    nothing_left_over(host);
     // One that was removed may take a moment, and so may one that is kept warm.
     eventually("the processes that are recorded and no others", || {
         let warm = vms.iter().map(|vm| {
@@ -65,6 +64,21 @@ pub(crate) fn is_sound(host: &Host) {
         let qemus: BTreeSet<_> = qemus.collect();
         let recorded: BTreeSet<_> = vms.iter().filter_map(|vm| vm.pid).collect();
         recorded.is_subset(&qemus) && qemus.len() == recorded.len() + warm
+    });
+}
+
+/// There is nothing on a host that belongs to nobody. What is just ending may be seen, and
+/// not be in the records any more; what was left behind stays until somebody repairs it.
+#[track_caller]
+pub(crate) fn nothing_left_over(host: &Host) {
+    let mut last = Vec::new();
+    eventually("nothing to be left over", || {
+        let seen = host.json::<Diagnosis>(["doctor"]).leftovers;
+        if seen != last {
+            eprintln!("left over: {seen:?}");
+            last.clone_from(&seen);
+        }
+        seen.is_empty()
     });
 }
 
@@ -183,7 +197,9 @@ fn a_parallel_job_ends_though_the_daemon_is_killed_at_any_step_of_it() {
     let told = || {
         let words = ["exec", "p", "--", "cat", "/m/code"];
         let outcome = host.start(words, "").wait();
-        (outcome.code == Some(0)).then(|| outcome.text())
+        // The file is there a moment before what is written to it.
+        let text = (outcome.code == Some(0)).then(|| outcome.text());
+        text.filter(|text| !text.is_empty())
     };
     let forget = || host.sh("p", "rm -f /m/code /m/out");
     host.steps().count_only();

@@ -109,12 +109,14 @@ fn a_ticket_is_granted_once_though_the_agent_dies_before_the_answer() {
     let host = Host::with_p(["--max-clones", "2"]);
     host.put_agent_worker("p");
     // While the daemon is still, the agent dies with the call that it has passed
-    // on, and the program makes it again of the next agent.
-    host.sh(
-        "p",
+    // on, and the program makes it again of the next agent. Who that is was looked up
+    // before: it takes long in a slow guest.
+    let worker = host.sh("p", "agent-worker");
+    let script = format!(
         "(sleep 3; vmfork ticket 1 >/m/ticket) </dev/null >/m/said 2>&1 & \
-         (sleep 5; kill -9 $(agent-worker); touch /m/killed) </dev/null >/dev/null 2>&1 &",
+         (sleep 5; kill -9 {worker}; touch /m/killed) </dev/null >/dev/null 2>&1 &"
     );
+    host.sh("p", &script);
     let daemon = host.processes("forkyardd").remove(0);
     daemon.stop();
     std::thread::sleep(Duration::from_secs(9));

@@ -62,6 +62,12 @@ async fn grants_are_allocations_and_end_with_them() {
     let ledger = Ledger::new(client.clone(), book.clone(), None);
     let rooms = Rooms::Slurm(Slurm::new(ledger, None).of(slurm.conf()));
     let (a, b) = (name("a"), name("b"));
+    // What has ended is taken until its node has cleared it away, which is a moment later.
+    let taken = async || -> u32 {
+        let picture = rooms.picture().await.expect("seen");
+        let nodes = ["a", "b", "c"].map(|node| picture.taken(&name(node)).vcpus);
+        nodes.iter().sum()
+    };
 
     // What is granted is taken in Slurm, where the policy said.
     let first = rooms.reserve(&a, &wish(9, 1, Layout::Spread)).await;
@@ -87,6 +93,7 @@ async fn grants_are_allocations_and_end_with_them() {
         rooms.release(first.id).await.expect("released");
     }
     assert_eq!(rooms.granted_to(&a).await.expect("asked"), []);
+    eventually(async || taken().await == 0).await;
 
     // Many who ask at once get no more than there is: 8 + 4 + 2 clones of one vCPU.
     let three = wish(3, 1, Layout::Pack);
@@ -102,16 +109,12 @@ async fn grants_are_allocations_and_end_with_them() {
             Err(error) => panic!("{error}"),
         }
     }
-    let picture = rooms.picture().await.expect("seen");
-    let taken: u32 = ["a", "b", "c"]
-        .map(|node| picture.taken(&name(node)).vcpus)
-        .iter()
-        .sum();
-    assert_eq!(taken, u32::from(granted));
+    eventually(async || taken().await == u32::from(granted)).await;
     assert!((10..=14).contains(&granted), "{granted}");
     for id in ids {
         rooms.release(id).await.expect("released");
     }
+    eventually(async || taken().await == 0).await;
 
     // Quotas are the cluster's, whoever is first.
     let quota = client.put(&book.quota(USER), "6", None).await;
@@ -126,6 +129,7 @@ async fn grants_are_allocations_and_end_with_them() {
     assert!((2..=6).contains(&vcpus), "{vcpus}");
     let picture = rooms.picture().await.expect("seen");
     assert_eq!(picture.taken_by(USER), u32::from(vcpus));
+    eventually(async || taken().await == u32::from(vcpus)).await;
 
     // Ended in Slurm, it is granted no more, and one of several nodes is not whole.
     let over = wish(12, 1, Layout::Spread);
@@ -137,6 +141,7 @@ async fn grants_are_allocations_and_end_with_them() {
     assert_eq!(rooms.granted_to(&b).await.expect("asked"), [over.id]);
     command("scancel", &["--state=RUNNING", "--me"]).expect("ended");
     eventually(async || rooms.granted_to(&a).await.expect("asked").is_empty()).await;
+    eventually(async || taken().await == 0).await;
 
     // Who drains in Slurm takes nothing new.
     command(

@@ -5,7 +5,10 @@
 //! Each cycle the job is done once more by the same clones, which have what it
 //! takes by then: what a fork costs is the difference.
 
-use super::{Options, all, fill, fork, looks_up, ms, passed, remove, run_parent};
+use super::{
+    Options, ms,
+    parts::{Forked, all, fill, fork, looks_up, passed, remove, run_parent},
+};
 use crate::report::Row;
 use forkyard_e2e::{Cluster, Links};
 use std::{thread, time::Instant};
@@ -50,7 +53,7 @@ fn cycles(options: &Options, cluster: &Cluster, parent: u8, hosts: u8) -> Vec<Ro
     let cycle = |round| {
         let before = Links::of(cluster.host(home));
         let begun = Instant::now();
-        let made = fork(cluster, (home, &name), &to, options.clones, &[]);
+        let Forked { made, .. } = fork(cluster, (home, &name), &to, options.clones, &[]);
         let ready = begun.elapsed();
         all(cluster, &made, &job);
         let done = begun.elapsed();

@@ -7,8 +7,8 @@
 //! echo   a datagram of the same size there and back, by plain sockets
 //! ```
 //!
-//! What is left of *away* without the two others is the protocol's, at both ends,
-//! and the wait for its threads.
+//! One after the other, by turns. What is left of *away* without the two others is the
+//! protocol's, at both ends, and the wait for its threads.
 
 use super::{Bench, LOOK};
 use crate::report::Latency;
@@ -19,7 +19,7 @@ use std::{
     net::{SocketAddr, UdpSocket},
     os::unix::fs::FileExt,
     path::PathBuf,
-    thread::{sleep, spawn},
+    thread::{JoinHandle, sleep, spawn},
     time::{Duration, Instant},
 };
 
@@ -33,25 +33,36 @@ const ANSWERS: usize = 4;
 /// Where the echo is; nothing else of ours listens there.
 const ECHO: u16 = 7500;
 
+/// Times of one kind, each.
+#[derive(Default)]
+struct Times {
+    away: Vec<Duration>,
+    here: Vec<Duration>,
+    echo: Vec<Duration>,
+}
+
 /// Measures all of them, over one link.
 pub fn measure(bench: &Bench<'_>) -> Vec<Latency> {
     bench.fill();
-    let made = bench.fork(1, 1, &[]);
+    let made = bench.fork(1, 1, &[]).made;
     // What the clone itself needs has come.
     bench.all(&made, "true");
     sleep(LOOK * 50);
     let files = files(bench);
+    let mut echo = Echo::start(bench);
     // Its disk may be as large, and has hardly anything that does not pack.
-    let of_each = move || files.iter().map(read).max_by_key(|(away, _)| away.len());
-    let found = bench.cluster.host(1).within(of_each);
-    let (mut away, mut here) = found.expect("the memory of a clone");
-    let mut echo = echo(bench);
+    let (mut times, echo) = bench.cluster.host(1).within(move || {
+        let of_each = files.iter().map(|file| read(file, &mut echo));
+        (of_each.max_by_key(|times| times.away.len()), echo)
+    });
+    echo.end();
+    let times = times.as_mut().expect("the memory of a clone");
     bench.remove(&made);
-    eprintln!("bench-cluster: page, {} read", away.len());
+    eprintln!("bench-cluster: page, {} read", times.away.len());
     vec![
-        Latency::of("away", &mut away),
-        Latency::of("here", &mut here),
-        Latency::of("echo", &mut echo),
+        Latency::of("away", &mut times.away),
+        Latency::of("here", &mut times.here),
+        Latency::of("echo", &mut times.echo),
     ]
 }
 
@@ -69,8 +80,8 @@ fn files(bench: &Bench<'_>) -> Vec<PathBuf> {
     host.within(move || files.into_iter().filter(is_memory).collect())
 }
 
-/// Times for pages that do not pack, drawn from all of memory; twice.
-fn read(memory: &PathBuf) -> (Vec<Duration>, Vec<Duration>) {
+/// Times for pages that do not pack, drawn from all of memory.
+fn read(memory: &PathBuf, echo: &mut Echo) -> Times {
     // As QEMU opens it: what is read for writing passes the kernel's cache by.
     let mut file = File::options()
         .read(true)
@@ -79,9 +90,9 @@ fn read(memory: &PathBuf) -> (Vec<Duration>, Vec<Duration>) {
         .expect("opened");
     let pages = file.seek(SeekFrom::End(0)).expect("a size") / PAGE_SIZE as u64;
     let mut draw = File::open("/dev/urandom").expect("there");
-    let (mut away, mut here) = (Vec::new(), Vec::new());
+    let mut times = Times::default();
     for _ in 0..SAMPLES * 20 {
-        if away.len() == SAMPLES {
+        if times.away.len() == SAMPLES {
             break;
         }
         let mut number = [0; 8];
@@ -95,11 +106,12 @@ fn read(memory: &PathBuf) -> (Vec<Duration>, Vec<Duration>) {
         file.read_exact_at(&mut page, at).expect("the page");
         let second = begun.elapsed();
         if does_not_pack(&page) {
-            away.push(first);
-            here.push(second);
+            times.away.push(first);
+            times.here.push(second);
+            times.echo.push(echo.once());
         }
     }
-    (away, here)
+    times
 }
 
 /// Whether nearly every byte there is occurs, which in a page of anything but
@@ -113,33 +125,43 @@ fn does_not_pack(page: &[u8]) -> bool {
 }
 
 /// The same number of bytes, in as many datagrams.
-fn echo(bench: &Bench<'_>) -> Vec<Duration> {
-    let at = SocketAddr::new(bench.cluster.address(0).into(), ECHO);
-    let from = SocketAddr::new(bench.cluster.address(1).into(), 0);
-    let server = bench.cluster.host(0).within(move || UdpSocket::bind(at));
-    let server = server.expect("bound");
-    let answering = spawn(move || {
-        let mut buffer = [0; 2000];
-        while let Ok((ASKED, from)) = server.recv_from(&mut buffer) {
-            for _ in 0..ANSWERS {
-                server.send_to(&[0; ANSWERED], from).expect("sent");
+struct Echo {
+    client: UdpSocket,
+    answering: JoinHandle<()>,
+}
+
+impl Echo {
+    fn start(bench: &Bench<'_>) -> Self {
+        let at = SocketAddr::new(bench.cluster.address(0).into(), ECHO);
+        let from = SocketAddr::new(bench.cluster.address(1).into(), 0);
+        let server = bench.cluster.host(0).within(move || UdpSocket::bind(at));
+        let server = server.expect("bound");
+        let answering = spawn(move || {
+            let mut buffer = [0; 2000];
+            while let Ok((ASKED, from)) = server.recv_from(&mut buffer) {
+                for _ in 0..ANSWERS {
+                    server.send_to(&[0; ANSWERED], from).expect("sent");
+                }
             }
-        }
-    });
-    let client = bench.cluster.host(1).within(move || UdpSocket::bind(from));
-    let client = client.expect("bound");
-    client.connect(at).expect("connected");
-    let mut buffer = [0; 2000];
-    let mut once = || {
+        });
+        let client = bench.cluster.host(1).within(move || UdpSocket::bind(from));
+        let client = client.expect("bound");
+        client.connect(at).expect("connected");
+        Self { client, answering }
+    }
+
+    fn once(&mut self) -> Duration {
+        let mut buffer = [0; 2000];
         let begun = Instant::now();
-        client.send(&[0; ASKED]).expect("sent");
+        self.client.send(&[0; ASKED]).expect("sent");
         for _ in 0..ANSWERS {
-            client.recv(&mut buffer).expect("answered");
+            self.client.recv(&mut buffer).expect("answered");
         }
         begun.elapsed()
-    };
-    let times = (0..SAMPLES).map(|_| once()).collect();
-    client.send(&[0]).expect("sent");
-    answering.join().expect("it ends");
-    times
+    }
+
+    fn end(self) {
+        self.client.send(&[0]).expect("sent");
+        self.answering.join().expect("it ends");
+    }
 }

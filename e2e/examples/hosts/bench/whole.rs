@@ -7,7 +7,10 @@
 //! copies by TCP, to all at once, and by `udp-sender` of udpcast, which is made for
 //! that. What is counted is what left the parent's host.
 
-use super::{Bench, MOUNT, Options, fill, looks_up, ms};
+use super::{
+    Bench, Options, ms,
+    parts::{Forked, MOUNT, fill, looks_up, passed},
+};
 use crate::report::Row;
 use forkyard_bench::{BenchError, Places, Plain, Saved};
 use forkyard_e2e::{Cluster, Host, Links};
@@ -70,14 +73,15 @@ pub fn measure(options: &Options, hosts: u8) -> Vec<Row> {
 fn forked(bench: &Bench<'_>, hosts: u8) -> Row {
     let before = Links::of(bench.cluster.host(0));
     let begun = Instant::now();
-    let made = bench.fork(hosts, hosts.into(), &[]);
+    let Forked { made, running } = bench.fork(hosts, hosts.into(), &[]);
     let ready = begun.elapsed();
     bench.all(&made, &looks_up(bench.options));
     let done = begun.elapsed();
-    let row = super::passed(&bench.cluster, 0, &before);
+    let row = passed(&bench.cluster, 0, &before);
     bench.remove(&made);
     Row {
         way: "fork",
+        running: ms(running),
         ready: ms(ready),
         done: ms(done),
         ..row

@@ -1,12 +1,12 @@
 //! What leaves a family's network, and what gets in.
 
-use crate::guest::{Guest, PATIENCE, SILENCE, alone, datagram, family, family_with};
+use crate::guest::{Guest, PATIENCE, SILENCE, alone, datagram, family, family_with, until};
 use forkyard_e2e::{
     Outside,
     outside::{HOST, NEIGHBOUR, PRIVATE, SERVER},
 };
-use forkyard_network::{NetworkError, Ports, Subnet};
-use forkyard_types::{NetworkPolicy, WayOut};
+use forkyard_network::{NetworkError, Networks, Ports, Subnet};
+use forkyard_types::{NetworkPolicy, Publish, WayOut};
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
@@ -56,6 +56,17 @@ fn is_refused(guest: &Guest) -> bool {
     guest.waits(PATIENCE, |frame| {
         frame.get(23) == Some(&1) && frame.get(34..36) == Some(&[3, 13])
     })
+}
+
+/// Ports that somebody had, once they are free again.
+async fn take_freed(networks: &Networks, wanted: &[Publish]) -> Ports {
+    let mut taken = None;
+    until(async || {
+        taken = networks.take_ports(wanted).ok();
+        taken.is_some()
+    })
+    .await;
+    taken.expect("taken")
 }
 
 fn at(address: Ipv4Addr) -> SocketAddrV4 {
@@ -244,7 +255,7 @@ fn a_published_port_outlives_its_daemon_and_not_its_founder() {
         let networks = crate::lifecycle::opened().await;
         let admitted = networks.admit(&[(parent.vm, parent.address)]).await;
         admitted.expect("admitted");
-        let ports = networks.take_ports(&policy.publish).expect("free again");
+        let ports = take_freed(&networks, &policy.publish).await;
         let restored = networks
             .restore_family(parent.family, subnet, &policy, Some(ports))
             .await;
@@ -259,9 +270,8 @@ fn a_published_port_outlives_its_daemon_and_not_its_founder() {
         let client = outside.within(|| UdpSocket::bind((NEIGHBOUR, 0)).expect("bound"));
         client.send_to(b"two", (HOST, PORT)).expect("sent");
         assert_eq!(parent.hears(80, SILENCE), None);
-        networks
-            .take_ports(&policy.publish)
-            .expect("free for others");
+        // Free for others.
+        take_freed(&networks, &policy.publish).await;
         networks
             .remove_family(parent.family)
             .await
@@ -287,7 +297,7 @@ fn a_port_leads_to_one_vm() {
             Err(NetworkError::Port { .. })
         ));
         drop((taken, other));
-        take(&["8080:80", "8081:80"]).expect("free again");
+        take_freed(&networks, &publish(&["8080:80", "8081:80"]).publish).await;
     });
 }
 

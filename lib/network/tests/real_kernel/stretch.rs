@@ -246,7 +246,10 @@ fn a_host_whose_port_a_program_has_says_so_and_is_joined_once_that_has_gone() {
         program
     });
     drop(program);
-    hosts.stretch(0, family, 7, span(0, &[0, 1]));
+    hosts.on(0, async move |networks| {
+        let (subnet, span) = (Subnet::of(7).expect("room"), span(0, &[0, 1]));
+        until(async || networks.stretch(family, subnet, &span).await.is_ok()).await;
+    });
     hosts.stretch(1, family, 7, span(1, &[0, 1]));
     let founder = hosts.guest(0, family, 7, 0);
     let clone = hosts.guest(1, family, 7, first_place(1));

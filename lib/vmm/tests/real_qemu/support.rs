@@ -261,13 +261,16 @@ pub fn real_time_threads(pid: u32) -> Vec<String> {
     let mut names = Vec::new();
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("alive");
     for task in tasks.flatten() {
-        let read = |name| fs::read_to_string(task.path().join(name)).expect("alive");
-        let stat = read("stat");
+        let read = |name| fs::read_to_string(task.path().join(name));
+        // One that has ended meanwhile goes before nobody.
+        let (Ok(stat), Ok(name)) = (read("stat"), read("comm")) else {
+            continue;
+        };
         // Field 41 of the whole, counted from 1; two are gone.
         let (_, rest) = stat.rsplit_once(") ").expect("a name");
         match rest.split(' ').nth(38).expect("a policy") {
             "0" => {}
-            _ => names.push(read("comm").trim_end().to_owned()),
+            _ => names.push(name.trim_end().to_owned()),
         }
     }
     names.sort();
