@@ -426,6 +426,6 @@ fn counters(group: &Group) -> Counters {
         cpu: pressure("cpu"),
         memory: pressure("memory"),
         io: pressure("io"),
-        stolen: stat.ok().as_deref().and_then(Counters::stolen),
+        cpus: stat.ok().as_deref().and_then(Counters::cpus),
     }
 }

@@ -10,7 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// may, nobody stands still for more than `patience + turn · ⌈n / k⌉` periods on end.
 /// Between all others chance decides, and who runs already is left running if there
 /// is room; who has just come is last, for else those who stand still would wait for
-/// all who come meanwhile.
+/// all who come meanwhile. Of those that begin together the turns end one after the
+/// other, the first of them shortened for it: were all that run to change places at
+/// one time, all they work on would have to be read back at once, and a host whose
+/// guests began together would do nothing else meanwhile.
 #[derive(Clone, Debug)]
 pub struct Chooser<Id> {
     dice: Rng,
@@ -86,12 +89,19 @@ impl<Id: Copy + Ord> Chooser<Id> {
         rank.sort_unstable_by(|a, b| b.cmp(a));
         let (run, still) = rank.split_at(allowed.min(rank.len()));
         let before = std::mem::take(&mut self.known);
-        for &(.., id) in run {
-            let since = match before.get(&id) {
-                Some(Since::Runs(periods)) => Since::Runs(*periods),
-                Some(Since::Still(_)) | None => Since::Runs(0),
-            };
-            self.known.insert(id, since);
+        let (go_on, begin): (Vec<_>, Vec<_>) = run
+            .iter()
+            .map(|&(.., id)| (id, before.get(&id).copied()))
+            .partition(|(_, since)| matches!(since, Some(Since::Runs(_))));
+        self.known.extend(
+            go_on
+                .into_iter()
+                .filter_map(|(id, since)| Some((id, since?))),
+        );
+        let together = begin.len();
+        for (place, (id, _)) in begin.into_iter().enumerate() {
+            self.known
+                .insert(id, Since::Runs(part(self.turn, place, together)));
         }
         for &(.., id) in still {
             let since = match before.get(&id) {
@@ -102,6 +112,12 @@ impl<Id: Copy + Ord> Chooser<Id> {
         }
         still.iter().map(|(.., id)| *id).collect()
     }
+}
+
+/// What is counted as over of the turn of the one at `place` of so many that begin together.
+fn part(turn: u32, place: usize, together: usize) -> u32 {
+    let part = u64::from(turn) * place as u64 / (together as u64).max(1);
+    u32::try_from(part).unwrap_or(turn)
 }
 
 #[cfg(test)]
@@ -162,15 +178,28 @@ mod tests {
         assert!(ran.iter().all(|n| (240..=360).contains(n)), "{ran:?}");
     }
 
+    /// Turns are whole, and end one after the other.
     #[test]
-    fn a_turn_is_not_cut_short_for_others() {
-        let mut chooser = Chooser::new(1, 4, 5);
+    fn who_began_together_does_not_end_together() {
+        const TURN: u32 = 6;
+        let mut chooser = Chooser::new(1, TURN, 5);
         let all: Vec<u32> = (0..9).collect();
         let mut last = chooser.choose(&all, 3);
-        for period in 1..=40 {
+        let mut began: BTreeMap<u32, u32> = BTreeMap::new();
+        for period in 1..=60 {
             chooser.period();
             let still = chooser.choose(&all, 3);
-            assert_eq!(still != last, period % 4 == 0, "in period {period}");
+            let stopped: Vec<u32> = still.difference(&last).copied().collect();
+            assert_eq!(
+                stopped.len(),
+                usize::from(period % 2 == 0),
+                "in period {period}"
+            );
+            for id in stopped {
+                let had = began.remove(&id).map(|began| period - began);
+                assert!(had.is_none_or(|had| had == TURN), "{had:?}");
+            }
+            began.extend(last.difference(&still).map(|&id| (id, period)));
             last = still;
         }
     }

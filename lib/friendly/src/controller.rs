@@ -184,11 +184,13 @@ mod tests {
         congestion: Congestion::No,
         slowdown: 0.4,
         room: 1.0,
+        busy: false,
     };
     const BUSY: Sense = Sense {
         congestion: Congestion::Yes,
         slowdown: 1.5,
         room: -0.5,
+        busy: false,
     };
     const MANY: u32 = 1_000;
 
@@ -308,6 +310,7 @@ mod tests {
                 },
                 slowdown,
                 room: 1.0 - slowdown,
+                busy: false,
             };
             controller.step(sense, MANY);
             least = least.min(load);
@@ -339,7 +342,7 @@ mod tests {
             let mut controller = Controller::new(&config, cpus);
             for (congested, active, slowdown) in steps {
                 let congestion = if congested { Congestion::Yes } else { Congestion::No };
-                let order = controller.step(Sense { congestion, slowdown, room: 1.0 - slowdown }, active);
+                let order = controller.step(Sense { congestion, slowdown, room: 1.0 - slowdown, busy: false }, active);
                 prop_assert!((1..=64).contains(&order.threads));
                 prop_assert!(order.duty > 0.0 && order.duty <= 1.0);
                 prop_assert!(order.sleep.is_none_or(|s| s <= Duration::from_secs(50)));

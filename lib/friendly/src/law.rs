@@ -22,6 +22,9 @@ pub struct Sense {
     /// What is left of the way from an idle host to the threshold, of the signal that
     /// is nearest: 1 on an idle host, 0 at the threshold, less beyond.
     pub room: f64,
+    /// Whether the guest's CPUs had something to run all the time, or nearly so: then
+    /// more threads get no more done.
+    pub busy: bool,
 }
 
 /// How demand follows from what is sensed. Unbounded: the caller keeps what
@@ -59,6 +62,7 @@ impl LawConfig {
                 wait,
                 waits: 0,
                 calm: DOUBLES * 2,
+                free: true,
             }),
             Self::Quick {
                 add,
@@ -139,14 +143,24 @@ impl Law for Careful {
 
 /// The part of an increase that `steady` begins with after a step down.
 const SLOW: f64 = 0.25;
-/// Periods without congestion after which it takes twice as much.
-const DOUBLES: i32 = 8;
+/// The part of that where CPUs are busy. With less of it guests of a host that gets
+/// overloaded all at once come up to each other too late: chance decides who steps down.
+const BUSY: f64 = 0.5;
+/// Steps of calm after which an increase is twice as much.
+const DOUBLES: i32 = 24;
+/// Such steps in a period without congestion, and in one with busy CPUs.
+const STEPS: (i32, i32) = (3, 1);
 
 /// `careful` that waits to see what a step down has done, and goes on slowly from
 /// there. Where memory is short it takes several periods until what was paged out is
 /// back and congestion ends: by then each more step down is one too many, and to come
 /// back from there takes the disk again. Periods without congestion make it faster
 /// again.
+///
+/// Most slowly where all CPUs have enough to run: one more thread is then only one more
+/// that has to be read back, and is not worth congestion. It comes to the ceiling all
+/// the same, for who stands still waits; but rarely, so that a host of such guests is
+/// where most gets done most of the time.
 #[derive(Clone, Debug)]
 struct Steady {
     careful: Careful,
@@ -154,8 +168,21 @@ struct Steady {
     wait: u8,
     /// Of these, the ones to come.
     waits: u8,
-    /// Periods without congestion since the last step down; many before the first.
+    /// Steps of calm since the last step down; many before the first.
     calm: i32,
+    /// Whether there was no step down yet: nothing is known of a ceiling.
+    free: bool,
+}
+
+impl Steady {
+    /// The part of an increase that is made now.
+    fn pace(&self, busy: bool) -> f64 {
+        let slow = match busy && !self.free {
+            true => SLOW * BUSY,
+            false => SLOW,
+        };
+        (slow * 2f64.powi(self.calm / DOUBLES)).min(1.0)
+    }
 }
 
 impl Law for Steady {
@@ -164,18 +191,18 @@ impl Law for Steady {
     }
 
     fn next(&mut self, demand: f64, sense: Sense) -> f64 {
-        let pace = SLOW * 2f64.powi(self.calm / DOUBLES);
-        let next = self.careful.paced(demand, sense, pace.min(1.0));
+        let next = self.careful.paced(demand, sense, self.pace(sense.busy));
         let waits = self.waits > 0;
         self.waits = self.waits.saturating_sub(1);
         match sense.congestion {
             Congestion::Yes if waits => demand,
             Congestion::Yes => {
-                (self.waits, self.calm) = (self.wait, 0);
+                (self.waits, self.calm, self.free) = (self.wait, 0, false);
                 next
             }
             Congestion::No => {
-                self.calm = self.calm.saturating_add(1);
+                let steps = if sense.busy { STEPS.1 } else { STEPS.0 };
+                self.calm = self.calm.saturating_add(steps);
                 match waits {
                     true => next.max(demand),
                     false => next,
@@ -276,11 +303,13 @@ mod tests {
         congestion: Congestion::No,
         slowdown: 0.4,
         room: 1.0,
+        busy: false,
     };
     const BUSY: Sense = Sense {
         congestion: Congestion::Yes,
         slowdown: 1.5,
         room: -0.5,
+        busy: false,
     };
 
     #[test]
@@ -347,6 +376,28 @@ mod tests {
         assert_eq!(paces[17..], [1.0, 1.0]);
     }
 
+    #[test]
+    fn steady_hardly_asks_for_more_where_cpus_are_busy_once_it_has_met_the_ceiling() {
+        let full = Sense { busy: true, ..CALM };
+        let mut law = LawConfig::STEADY.build();
+        assert_eq!(law.next(10.0, full), 11.0, "no ceiling is known of");
+        law.next(11.0, BUSY);
+        let mut demand = 4.0;
+        let mut steps = Vec::new();
+        for period in 0..100 {
+            let next = law.next(demand, full);
+            if period % 24 == 0 {
+                steps.push(next - demand);
+            }
+            demand = next;
+        }
+        assert_eq!(steps, [0.125, 0.25, 0.5, 1.0, 1.0]);
+        // Who waits for something else than a CPU is let on sooner.
+        law.next(demand, BUSY);
+        let slow = law.next(4.0, CALM) - 4.0;
+        assert_eq!(slow, 0.25);
+    }
+
     /// Equation 7, with congestion as a part.
     #[test]
     fn careful_asks_for_less_from_near_the_threshold_on() {
@@ -355,6 +406,7 @@ mod tests {
             congestion: Congestion::No,
             slowdown: 0.9,
             room,
+            busy: false,
         };
         // An idle host, and a quarter of the way: one thread more.
         assert_eq!(law.next(12.0, at(1.0)), 13.0);
@@ -379,6 +431,7 @@ mod tests {
                 congestion: Congestion::No,
                 slowdown: load * load,
                 room: 1.0 - load * load,
+                busy: false,
             };
             for (law, demand) in &mut guests {
                 *demand = law.next(*demand, sense);
@@ -400,6 +453,7 @@ mod tests {
             congestion: Congestion::No,
             slowdown,
             room: 1.0 - slowdown,
+            busy: false,
         };
         assert_eq!(law.next(10.0, at(1.0)), 10.0);
         assert!(law.next(10.0, at(0.5)) > 10.0);

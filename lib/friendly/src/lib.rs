@@ -41,5 +41,5 @@ pub use pace::Pace;
 pub use police::{Finding, Police, PoliceConfig, Sample, Use};
 pub use pulse::{Pulse, Turn};
 pub use sharers::{Host, Round, Sharers};
-pub use signal::{Counters, Readings, Signal};
+pub use signal::{Counters, CpuTimes, Readings, Signal};
 pub use wants::{Doing, Seen, Wants};

@@ -8,6 +8,10 @@ use crate::{Average, Congestion, Leads, Least, MonitorConfig, Readings, Sense, S
 use serde::Serialize;
 use std::{collections::VecDeque, time::Duration};
 
+/// CPUs that are idle for less of a period count as busy: whoever waits for a
+/// moment is not missed, and agents look at things now and then.
+const IDLE: f64 = 0.1;
+
 /// Senses congestion, a period at a time.
 #[derive(Clone, Debug)]
 pub struct Monitor {
@@ -180,7 +184,7 @@ impl Monitor {
             average: self.average.map(|one| Duration::from_secs_f64(one.all)),
             least: least.map(Duration::from_secs_f64),
             ticks,
-            sense: self.sense(&signals),
+            sense: self.sense(&signals, readings.idle),
             signals,
         }
     }
@@ -209,7 +213,7 @@ impl Monitor {
         }
     }
 
-    fn sense(&self, signals: &[Measured]) -> Sense {
+    fn sense(&self, signals: &[Measured], idle: Option<f64>) -> Sense {
         let counts = |one: &&Measured| self.config.counting().contains(&one.signal);
         let counting = || signals.iter().filter(counts);
         let strongest = counting().map(|one| one.value / one.threshold);
@@ -221,6 +225,7 @@ impl Monitor {
             },
             slowdown: strongest.fold(0.0, f64::max),
             room: nearest.fold(1.0, f64::min),
+            busy: idle.is_some_and(|idle| idle < IDLE),
         }
     }
 }
@@ -243,6 +248,7 @@ mod tests {
         memory: None,
         io: None,
         steal: None,
+        idle: None,
     };
 
     /// The paper's table 1.

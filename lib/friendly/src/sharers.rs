@@ -16,6 +16,8 @@ pub struct Host {
     pub steepness: f64,
     /// By how much single ticks differ, as a part.
     pub noise: f64,
+    /// Whether a few threads keep a guest's CPUs busy, so that they never are idle.
+    pub busy: bool,
 }
 
 /// The guests and their host.
@@ -86,7 +88,11 @@ impl Sharers {
                 let late = took > self.tick;
                 monitor.ticks(1, took + if late { self.slack } else { Duration::ZERO });
             }
-            let sense = monitor.close(Readings::default()).sense;
+            let readings = Readings {
+                idle: self.host.busy.then_some(0.0),
+                ..Readings::default()
+            };
+            let sense = monitor.close(readings).sense;
             congested += u32::from(sense.congestion == Congestion::Yes);
             controller.step(sense, u32::MAX);
         }
@@ -122,6 +128,7 @@ mod tests {
         capacity: 100.0,
         steepness: 8.0,
         noise: 0.0,
+        busy: false,
     };
     const NOISY: Host = Host {
         noise: 0.05,
@@ -191,10 +198,16 @@ mod tests {
             .into_iter()
             .flat_map(|one| STARTS.map(|starts| (one, starts)))
         {
-            for seed in 0..5 {
-                let host = Host { steepness, ..NOISY };
+            for (seed, busy) in (0..5).flat_map(|seed| [(seed, false), (seed, true)]) {
+                let host = Host {
+                    steepness,
+                    busy,
+                    ..NOISY
+                };
                 let outcome = run(law, starts, host, threshold, seed);
-                assert!(outcome.fairness > 0.98, "{starts:?}: {}", outcome.fairness);
+                // Cycles take longer with busy CPUs, and there are few in a quarter of an hour.
+                let least = if busy { 0.93 } else { 0.98 };
+                assert!(outcome.fairness > least, "{starts:?}: {}", outcome.fairness);
             }
         }
     }

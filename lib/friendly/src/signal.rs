@@ -56,8 +56,19 @@ pub struct Counters {
     pub memory: Option<Duration>,
     /// Time in which some task waited for input or output.
     pub io: Option<Duration>,
-    /// Time of all CPUs, and how much of it was stolen, in the kernel's ticks.
-    pub stolen: Option<(u64, u64)>,
+    /// Time of all CPUs.
+    pub cpus: Option<CpuTimes>,
+}
+
+/// Time of all CPUs, in the kernel's ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTimes {
+    /// All of it.
+    pub all: u64,
+    /// In which nobody had anything to run.
+    pub idle: u64,
+    /// That the host gave to others.
+    pub stolen: u64,
 }
 
 impl Counters {
@@ -69,17 +80,22 @@ impl Counters {
         total?.parse().ok().map(Duration::from_micros)
     }
 
-    /// All time and stolen time, as the first line of `/proc/stat` has them.
-    pub fn stolen(text: &str) -> Option<(u64, u64)> {
+    /// The times that the first line of `/proc/stat` has.
+    pub fn cpus(text: &str) -> Option<CpuTimes> {
+        const IDLE: usize = 3;
+        const WAITS: usize = 4;
         const STEAL: usize = 7;
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let fields: Vec<u64> = line
             .split_whitespace()
             .map_while(|field| field.parse().ok())
             .collect();
-        // What runs guests is counted as user time already.
-        let all = fields.iter().take(STEAL + 1).sum();
-        Some((all, *fields.get(STEAL)?))
+        Some(CpuTimes {
+            // What runs guests is counted as user time already.
+            all: fields.iter().take(STEAL + 1).sum(),
+            idle: fields.get(IDLE)? + fields.get(WAITS)?,
+            stolen: *fields.get(STEAL)?,
+        })
     }
 
     /// What has happened since `earlier`, `elapsed` ago. A counter that went
@@ -89,17 +105,18 @@ impl Counters {
             let waited = now?.checked_sub(then?)?.as_secs_f64();
             (!elapsed.is_zero()).then(|| (waited / elapsed.as_secs_f64()).min(1.0))
         };
-        let steal = || {
-            let ((all, stolen), (all_then, stolen_then)) = (self.stolen?, earlier.stolen?);
-            let all = all.checked_sub(all_then).filter(|all| *all > 0)?;
-            let stolen = stolen.checked_sub(stolen_then)?;
-            Some((stolen as f64 / all as f64).min(1.0))
+        let of_cpus = |which: fn(CpuTimes) -> u64| {
+            let (now, then) = (self.cpus?, earlier.cpus?);
+            let all = now.all.checked_sub(then.all).filter(|all| *all > 0)?;
+            let part = which(now).checked_sub(which(then))?;
+            Some((part as f64 / all as f64).min(1.0))
         };
         Readings {
             cpu: part(self.cpu, earlier.cpu),
             memory: part(self.memory, earlier.memory),
             io: part(self.io, earlier.io),
-            steal: steal(),
+            steal: of_cpus(|times| times.stolen),
+            idle: of_cpus(|times| times.idle),
         }
     }
 }
@@ -115,6 +132,9 @@ pub struct Readings {
     pub io: Option<f64>,
     /// Of [`Signal::Steal`].
     pub steal: Option<f64>,
+    /// Of the CPUs' time, what nobody used: no signal, but more threads than keep CPUs
+    /// busy get no more done.
+    pub idle: Option<f64>,
 }
 
 #[cfg(test)]
@@ -128,20 +148,29 @@ mod tests {
         let total = Duration::from_micros(8_788_643_043);
         assert_eq!(Counters::pressure(text), Some(total));
         let text = "cpu  100 2 30 400 5 0 3 60 9 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
-        assert_eq!(Counters::stolen(text), Some((600, 60)));
+        let times = CpuTimes {
+            all: 600,
+            idle: 405,
+            stolen: 60,
+        };
+        assert_eq!(Counters::cpus(text), Some(times));
         for nonsense in ["", "some total=x", "cpu 1 2", "full total=3"] {
             assert_eq!(Counters::pressure(nonsense), None, "{nonsense}");
-            assert_eq!(Counters::stolen(nonsense), None, "{nonsense}");
+            assert_eq!(Counters::cpus(nonsense), None, "{nonsense}");
         }
     }
 
     #[test]
     fn parts_are_of_the_time_that_passed() {
-        let at = |ms, ticks| Counters {
+        let at = |ms, (all, stolen)| Counters {
             cpu: Some(Duration::from_millis(ms)),
             memory: None,
             io: Some(Duration::from_millis(9)),
-            stolen: Some(ticks),
+            cpus: Some(CpuTimes {
+                all,
+                idle: all / 2,
+                stolen,
+            }),
         };
         let readings = at(700, (1_200, 150)).since(&at(200, (1_000, 100)), Duration::from_secs(1));
         let wanted = Readings {
@@ -149,9 +178,10 @@ mod tests {
             memory: None,
             io: Some(0.0),
             steal: Some(0.25),
+            idle: Some(0.5),
         };
         assert_eq!(readings, wanted);
         let back = at(100, (900, 100)).since(&at(200, (1_000, 100)), Duration::from_secs(1));
-        assert_eq!((back.cpu, back.steal), (None, None));
+        assert_eq!((back.cpu, back.steal, back.idle), (None, None, None));
     }
 }

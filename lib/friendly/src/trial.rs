@@ -100,6 +100,7 @@ mod tests {
             congestion: Congestion::Yes,
             slowdown,
             room: 1.0 - slowdown,
+            busy: false,
         }
     }
 
@@ -107,6 +108,7 @@ mod tests {
         congestion: Congestion::No,
         slowdown: 0.8,
         room: 1.0,
+        busy: false,
     };
 
     /// Periods of a thousand in which less may be asked for.

@@ -115,6 +115,9 @@ pub struct Tried {
     /// By what part single ticks differ.
     #[arg(long, default_value_t = 0.05)]
     noise: f64,
+    /// A few threads keep a guest's CPUs busy: more get no more done.
+    #[arg(long)]
+    busy: bool,
     /// Control periods.
     #[arg(long, default_value_t = 240)]
     periods: u32,
@@ -329,6 +332,7 @@ fn rehearse(format: Format, wanted: &Tried) -> anyhow::Result<()> {
         capacity: wanted.capacity,
         steepness: wanted.steepness,
         noise: wanted.noise,
+        busy: wanted.busy,
     };
     let mut sharers = Sharers::new(&config, &wanted.starts, host, wanted.seed);
     let rounds: Vec<_> = (0..wanted.periods).map(|_| sharers.period()).collect();
