@@ -4,15 +4,9 @@ use crate::{features, header, house, openapi, run::cargo, stages::Stages};
 use anyhow::Result;
 use std::path::Path;
 
-/// Checks everything by itself.
+/// Checks everything.
 pub fn all(root: &Path) -> Result<()> {
     let mut stages = Stages::default();
-    into(&mut stages, root);
-    stages.finish()
-}
-
-/// Checks everything as part of a longer chore.
-pub fn into(stages: &mut Stages, root: &Path) {
     stages.run("format", || {
         cargo(root).args(["fmt", "--all", "--check"]).done()
     });
@@ -45,4 +39,5 @@ pub fn into(stages: &mut Stages, root: &Path) {
     stages.run("API description", || openapi::check(root));
     stages.run("features", || features::check(root));
     stages.run("house rules", || house::check(root));
+    stages.finish()
 }

@@ -9,6 +9,7 @@
 //!
 //! The Makefile has a short name for each.
 
+mod beside;
 mod check;
 mod dist;
 mod features;
