@@ -48,6 +48,36 @@ impl Run {
         self
     }
 
+    /// Has it run at the lowest priority.
+    pub fn low(self) -> Self {
+        let mut command = Command::new("nice");
+        command.args(["-n", "19"]).arg(self.0.get_program());
+        command.args(self.0.get_args());
+        for (name, value) in self.0.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(dir) = self.0.get_current_dir() {
+            command.current_dir(dir);
+        }
+        Self(command)
+    }
+
+    /// Runs it to its end, unheard: gives what it prints to standard error and then to
+    /// standard output, and whether it failed.
+    pub fn heard_afterwards(mut self) -> (String, Result<()>) {
+        let output = self.0.stdin(Stdio::null()).output();
+        let output = match output.with_context(|| self.name()) {
+            Ok(output) => output,
+            Err(error) => return (String::new(), Err(error)),
+        };
+        let said = [output.stderr, output.stdout].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        (said, self.judge(output.status))
+    }
+
     /// Runs it to its end; an exit status other than 0 is an error.
     pub fn done(mut self) -> Result<()> {
         let status = self.0.status().with_context(|| self.name())?;
@@ -118,6 +148,15 @@ mod tests {
         let error = error.expect_err("it exits with 3").to_string();
         assert!(error.contains("exit status: 3"), "{error}");
         assert_eq!(seen, ["one", "two"]);
+    }
+
+    #[test]
+    fn who_is_heard_afterwards_may_fail() {
+        let run = shell("nice; echo said; echo wrong >&2; exit 4").low();
+        let (said, outcome) = run.env("A", "B").heard_afterwards();
+        assert_eq!(said, "wrong\n19\nsaid\n");
+        let error = outcome.expect_err("it exits with 4").to_string();
+        assert!(error.contains("exit status: 4"), "{error}");
     }
 
     #[test]

@@ -111,7 +111,7 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     });
     all_get_on(&host, "p-1");
     // Each by constants of its own: without congestion all come to run.
-    set(&host, "p-1", &CALM);
+    set(&host, "p-1", &[&CALM[..], &["--law", "aimd"]].concat());
     in_the_end("all of the clone's to run", || {
         let state = show(&host, "p-1");
         state["congested"] == false && state["standing_still"] == 0
