@@ -1,8 +1,8 @@
 """What measurements come to: a row for each load and kind, tables, goals, plots.
 
 The fairness index is the paper's, FI = 1 - |x - o| / |o|: x is what each guest got done, o what it would of a fair and efficient
-host: an equal share of the most that was reached at that load, where fixed numbers of threads were tried there, else at any load of
-that part; and no more than it was asked for.
+host: an equal share of the most that was reached at that load, where its guests had all the memory they want as well, or fixed
+numbers of threads were tried, else at any load of that part; and no more than it was asked for.
 """
 
 import json
@@ -12,7 +12,7 @@ import statistics
 
 import plot
 
-KINDS = {"off": "no agent", "plain": "not adapted", "friendly": "adapted"}
+KINDS = {"off": "no agent", "plain": "not adapted", "friendly": "adapted", "roomy": "memory for all"}
 PARTS = {
     "guests": ("guests", "guests", "Guests, {threads} threads in each"),
     "threads": ("threads", "threads in each guest", "Two guests"),
@@ -49,7 +49,7 @@ def median(values):
 def fair_shares(part, about, runs):
     """Of a run, what each guest would get done of a fair and efficient host."""
     key = PARTS[part][0]
-    tried = {run[key] for run in runs if run["kind"].startswith(FIXED)}
+    tried = {run[key] for run in runs if run["kind"] == "roomy" or run["kind"].startswith(FIXED)}
 
     def fair(run):
         alike = [one for one in runs if one[key] == run[key]] if run[key] in tried else runs
@@ -180,8 +180,9 @@ def plots(part, about, rows, runs, out):
     for what, title in (("throughput", "All guests: work a second"), ("fairness", "Fairness index"), ("vct", "Virtual clock time, ms")):
         lines = [
             (KINDS[kind], [(row["load"], row[what]) for row in rows if row["kind"] == kind and row[what] is not None])
-            for kind in ("plain", "friendly")
+            for kind in ("plain", "friendly", "roomy")
         ]
+        lines = [(name, points) for name, points in lines if points]
         (out / f"friendly-{part}-{what}.svg").write_text(plot.plot([(title, lines)], across, dots=True))
     over_time(part, about, runs, out)
 
