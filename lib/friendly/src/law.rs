@@ -61,8 +61,7 @@ impl LawConfig {
                 careful: Careful { add, divide, calm },
                 wait,
                 waits: 0,
-                calm: DOUBLES * 2,
-                free: true,
+                calm: UNMET,
             }),
             Self::Quick {
                 add,
@@ -150,6 +149,9 @@ const BUSY: f64 = 0.5;
 const DOUBLES: i32 = 24;
 /// Such steps in a period without congestion, and in one with busy CPUs.
 const STEPS: (i32, i32) = (3, 1);
+/// Steps with which an increase is whole, whether CPUs are busy or not: before the
+/// first step down nothing is known of a ceiling.
+const UNMET: i32 = 3 * DOUBLES;
 
 /// `careful` that waits to see what a step down has done, and goes on slowly from
 /// there. Where memory is short it takes several periods until what was paged out is
@@ -168,19 +170,14 @@ struct Steady {
     wait: u8,
     /// Of these, the ones to come.
     waits: u8,
-    /// Steps of calm since the last step down; many before the first.
+    /// Steps of calm since the last step down.
     calm: i32,
-    /// Whether there was no step down yet: nothing is known of a ceiling.
-    free: bool,
 }
 
 impl Steady {
     /// The part of an increase that is made now.
     fn pace(&self, busy: bool) -> f64 {
-        let slow = match busy && !self.free {
-            true => SLOW * BUSY,
-            false => SLOW,
-        };
+        let slow = if busy { SLOW * BUSY } else { SLOW };
         (slow * 2f64.powi(self.calm / DOUBLES)).min(1.0)
     }
 }
@@ -197,7 +194,7 @@ impl Law for Steady {
         match sense.congestion {
             Congestion::Yes if waits => demand,
             Congestion::Yes => {
-                (self.waits, self.calm, self.free) = (self.wait, 0, false);
+                (self.waits, self.calm) = (self.wait, 0);
                 next
             }
             Congestion::No => {
