@@ -268,6 +268,15 @@ mod tests {
     }
 
     #[test]
+    fn cpus_are_busy_if_they_are_hardly_idle_and_that_is_known() {
+        let mut monitor = Monitor::new(paper());
+        for (idle, busy) in [(Some(0.0), true), (Some(0.2), false), (None, false)] {
+            let report = monitor.close(Readings { idle, ..NOTHING });
+            assert_eq!(report.sense.busy, busy, "{idle:?}");
+        }
+    }
+
+    #[test]
     fn average_is_equation_1() {
         let mut monitor = Monitor::new(paper());
         [10.0, 20.0, 20.0]
