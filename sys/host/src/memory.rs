@@ -4,6 +4,7 @@
 //! place: it may change at any time and is never a slice of ours.
 
 use forkyard_types::{ByteCount, PAGE_SIZE, PageNo};
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, pwritev};
@@ -11,6 +12,8 @@ use nix::unistd::Pid;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// An address in some process on this host, not necessarily this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,14 +75,30 @@ pub fn anonymous_file(name: &str, size: ByteCount) -> io::Result<File> {
 
 /// Forbids for good, to everyone, to change the contents or the size of an
 /// [`anonymous_file`].
+///
+/// Waits, up to ten seconds, for whoever holds one of its pages: the kernel
+/// itself does for a moment when it is short of memory, and does not tell this
+/// from one that may still write there. `EBUSY` if they hold it longer, or if
+/// the file is mapped for writing.
 pub fn seal(file: &File) -> io::Result<()> {
     let all = SealFlag::F_SEAL_WRITE
         | SealFlag::F_SEAL_SHRINK
         | SealFlag::F_SEAL_GROW
         | SealFlag::F_SEAL_SEAL;
-    fcntl(file, FcntlArg::F_ADD_SEALS(all))?;
-    Ok(())
+    let begun = Instant::now();
+    loop {
+        match fcntl(file, FcntlArg::F_ADD_SEALS(all)) {
+            Err(Errno::EBUSY) if begun.elapsed() < LONGEST_HELD => thread::sleep(BETWEEN_SEALS),
+            sealed => return Ok(sealed.map(drop)?),
+        }
+    }
 }
+
+/// How long [`seal`] waits for pages that are held. The kernel waits 0.15 s.
+const LONGEST_HELD: Duration = Duration::from_secs(10);
+
+/// Between two tries of [`seal`].
+const BETWEEN_SEALS: Duration = Duration::from_millis(10);
 
 /// Writes all of `pieces`, one after the other, from byte `offset` of the file on.
 /// `pieces` is used up.
@@ -97,7 +116,7 @@ pub fn write_all_at(
                 offset += written as u64;
                 IoSlice::advance_slices(&mut pieces, written);
             }
-            Err(nix::errno::Errno::EINTR) => {}
+            Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
@@ -107,7 +126,11 @@ pub fn write_all_at(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::libc::splice;
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::FileExt;
+    use std::ptr;
 
     #[test]
     fn own_memory_is_read_in_pieces_in_their_order() {
@@ -143,6 +166,28 @@ mod tests {
         let mut out = [0; 8];
         file.read_exact_at(&mut out, 4).expect("reads");
         assert_eq!(&out, b"together");
+    }
+
+    #[test]
+    fn page_that_is_held_for_a_while_keeps_no_file_from_being_sealed() {
+        let file = anonymous_file("test", ByteCount(4096)).expect("memfd");
+        file.write_all_at(&[1; 4096], 0).expect("open");
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let (from, to) = (file.as_raw_fd(), writer.as_raw_fd());
+        // SAFETY: both are open, and a null pointer stands for where they are.
+        // What is in the pipe then is the page, and no copy of it.
+        let moved = unsafe { splice(from, ptr::null_mut(), to, ptr::null_mut(), 4096, 0) };
+        assert_eq!(moved, 4096);
+        let held = fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE));
+        assert_eq!(held, Err(Errno::EBUSY), "nobody holds the page");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(400));
+                reader.read_exact(&mut [0; 4096]).expect("the page");
+            });
+            seal(&file).expect("seals");
+        });
+        assert!(file.write_all_at(b"x", 0).is_err());
     }
 
     #[test]
