@@ -10,9 +10,15 @@
 use crate::place::cgroups;
 use std::{
     env,
-    fs::{File, TryLockError},
-    io::{self, Write as _},
-    os::unix::process::CommandExt as _,
+    io::{self, ErrorKind, Write as _},
+    os::{
+        fd::OwnedFd,
+        linux::net::SocketAddrExt as _,
+        unix::{
+            net::{SocketAddr, UnixListener},
+            process::CommandExt as _,
+        },
+    },
     process::{Child, ChildStdin, Command, Stdio},
     thread::{self, sleep},
     time::{Duration, Instant},
@@ -29,7 +35,8 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Slot {
     number: u8,
     since: Instant,
-    lock: File,
+    /// A name that only one can have at a time: unlike a file's, it is gone with them.
+    lock: UnixListener,
     guard: Option<Guard>,
 }
 
@@ -48,7 +55,7 @@ impl Slot {
             "what was left stays"
         );
         let lock = slot.lock.try_clone().expect("a lock that is held twice");
-        slot.guard = Some(Guard::new(&slot.prefix(), lock));
+        slot.guard = Some(Guard::new(&slot.prefix(), lock.into()));
         slot
     }
 
@@ -58,17 +65,17 @@ impl Slot {
     }
 
     fn take(number: u8) -> Option<Self> {
-        let path = env::temp_dir().join(format!("{}lock", prefix(number)));
-        let lock = File::create(&path).expect("a lock file");
-        match lock.try_lock() {
-            Ok(()) => Some(Self {
+        let name = format!("{}lock", prefix(number));
+        let address = SocketAddr::from_abstract_name(&name).expect("a short name");
+        match UnixListener::bind_addr(&address) {
+            Ok(lock) => Some(Self {
                 number,
                 since: Instant::now(),
                 lock,
                 guard: None,
             }),
-            Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Error(error)) => panic!("{}: {error}", path.display()),
+            Err(taken) if taken.kind() == ErrorKind::AddrInUse => None,
+            Err(error) => panic!("{name}: {error}"),
         }
     }
 }
@@ -103,7 +110,7 @@ struct Guard {
 }
 
 impl Guard {
-    fn new(prefix: &str, lock: File) -> Self {
+    fn new(prefix: &str, lock: OwnedFd) -> Self {
         let mut clearing = clear(prefix, Stdio::piped(), lock.into());
         let alive = clearing.stdin.take();
         Self { clearing, alive }
@@ -173,7 +180,7 @@ mod tests {
         two_processes(&neighbour, &near);
         let guard = Guard::new(
             "forkyard-e2e.test-left.",
-            tempfile::tempfile().expect("a file"),
+            tempfile::tempfile().expect("a file").into(),
         );
         assert_eq!(lost.processes().len(), 2, "nothing has ended");
         drop(guard);
