@@ -27,6 +27,8 @@ shift
 exec "$@"
 """
 START = 60
+# Seconds after which something that should have happened has failed.
+PATIENCE = 600
 
 
 def compiled(source, program, *how):
@@ -147,11 +149,14 @@ class Host:
         self.group.send_out([pid for pid in self.group.members() if not self._is_qemu(pid)])
 
     def squeeze(self):
-        """From now on all guests share so much memory, and so fast a disk."""
+        """From now on all guests share so much memory, and so fast a disk. Waits until what they had beyond that is paged out: it
+        was never scarce while it was written, takes the disk, and is no part of what is measured."""
         if self.options.disk_reads:
             self.group.slow(self.disk, self.options.disk_reads)
         self.keeper = memory.Keeper(self.group, self.shared * MIB)
         self.keeper.start()
+        if not self.keeper.kept.wait(PATIENCE):
+            raise SystemExit(f"bench-friendly: the disk has not taken what is paged out in {PATIENCE} s")
 
     def relax(self):
         """They have what they want: what prepares a measurement, and clears up after it, is not to take for ever."""

@@ -5,7 +5,7 @@
  *   job THREADS SECONDS PERIOD FOLDER STATUS
  *
  * Prints, before the threads begin all at once, every PERIOD seconds from then on,
- * and at the end of SECONDS: the seconds since then, the jobs that all of them
+ * and at the end, after SECONDS or once there is a file FOLDER/end: the seconds since then, the jobs that all of them
  * have done, and of STATUS, what the agent says, the virtual clock time in ms, how
  * many threads may run and for what part of the time; or 0. To have it shown by the
  * agent itself takes another process, which comes late where it matters. Each thread
@@ -101,6 +101,13 @@ static void *run(void *numbered)
     return 0;
 }
 
+static int told_to_end(void)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/end", folder);
+    return access(path, F_OK) == 0;
+}
+
 /* A number of the agent's, by its name in JSON. */
 static double said(const char *text, const char *name)
 {
@@ -129,7 +136,7 @@ static void report(double seconds, double period)
             atomic_store(&shared->go, 1);
             syscall(SYS_futex, &shared->go, FUTEX_WAKE, MOST, 0, 0, 0);
         }
-        if (at >= seconds)
+        if (at >= seconds || told_to_end())
             return;
         at = at + period < seconds ? at + period : seconds;
     }

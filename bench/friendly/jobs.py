@@ -12,6 +12,8 @@ import host as hosts
 import report
 
 JOB, FOLDER, STATUS = "/bin/job", "/jobs", "/opt/forkyard/friendly/status.json"
+# Whose job ends once it is there, in that folder.
+END = "end"
 # What each kind is told last. Where nothing is ever called congestion, and those who work are never stopped nor counted,
 # the agent only measures.
 TOLD = {
@@ -26,7 +28,7 @@ ALL = "threads.limit-new=false"
 # MiB that a guest needs for itself, and for each thread: a chunk and two files.
 BASE, EACH = 112, 3.3
 # Seconds after which something that should have happened has failed.
-PATIENCE = 600
+PATIENCE = hosts.PATIENCE
 
 
 def told(kind):
@@ -154,15 +156,20 @@ def measure(host, vms, kind, threads, options, settle, seconds):
     tell(host, vms, kind, options)
     if kind == "roomy":
         settle = min(settle, ROOMY_SETTLE)
-    runs = begin(host, vms, threads, settle + seconds, min(5, seconds / 2))
+    # Until it is told to end: how long it takes to page out is not known.
+    runs = begin(host, vms, threads, settle + seconds + 2 * PATIENCE, min(5, seconds / 2))
+    begun = time.monotonic()
     if kind != "roomy":
         host.squeeze()
-    back, begun = host.group.read_back(), time.monotonic()
-    due = time.monotonic() + settle + seconds
+        settle += time.monotonic() - begun
+    back, since = host.group.read_back(), time.monotonic()
+    due = begun + settle + seconds
     while time.monotonic() < due and any(one.is_alive() for one in runs):
         time.sleep(1)
-    back = (host.group.read_back() - back) / (time.monotonic() - begun)
+    back = (host.group.read_back() - back) / (time.monotonic() - since)
     host.relax()
+    for vm in vms:
+        host.ok("exec", vm, "--", "touch", f"{FOLDER}/{END}")
     for one in runs:
         one.end(PATIENCE)
     return dict(

@@ -98,12 +98,13 @@ class Group:
         return self.stat()[1]
 
     def limit(self, bytes_for_guests):
-        """Keeps the guests to so much. Blocks while the kernel writes pages out; it may not manage at once."""
+        """Keeps the guests to so much; whether it has. Blocks while the kernel writes pages out; it may not manage at once."""
         file = self.memory / ("memory.limit_in_bytes" if self.version == 1 else "memory.max")
         try:
             file.write_text(str(self.stat()[0] + bytes_for_guests))
         except OSError:
-            pass  # Busy: what is to be written out is not yet. The keeper asks again.
+            return False  # Busy: what is to be written out is not yet. The keeper asks again.
+        return True
 
     def unlimit(self):
         if self.version == 1:
@@ -141,11 +142,12 @@ class Keeper(threading.Thread):
     def __init__(self, group, bytes_for_guests):
         super().__init__(daemon=True)
         self.group, self.bytes = group, bytes_for_guests
-        self.over = threading.Event()
+        self.kept, self.over = threading.Event(), threading.Event()
 
     def run(self):
         while True:
-            self.group.limit(self.bytes)
+            if self.group.limit(self.bytes):
+                self.kept.set()
             if self.over.wait(2):
                 return
 
