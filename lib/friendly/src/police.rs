@@ -19,8 +19,8 @@ pub struct PoliceConfig {
     /// Part of what others want that they have to wait for, or more, for a guest to
     /// be on trial.
     pub waiting: f64,
-    /// Samples that a guest has to answer within: a control period of guests, and
-    /// some for their averages to follow.
+    /// Samples that a guest has to answer within: three control periods of guests,
+    /// for after a step down they wait for two before the next.
     pub patience: u32,
     /// Part of what it wanted when its trial began that it may want afterwards: an
     /// answer is a fall below. AIMD's divisor of 1.5 comes to 0.67.
@@ -35,7 +35,7 @@ impl Default for PoliceConfig {
     fn default() -> Self {
         Self {
             waiting: 0.1,
-            patience: 4,
+            patience: 8,
             answer: 0.85,
             margin: 1.25,
             strikes: 3,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Config, Controller, Monitor, Readings};
+use crate::{Below, Config, Controller, Monitor, Readings};
 use fastrand::Rng;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -28,13 +28,24 @@ struct Guest {
 
 impl Guest {
     fn friendly(threads: u32) -> Self {
-        let config = Config::default();
+        Self::adapting(&Config::default(), 1, threads)
+    }
+
+    /// With constants by which it yields also to those who only wait for a CPU.
+    fn yielding(cpus: u32, threads: u32) -> Self {
+        let mut config = Config::default();
+        config.monitor.slack_ms = 0.0;
+        config.threads.below = Below::Always;
+        Self::adapting(&config, cpus, threads)
+    }
+
+    fn adapting(config: &Config, cpus: u32, threads: u32) -> Self {
         let agent = (
             Monitor::new(config.monitor.clone()),
-            Controller::new(&config, 1),
+            Controller::new(config, cpus),
         );
         Self {
-            cpus: 1,
+            cpus,
             threads,
             agent: Some(agent),
         }
@@ -102,8 +113,12 @@ struct Soak {
 /// So many seconds on a host of so many CPUs that all share fairly, each thread for
 /// itself. Friendly guests are busy or idle by chance.
 fn soak(host: u32, seconds: u32, guests: &mut [Guest], seed: u64) -> Soak {
+    soaked(PoliceConfig::default(), host, seconds, guests, seed)
+}
+
+fn soaked(config: PoliceConfig, host: u32, seconds: u32, guests: &mut [Guest], seed: u64) -> Soak {
     let mut dice = Rng::with_seed(seed);
-    let mut police = Police::new(PoliceConfig::default());
+    let mut police = Police::new(config);
     let mut soak = Soak {
         named: Vec::new(),
         contended: 0,
@@ -151,6 +166,18 @@ proptest! {
         let soak = soak(2, 20_000, &mut guests, seed);
         prop_assert_eq!(soak.named, []);
         prop_assert!(soak.contended > 500, "{}", soak.contended);
+    }
+
+    /// Judged only when others wait so much that they sense it themselves.
+    #[test]
+    fn friendly_guests_of_several_cpus_are_never_named_if_they_yield_to_who_waits_for_a_cpu(
+        seed in any::<u64>(),
+        guests in prop::collection::vec((1u32..5, 0u32..60), 3..9),
+    ) {
+        let config = PoliceConfig { waiting: 0.6, ..PoliceConfig::default() };
+        let guests = guests.into_iter().map(|(cpus, threads)| Guest::yielding(cpus, threads));
+        let soak = soaked(config, 2, 20_000, &mut guests.collect::<Vec<_>>(), seed);
+        prop_assert_eq!(soak.named, []);
     }
 
     /// Against the definition: nobody has more than it wants, all that there is is
@@ -256,7 +283,7 @@ fn who_is_kept_from_what_it_wants_has_not_answered() {
     let named = |wanted: fn(f64) -> f64| {
         let mut police = Police::new(PoliceConfig::default());
         let mut found = Vec::new();
-        for period in 0..40 {
+        for period in 0..80 {
             // Something else takes the host from it every other time.
             let used = [2.0, 1.0][period % 2];
             let greedy = one(used, wanted(used) - used);
