@@ -149,8 +149,8 @@ class Host:
         self.group.send_out([pid for pid in self.group.members() if not self._is_qemu(pid)])
 
     def squeeze(self):
-        """From now on all guests share so much memory, and so fast a disk. Waits until what they had beyond that is paged out: it
-        was never scarce while it was written, takes the disk, and is no part of what is measured."""
+        """From now on all guests share so much memory, and so fast a disk. Waits until what they had beyond that is paged
+        out, which is no part of what is measured."""
         if self.options.disk_reads:
             self.group.slow(self.disk, self.options.disk_reads)
         self.keeper = memory.Keeper(self.group, self.shared * MIB)

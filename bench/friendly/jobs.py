@@ -27,8 +27,6 @@ ROOMY_SETTLE = 10
 ALL = "threads.limit-new=false"
 # MiB that a guest needs for itself, and for each thread: a chunk and two files.
 BASE, EACH = 112, 3.3
-# Seconds after which something that should have happened has failed.
-PATIENCE = hosts.PATIENCE
 
 
 def told(kind):
@@ -113,7 +111,7 @@ def begin(host, vms, threads, seconds, every):
         one.start()
     # They write their files before they begin, and all begin before memory is short.
     waited = time.monotonic()
-    while any(one.is_alive() and not one.progress for one in runs) and time.monotonic() - waited < PATIENCE:
+    while any(one.is_alive() and not one.progress for one in runs) and time.monotonic() - waited < hosts.PATIENCE:
         time.sleep(0.2)
     return runs
 
@@ -142,7 +140,7 @@ def switched(host, vms, kinds, threads, options, rounds, settle, seconds):
         ends.append(end)
         time.sleep(seconds)
     for one in runs:
-        one.end(PATIENCE)
+        one.end(hosts.PATIENCE)
     for turn in range(len(ends) // 2):
         for which, kind in enumerate(kinds):
             # In the round's first span guest n was of kind n, in its second of the other.
@@ -157,7 +155,7 @@ def measure(host, vms, kind, threads, options, settle, seconds):
     if kind == "roomy":
         settle = min(settle, ROOMY_SETTLE)
     # Until it is told to end: how long it takes to page out is not known.
-    runs = begin(host, vms, threads, settle + seconds + 2 * PATIENCE, min(5, seconds / 2))
+    runs = begin(host, vms, threads, settle + seconds + 2 * hosts.PATIENCE, min(5, seconds / 2))
     begun = time.monotonic()
     if kind != "roomy":
         host.squeeze()
@@ -171,7 +169,7 @@ def measure(host, vms, kind, threads, options, settle, seconds):
     for vm in vms:
         host.ok("exec", vm, "--", "touch", f"{FOLDER}/{END}")
     for one in runs:
-        one.end(PATIENCE)
+        one.end(hosts.PATIENCE)
     return dict(
         guests=len(vms),
         threads=threads,

@@ -31,15 +31,19 @@ pub struct PoliceConfig {
     pub strikes: u32,
 }
 
+impl PoliceConfig {
+    const DEFAULT: Self = Self {
+        waiting: 0.1,
+        patience: 8,
+        answer: 0.85,
+        margin: 1.25,
+        strikes: 3,
+    };
+}
+
 impl Default for PoliceConfig {
     fn default() -> Self {
-        Self {
-            waiting: 0.1,
-            patience: 8,
-            answer: 0.85,
-            margin: 1.25,
-            strikes: 3,
-        }
+        Self::DEFAULT
     }
 }
 

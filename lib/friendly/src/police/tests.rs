@@ -4,6 +4,12 @@ use fastrand::Rng;
 use proptest::prelude::*;
 use std::time::Duration;
 
+/// Judges only when others wait so much that guests sense it themselves.
+const LENIENT: PoliceConfig = PoliceConfig {
+    waiting: 0.6,
+    ..PoliceConfig::DEFAULT
+};
+
 /// What a scheduler gives each that would run, by turns.
 const SLICE: Duration = Duration::from_millis(4);
 /// Samples are taken at this distance, as the command does.
@@ -168,15 +174,13 @@ proptest! {
         prop_assert!(soak.contended > 500, "{}", soak.contended);
     }
 
-    /// Judged only when others wait so much that they sense it themselves.
     #[test]
     fn friendly_guests_of_several_cpus_are_never_named_if_they_yield_to_who_waits_for_a_cpu(
         seed in any::<u64>(),
         guests in prop::collection::vec((1u32..5, 0u32..60), 3..9),
     ) {
-        let config = PoliceConfig { waiting: 0.6, ..PoliceConfig::default() };
         let guests = guests.into_iter().map(|(cpus, threads)| Guest::yielding(cpus, threads));
-        let soak = soaked(config, 2, 20_000, &mut guests.collect::<Vec<_>>(), seed);
+        let soak = soaked(LENIENT, 2, 20_000, &mut guests.collect::<Vec<_>>(), seed);
         prop_assert_eq!(soak.named, []);
     }
 
@@ -219,6 +223,28 @@ fn a_greedy_guest_is_named_alone_and_nearly_always_within_a_minute() {
     let late = named_after.iter().filter(|after| **after >= 60).count();
     assert!(late <= 3, "late in {late} of {SOAKS}");
     assert_ne!(named_after.last(), Some(&u32::MAX), "never named");
+}
+
+/// The fewer they are, and the more they yield to it, the less they wait: then it is not named.
+#[test]
+fn a_greedy_guest_is_named_alone_and_mostly_within_a_minute_by_who_is_lenient() {
+    const SOAKS: u64 = 60;
+    let named = (0..SOAKS).filter(|&seed| {
+        let mut dice = Rng::with_seed(seed);
+        let count = dice.usize(2..6);
+        let friendly = || Guest::yielding(dice.u32(1..5), dice.u32(1..60));
+        let mut guests: Vec<Guest> = std::iter::repeat_with(friendly).take(count).collect();
+        let greedy = guests.len();
+        guests.push(Guest::greedy(4));
+        let named = soaked(LENIENT, 2, 60, &mut guests, seed).named;
+        assert!(
+            named.iter().all(|(_, guest)| *guest == greedy),
+            "seed {seed}: {named:?}"
+        );
+        !named.is_empty()
+    });
+    let named = named.count();
+    assert!(named as u64 > SOAKS / 2, "{named} of {SOAKS}");
 }
 
 /// The host's CPUs are all in use, and nobody waits for one.
