@@ -56,8 +56,6 @@ class Host:
             "FORKYARD_SHARE_DIR": str(self.folder / "share"),
             "FORKYARD_URL": f"unix://{run}/api.sock",
             "FORKYARD_ACCEL": "tcg",
-            # What the guest frees stays in its file.
-            "FORKYARD_PAGE_REPORTING": "false",
             # Guests that thrash answer late.
             "FORKYARD_PATIENCE": "900",
         }

@@ -16,7 +16,7 @@
 
 static int file = -1;
 static size_t size;
-static void *guest;
+static char *guest;
 
 __attribute__((constructor)) static void find(void)
 {
@@ -56,10 +56,18 @@ void *mmap64(void *at, size_t length, int access, int flags, int fd, off_t offse
     return mmap(at, length, access, flags, fd, offset);
 }
 
-/* Huge pages would be read and written whole. */
+static int is_guests(const char *at)
+{
+    return guest && at >= guest && at < guest + size;
+}
+
+/* Huge pages would be read and written whole. What the guest reports as free is dropped from the file as well, as swap
+ * would drop it: it is neither written out nor read back. */
 int madvise(void *at, size_t length, int advice)
 {
     if (guest && at == guest && (advice == MADV_HUGEPAGE || advice == MADV_MERGEABLE))
         return 0;
+    if (is_guests(at) && advice == MADV_DONTNEED)
+        advice = MADV_REMOVE;
     return syscall(SYS_madvise, at, length, advice);
 }
