@@ -24,7 +24,7 @@ TOLD = {
 TOLD["roomy"] = TOLD["plain"]
 ROOMY_SETTLE = 10
 # Jobs start all their threads at once, and end if they may not; a server that may not answers with errors.
-ALL = "threads.limit-new=false"
+ALL = 'threads.new="wait"'
 # MiB that a guest needs for itself, and for each thread: a chunk and two files.
 BASE, EACH = 112, 3.3
 
@@ -123,30 +123,45 @@ def done_by(heard, moment):
     return done if end <= begun else had + (done - had) * (moment - begun) / (end - begun)
 
 
-def switched(host, vms, kinds, threads, options, rounds, settle, seconds):
-    """One job in each guest, meanwhile the agents of some are of one kind and those of the others of another, by turns: what
-    differs by little is compared between guests at one moment, and each with itself a moment later, for a machine may be half as
-    fast ten minutes later. As many rounds as there is time for: `settle` is what it may take to start or to end agents."""
-    spans = [(turn, first) for turn in range(rounds) for first in (0, 1)]
-    runs = begin(host, vms, threads, len(spans) * (settle + seconds), 1)
-    due = time.monotonic() + len(spans) * (settle + seconds)
-    ends = []
-    for _, first in spans:
-        for number, vm in enumerate(vms):
-            tell(host, [vm], kinds[(number + first) % 2], options)
-        end = time.monotonic() + seconds
-        if end > due:
-            break
-        ends.append(end)
-        time.sleep(seconds)
+class Turns:
+    """While work goes on, the agents of some guests are of one kind and those of the others of another, by turns: what differs by
+    little is compared between guests at one moment, and each with itself a moment later, for a machine may be half as fast ten
+    minutes later. As many rounds as there is time for: `settle` is what it may take to start or to end agents."""
+
+    def __init__(self, kinds, rounds, settle, seconds):
+        self.kinds, self.seconds, self.spans = kinds, seconds, 2 * rounds
+        self.length = self.spans * (settle + seconds)
+        self.ends = []
+
+    def take(self, host, vms, options, group):
+        """Blocks for `length` seconds, or a little less."""
+        due = time.monotonic() + self.length
+        for span in range(self.spans):
+            for number, vm in enumerate(vms):
+                tell(host, [vm], self.kinds[(number + span) % 2], options, group)
+            end = time.monotonic() + self.seconds
+            if end > due:
+                break
+            self.ends.append(end)
+            time.sleep(self.seconds)
+
+    def compared(self, done, vms, about):
+        """A run for each kind in each round, if so much was `done(guest, moment)`."""
+        for turn in range(len(self.ends) // 2):
+            for which, kind in enumerate(self.kinds):
+                # In the round's first span guest n was of kind n, in its second of the other.
+                at = [self.ends[2 * turn + (number + which) % 2] for number in range(len(vms))]
+                rates = [(done(number, end) - done(number, end - self.seconds)) / self.seconds for number, end in enumerate(at)]
+                yield dict(about, guests=len(vms), kind=kind, rates=rates, read_back=0, vct_ms=[], round=turn)
+
+
+def switched(host, vms, threads, options, turns):
+    """One job in each guest, meanwhile kinds take turns."""
+    runs = begin(host, vms, threads, turns.length, 1)
+    turns.take(host, vms, options, "exec")
     for one in runs:
         one.end(hosts.PATIENCE)
-    for turn in range(len(ends) // 2):
-        for which, kind in enumerate(kinds):
-            # In the round's first span guest n was of kind n, in its second of the other.
-            at = [ends[2 * turn + (number + which) % 2] for number in range(len(vms))]
-            rates = [(done_by(one.heard, end) - done_by(one.heard, end - seconds)) / seconds for one, end in zip(runs, at)]
-            yield dict(guests=len(vms), threads=threads, kind=kind, rates=rates, read_back=0, vct_ms=[], round=turn)
+    yield from turns.compared(lambda number, moment: done_by(runs[number].heard, moment), vms, dict(threads=threads))
 
 
 def measure(host, vms, kind, threads, options, settle, seconds):

@@ -18,7 +18,11 @@ PARTS = {
     "threads": ("threads", "threads in each guest", "Two guests"),
     "apache": ("sessions", "sessions for each server", "Four guests with Apache"),
     "idle": ("guests", "guests", "Nothing is overloaded: {idle_guests} guests with {idle_threads} threads each"),
+    "web-idle": ("sessions", "sessions for each server", "Nothing is overloaded: four guests with Apache"),
 }
+WEB = ("apache", "web-idle")
+# Kinds that take turns where nothing is overloaded; the first is what the other is compared with.
+IDLE = ("off", "friendly")
 LEVELS = ("low", "moderate", "heavy")
 FIXED = "fixed-"
 
@@ -54,7 +58,7 @@ def fair_shares(part, about, runs):
     def fair(run):
         alike = [one for one in runs if one[key] == run[key]] if run[key] in tried else runs
         share = max(sum(one["rates"]) for one in alike) / run["guests"]
-        asked = run["sessions"] / about["think"] if part == "apache" else share
+        asked = run["sessions"] / about["think"] if part in WEB else share
         return min(share, asked)
 
     return fair
@@ -75,10 +79,15 @@ def summed(part, about, runs):
         row = dict(load=load, kind=kind, rounds=len(found), throughput=median(totals), least=min(totals), most=max(totals))
         row.update(fairness=median(fairness(run["rates"], fair(run)) for run in found), vct=median(vct), read_back=median(run["read_back"] for run in found))
         rows.append(row)
-    base = "off" if part == "idle" else "plain"
+    base = base_of(part)
     for row in rows:
         row["ratio"] = median(ratios(cells[row["load"], row["kind"]], cells.get((row["load"], base), [])))
     return rows
+
+
+def base_of(part):
+    """The kind that others are compared with."""
+    return IDLE[0] if part.endswith("idle") else "plain"
 
 
 def ratios(runs, bases):
@@ -94,8 +103,8 @@ def text(value, digits):
 
 def table(part, about, rows):
     key, across, title = PARTS[part]
-    what = "pages/s" if part == "apache" else "jobs/s"
-    base = KINDS["off" if part == "idle" else "plain"]
+    what = "pages/s" if part in WEB else "jobs/s"
+    base = KINDS[base_of(part)]
     lines = [
         "## " + title.format(**about),
         "",
@@ -136,9 +145,11 @@ def goals(results):
             if of.get("plain") is not None and of["plain"] < 0.6 and of.get("friendly") is not None:
                 unfair.append(f"{of['friendly']:.2f} ({load} {PARTS[part][1]}; {of['plain']:.2f} unadapted)")
     lines.append(f"| fairness at least 0.9 where the unadapted is below 0.6 | {', '.join(unfair) or 'it never is'} |")
-    lost = [row["ratio"] for row in results.get("idle", []) if row["kind"] == "friendly" and row["ratio"]]
-    lost = f"{100 * (1 - lost[0]):.1f} %" if lost else "–"
-    lines.append(f"| at most 2 % lost where nothing is overloaded | {lost} |")
+    lost = []
+    for part in ("idle", "web-idle"):
+        rows = [row for row in results.get(part, []) if row["kind"] == "friendly" and row["ratio"]]
+        lost += [f"{100 * (1 - row['ratio']):.1f} % ({row['load']} {PARTS[part][1]})" for row in rows]
+    lines.append(f"| at most 2 % lost where nothing is overloaded | {', '.join(lost) or '–'} |")
     return "\n".join(lines) + "\n"
 
 
@@ -191,7 +202,7 @@ def write(part, about, runs, out):
     """A part's own files."""
     rows = summed(part, about, runs)
     (out / f"friendly-{part}.json").write_text(json.dumps(dict(part=part, about=about, rows=rows, runs=runs)) + "\n")
-    if part != "idle":
+    if base_of(part) not in IDLE:
         plots(part, about, rows, runs, out)
 
 

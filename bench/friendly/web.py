@@ -125,6 +125,18 @@ async def load(ports, sessions, until, options):
     return answered, late
 
 
+def switched(host, vms, ports, sessions, options, turns):
+    """The same load all the time, meanwhile kinds take turns."""
+    until = time.monotonic() + turns.length
+    told = []
+    loading = threading.Thread(target=lambda: told.append(asyncio.run(load(ports, sessions, until, options))), daemon=True)
+    loading.start()
+    turns.take(host, vms, options, "image")
+    loading.join()
+    [(answered, _)] = told
+    yield from turns.compared(lambda number, moment: bisect.bisect_left(answered[number], moment), vms, dict(sessions=sessions))
+
+
 def measure(host, vms, ports, kind, sessions, options, settle, seconds, every):
     """Pages a second of each server, and what is seen of them meanwhile."""
     jobs.tell(host, vms, kind, options, group="image")

@@ -1,6 +1,8 @@
 //! The agent: looks, decides, has it done, over and over.
 
 use crate::{
+    exempt::Exempt,
+    gate::Passage,
     group::Group,
     guard::Guard,
     limits::{Births, Quota},
@@ -10,21 +12,21 @@ use crate::{
     stopper::Stopper,
     tasks::{self, Task, TaskId},
     ticker::Ticker,
+    wake::{self, Wake},
 };
 use anyhow::{Context, bail};
 use clap::Args;
 use forkyard_friendly::{
-    Chooser, Config, Congestion, Controller, Count, Counters, Doing, Monitor, Pulse, RateMeans,
-    Report, State, Turn, Unit, Wants,
+    Chooser, Config, Congestion, Controller, Count, Counters, Doing, Monitor, New, Pulse,
+    RateMeans, Report, State, Turn, Unit, Wants,
 };
-use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Map, Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender},
     time::{Duration, Instant},
 };
 
@@ -46,16 +48,16 @@ pub struct Run {
     pub home: Option<PathBuf>,
 }
 
-/// Names of the host's agent in guests: it is never stopped.
-const AGENTS: [&str; 3] = ["forkyard-guest", "@forkyard-guest", "forkyard-friend"];
-
 /// Looks are so many times as far apart while nobody is near the limit: each has to
 /// look at every thread, and the guest pays for it.
 const CALM: u32 = 4;
+/// Where somebody has ended while others wait, the next look comes at once, but for so
+/// many parts of the usual time, and so many times what the last one cost.
+const SOON: (u32, u32) = (8, 20);
 
 /// Adapts a group until told to end.
 pub fn run(wanted: &Run) -> anyhow::Result<()> {
-    let signals = listen()?;
+    let (tell, told) = wake::listen()?;
     let group = Group::find(&wanted.cgroup)?;
     let (settings, config) = Settings::read(&wanted.config, place::signals(Some(&group)))?;
     if let Some(home) = &wanted.home {
@@ -71,11 +73,11 @@ pub fn run(wanted: &Run) -> anyhow::Result<()> {
         Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the group"),
     }
     let guard = Guard::start().context("cannot start a guard")?;
-    let mut agent = Agent::new(group, guard, config, settings)?;
+    let mut agent = Agent::new(group, guard, config, settings, tell)?;
     agent.home.clone_from(&wanted.home);
     status::write(&wanted.status, &agent.status(None))?;
     println!("ready");
-    let ended = agent.live(&signals, &wanted.status);
+    let ended = agent.live(&told, &wanted.status);
     // The guard undoes everything before the lock goes.
     drop(agent);
     let _ = fs::remove_file(&wanted.status);
@@ -92,27 +94,6 @@ fn go_home(home: &Path) -> io::Result<()> {
     fs::write(home.join("cgroup.procs"), "0")
 }
 
-/// Hears of signals to end.
-fn listen() -> anyhow::Result<Receiver<()>> {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-        signals.add(signal);
-    }
-    // Before any thread exists, so that none takes the signal instead.
-    signals.thread_block().context("cannot block signals")?;
-    let (tell, told) = channel();
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            while signals.wait().is_ok() {
-                if tell.send(()).is_err() {
-                    return;
-                }
-            }
-        })?;
-    Ok(told)
-}
-
 /// What decides.
 struct Policy {
     config: Config,
@@ -127,6 +108,8 @@ struct Agent {
     settings: Settings,
     group: Group,
     home: Option<PathBuf>,
+    // Before the guard, which lets all go that it holds.
+    gate: Passage,
     guard: Guard,
     stopper: Stopper,
     births: Option<Births>,
@@ -140,6 +123,10 @@ struct Agent {
     wanted: u32,
     /// Whether the last look found far fewer than may run, and nobody standing still.
     calm: bool,
+    /// When the last look ended, and the CPU time that it took.
+    looked: (Instant, Duration),
+    /// Who wakes the agent.
+    tell: Sender<Wake>,
 }
 
 /// What a look at the members of the group comes to.
@@ -158,6 +145,7 @@ impl Agent {
         mut guard: Guard,
         config: Config,
         settings: Settings,
+        tell: Sender<Wake>,
     ) -> anyhow::Result<Self> {
         let stopper = Stopper::of(group.clone(), &mut guard)?;
         let births = Births::of(&group, &mut guard).context("cannot limit new threads")?;
@@ -187,14 +175,19 @@ impl Agent {
             wanting: 0,
             wanted: 0,
             calm: false,
+            looked: (Instant::now(), Duration::ZERO),
+            gate: Passage::Free,
+            tell,
         })
     }
 
-    fn live(&mut self, signals: &Receiver<()>, place: &Path) -> anyhow::Result<()> {
+    fn live(&mut self, told: &Receiver<Wake>, place: &Path) -> anyhow::Result<()> {
         let mut began = Instant::now();
         loop {
             self.guard.check().context("cannot start another guard")?;
+            let before = wake::cpu_time();
             self.look()?;
+            self.looked = (Instant::now(), wake::cpu_time().saturating_sub(before));
             if began.elapsed() >= self.policy.config.monitor.period() {
                 let report = self.period(began.elapsed());
                 began = Instant::now();
@@ -202,18 +195,37 @@ impl Agent {
                     eprintln!("forkyard-friendly: {error:#}");
                 }
             }
-            let left = self.policy.config.monitor.period()
-                - began.elapsed().min(self.policy.config.monitor.period());
-            let look = self.policy.config.threads.look() * if self.calm { CALM } else { 1 };
-            match signals.recv_timeout(look.min(left.max(Duration::from_millis(1)))) {
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                Err(RecvTimeoutError::Timeout) => {}
+            if self.rest(told, began + self.policy.config.monitor.period()) == Wake::End {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until it is time for the next look, at `close` at the latest.
+    fn rest(&self, told: &Receiver<Wake>, close: Instant) -> Wake {
+        let (looked, cost) = self.looked;
+        let look = self.policy.config.threads.look();
+        let (part, times) = SOON;
+        let soon = looked + (look / part).max(cost * times);
+        let mut until = looked + look * if self.calm { CALM } else { 1 };
+        loop {
+            let least = Duration::from_millis(1);
+            let left = until.min(close).saturating_duration_since(Instant::now());
+            match told.recv_timeout(left.max(least)) {
+                Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return Wake::End,
+                // Where all sleep for a part of the time, it is looks that it is made of.
+                Ok(Wake::Room) if self.policy.controller.order().sleep.is_some() => {}
+                Ok(Wake::Room) => until = until.min(soon),
+                Err(RecvTimeoutError::Timeout) => return Wake::Room,
             }
         }
     }
 
     /// Sees who wants to run, and stops who may not.
     fn look(&mut self) -> anyhow::Result<()> {
+        let waits = self.waits();
+        self.gate.held().for_each(|id| self.stopper.stopped(id));
+        let exempt = self.exempt();
         let members = self
             .stopper
             .members()
@@ -223,7 +235,7 @@ impl Agent {
             wanting,
             load,
             spares,
-        } = self.count(&members, unit);
+        } = self.count(&members, unit, &exempt);
         let count = u32::try_from(wanting.len()).unwrap_or(u32::MAX);
         let load = u32::try_from(load).unwrap_or(u32::MAX);
         self.wanting = self.wanting.max(load);
@@ -240,11 +252,18 @@ impl Agent {
             true => wanting.iter().copied().collect(),
             false => self.policy.chooser.choose(&wanting, order.threads as usize),
         };
+        let stood = self.stopper.still().clone();
         self.stopper
             .set(&still, unit, &mut self.guard)
             .context("cannot stop threads")?;
+        let run = load.saturating_sub(u32::try_from(still.len()).unwrap_or(u32::MAX));
+        let room = order.threads.saturating_sub(run);
+        if waits {
+            self.tell_gate(&members, &stood, room, &exempt);
+        }
         if let Some(births) = &mut self.births {
-            let limited = self.policy.config.threads.limit_new && unit == Unit::Thread;
+            let refused = self.policy.config.threads.new == New::Refuse;
+            let limited = refused && unit == Unit::Thread;
             let room = order.threads.saturating_sub(count);
             births
                 .set(limited.then_some(room))
@@ -259,11 +278,45 @@ impl Agent {
         Ok(())
     }
 
+    /// Who is left alone.
+    fn exempt(&self) -> Exempt {
+        Exempt {
+            ours: vec![std::process::id(), self.guard.pid()],
+            names: self.policy.config.threads.exempt.clone(),
+        }
+    }
+
+    /// Whether those that begin over the limit are to wait: then there is a gate, if there
+    /// can be.
+    fn waits(&mut self) -> bool {
+        let waits = self.policy.config.threads.new == New::Wait;
+        if waits {
+            let hold = self.stopper.hold();
+            self.gate
+                .open(&self.group, hold, &mut self.guard, &self.tell);
+        } else {
+            self.gate.leave_open();
+        }
+        waits
+    }
+
+    /// Tells the gate what a look has found: how many more may run, and who stood still
+    /// before it.
+    fn tell_gate(&self, members: &[Task], stood: &BTreeSet<TaskId>, room: u32, exempt: &Exempt) {
+        let still = self.stopper.still();
+        let there = members.iter().filter(|task| !still.contains(&task.id));
+        let there = there.map(|task| {
+            let runs = task.runnable || stood.contains(&task.id);
+            (task.kin.process, runs)
+        });
+        self.gate
+            .look(room as usize, there, !still.is_empty(), exempt);
+    }
+
     /// Who wants to run, and whom to leave alone.
-    fn count(&mut self, members: &[Task], unit: Unit) -> Counted {
+    fn count(&mut self, members: &[Task], unit: Unit, exempt: &Exempt) -> Counted {
         let threads = &self.policy.config.threads;
-        let mut exempt: BTreeMap<u32, bool> = BTreeMap::new();
-        let ours = [std::process::id(), self.guard.pid()];
+        let mut known: BTreeMap<u32, bool> = BTreeMap::new();
         let mut spares = None;
         let first = |task: &&Task| task.id.number == task.kin.process;
         let names: BTreeMap<u32, &str> = members
@@ -273,16 +326,12 @@ impl Agent {
             .collect();
         let mut spared = |task: &Task| {
             let process = task.kin.process;
-            let spared = *exempt.entry(process).or_insert_with(|| {
-                let name = match names.get(&process) {
-                    Some(name) => (*name).to_owned(),
-                    None => tasks::name(process),
-                };
-                ours.contains(&process)
-                    || task.kin.init
-                    || AGENTS.iter().any(|agent| name.starts_with(agent))
-                    || threads.exempt.contains(&name)
-            });
+            let spared = *known
+                .entry(process)
+                .or_insert_with(|| match names.get(&process) {
+                    Some(name) => exempt.spares(task, name),
+                    None => exempt.spares(task, &tasks::name(process)),
+                });
             if spared {
                 spares = Some(process);
             }
@@ -359,6 +408,7 @@ impl Agent {
         let mut said = json!({
             "group": self.group.path.display().to_string(),
             "means": self.stopper.name(),
+            "gate": self.gate.is_there(),
             "agent": me,
             "started": tasks::started(me),
             "home": self.home,

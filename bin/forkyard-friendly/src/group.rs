@@ -26,6 +26,8 @@ pub struct Group {
     pub version: Version,
     /// Its name, from the root of hierarchies.
     pub name: PathBuf,
+    /// The hierarchy it is of.
+    mount: Mount,
     mounts: Vec<Mount>,
 }
 
@@ -33,6 +35,8 @@ pub struct Group {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mount {
     at: PathBuf,
+    /// What is mounted there: a group of the hierarchy, its root most often.
+    root: PathBuf,
     version: Version,
     controllers: Vec<String>,
 }
@@ -76,8 +80,16 @@ impl Group {
             path,
             version: mount.version,
             name,
+            mount: mount.clone(),
             mounts: mounts.clone(),
         })
+    }
+
+    /// Whether a process is directly in it.
+    pub fn has(&self, process: u32) -> bool {
+        let text = fs::read_to_string(format!("/proc/{process}/cgroup"));
+        let group = self.mount.root.join(&self.name);
+        text.is_ok_and(|text| self.mount.of_process(&text) == Some(&group))
     }
 
     /// A file of the group, of v2 or of the hierarchy of v1 that has the
@@ -116,6 +128,19 @@ impl Mount {
     fn has(&self, controller: &str) -> bool {
         self.controllers.iter().any(|one| one == controller)
     }
+
+    /// The group of this hierarchy that a process is in, by its `/proc/N/cgroup`.
+    fn of_process<'a>(&self, text: &'a str) -> Option<&'a Path> {
+        let here = |controllers: &str| match self.version {
+            Version::V2 => controllers.is_empty(),
+            Version::V1 => controllers.split(',').any(|one| self.has(one)),
+        };
+        text.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, group) = rest.split_once(':')?;
+            here(controllers).then(|| Path::new(group))
+        })
+    }
 }
 
 /// CPUs in a list such as `0-3,8`. None of what is none.
@@ -145,6 +170,7 @@ fn mounts(mountinfo: &str) -> Vec<Mount> {
         };
         Some(Mount {
             at: place.split(' ').nth(4)?.into(),
+            root: place.split(' ').nth(3)?.into(),
             version,
             controllers,
         })
@@ -170,6 +196,10 @@ mod tests {
         assert!(found[1].has("cpuacct"));
         assert_eq!(found[2].version, Version::V2);
         assert_eq!(found[2].at, Path::new("/sys/fs/cgroup/unified"));
+        let process = "9:freezer:/a/b\n4:cpu,cpuacct:/c\n0::/d:e\n";
+        let groups = found.iter().map(|mount| mount.of_process(process));
+        let wanted = ["/a/b", "/c", "/d:e"].map(|name| Some(Path::new(name)));
+        assert_eq!(groups.collect::<Vec<_>>(), wanted);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! The kernel closes the pipe when the agent ends, however it ends. Should the
 //! guard die first, the agent starts another and tells it everything again.
 
-use crate::{stopper, tasks};
+use crate::{events, stopper, tasks};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::{
@@ -31,6 +31,8 @@ pub enum Word {
     Stopped(u32, u64),
     /// It goes on.
     Goes(u32),
+    /// The kernel tells the agent of processes.
+    Hears,
 }
 
 /// All there is to undo.
@@ -39,6 +41,7 @@ pub struct Undo {
     held: BTreeSet<PathBuf>,
     files: BTreeMap<PathBuf, String>,
     stopped: BTreeMap<u32, u64>,
+    hears: bool,
 }
 
 impl Word {
@@ -48,6 +51,7 @@ impl Word {
             Self::File(path, before) => format!("file\t{}\t{before}", path.display()),
             Self::Stopped(pid, started) => format!("stop\t{pid}\t{started}"),
             Self::Goes(pid) => format!("goes\t{pid}"),
+            Self::Hears => "hears".to_owned(),
         }
     }
 
@@ -58,6 +62,7 @@ impl Word {
             ["file", path, before] => Self::File(path.into(), (*before).to_owned()),
             ["stop", pid, started] => Self::Stopped(pid.parse().ok()?, started.parse().ok()?),
             ["goes", pid] => Self::Goes(pid.parse().ok()?),
+            ["hears"] => Self::Hears,
             _ => return None,
         })
     }
@@ -78,6 +83,7 @@ impl Undo {
             Word::Goes(pid) => {
                 self.stopped.remove(&pid);
             }
+            Word::Hears => self.hears = true,
         }
     }
 
@@ -87,7 +93,8 @@ impl Undo {
         let files = files.map(|(path, before)| Word::File(path.clone(), before.clone()));
         let stopped = self.stopped.iter();
         let stopped = stopped.map(|(pid, started)| Word::Stopped(*pid, *started));
-        held.chain(files).chain(stopped)
+        let hears = self.hears.then_some(Word::Hears);
+        held.chain(files).chain(stopped).chain(hears)
     }
 
     /// Undoes it. What is gone needs nothing.
@@ -111,6 +118,10 @@ impl Undo {
             }
         }
         self.held.iter().for_each(|path| stopper::release(path));
+        // An error is that the kernel has refused the agent, too.
+        if self.hears {
+            let _ = events::unhear();
+        }
     }
 }
 
@@ -214,6 +225,7 @@ mod tests {
             Word::File("/x/pids.max".into(), "max".to_owned()),
             Word::Stopped(7, 123),
             Word::Goes(7),
+            Word::Hears,
         ] {
             assert_eq!(Word::parse(&word.line()), Some(word));
         }

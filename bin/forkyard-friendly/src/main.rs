@@ -5,6 +5,9 @@
 //! when the agent ends, however it ends.
 
 mod agent;
+mod events;
+mod exempt;
+mod gate;
 mod group;
 mod guard;
 mod life;
@@ -15,6 +18,7 @@ mod status;
 mod stopper;
 mod tasks;
 mod ticker;
+mod wake;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};

@@ -35,6 +35,20 @@ enum Means {
     Signals,
 }
 
+/// Stops processes from another thread, as the stopper it is of would.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    held: PathBuf,
+    version: Version,
+}
+
+impl Hold {
+    /// Has one that has no second thread stand still. The stopper is to be told.
+    pub fn stop(&self, id: TaskId) -> io::Result<()> {
+        move_to(&self.held, id, Unit::Thread, self.version)
+    }
+}
+
 /// Stops and lets go the members of a group.
 #[derive(Debug)]
 pub struct Stopper {
@@ -108,6 +122,22 @@ impl Stopper {
         }
     }
 
+    /// What stops for it from another thread, where there is a freezer.
+    pub fn hold(&self) -> Option<Hold> {
+        match &self.means {
+            Means::Freezer { held, version, .. } => Some(Hold {
+                held: held.clone(),
+                version: *version,
+            }),
+            Means::Signals => None,
+        }
+    }
+
+    /// Hears that one was stopped by [`Hold::stop`].
+    pub fn stopped(&mut self, id: TaskId) {
+        self.still.insert(id);
+    }
+
     /// All threads of the group, those standing still among them.
     pub fn members(&mut self) -> io::Result<Vec<Task>> {
         let mut numbers = Vec::new();
@@ -130,7 +160,7 @@ impl Stopper {
         // One that is being moved may be listed twice.
         numbers.sort_unstable();
         numbers.dedup();
-        Ok(self.looks.look(numbers))
+        Ok(self.looks.look(numbers, &self.still))
     }
 
     /// Those that stand still.

@@ -1,6 +1,9 @@
 //! What `/proc` says of threads.
 
-use std::{collections::BTreeMap, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
 /// A thread, by its number and by when it started: numbers are given again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,18 +46,32 @@ struct Stat {
 }
 
 /// Looks at threads, over and over. Of each that it has seen before it reads one file:
-/// where hundreds share an emulated CPU, more would cost more than it is worth.
+/// where hundreds share an emulated CPU, more would cost more than it is worth. And of
+/// those that stand still none: what the kernel keeps of them may have been paged out
+/// by the host, and to look is to have it read back.
 #[derive(Debug, Default)]
 pub struct Looks {
-    known: BTreeMap<TaskId, Kin>,
+    known: BTreeMap<TaskId, Task>,
 }
 
 impl Looks {
     /// Looks at all of these. Those that are gone, or dead and not reaped yet, are left
     /// out, and any that are not among them are forgotten.
-    pub fn look(&mut self, numbers: impl IntoIterator<Item = u32>) -> Vec<Task> {
+    pub fn look(
+        &mut self,
+        numbers: impl IntoIterator<Item = u32>,
+        still: &BTreeSet<TaskId>,
+    ) -> Vec<Task> {
         let before = std::mem::take(&mut self.known);
+        let still: BTreeMap<u32, TaskId> = still.iter().map(|id| (id.number, *id)).collect();
         let task = |number| {
+            if let Some(known) = still.get(&number).and_then(|id| before.get(id)) {
+                let runnable = false;
+                return Some(Task {
+                    runnable,
+                    ..known.clone()
+                });
+            }
             let stat = read(number)?;
             let id = TaskId {
                 number,
@@ -63,7 +80,7 @@ impl Looks {
             if matches!(stat.state, 'Z' | 'X') {
                 return None;
             }
-            let known = before.get(&id).copied();
+            let known = before.get(&id).map(|task| task.kin);
             Some(Task {
                 id,
                 kin: known.or_else(|| kin(number))?,
@@ -72,7 +89,7 @@ impl Looks {
             })
         };
         let tasks: Vec<Task> = numbers.into_iter().filter_map(task).collect();
-        self.known = tasks.iter().map(|task| (task.id, task.kin)).collect();
+        self.known = tasks.iter().map(|task| (task.id, task.clone())).collect();
         tasks
     }
 }
@@ -143,7 +160,7 @@ mod tests {
     #[test]
     fn this_thread_is_seen_as_it_is() {
         let me = std::process::id();
-        let look = |number| Looks::default().look([number]).pop();
+        let look = |number| Looks::default().look([number], &BTreeSet::new()).pop();
         let task = look(me).expect("alive");
         assert_eq!((task.id.number, task.kin.process), (me, me));
         assert!(!task.name.is_empty() && name(me) == task.name, "{task:?}");
@@ -153,7 +170,10 @@ mod tests {
             let number = nix::unistd::gettid().as_raw();
             tell.send(number).expect("heard");
             let number = u32::try_from(number).expect("a number");
-            Looks::default().look([number]).pop().expect("alive")
+            Looks::default()
+                .look([number], &BTreeSet::new())
+                .pop()
+                .expect("alive")
         });
         let number = told.recv().expect("told");
         let task = thread.join().expect("no panic");
@@ -164,7 +184,7 @@ mod tests {
 
     #[test]
     fn nobody_is_not_seen() {
-        assert_eq!(Looks::default().look([u32::MAX]), []);
+        assert_eq!(Looks::default().look([u32::MAX], &BTreeSet::new()), []);
         assert!(!lives(u32::MAX));
         assert_eq!(name(u32::MAX), "");
     }
@@ -181,11 +201,15 @@ mod tests {
     fn who_is_seen_again_is_the_same_and_who_is_gone_is_forgotten() {
         let me = std::process::id();
         let mut looks = Looks::default();
-        let first = looks.look([me, u32::MAX]);
-        let again = looks.look([me]);
+        let nobody = BTreeSet::new();
+        let first = looks.look([me, u32::MAX], &nobody);
+        let again = looks.look([me], &nobody);
         assert_eq!((first.len(), looks.known.len()), (1, 1));
         assert_eq!((first[0].id, first[0].kin), (again[0].id, again[0].kin));
-        looks.look([]);
+        // It would be seen running, were it looked at.
+        let still = looks.look([me], &BTreeSet::from([first[0].id]));
+        assert_eq!((still[0].id, still[0].runnable), (first[0].id, false));
+        looks.look([], &nobody);
         assert!(looks.known.is_empty());
     }
 }

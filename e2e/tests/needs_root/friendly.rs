@@ -28,7 +28,7 @@ const CONGESTED: [&str; 11] = [
     "threads.turn=2",
     "threads.look-ms=100",
     // What this test has run there needs processes, too.
-    "threads.limit-new=false",
+    "threads.new=\"wait\"",
     "threads.exempt=[\"sh\", \"cut\", \"pidof\", \"wc\", \"find\"]",
 ];
 /// Nothing is ever called congestion.

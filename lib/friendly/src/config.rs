@@ -194,6 +194,19 @@ pub enum Below {
     Always,
 }
 
+/// What becomes of new threads and processes over the limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum New {
+    /// They are refused, by the group's limit of tasks.
+    #[default]
+    Refuse,
+    /// A new process waits for its turn before the first instruction of its program.
+    Wait,
+    /// They begin, and are stopped as others are.
+    Begin,
+}
+
 /// How many threads may run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -208,8 +221,8 @@ pub struct ThreadsConfig {
     pub count: Count,
     /// When fewer may run than there are CPUs, or the last of them slower.
     pub below: Below,
-    /// Whether new threads over the limit are refused.
-    pub limit_new: bool,
+    /// What becomes of new ones over the limit.
+    pub new: New,
     /// Periods after which who stands still comes first.
     pub patience: u32,
     /// Periods that who begins to run has for it: what it works on may have been
@@ -231,7 +244,7 @@ impl Default for ThreadsConfig {
             unit: Unit::Thread,
             count: Count::Runnable,
             below: Below::IfItHelps,
-            limit_new: true,
+            new: New::default(),
             patience: 2,
             turn: 12,
             look_ms: 500.0,

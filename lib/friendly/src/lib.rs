@@ -7,11 +7,13 @@
 //!                             +-- Leads: which signal comes first
 //! Pace: how many ticks to sleep through at once
 //! members of a group, Order --> Chooser --> who stands still
+//! who begins, Order ----------> Admission --> who waits before it does
 //! ```
 //!
 //! Opens no file, reads no clock, stops nobody: the caller passes what it saw
 //! and carries out what is decided.
 
+mod admission;
 mod chooser;
 mod config;
 mod controller;
@@ -27,9 +29,10 @@ mod signal;
 mod trial;
 mod wants;
 
+pub use admission::{Admission, Entry};
 pub use chooser::Chooser;
 pub use config::{
-    Average, Below, Config, ConfigError, Count, LawConfig, Least, MonitorConfig, RateConfig,
+    Average, Below, Config, ConfigError, Count, LawConfig, Least, MonitorConfig, New, RateConfig,
     RateMeans, ThreadsConfig, Unit,
 };
 pub use controller::{Controller, Order, State};

@@ -1,0 +1,211 @@
+//! Has processes that begin while there is no room wait before they do anything.
+//!
+//! ```text
+//! kernel --a program begins--> gate --no room: into the frozen group, and says so--> agent
+//!        --a process ends----> gate --somebody waits: look at once-----------------> agent
+//!                               ^--how many more may run, who runs: at each look------'
+//! ```
+//!
+//! The kernel tells before the first instruction of the program. On several CPUs it runs
+//! a little until it is stopped; on one, whose last word this thread has, hardly.
+
+use crate::{
+    events::{Event, Events},
+    exempt::Exempt,
+    group::Group,
+    guard::{Guard, Word},
+    stopper::Hold,
+    tasks::{Looks, TaskId},
+    wake::Wake,
+};
+use forkyard_friendly::{Admission, Entry};
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+};
+
+/// What the gate decides by: processes, by their numbers.
+#[derive(Debug, Default)]
+struct Shared {
+    admission: Admission<u32>,
+    exempt: Exempt,
+}
+
+/// How those that begin come in.
+#[derive(Debug)]
+pub enum Passage {
+    /// As they always did: nothing else was wished yet.
+    Free,
+    /// Past a gate.
+    Gate(Gate),
+    /// As they always did, for there can be no gate here.
+    Gateless,
+}
+
+/// The gate, from the agent's side. Whoever begins goes once it is dropped.
+#[derive(Debug)]
+pub struct Gate {
+    shared: Arc<Mutex<Shared>>,
+    held: Receiver<TaskId>,
+}
+
+impl Passage {
+    /// Has a gate for a group, if there is none yet and if there can be one; the guard
+    /// hears of it. Who is to wait is held so. The agent is told when somebody waits and
+    /// there may be room.
+    pub fn open(
+        &mut self,
+        group: &Group,
+        hold: Option<Hold>,
+        guard: &mut Guard,
+        tell: &Sender<Wake>,
+    ) {
+        if !matches!(self, Self::Free) {
+            return;
+        }
+        let gate = match hold {
+            Some(hold) => guard
+                .tell(Word::Hears)
+                .and_then(|()| Gate::open(group.clone(), hold, tell.clone())),
+            None => Err(io::Error::other("there is no freezer")),
+        };
+        *self = match gate {
+            Ok(gate) => Self::Gate(gate),
+            Err(error) => {
+                eprintln!(
+                    "forkyard-friendly: nobody can be kept waiting before it begins ({error}): \
+                     over the limit they begin, and are stopped as others are"
+                );
+                Self::Gateless
+            }
+        };
+    }
+
+    /// Whether there is a gate.
+    pub fn is_there(&self) -> bool {
+        matches!(self, Self::Gate(_))
+    }
+
+    /// Those that were stopped since the last call.
+    pub fn held(&self) -> impl Iterator<Item = TaskId> {
+        let gate = match self {
+            Self::Gate(gate) => Some(gate),
+            Self::Free | Self::Gateless => None,
+        };
+        gate.into_iter().flat_map(|gate| gate.held.try_iter())
+    }
+
+    /// What a look has found: see [`Admission::look`].
+    pub fn look(
+        &self,
+        room: usize,
+        there: impl IntoIterator<Item = (u32, bool)>,
+        stand_still: bool,
+        exempt: &Exempt,
+    ) {
+        let Self::Gate(gate) = self else { return };
+        let mut shared = locked(&gate.shared);
+        shared.admission.look(room, there, stand_still);
+        if shared.exempt != *exempt {
+            shared.exempt.clone_from(exempt);
+        }
+    }
+
+    /// Whoever begins goes, until the next look.
+    pub fn leave_open(&self) {
+        if let Self::Gate(gate) = self {
+            locked(&gate.shared).admission.open();
+        }
+    }
+}
+
+impl Gate {
+    fn open(group: Group, hold: Hold, tell: Sender<Wake>) -> io::Result<Self> {
+        let events = Events::hear()?;
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let (stopped, held) = channel();
+        let keeper = Keeper {
+            group,
+            hold,
+            shared: shared.clone(),
+            stopped,
+            tell,
+        };
+        thread::Builder::new().name("gate".into()).spawn(move || {
+            // Else who begins has long begun when it is stopped.
+            let _ = forkyard_sys_guest::first::go_first();
+            if let Err(error) = keeper.keep(&events) {
+                eprintln!("forkyard-friendly: no more is heard of new processes: {error}");
+            }
+        })?;
+        Ok(Self { shared, held })
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        locked(&self.shared).admission.open();
+    }
+}
+
+fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What its thread works with.
+struct Keeper {
+    group: Group,
+    hold: Hold,
+    shared: Arc<Mutex<Shared>>,
+    stopped: Sender<TaskId>,
+    tell: Sender<Wake>,
+}
+
+impl Keeper {
+    fn keep(&self, events: &Events) -> io::Result<()> {
+        loop {
+            let room = match events.wait()? {
+                Event::Exec(process) => self.begins(process),
+                Event::Exit(process) => locked(&self.shared).admission.ends(process),
+                // A look finds out.
+                Event::Lost => false,
+            };
+            if room {
+                // Nobody hears if the agent is on its way out.
+                let _ = self.tell.send(Wake::Room);
+            }
+        }
+    }
+
+    /// Whether it is the first that waits: the last look may be long ago, and there may be
+    /// room by now. The lock is held until it stands still, so that whoever drops the
+    /// gate finds it either stopped or on its way.
+    fn begins(&self, process: u32) -> bool {
+        let mut shared = locked(&self.shared);
+        // Mostly there is room, and it does not matter who it is.
+        if shared.admission.is_open() {
+            shared.admission.begins(process);
+            return false;
+        }
+        let first = !shared.admission.anybody_waits();
+        let Some(task) = Looks::default().look([process], &BTreeSet::new()).pop() else {
+            return false;
+        };
+        if shared.exempt.spares(&task, &task.name)
+            || !self.group.has(process)
+            || shared.admission.begins(process) == Entry::Goes
+        {
+            return false;
+        }
+        match self.hold.stop(task.id) {
+            Ok(()) => self.stopped.send(task.id).is_ok() && first,
+            // It goes, and a look finds it.
+            Err(_) => false,
+        }
+    }
+}

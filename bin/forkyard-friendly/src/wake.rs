@@ -1,0 +1,48 @@
+//! What the agent is woken for, before it is time to look.
+
+use anyhow::Context;
+use nix::{
+    sys::signal::{SigSet, Signal},
+    time::{ClockId, clock_gettime},
+};
+use std::{
+    sync::mpsc::{Receiver, Sender, channel},
+    time::Duration,
+};
+
+/// Why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// It is to end.
+    End,
+    /// Somebody waits, and there may be room.
+    Room,
+}
+
+/// Hears of signals to end, and of what others tell.
+pub fn listen() -> anyhow::Result<(Sender<Wake>, Receiver<Wake>)> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    // Before any thread exists, so that none takes the signal instead.
+    signals.thread_block().context("cannot block signals")?;
+    let (tell, told) = channel();
+    let end = tell.clone();
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            while signals.wait().is_ok() {
+                if end.send(Wake::End).is_err() {
+                    return;
+                }
+            }
+        })?;
+    Ok((tell, told))
+}
+
+/// CPU time of this thread.
+pub fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.map_or(Duration::ZERO, Duration::from)
+}

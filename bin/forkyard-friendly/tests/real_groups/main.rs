@@ -1,0 +1,296 @@
+//! The agent on real control groups with busy processes in them. Needs root.
+//!
+//! Congestion is made certain, or impossible, by the configuration: nothing here
+//! depends on how busy the machine is or how long anything takes.
+
+mod scene;
+
+use nix::sys::signal::Signal;
+use scene::{AGENT, BUSY, Scene, find, mount, ticks, until};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Whenever more than one may run, some wait for a CPU, and that is called
+/// congestion. At the slowest, the last runs half of the time.
+const CONGESTED: &str = "
+[monitor]
+period-s = 0.1
+window-s = 1
+tick-ms = 1
+signals = [\"cpu-pressure\"]
+pressure-threshold = 0.000001
+[rate]
+floor-hz = 10
+ceiling-hz = 10
+[threads]
+patience = 1
+turn = 1
+look-ms = 20
+below = \"always\"
+";
+/// Nothing is ever called congestion.
+const CALM: &str = "
+[monitor]
+period-s = 0.1
+window-s = 1
+tick-ms = 1
+threshold = 1000000
+[threads]
+start = 1
+patience = 1
+turn = 1
+look-ms = 20
+";
+
+/// One may run, and who begins over that waits; and a second look is so far off that it
+/// stops nobody.
+const WAITS: &str = "
+[monitor]
+period-s = 3600
+window-s = 3600
+threshold = 1000000
+[threads]
+start = 1
+most = 1
+new = \"wait\"
+look-ms = 60000
+";
+
+/// What is true of any freezer.
+fn freezes_and_lets_go(controller: Option<&str>, threads: &str) {
+    let Some(mount) = mount(controller) else {
+        return;
+    };
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let mut scene = Scene::new(&[&mount]);
+        let group = scene.groups[0].clone();
+        let held = group.join("forkyard-friendly");
+        scene.start(CONGESTED);
+        // One may run, and the whole group sleeps at times.
+        let most = u64::try_from(BUSY - 1).expect("few");
+        until("one runs at most", || scene.standing_still() >= Some(most));
+        let inside =
+            || fs::read_to_string(held.join(threads)).map_or(0, |text| text.lines().count());
+        until("they are held", || inside() >= BUSY - 1);
+        // By turns.
+        scene.all_get_on();
+        let ended_well = scene.end(signal);
+        assert_eq!(ended_well, signal == Signal::SIGTERM);
+        until("the group is gone", || !held.exists());
+        let inside = fs::read_to_string(group.join(threads)).expect("read");
+        assert_eq!(inside.lines().count(), BUSY, "all are back");
+        scene.all_get_on();
+    }
+}
+
+#[test]
+fn v2_freezes_by_turns_and_all_go_on_afterwards_also_after_kill_9() {
+    freezes_and_lets_go(None, "cgroup.threads");
+}
+
+#[test]
+fn v1_freezes_by_turns_and_all_go_on_afterwards_also_after_kill_9() {
+    freezes_and_lets_go(Some("freezer"), "tasks");
+}
+
+#[test]
+fn without_a_freezer_signals_do() {
+    let Some(mount) = mount(Some("pids")) else {
+        return;
+    };
+    let mut scene = Scene::new(&[&mount]);
+    scene.start(CONGESTED);
+    let stopped = |scene: &Scene| {
+        let stopped = scene.busy.iter().filter(|child| scene.state(child) == 'T');
+        stopped.count()
+    };
+    until("they stand still", || stopped(&scene) >= BUSY - 1);
+    scene.all_get_on();
+    scene.end(Signal::SIGKILL);
+    until("none stands still", || stopped(&scene) == 0);
+    scene.all_get_on();
+}
+
+/// What is true of any freezer.
+fn keeps_who_begins_waiting(controller: Option<&str>, threads: &str) {
+    let Some(mount) = mount(controller) else {
+        return;
+    };
+    for ends in [None, Some(Signal::SIGTERM), Some(Signal::SIGKILL)] {
+        let mut scene = Scene::new(&[&mount]);
+        let held = scene.groups[0].join("forkyard-friendly").join(threads);
+        scene.start(WAITS);
+        let waits = |number: u32| {
+            let inside = fs::read_to_string(&held).unwrap_or_default();
+            inside.lines().any(|line| line == number.to_string())
+        };
+        let mut one = None;
+        until("one that begins waits", || {
+            // Until the first look all go: those run for a while.
+            let number = scene.begin();
+            until("it waits, or runs", || waits(number) || ticks(number) > 50);
+            one = waits(number).then_some(number);
+            one.is_some()
+        });
+        let one = one.expect("it waits");
+        match ends {
+            Some(signal) => {
+                scene.end(signal);
+            }
+            // Then there is room.
+            None => {
+                let others = scene.outside.iter_mut().filter(|child| child.id() != one);
+                for child in scene.busy.iter_mut().chain(others) {
+                    child.kill().expect("it is there");
+                    child.wait().expect("reaped");
+                }
+            }
+        }
+        until("its turn comes", || !waits(one));
+        let before = ticks(one);
+        until("it gets on", || ticks(one) > before + 1);
+    }
+}
+
+#[test]
+fn v2_keeps_who_begins_over_the_limit_waiting() {
+    keeps_who_begins_waiting(None, "cgroup.threads");
+}
+
+#[test]
+fn v1_keeps_who_begins_over_the_limit_waiting() {
+    keeps_who_begins_waiting(Some("freezer"), "tasks");
+}
+
+#[test]
+fn limits_are_set_and_put_back_after_kill_9() {
+    let (Some(v2), Some(pids), Some(cpu)) = (mount(None), mount(Some("pids")), mount(Some("cpu")))
+    else {
+        return;
+    };
+    let mut scene = Scene::new(&[&v2, &pids, &cpu]);
+    let read = |path: &Path| fs::read_to_string(path).expect("a limit").trim().to_owned();
+    let births = scene.groups[1].join("pids.max");
+    let quota = scene.groups[2].join("cpu.cfs_quota_us");
+    let before = (read(&births), read(&quota));
+    // It keeps them waiting whatever is allowed.
+    scene.neighbour(&["yes"]);
+    scene.start(CONGESTED);
+    // One may run, and more want to.
+    let room = BUSY.to_string();
+    until("more new threads are refused", || read(&births) == room);
+    until("the last is slowed down", || read(&quota) != before.1);
+    scene.end(Signal::SIGKILL);
+    until("all is as it was", || {
+        (read(&births), read(&quota)) == before
+    });
+}
+
+#[test]
+fn without_congestion_all_may_run_until_a_constant_is_changed() {
+    let Some(mount) = mount(None) else {
+        return;
+    };
+    let mut scene = Scene::new(&[&mount]);
+    scene.start(CALM);
+    until("few may run at first, then all", || {
+        scene.standing_still() == Some(0)
+            && scene
+                .status()
+                .is_some_and(|told| told["allowed"].as_u64() >= Some(6))
+    });
+    let changed = Command::new(AGENT)
+        .args(["set", "--config"])
+        .arg(scene.config())
+        .args([
+            "monitor.signals=[\"cpu-pressure\"]",
+            "monitor.pressure-threshold=0.000001",
+        ])
+        .status();
+    assert!(changed.expect("set").success());
+    until("one runs at most", || scene.standing_still() >= Some(5));
+    assert!(scene.end(Signal::SIGTERM));
+    assert!(!scene.status_file().exists());
+}
+
+/// Groups in which one that is never to be stopped is among those that are, with all
+/// means there are; when as little as can be is allowed.
+fn spared_while_others_sleep(add: fn(&mut Scene) -> u32, exempt: &str) {
+    let Some(v2) = mount(None) else {
+        return;
+    };
+    let cpu = find(Some("cpu"));
+    let mounts: Vec<&Path> = [Some(&v2), cpu.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path)
+        .collect();
+    let mut scene = Scene::new(&mounts);
+    let spared = add(&mut scene);
+    let quotas: Vec<PathBuf> = scene
+        .groups
+        .iter()
+        .flat_map(|group| [group.join("cpu.max"), group.join("cpu.cfs_quota_us")])
+        .filter(|quota| quota.exists())
+        .collect();
+    let read = || -> Vec<String> {
+        let read = |path: &PathBuf| fs::read_to_string(path).expect("a limit");
+        quotas.iter().map(read).collect()
+    };
+    let before = read();
+    scene.neighbour(&["yes"]);
+    scene.start(&format!("{CONGESTED}exempt = {exempt}\n"));
+    until("as little as can be is allowed", || {
+        let told = scene.status();
+        let rate = told.and_then(|told| told["state"]["rate_hz"].as_f64());
+        rate.is_some()
+    });
+    let held = scene.groups[0].join("forkyard-friendly/cgroup.threads");
+    let inside = || fs::read_to_string(&held).expect("read");
+    until("all others stand still at times", || {
+        assert_eq!(read(), before, "a quota would hold it up, too");
+        let inside = inside();
+        assert!(
+            !inside.lines().any(|one| one == spared.to_string()),
+            "{inside}, {spared}"
+        );
+        inside.lines().count() == BUSY
+    });
+    let before = ticks(spared);
+    until("it gets on", || ticks(spared) > before + 1);
+    scene.all_get_on();
+}
+
+#[test]
+fn who_is_exempt_is_never_stopped_nor_slowed_down() {
+    spared_while_others_sleep(|scene| scene.add(&["yes"]), "[\"yes\"]");
+}
+
+/// Of a container that is adapted from outside.
+#[test]
+fn the_first_process_of_a_container_is_never_stopped_nor_slowed_down() {
+    spared_while_others_sleep(Scene::add_init, "[]");
+}
+
+#[test]
+fn a_group_has_one_agent_at_a_time() {
+    let Some(mount) = mount(None) else {
+        return;
+    };
+    let mut scene = Scene::new(&[&mount]);
+    scene.start(CALM);
+    until("it runs", || scene.status().is_some());
+    let second = Command::new(AGENT)
+        .arg("run")
+        .arg("--cgroup")
+        .arg(&scene.groups[0])
+        .output()
+        .expect("started");
+    assert!(!second.status.success());
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains("another"), "{said}");
+    assert!(scene.status().is_some(), "the first is not disturbed");
+}
