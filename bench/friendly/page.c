@@ -1,8 +1,7 @@
 /* The web servers' work in "Friendly Virtual Machines", section 5.2, as a CGI
  * program: takes 1 MB of memory, writes and reads it, and answers with a page of
- * 4 KB. A word at a time, for it is memory that is to be scarce, not the CPU: a guest
- * is emulated. But so often that it takes a while: a server starts such programs one
- * after the other, and were each done before the next begins, memory for one would
+ * 4 KB. It reads so often that it takes a while: a server starts such programs one
+ * after the other, and were each done before the next begins, memory for a few would
  * do however many ask. */
 #include <stdint.h>
 #include <stdio.h>

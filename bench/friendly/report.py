@@ -21,8 +21,8 @@ PARTS = {
     "web-idle": ("sessions", "sessions for each server", "Nothing is overloaded: four guests with Apache"),
 }
 WEB = ("apache", "web-idle")
-# Kinds that take turns where nothing is overloaded; the first is what the other is compared with.
-IDLE = ("off", "friendly")
+# Parts in which nothing is overloaded, and the kinds that take turns there; the first is what the other is compared with.
+IDLE, TURNS = ("idle", "web-idle"), ("off", "friendly")
 LEVELS = ("low", "moderate", "heavy")
 FIXED = "fixed-"
 
@@ -87,7 +87,7 @@ def summed(part, about, runs):
 
 def base_of(part):
     """The kind that others are compared with."""
-    return IDLE[0] if part.endswith("idle") else "plain"
+    return TURNS[0] if part in IDLE else "plain"
 
 
 def ratios(runs, bases):
@@ -146,7 +146,7 @@ def goals(results):
                 unfair.append(f"{of['friendly']:.2f} ({load} {PARTS[part][1]}; {of['plain']:.2f} unadapted)")
     lines.append(f"| fairness at least 0.9 where the unadapted is below 0.6 | {', '.join(unfair) or 'it never is'} |")
     lost = []
-    for part in ("idle", "web-idle"):
+    for part in IDLE:
         rows = [row for row in results.get(part, []) if row["kind"] == "friendly" and row["ratio"]]
         lost += [f"{100 * (1 - row['ratio']):.1f} % ({row['load']} {PARTS[part][1]})" for row in rows]
     lines.append(f"| at most 2 % lost where nothing is overloaded | {', '.join(lost) or '–'} |")
@@ -202,7 +202,7 @@ def write(part, about, runs, out):
     """A part's own files."""
     rows = summed(part, about, runs)
     (out / f"friendly-{part}.json").write_text(json.dumps(dict(part=part, about=about, rows=rows, runs=runs)) + "\n")
-    if base_of(part) not in IDLE:
+    if part not in IDLE:
         plots(part, about, rows, runs, out)
 
 

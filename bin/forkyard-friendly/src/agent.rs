@@ -51,8 +51,8 @@ pub struct Run {
 /// Looks are so many times as far apart while nobody is near the limit: each has to
 /// look at every thread, and the guest pays for it.
 const CALM: u32 = 4;
-/// Where somebody has ended while others wait, the next look comes at once, but for so
-/// many parts of the usual time, and so many times what the last one cost.
+/// Where there may be room while others wait, the next look comes after this part of the
+/// usual time, but no sooner than after so many times the CPU time that the last one took.
 const SOON: (u32, u32) = (8, 20);
 
 /// Adapts a group until told to end.

@@ -4,7 +4,7 @@
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_CONNECTOR};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{SockFilter, SockRef};
-use std::{io, os::fd::AsFd, time::Duration};
+use std::{fs, io, os::fd::AsFd, time::Duration};
 
 /// Something that has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Events {
     /// Begins to hear. The kernel takes the trouble until [`unhear`], and none before 6.6
-    /// notices that whoever heard has ended. An error in a network namespace other than
-    /// the machine's first, as in a container, and without the right to.
+    /// notices that whoever heard has ended. An error in a container, as [`tells_here`]
+    /// has it or in a network namespace of its own, and without the right to.
     pub fn hear() -> io::Result<Self> {
+        if !tells_here() {
+            let why = "the kernel tells of processes only outside of containers";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
         let mut socket = Socket::new(NETLINK_CONNECTOR)?;
         socket.bind(&SocketAddr::new(0, PROC))?;
         socket.send(&telling(LISTEN), 0)?;
@@ -89,6 +93,17 @@ impl Events {
         self.0.recv(&mut message, 0)?;
         Ok(Some(message))
     }
+}
+
+/// Whether this process is in the machine's first namespaces of processes and of users:
+/// it is to nobody else that the kernel tells, and it does not say so.
+fn tells_here() -> bool {
+    // As the kernel numbers them (linux/nsfs.h).
+    const FIRST: [(&str, &str); 2] = [("pid", "4026531836"), ("user", "4026531837")];
+    FIRST.iter().all(|(kind, number)| {
+        let is = fs::read_link(format!("/proc/self/ns/{kind}"));
+        is.is_ok_and(|is| is.as_os_str() == format!("{kind}:[{number}]").as_str())
+    })
 }
 
 /// Has the kernel tell one program fewer. To be done once for each that heard and has
@@ -174,6 +189,11 @@ mod tests {
 
     #[test]
     fn programs_that_begin_and_processes_that_end_are_heard_and_threads_are_not() {
+        if !tells_here() {
+            let error = Events::hear().expect_err("nothing is told in a container");
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+            return;
+        }
         let heard = Heard(Events::hear().expect("root, and the first network namespace"));
         std::thread::spawn(|| {}).join().expect("no panic");
         let mut child = Command::new("true").spawn().expect("started");

@@ -6,7 +6,7 @@
 mod scene;
 
 use nix::sys::signal::Signal;
-use scene::{AGENT, BUSY, Scene, find, mount, ticks, until};
+use scene::{AGENT, BUSY, Scene, find, mount, processes_are_told, ticks, until};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -119,6 +119,9 @@ fn keeps_who_begins_waiting(controller: Option<&str>, threads: &str) {
     let Some(mount) = mount(controller) else {
         return;
     };
+    if !processes_are_told() {
+        return;
+    }
     for ends in [None, Some(Signal::SIGTERM), Some(Signal::SIGKILL)] {
         let mut scene = Scene::new(&[&mount]);
         let held = scene.groups[0].join("forkyard-friendly").join(threads);

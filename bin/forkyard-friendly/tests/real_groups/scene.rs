@@ -51,13 +51,29 @@ pub fn mount(controller: Option<&str>) -> Option<PathBuf> {
     thread_local!(static SAID: Cell<bool> = const { Cell::new(false) });
     let found = find(controller);
     if found.is_none() && !SAID.replace(true) {
-        let thread = thread::current();
-        let name = thread.name().unwrap_or("a test");
-        let line =
-            format!("\nskipped: {name}: this host has no hierarchy {controller:?} of groups\n");
-        std::io::stdout().write_all(line.as_bytes()).expect("said");
+        skipped(&format!(
+            "this host has no hierarchy {controller:?} of groups"
+        ));
     }
     found
+}
+
+fn skipped(why: &str) {
+    let thread = thread::current();
+    let name = thread.name().unwrap_or("a test");
+    let line = format!("\nskipped: {name}: {why}\n");
+    std::io::stdout().write_all(line.as_bytes()).expect("said");
+}
+
+/// Whether the kernel tells of processes here; else the test is reported as one that
+/// cannot be done. A container has a namespace of processes of its own.
+pub fn processes_are_told() -> bool {
+    let own = fs::read_link("/proc/self/ns/pid").expect("a namespace");
+    let first = own.as_os_str() == "pid:[4026531836]";
+    if !first {
+        skipped("in a container the kernel tells nothing of processes");
+    }
+    first
 }
 
 /// A CPU that this process may run on.
