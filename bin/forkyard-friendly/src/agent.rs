@@ -1,10 +1,12 @@
 //! The agent: looks, decides, has it done, over and over.
 
 use crate::{
+    census::{Census, How},
     exempt::Exempt,
     gate::Passage,
     group::Group,
     guard::Guard,
+    kernel,
     limits::{Births, Quota},
     place,
     settings::{self, Settings},
@@ -17,12 +19,12 @@ use crate::{
 use anyhow::{Context, bail};
 use clap::Args;
 use forkyard_friendly::{
-    Chooser, Config, Congestion, Controller, Count, Counters, Doing, Monitor, New, Pulse,
-    RateMeans, Report, State, Turn, Unit, Wants,
+    Chooser, Config, Congestion, Controller, Count, Counters, Monitor, New, Pulse, RateMeans,
+    Report, State, Turn, Unit, Wants,
 };
 use serde_json::{Map, Value, json};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
@@ -48,9 +50,10 @@ pub struct Run {
     pub home: Option<PathBuf>,
 }
 
-/// Looks are so many times as far apart while nobody is near the limit: each has to
-/// look at every thread, and the guest pays for it.
-const CALM: u32 = 4;
+/// A look at every thread is followed by so many times the CPU time that it took before
+/// the next, as long as a glance tells that all may run: the guest pays for each, and
+/// where hundreds of threads sleep on an emulated CPU, a twentieth of all its time.
+const DEAR: u32 = 200;
 /// Where there may be room while others wait, the next look comes after this part of the
 /// usual time, but no sooner than after so many times the CPU time that the last one took.
 const SOON: (u32, u32) = (8, 20);
@@ -121,22 +124,14 @@ struct Agent {
     wanting: u32,
     /// The same of the period before.
     wanted: u32,
-    /// Whether the last look found far fewer than may run, and nobody standing still.
-    calm: bool,
-    /// When the last look ended, and the CPU time that it took.
-    looked: (Instant, Duration),
+    /// When the last look or glance ended.
+    looked: Instant,
+    /// The CPU time that the last look took.
+    cost: Duration,
+    /// Until when a glance may do.
+    fresh: Instant,
     /// Who wakes the agent.
     tell: Sender<Wake>,
-}
-
-/// What a look at the members of the group comes to.
-struct Counted {
-    /// Those who want to run and may be stopped; for processes, one for each.
-    wanting: Vec<TaskId>,
-    /// How many run, would run or stand still at this moment, of those who may be stopped.
-    load: usize,
-    /// One that is never to be stopped, if there is any.
-    spares: Option<u32>,
 }
 
 impl Agent {
@@ -163,7 +158,7 @@ impl Agent {
                 pulse: Pulse::default(),
                 config,
             },
-            counters: counters(&group),
+            counters: kernel::counters(&group),
             wants: Wants::default(),
             settings,
             group,
@@ -174,8 +169,9 @@ impl Agent {
             quota,
             wanting: 0,
             wanted: 0,
-            calm: false,
-            looked: (Instant::now(), Duration::ZERO),
+            looked: Instant::now(),
+            cost: Duration::ZERO,
+            fresh: Instant::now(),
             gate: Passage::Free,
             tell,
         })
@@ -185,9 +181,14 @@ impl Agent {
         let mut began = Instant::now();
         loop {
             self.guard.check().context("cannot start another guard")?;
-            let before = wake::cpu_time();
-            self.look()?;
-            self.looked = (Instant::now(), wake::cpu_time().saturating_sub(before));
+            self.gate.held().for_each(|id| self.stopper.stopped(id));
+            if !self.glance()? {
+                let before = wake::cpu_time();
+                self.look()?;
+                self.cost = wake::cpu_time().saturating_sub(before);
+                self.fresh = Instant::now() + self.cost * DEAR;
+            }
+            self.looked = Instant::now();
             if began.elapsed() >= self.policy.config.monitor.period() {
                 let report = self.period(began.elapsed());
                 began = Instant::now();
@@ -203,11 +204,10 @@ impl Agent {
 
     /// Waits until it is time for the next look, at `close` at the latest.
     fn rest(&self, told: &Receiver<Wake>, close: Instant) -> Wake {
-        let (looked, cost) = self.looked;
         let look = self.policy.config.threads.look();
         let (part, times) = SOON;
-        let soon = looked + (look / part).max(cost * times);
-        let mut until = looked + look * if self.calm { CALM } else { 1 };
+        let soon = self.looked + (look / part).max(self.cost * times);
+        let mut until = self.looked + look;
         loop {
             let least = Duration::from_millis(1);
             let left = until.min(close).saturating_duration_since(Instant::now());
@@ -221,29 +221,57 @@ impl Agent {
         }
     }
 
+    /// Whether all may run who want to, as far as can be told without a look at each:
+    /// no more run on the whole machine.
+    fn glance(&mut self) -> anyhow::Result<bool> {
+        let order = self.policy.controller.order();
+        let threads = &self.policy.config.threads;
+        let all_run = order.sleep.is_none() && self.stopper.still().is_empty();
+        if !all_run || threads.count == Count::All || self.fresh < Instant::now() {
+            return Ok(false);
+        }
+        let Some(active) = kernel::others_active().filter(|active| *active <= order.threads) else {
+            return Ok(false);
+        };
+        self.wanting = self.wanting.max(active);
+        self.limit_births(order.threads - active)?;
+        Ok(true)
+    }
+
+    /// So many new threads there may be, if more are to be refused.
+    fn limit_births(&mut self, room: u32) -> anyhow::Result<()> {
+        let threads = &self.policy.config.threads;
+        let by_thread = self.stopper.unit(threads.unit) == Unit::Thread;
+        let limited = threads.new == New::Refuse && by_thread;
+        let Some(births) = &mut self.births else {
+            return Ok(());
+        };
+        let set = births.set(limited.then_some(room));
+        set.context("cannot limit new threads")
+    }
+
     /// Sees who wants to run, and stops who may not.
     fn look(&mut self) -> anyhow::Result<()> {
         let waits = self.waits();
-        self.gate.held().for_each(|id| self.stopper.stopped(id));
         let exempt = self.exempt();
         let members = self
             .stopper
             .members()
             .with_context(|| format!("{} is gone", self.group.path.display()))?;
         let unit = self.stopper.unit(self.policy.config.threads.unit);
-        let Counted {
+        let how = How {
+            unit,
+            count: self.policy.config.threads.count,
+            exempt: &exempt,
+            still: self.stopper.still(),
+        };
+        let Census {
             wanting,
             load,
             spares,
-        } = self.count(&members, unit, &exempt);
-        let count = u32::try_from(wanting.len()).unwrap_or(u32::MAX);
-        let load = u32::try_from(load).unwrap_or(u32::MAX);
+        } = Census::of(&members, how, &mut self.wants);
         self.wanting = self.wanting.max(load);
         let order = self.policy.controller.order();
-        let busy = members.iter().filter(|task| task.runnable).count();
-        self.calm = order.sleep.is_none()
-            && self.stopper.still().is_empty()
-            && busy * 2 <= order.threads as usize;
         let means = self.policy.config.rate.means;
         // A quota holds everybody in the group up.
         let by_quota = means != RateMeans::Sleep && self.quota.is_some() && spares.is_none();
@@ -261,14 +289,8 @@ impl Agent {
         if waits {
             self.tell_gate(&members, &stood, room, &exempt);
         }
-        if let Some(births) = &mut self.births {
-            let refused = self.policy.config.threads.new == New::Refuse;
-            let limited = refused && unit == Unit::Thread;
-            let room = order.threads.saturating_sub(count);
-            births
-                .set(limited.then_some(room))
-                .context("cannot limit new threads")?;
-        }
+        let count = u32::try_from(wanting.len()).unwrap_or(u32::MAX);
+        self.limit_births(order.threads.saturating_sub(count))?;
         if let Some(quota) = &mut self.quota {
             let slow = by_quota && order.sleep.is_some();
             quota
@@ -313,67 +335,9 @@ impl Agent {
             .look(room as usize, there, !still.is_empty(), exempt);
     }
 
-    /// Who wants to run, and whom to leave alone.
-    fn count(&mut self, members: &[Task], unit: Unit, exempt: &Exempt) -> Counted {
-        let threads = &self.policy.config.threads;
-        let mut known: BTreeMap<u32, bool> = BTreeMap::new();
-        let mut spares = None;
-        let first = |task: &&Task| task.id.number == task.kin.process;
-        let names: BTreeMap<u32, &str> = members
-            .iter()
-            .filter(first)
-            .map(|task| (task.kin.process, task.name.as_str()))
-            .collect();
-        let mut spared = |task: &Task| {
-            let process = task.kin.process;
-            let spared = *known
-                .entry(process)
-                .or_insert_with(|| match names.get(&process) {
-                    Some(name) => exempt.spares(task, name),
-                    None => exempt.spares(task, &tasks::name(process)),
-                });
-            if spared {
-                spares = Some(process);
-            }
-            spared
-        };
-        let still = self.stopper.still();
-        let seen = members.iter().filter_map(|task| {
-            let id = match unit {
-                Unit::Thread => task.id,
-                Unit::Process => TaskId {
-                    number: task.kin.process,
-                    started: tasks::started(task.kin.process)?,
-                },
-            };
-            let doing = match (still.contains(&id), task.runnable) {
-                (true, _) => Doing::StandsStill,
-                (false, true) => Doing::Runs,
-                (false, false) => Doing::Sleeps,
-            };
-            (!spared(task)).then_some((id, doing))
-        });
-        let (wanting, load) = match threads.count {
-            Count::All => {
-                let all: BTreeSet<TaskId> = seen.map(|(id, _)| id).collect();
-                let load = all.len();
-                (all, load)
-            }
-            Count::Runnable => {
-                let seen = self.wants.look(seen);
-                (seen.wants, seen.load)
-            }
-        };
-        Counted {
-            wanting: wanting.into_iter().collect(),
-            load,
-            spares,
-        }
-    }
-
     /// Ends a control period.
     fn period(&mut self, elapsed: Duration) -> Report {
-        let counters = counters(&self.group);
+        let counters = kernel::counters(&self.group);
         let readings = counters.since(&self.counters, elapsed);
         self.counters = counters;
         for slept in self.ticker.take() {
@@ -381,7 +345,10 @@ impl Agent {
         }
         let report = self.policy.monitor.close(readings);
         self.wanted = std::mem::take(&mut self.wanting);
-        self.policy.controller.step(report.sense, self.wanted);
+        let before = self.policy.controller.order();
+        if self.policy.controller.step(report.sense, self.wanted) != before {
+            self.fresh = Instant::now();
+        }
         self.policy.chooser.period();
         if let Some(config) = self.settings.changed() {
             self.ticker
@@ -393,6 +360,7 @@ impl Agent {
                 .chooser
                 .reconfigure(threads.patience, threads.turn);
             self.policy.config = config;
+            self.fresh = Instant::now();
         }
         report
     }
@@ -460,22 +428,5 @@ impl Agent {
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
-    }
-}
-
-/// The kernel's counters: pressure is the group's own where it has it, else the
-/// machine's.
-fn counters(group: &Group) -> Counters {
-    let pressure = |what: &str| {
-        let own = fs::read_to_string(group.path.join(format!("{what}.pressure")));
-        let text = own.or_else(|_| fs::read_to_string(format!("/proc/pressure/{what}")));
-        text.ok().as_deref().and_then(Counters::pressure)
-    };
-    let stat = fs::read_to_string("/proc/stat");
-    Counters {
-        cpu: pressure("cpu"),
-        memory: pressure("memory"),
-        io: pressure("io"),
-        cpus: stat.ok().as_deref().and_then(Counters::cpus),
     }
 }

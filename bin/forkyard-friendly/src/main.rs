@@ -5,11 +5,13 @@
 //! when the agent ends, however it ends.
 
 mod agent;
+mod census;
 mod events;
 mod exempt;
 mod gate;
 mod group;
 mod guard;
+mod kernel;
 mod life;
 mod limits;
 mod place;

@@ -1,0 +1,31 @@
+//! What the kernel counts.
+
+use crate::group::Group;
+use forkyard_friendly::Counters;
+use std::fs;
+
+/// Of the whole machine.
+const STAT: &str = "/proc/stat";
+
+/// Its counters: pressure is the group's own where it has it, else the machine's.
+pub fn counters(group: &Group) -> Counters {
+    let pressure = |what: &str| {
+        let own = fs::read_to_string(group.path.join(format!("{what}.pressure")));
+        let text = own.or_else(|_| fs::read_to_string(format!("/proc/pressure/{what}")));
+        text.ok().as_deref().and_then(Counters::pressure)
+    };
+    let stat = fs::read_to_string(STAT);
+    Counters {
+        cpu: pressure("cpu"),
+        memory: pressure("memory"),
+        io: pressure("io"),
+        cpus: stat.ok().as_deref().and_then(Counters::cpus),
+    }
+}
+
+/// How many threads of the whole machine run, would run or wait for a disk, but for the
+/// one that asks. One file tells, however many threads there are.
+pub fn others_active() -> Option<u32> {
+    let text = fs::read_to_string(STAT).ok()?;
+    Some(Counters::active(&text)?.saturating_sub(1))
+}
