@@ -42,6 +42,8 @@ impl Guest {
         let mut config = Config::default();
         config.monitor.slack_ms = 0.0;
         config.threads.below = Below::Always;
+        // From ten it would take a minute to come down to a few CPUs.
+        config.threads.start = cpus;
         Self::adapting(&config, cpus, threads)
     }
 
