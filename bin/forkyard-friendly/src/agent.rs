@@ -27,6 +27,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File, TryLockError},
     io,
+    ops::ControlFlow,
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, RecvTimeoutError, Sender},
     time::{Duration, Instant},
@@ -54,8 +55,11 @@ pub struct Run {
 /// the next, as long as a glance tells that all may run: the guest pays for each, and
 /// where hundreds of threads sleep on an emulated CPU, a twentieth of all its time.
 const DEAR: u32 = 200;
-/// Where there may be room while others wait, the next look comes after this part of the
-/// usual time, but no sooner than after so many times the CPU time that the last one took.
+/// The least that is between one look at every thread and the next, whatever a glance
+/// tells, in CPU time that the last took.
+const SELDOM: u32 = 40;
+/// Once somebody waits the next look comes after this part of the usual time, but no
+/// sooner than after so many times the CPU time that the last one took.
 const SOON: (u32, u32) = (8, 20);
 
 /// Adapts a group until told to end.
@@ -181,7 +185,7 @@ impl Agent {
         let mut began = Instant::now();
         loop {
             self.guard.check().context("cannot start another guard")?;
-            self.gate.held().for_each(|id| self.stopper.stopped(id));
+            self.hear();
             if !self.glance()? {
                 let before = wake::cpu_time();
                 self.look()?;
@@ -196,29 +200,62 @@ impl Agent {
                     eprintln!("forkyard-friendly: {error:#}");
                 }
             }
-            if self.rest(told, began + self.policy.config.monitor.period()) == Wake::End {
+            let close = began + self.policy.config.monitor.period();
+            if self.rest(told, close)?.is_break() {
                 return Ok(());
             }
         }
     }
 
-    /// Waits until it is time for the next look, at `close` at the latest.
-    fn rest(&self, told: &Receiver<Wake>, close: Instant) -> Wake {
+    /// Hears from the gate who stands still since the last time.
+    fn hear(&mut self) {
+        for id in self.gate.held() {
+            self.stopper.stopped(id);
+            self.policy.chooser.stopped(id);
+        }
+    }
+
+    /// Waits until it is time for the next look, at `close` at the latest, and lets those
+    /// in for whom there is room meanwhile. Breaks if it is to end.
+    fn rest(&mut self, told: &Receiver<Wake>, close: Instant) -> anyhow::Result<ControlFlow<()>> {
         let look = self.policy.config.threads.look();
         let (part, times) = SOON;
         let soon = self.looked + (look / part).max(self.cost * times);
-        let mut until = self.looked + look;
+        let mut until = self.looked + look.max(self.cost * SELDOM);
+        // Where all sleep for a part of the time, it is looks that it is made of.
+        let pulsed = self.policy.controller.order().sleep.is_some();
+        if pulsed {
+            until = self.looked + look;
+        }
         loop {
             let least = Duration::from_millis(1);
             let left = until.min(close).saturating_duration_since(Instant::now());
             match told.recv_timeout(left.max(least)) {
-                Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return Wake::End,
-                // Where all sleep for a part of the time, it is looks that it is made of.
-                Ok(Wake::Room) if self.policy.controller.order().sleep.is_some() => {}
-                Ok(Wake::Room) => until = until.min(soon),
-                Err(RecvTimeoutError::Timeout) => return Wake::Room,
+                Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => {
+                    return Ok(ControlFlow::Break(()));
+                }
+                Ok(_) if pulsed => {}
+                Ok(Wake::Waits) => until = until.min(soon),
+                Ok(Wake::Room) => self.let_in()?,
+                Err(RecvTimeoutError::Timeout) => return Ok(ControlFlow::Continue(())),
             }
         }
+    }
+
+    /// Lets go of as many who wait as there is room for since the last look. It is one
+    /// file to write for each, where a look reads one of each thread.
+    fn let_in(&mut self) -> anyhow::Result<()> {
+        self.hear();
+        let go = self.policy.chooser.admit(self.gate.room());
+        if go.is_empty() {
+            return Ok(());
+        }
+        let mut still = self.stopper.still().clone();
+        still.retain(|id| !go.contains(id));
+        let unit = self.stopper.unit(self.policy.config.threads.unit);
+        self.gate.go(go.iter().map(|id| self.stopper.process(*id)));
+        let set = self.stopper.set(&still, unit, &mut self.guard);
+        set.context("cannot let threads go")
     }
 
     /// Whether all may run who want to, as far as can be told without a look at each:
@@ -331,8 +368,7 @@ impl Agent {
             let runs = task.runnable || stood.contains(&task.id);
             (task.kin.process, runs)
         });
-        self.gate
-            .look(room as usize, there, !still.is_empty(), exempt);
+        self.gate.look(room as usize, there, still.len(), exempt);
     }
 
     /// Ends a control period.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! kernel --a program begins--> gate --no room: into the frozen group, and says so--> agent
-//!        --a process ends----> gate --somebody waits: look at once-----------------> agent
-//!                               ^--how many more may run, who runs: at each look------'
+//!        --a process ends----> gate --somebody waits: let one in-------------------> agent
+//!                               ^--how many more may run, who runs, who goes----------'
 //! ```
 //!
 //! The kernel tells before the first instruction of the program. On several CPUs it runs
@@ -105,7 +105,7 @@ impl Passage {
         &self,
         room: usize,
         there: impl IntoIterator<Item = (u32, bool)>,
-        stand_still: bool,
+        stand_still: usize,
         exempt: &Exempt,
     ) {
         let Self::Gate(gate) = self else { return };
@@ -113,6 +113,21 @@ impl Passage {
         shared.admission.look(room, there, stand_still);
         if shared.exempt != *exempt {
             shared.exempt.clone_from(exempt);
+        }
+    }
+
+    /// How many of those who wait may go: see [`Admission::room`].
+    pub fn room(&self) -> usize {
+        match self {
+            Self::Gate(gate) => locked(&gate.shared).admission.room(),
+            Self::Free | Self::Gateless => 0,
+        }
+    }
+
+    /// These processes have waited, and go.
+    pub fn go(&self, processes: impl IntoIterator<Item = u32>) {
+        if let Self::Gate(gate) = self {
+            locked(&gate.shared).admission.go(processes);
         }
     }
 
@@ -169,21 +184,23 @@ struct Keeper {
 impl Keeper {
     fn keep(&self, events: &Events) -> io::Result<()> {
         loop {
-            let room = match events.wait()? {
-                Event::Exec(process) => self.begins(process),
-                Event::Exit(process) => locked(&self.shared).admission.ends(process),
+            let wake = match events.wait()? {
+                Event::Exec(process) => self.begins(process).then_some(Wake::Waits),
+                Event::Exit(process) => locked(&self.shared)
+                    .admission
+                    .ends(process)
+                    .then_some(Wake::Room),
                 // A look finds out.
-                Event::Lost => false,
+                Event::Lost => None,
             };
-            if room {
+            if let Some(wake) = wake {
                 // Nobody hears if the agent is on its way out.
-                let _ = self.tell.send(Wake::Room);
+                let _ = self.tell.send(wake);
             }
         }
     }
 
-    /// Whether it is the first that waits: the last look may be long ago, and there may be
-    /// room by now. The lock is held until it stands still, so that whoever drops the
+    /// Whether it is the first that waits. The lock is held until it stands still, so that whoever drops the
     /// gate finds it either stopped or on its way.
     fn begins(&self, process: u32) -> bool {
         let mut shared = locked(&self.shared);

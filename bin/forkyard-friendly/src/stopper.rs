@@ -168,6 +168,11 @@ impl Stopper {
         &self.still
     }
 
+    /// The process of one that the last look saw; of one that was stopped since, itself.
+    pub fn process(&self, id: TaskId) -> u32 {
+        self.looks.process(id).unwrap_or(id.number)
+    }
+
     /// Has exactly these stand still. One that is gone meanwhile needs nothing.
     pub fn set(
         &mut self,

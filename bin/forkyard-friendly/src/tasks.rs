@@ -45,13 +45,28 @@ struct Stat {
     started: u64,
 }
 
+/// Looks after which a thread that slept at each of them is a sleeper.
+const SLEEPS: u32 = 2;
+/// A sleeper is looked at once in so many looks.
+const RARE: u32 = 8;
+
 /// Looks at threads, over and over. Of each that it has seen before it reads one file:
-/// where hundreds share an emulated CPU, more would cost more than it is worth. And of
-/// those that stand still none: what the kernel keeps of them may have been paged out
-/// by the host, and to look is to have it read back.
+/// where hundreds share an emulated CPU, more would cost more than it is worth. Of those
+/// that have slept for a while, one in some looks: a web server's threads are many, and
+/// mostly wait. And of those that stand still none: what the kernel keeps of them may
+/// have been paged out by the host, and to look is to have it read back.
 #[derive(Debug, Default)]
 pub struct Looks {
-    known: BTreeMap<TaskId, Task>,
+    known: BTreeMap<u32, Known>,
+    /// Which look this is.
+    turn: u32,
+}
+
+/// A thread that was seen, and at how many looks on end it slept.
+#[derive(Clone, Debug)]
+struct Known {
+    task: Task,
+    slept: u32,
 }
 
 impl Looks {
@@ -62,35 +77,74 @@ impl Looks {
         numbers: impl IntoIterator<Item = u32>,
         still: &BTreeSet<TaskId>,
     ) -> Vec<Task> {
-        let before = std::mem::take(&mut self.known);
+        let mut before = std::mem::take(&mut self.known);
+        self.turn = self.turn.wrapping_add(1);
         let still: BTreeMap<u32, TaskId> = still.iter().map(|id| (id.number, *id)).collect();
-        let task = |number| {
-            if let Some(known) = still.get(&number).and_then(|id| before.get(id)) {
-                let runnable = false;
-                return Some(Task {
-                    runnable,
-                    ..known.clone()
-                });
-            }
-            let stat = read(number)?;
-            let id = TaskId {
-                number,
-                started: stat.started,
+        let seen = numbers.into_iter().filter_map(|number| {
+            let known = before.remove(&number);
+            let seen = match known {
+                Some(known) if still.get(&number) == Some(&known.task.id) => known.unseen(0),
+                // By their numbers, so that not all are looked at in one look.
+                Some(known) if known.slept >= SLEEPS && (number ^ self.turn) % RARE != 0 => {
+                    let slept = known.slept;
+                    known.unseen(slept)
+                }
+                known => Known::seen(number, known)?,
             };
-            if matches!(stat.state, 'Z' | 'X') {
-                return None;
-            }
-            let known = before.get(&id).map(|task| task.kin);
-            Some(Task {
-                id,
-                kin: known.or_else(|| kin(number))?,
-                runnable: matches!(stat.state, 'R' | 'D'),
-                name: stat.name,
-            })
+            Some((number, seen))
+        });
+        self.known = seen.collect();
+        self.known
+            .values()
+            .map(|known| known.task.clone())
+            .collect()
+    }
+
+    /// The process of one that was there at the last look.
+    pub fn process(&self, id: TaskId) -> Option<u32> {
+        let known = self.known.get(&id.number);
+        let known = known.filter(|known| known.task.id == id);
+        known.map(|known| known.task.kin.process)
+    }
+}
+
+impl Known {
+    /// Reads of it; none if it is gone.
+    fn seen(number: u32, before: Option<Self>) -> Option<Self> {
+        let stat = read(number)?;
+        let id = TaskId {
+            number,
+            started: stat.started,
         };
-        let tasks: Vec<Task> = numbers.into_iter().filter_map(task).collect();
-        self.known = tasks.iter().map(|task| (task.id, task.clone())).collect();
-        tasks
+        if matches!(stat.state, 'Z' | 'X') {
+            return None;
+        }
+        let before = before.filter(|before| before.task.id == id);
+        let runnable = matches!(stat.state, 'R' | 'D');
+        let slept = before.as_ref().map_or(0, |before| before.slept);
+        Some(Self {
+            task: Task {
+                id,
+                kin: before
+                    .map(|before| before.task.kin)
+                    .or_else(|| kin(number))?,
+                runnable,
+                name: stat.name,
+            },
+            slept: if runnable { 0 } else { slept + 1 },
+        })
+    }
+
+    /// The same, not looked at, and not running.
+    fn unseen(self, slept: u32) -> Self {
+        let runnable = false;
+        Self {
+            task: Task {
+                runnable,
+                ..self.task
+            },
+            slept,
+        }
     }
 }
 
@@ -211,5 +265,43 @@ mod tests {
         assert_eq!((still[0].id, still[0].runnable), (first[0].id, false));
         looks.look([], &nobody);
         assert!(looks.known.is_empty());
+    }
+
+    #[test]
+    fn a_sleeper_is_looked_at_rarely_and_seen_in_the_end() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let (wakes, ends) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                tell.send(nix::unistd::gettid().as_raw()).expect("heard");
+                while !wakes.load(Ordering::Relaxed) {
+                    std::thread::park();
+                }
+                while !ends.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let number = u32::try_from(told.recv().expect("told")).expect("a number");
+            while stat(number).is_none_or(|(state, _)| state != 'S') {
+                std::thread::yield_now();
+            }
+            let mut looks = Looks::default();
+            let mut runs = || {
+                let seen = looks.look([number], &BTreeSet::new()).pop();
+                seen.expect("alive").runnable
+            };
+            assert!((0..SLEEPS).all(|_| !runs()));
+            wakes.store(true, Ordering::Relaxed);
+            sleeper.thread().unpark();
+            while stat(number).is_none_or(|(state, _)| state != 'R') {
+                std::thread::yield_now();
+            }
+            let seen: Vec<bool> = (0..3 * RARE).map(|_| runs()).collect();
+            ends.store(true, Ordering::Relaxed);
+            let first = seen.iter().position(|runs| *runs).expect("seen");
+            assert!(first < RARE as usize, "{seen:?}");
+            assert!(seen[first..].iter().all(|runs| *runs), "{seen:?}");
+        });
     }
 }

@@ -15,7 +15,9 @@ use std::{
 pub enum Wake {
     /// It is to end.
     End,
-    /// Somebody waits, and there may be room.
+    /// Somebody has begun to wait: the last look may be long ago, and there may be room.
+    Waits,
+    /// There is room for somebody who waits.
     Room,
 }
 

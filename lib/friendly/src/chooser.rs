@@ -67,6 +67,30 @@ impl<Id: Copy + Ord> Chooser<Id> {
         }
     }
 
+    /// One stands still that was not chosen to: it began over the limit.
+    pub fn stopped(&mut self, id: Id) {
+        self.known.insert(id, Since::Still(1));
+    }
+
+    /// Of those that stand still so many at most are to run from now on: those that have
+    /// for the longest, and chance decides between equals. As [`Self::choose`] would let
+    /// them, were there so much more room.
+    pub fn admit(&mut self, room: usize) -> Vec<Id> {
+        if room == 0 {
+            return Vec::new();
+        }
+        let mut rank: Vec<(u32, u64, Id)> = Vec::new();
+        for (id, since) in &self.known {
+            if let Since::Still(periods) = since {
+                rank.push((*periods, self.dice.u64(..), *id));
+            }
+        }
+        rank.sort_unstable_by(|a, b| b.cmp(a));
+        let go: Vec<Id> = rank.into_iter().take(room).map(|(.., id)| id).collect();
+        self.known.extend(go.iter().map(|id| (*id, Since::Runs(0))));
+        go
+    }
+
     /// Who of those that want to run stands still from now on, so many at most
     /// being allowed to run. May be asked at any time in a period: the answer
     /// changes only as far as it must. Others are forgotten.
@@ -202,6 +226,22 @@ mod tests {
             began.extend(last.difference(&still).map(|&id| (id, period)));
             last = still;
         }
+    }
+
+    #[test]
+    fn who_has_stood_longest_is_let_in_first_and_no_more_than_there_is_room_for() {
+        let mut chooser = Chooser::new(2, 1, 1);
+        let all: Vec<u32> = (0..6).collect();
+        let still = chooser.choose(&all, 2);
+        chooser.period();
+        chooser.stopped(10);
+        assert_eq!(chooser.admit(0), []);
+        let first = chooser.admit(3);
+        assert!(first.len() == 3 && first.iter().all(|id| still.contains(id)));
+        let rest = chooser.admit(usize::MAX);
+        assert_eq!((rest.len(), rest[1]), (2, 10));
+        assert_eq!(chooser.admit(usize::MAX), []);
+        assert!(chooser.choose(&all, 7).is_empty(), "they run now");
     }
 
     proptest! {

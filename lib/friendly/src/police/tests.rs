@@ -38,12 +38,11 @@ impl Guest {
     }
 
     /// With constants by which it yields also to those who only wait for a CPU.
-    fn yielding(cpus: u32, threads: u32) -> Self {
+    fn yielding(cpus: u32, threads: u32, start: u32) -> Self {
         let mut config = Config::default();
         config.monitor.slack_ms = 0.0;
         config.threads.below = Below::Always;
-        // From ten it would take a minute to come down to a few CPUs.
-        config.threads.start = cpus;
+        config.threads.start = start;
         Self::adapting(&config, cpus, threads)
     }
 
@@ -181,7 +180,8 @@ proptest! {
         seed in any::<u64>(),
         guests in prop::collection::vec((1u32..5, 0u32..60), 3..9),
     ) {
-        let guests = guests.into_iter().map(|(cpus, threads)| Guest::yielding(cpus, threads));
+        // From ten threads it would take a minute to come down to a few CPUs.
+        let guests = guests.into_iter().map(|(cpus, threads)| Guest::yielding(cpus, threads, cpus));
         let soak = soaked(LENIENT, 2, 20_000, &mut guests.collect::<Vec<_>>(), seed);
         prop_assert_eq!(soak.named, []);
     }
@@ -234,7 +234,7 @@ fn a_greedy_guest_is_named_alone_and_mostly_within_a_minute_by_who_is_lenient() 
     let named = (0..SOAKS).filter(|&seed| {
         let mut dice = Rng::with_seed(seed);
         let count = dice.usize(2..6);
-        let friendly = || Guest::yielding(dice.u32(1..5), dice.u32(1..60));
+        let friendly = || Guest::yielding(dice.u32(1..5), dice.u32(1..60), 10);
         let mut guests: Vec<Guest> = std::iter::repeat_with(friendly).take(count).collect();
         let greedy = guests.len();
         guests.push(Guest::greedy(4));
