@@ -57,10 +57,10 @@ pub struct Run {
 const DEAR: u32 = 200;
 /// The least that is between one look at every thread and the next, whatever a glance
 /// tells, in CPU time that the last took.
-const SELDOM: u32 = 40;
+const SELDOM: u32 = 100;
 /// Once somebody waits the next look comes after this part of the usual time, but no
-/// sooner than after so many times the CPU time that the last one took.
-const SOON: (u32, u32) = (8, 20);
+/// sooner than that.
+const SOON: u32 = 8;
 
 /// Adapts a group until told to end.
 pub fn run(wanted: &Run) -> anyhow::Result<()> {
@@ -219,18 +219,17 @@ impl Agent {
     /// in for whom there is room meanwhile. Breaks if it is to end.
     fn rest(&mut self, told: &Receiver<Wake>, close: Instant) -> anyhow::Result<ControlFlow<()>> {
         let look = self.policy.config.threads.look();
-        let (part, times) = SOON;
-        let soon = self.looked + (look / part).max(self.cost * times);
-        let mut until = self.looked + look.max(self.cost * SELDOM);
+        let least = self.cost * SELDOM;
+        let soon = self.looked + least.max(look / SOON);
+        let mut until = self.looked + least.max(look);
         // Where all sleep for a part of the time, it is looks that it is made of.
         let pulsed = self.policy.controller.order().sleep.is_some();
         if pulsed {
             until = self.looked + look;
         }
         loop {
-            let least = Duration::from_millis(1);
             let left = until.min(close).saturating_duration_since(Instant::now());
-            match told.recv_timeout(left.max(least)) {
+            match told.recv_timeout(left.max(Duration::from_millis(1))) {
                 Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => {
                     return Ok(ControlFlow::Break(()));
                 }
@@ -322,9 +321,8 @@ impl Agent {
             .set(&still, unit, &mut self.guard)
             .context("cannot stop threads")?;
         let run = load.saturating_sub(u32::try_from(still.len()).unwrap_or(u32::MAX));
-        let room = order.threads.saturating_sub(run);
         if waits {
-            self.tell_gate(&members, &stood, room, &exempt);
+            self.tell_gate(&members, &stood, (order.threads, run), &exempt);
         }
         let count = u32::try_from(wanting.len()).unwrap_or(u32::MAX);
         self.limit_births(order.threads.saturating_sub(count))?;
@@ -359,16 +357,22 @@ impl Agent {
         waits
     }
 
-    /// Tells the gate what a look has found: how many more may run, and who stood still
+    /// Tells the gate what a look has found: how many may run and do, and who stood still
     /// before it.
-    fn tell_gate(&self, members: &[Task], stood: &BTreeSet<TaskId>, room: u32, exempt: &Exempt) {
+    fn tell_gate(
+        &self,
+        members: &[Task],
+        stood: &BTreeSet<TaskId>,
+        room: (u32, u32),
+        exempt: &Exempt,
+    ) {
         let still = self.stopper.still();
         let there = members.iter().filter(|task| !still.contains(&task.id));
         let there = there.map(|task| {
             let runs = task.runnable || stood.contains(&task.id);
             (task.kin.process, runs)
         });
-        self.gate.look(room as usize, there, still.len(), exempt);
+        self.gate.look(room, there, still.len(), exempt);
     }
 
     /// Ends a control period.

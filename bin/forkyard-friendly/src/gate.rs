@@ -103,14 +103,14 @@ impl Passage {
     /// What a look has found: see [`Admission::look`].
     pub fn look(
         &self,
-        room: usize,
+        (may, run): (u32, u32),
         there: impl IntoIterator<Item = (u32, bool)>,
         stand_still: usize,
         exempt: &Exempt,
     ) {
         let Self::Gate(gate) = self else { return };
         let mut shared = locked(&gate.shared);
-        shared.admission.look(room, there, stand_still);
+        shared.admission.look((may, run), there, stand_still);
         if shared.exempt != *exempt {
             shared.exempt.clone_from(exempt);
         }

@@ -20,8 +20,9 @@ pub enum Entry {
 /// While anybody waits nobody overtakes: room is for those who wait.
 #[derive(Clone, Debug)]
 pub struct Admission<Id> {
-    /// How many more may run; None before the first look, and whoever begins goes.
-    room: Option<usize>,
+    /// How many more may run, less than none where more run than may; None before the
+    /// first look, and whoever begins goes.
+    room: Option<i64>,
     /// Those who do not wait, and whether each is one of those that room is for.
     known: BTreeMap<Id, bool>,
     /// How many wait.
@@ -39,15 +40,15 @@ impl<Id> Default for Admission<Id> {
 }
 
 impl<Id: Copy + Ord> Admission<Id> {
-    /// A look: how many more may run, who is there and does not stand still, and whether
-    /// each of them runs, or would; and how many stand still.
+    /// A look: how many may run and how many do, who is there and does not stand still,
+    /// and whether each of them runs, or would; and how many stand still.
     pub fn look(
         &mut self,
-        room: usize,
+        (may, run): (u32, u32),
         there: impl IntoIterator<Item = (Id, bool)>,
         stand_still: usize,
     ) {
-        self.room = Some(room);
+        self.room = Some(i64::from(may) - i64::from(run));
         self.wait = stand_still;
         self.known.clear();
         for (id, runs) in there {
@@ -68,7 +69,8 @@ impl<Id: Copy + Ord> Admission<Id> {
 
     /// How many of those who wait may go.
     pub fn room(&self) -> usize {
-        self.room.unwrap_or(usize::MAX).min(self.wait)
+        let room = self.room.map(|room| usize::try_from(room).unwrap_or(0));
+        room.unwrap_or(usize::MAX).min(self.wait)
     }
 
     /// These have waited, and go.
@@ -76,7 +78,7 @@ impl<Id: Copy + Ord> Admission<Id> {
         for id in ids {
             self.wait = self.wait.saturating_sub(1);
             if let Some(room) = &mut self.room {
-                *room = room.saturating_sub(1);
+                *room -= 1;
                 self.known.insert(id, true);
             }
         }
@@ -119,11 +121,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn looked(room: usize, run: &[u32], sleep: &[u32], stand_still: usize) -> Admission<u32> {
+    fn looked(room: u32, run: &[u32], sleep: &[u32], stand_still: usize) -> Admission<u32> {
         let mut admission = Admission::default();
         let run = run.iter().map(|&id| (id, true));
         let there = run.chain(sleep.iter().map(|&id| (id, false)));
-        admission.look(room, there, stand_still);
+        admission.look((room, 0), there, stand_still);
         admission
     }
 
@@ -185,18 +187,29 @@ mod tests {
         assert_eq!(admission.begins(13), Entry::Goes);
     }
 
+    #[test]
+    fn of_more_than_may_run_some_have_to_end_before_anybody_goes() {
+        let mut admission = Admission::default();
+        admission.look((2, 4), [1, 2, 3, 4].map(|id| (id, true)), 1);
+        let room = [1, 2, 3].map(|id| {
+            admission.ends(id);
+            admission.room()
+        });
+        assert_eq!(room, [0, 0, 1]);
+    }
+
     proptest! {
         #[test]
         fn never_more_run_than_may_and_none_waits_for_nothing(
-            room in 0usize..6,
+            room in 0u32..6,
             run in prop::collection::btree_set(0u32..6, 0..6),
             steps in prop::collection::vec((0u8..3, 0u32..20), 0..100),
         ) {
             let mut running = run.clone();
             let mut waiting = std::collections::VecDeque::new();
-            let most = room + run.len();
+            let most = room as usize + run.len();
             let mut admission = Admission::default();
-            admission.look(room, run.into_iter().map(|id| (id, true)), 0);
+            admission.look((room, 0), run.into_iter().map(|id| (id, true)), 0);
             for (what, id) in steps {
                 match what {
                     0 if waiting.contains(&id) => {}
