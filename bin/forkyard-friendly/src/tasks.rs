@@ -85,7 +85,9 @@ impl Looks {
             let seen = match known {
                 Some(known) if still.get(&number) == Some(&known.task.id) => known.unseen(0),
                 // By their numbers, so that not all are looked at in one look.
-                Some(known) if known.slept >= SLEEPS && (number ^ self.turn) % RARE != 0 => {
+                Some(known)
+                    if known.slept >= SLEEPS && !(number ^ self.turn).is_multiple_of(RARE) =>
+                {
                     let slept = known.slept;
                     known.unseen(slept)
                 }
