@@ -221,12 +221,9 @@ impl Agent {
         let look = self.policy.config.threads.look();
         let least = self.cost * SELDOM;
         let soon = self.looked + least.max(look / SOON);
-        let mut until = self.looked + least.max(look);
         // Where all sleep for a part of the time, it is looks that it is made of.
         let pulsed = self.policy.controller.order().sleep.is_some();
-        if pulsed {
-            until = self.looked + look;
-        }
+        let mut until = self.looked + if pulsed { look } else { look.max(least) };
         loop {
             let left = until.min(close).saturating_duration_since(Instant::now());
             match told.recv_timeout(left.max(Duration::from_millis(1))) {
