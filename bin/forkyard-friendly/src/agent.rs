@@ -19,7 +19,7 @@ use crate::{
 use anyhow::{Context, bail};
 use clap::Args;
 use forkyard_friendly::{
-    Chooser, Config, Congestion, Controller, Count, Counters, Monitor, New, Pulse, RateMeans,
+    Chooser, Config, Congestion, Controller, Counters, Doing, Monitor, New, Pulse, RateMeans,
     Report, State, Turn, Unit, Wants,
 };
 use serde_json::{Map, Value, json};
@@ -51,13 +51,10 @@ pub struct Run {
     pub home: Option<PathBuf>,
 }
 
-/// A look at every thread is followed by so many times the CPU time that it took before
-/// the next, as long as a glance tells that all may run: the guest pays for each, and
-/// where hundreds of threads sleep on an emulated CPU, a twentieth of all its time.
+/// Each look is followed by so many times the CPU time that it took before the next, or by
+/// the rest of the period: the guest pays for it, and where hundreds of threads sleep on an
+/// emulated CPU, looks twice a second take a twentieth of all its time.
 const DEAR: u32 = 200;
-/// The least that is between one look at every thread and the next, whatever a glance
-/// tells, in CPU time that the last took.
-const SELDOM: u32 = 100;
 /// Once somebody waits the next look comes after this part of the usual time, but no
 /// sooner than that.
 const SOON: u32 = 8;
@@ -128,12 +125,10 @@ struct Agent {
     wanting: u32,
     /// The same of the period before.
     wanted: u32,
-    /// When the last look or glance ended.
+    /// When the last look ended.
     looked: Instant,
     /// The CPU time that the last look took.
     cost: Duration,
-    /// Until when a glance may do.
-    fresh: Instant,
     /// Who wakes the agent.
     tell: Sender<Wake>,
 }
@@ -175,7 +170,6 @@ impl Agent {
             wanted: 0,
             looked: Instant::now(),
             cost: Duration::ZERO,
-            fresh: Instant::now(),
             gate: Passage::Free,
             tell,
         })
@@ -186,12 +180,9 @@ impl Agent {
         loop {
             self.guard.check().context("cannot start another guard")?;
             self.hear();
-            if !self.glance()? {
-                let before = wake::cpu_time();
-                self.look()?;
-                self.cost = wake::cpu_time().saturating_sub(before);
-                self.fresh = Instant::now() + self.cost * DEAR;
-            }
+            let before = wake::cpu_time();
+            self.look()?;
+            self.cost = wake::cpu_time().saturating_sub(before);
             self.looked = Instant::now();
             if began.elapsed() >= self.policy.config.monitor.period() {
                 let report = self.period(began.elapsed());
@@ -209,9 +200,9 @@ impl Agent {
 
     /// Hears from the gate who stands still since the last time.
     fn hear(&mut self) {
-        for id in self.gate.held() {
-            self.stopper.stopped(id);
-            self.policy.chooser.stopped(id);
+        for task in self.gate.held() {
+            self.policy.chooser.stopped(task.id);
+            self.stopper.stopped(task);
         }
     }
 
@@ -219,7 +210,7 @@ impl Agent {
     /// in for whom there is room meanwhile. Breaks if it is to end.
     fn rest(&mut self, told: &Receiver<Wake>, close: Instant) -> anyhow::Result<ControlFlow<()>> {
         let look = self.policy.config.threads.look();
-        let least = self.cost * SELDOM;
+        let least = self.cost * DEAR;
         let soon = self.looked + least.max(look / SOON);
         // Where all sleep for a part of the time, it is looks that it is made of.
         let pulsed = self.policy.controller.order().sleep.is_some();
@@ -252,23 +243,6 @@ impl Agent {
         self.gate.go(go.iter().map(|id| self.stopper.process(*id)));
         let set = self.stopper.set(&still, unit, &mut self.guard);
         set.context("cannot let threads go")
-    }
-
-    /// Whether all may run who want to, as far as can be told without a look at each:
-    /// no more run on the whole machine.
-    fn glance(&mut self) -> anyhow::Result<bool> {
-        let order = self.policy.controller.order();
-        let threads = &self.policy.config.threads;
-        let all_run = order.sleep.is_none() && self.stopper.still().is_empty();
-        if !all_run || threads.count == Count::All || self.fresh < Instant::now() {
-            return Ok(false);
-        }
-        let Some(active) = kernel::others_active().filter(|active| *active <= order.threads) else {
-            return Ok(false);
-        };
-        self.wanting = self.wanting.max(active);
-        self.limit_births(order.threads - active)?;
-        Ok(true)
     }
 
     /// So many new threads there may be, if more are to be refused.
@@ -345,9 +319,8 @@ impl Agent {
     fn waits(&mut self) -> bool {
         let waits = self.policy.config.threads.new == New::Wait;
         if waits {
-            let hold = self.stopper.hold();
             self.gate
-                .open(&self.group, hold, &mut self.guard, &self.tell);
+                .open(&self.group, &self.stopper, &mut self.guard, &self.tell);
         } else {
             self.gate.leave_open();
         }
@@ -364,12 +337,15 @@ impl Agent {
         exempt: &Exempt,
     ) {
         let still = self.stopper.still();
-        let there = members.iter().filter(|task| !still.contains(&task.id));
-        let there = there.map(|task| {
-            let runs = task.runnable || stood.contains(&task.id);
-            (task.kin.process, runs)
+        let there = members.iter().map(|task| {
+            let doing = match task {
+                task if still.contains(&task.id) => Doing::StandsStill,
+                task if task.runnable || stood.contains(&task.id) => Doing::Runs,
+                _ => Doing::Sleeps,
+            };
+            (task.kin.process, doing)
         });
-        self.gate.look(room, there, still.len(), exempt);
+        self.gate.look(room, there, exempt);
     }
 
     /// Ends a control period.
@@ -382,10 +358,7 @@ impl Agent {
         }
         let report = self.policy.monitor.close(readings);
         self.wanted = std::mem::take(&mut self.wanting);
-        let before = self.policy.controller.order();
-        if self.policy.controller.step(report.sense, self.wanted) != before {
-            self.fresh = Instant::now();
-        }
+        self.policy.controller.step(report.sense, self.wanted);
         self.policy.chooser.period();
         if let Some(config) = self.settings.changed() {
             self.ticker
@@ -397,7 +370,6 @@ impl Agent {
                 .chooser
                 .reconfigure(threads.patience, threads.turn);
             self.policy.config = config;
-            self.fresh = Instant::now();
         }
         report
     }

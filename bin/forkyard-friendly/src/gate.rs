@@ -14,13 +14,12 @@ use crate::{
     exempt::Exempt,
     group::Group,
     guard::{Guard, Word},
-    stopper::Hold,
-    tasks::{Looks, TaskId},
+    stopper::{Hold, Stopper},
+    tasks::Task,
     wake::Wake,
 };
-use forkyard_friendly::{Admission, Entry};
+use forkyard_friendly::{Admission, Doing};
 use std::{
-    collections::BTreeSet,
     io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -51,29 +50,27 @@ pub enum Passage {
 #[derive(Debug)]
 pub struct Gate {
     shared: Arc<Mutex<Shared>>,
-    held: Receiver<TaskId>,
+    held: Receiver<Task>,
 }
 
 impl Passage {
     /// Has a gate for a group, if there is none yet and if there can be one; the guard
-    /// hears of it. Who is to wait is held so. The agent is told when somebody waits and
-    /// there may be room.
+    /// hears of it. Who is to wait is held as the stopper would. The agent is told when
+    /// somebody waits and there may be room.
     pub fn open(
         &mut self,
         group: &Group,
-        hold: Option<Hold>,
+        stopper: &Stopper,
         guard: &mut Guard,
         tell: &Sender<Wake>,
     ) {
         if !matches!(self, Self::Free) {
             return;
         }
-        let gate = match hold {
-            Some(hold) => guard
-                .tell(Word::Hears)
-                .and_then(|()| Gate::open(group.clone(), hold, tell.clone())),
-            None => Err(io::Error::other("there is no freezer")),
-        };
+        let gate = stopper.hold().and_then(|hold| {
+            guard.tell(Word::Hears)?;
+            Gate::open(group.clone(), hold, tell.clone())
+        });
         *self = match gate {
             Ok(gate) => Self::Gate(gate),
             Err(error) => {
@@ -92,7 +89,7 @@ impl Passage {
     }
 
     /// Those that were stopped since the last call.
-    pub fn held(&self) -> impl Iterator<Item = TaskId> {
+    pub fn held(&self) -> impl Iterator<Item = Task> {
         let gate = match self {
             Self::Gate(gate) => Some(gate),
             Self::Free | Self::Gateless => None,
@@ -103,14 +100,13 @@ impl Passage {
     /// What a look has found: see [`Admission::look`].
     pub fn look(
         &self,
-        (may, run): (u32, u32),
-        there: impl IntoIterator<Item = (u32, bool)>,
-        stand_still: usize,
+        room: (u32, u32),
+        there: impl IntoIterator<Item = (u32, Doing)>,
         exempt: &Exempt,
     ) {
         let Self::Gate(gate) = self else { return };
         let mut shared = locked(&gate.shared);
-        shared.admission.look((may, run), there, stand_still);
+        shared.admission.look(room, there);
         if shared.exempt != *exempt {
             shared.exempt.clone_from(exempt);
         }
@@ -177,7 +173,7 @@ struct Keeper {
     group: Group,
     hold: Hold,
     shared: Arc<Mutex<Shared>>,
-    stopped: Sender<TaskId>,
+    stopped: Sender<Task>,
     tell: Sender<Wake>,
 }
 
@@ -205,24 +201,26 @@ impl Keeper {
     fn begins(&self, process: u32) -> bool {
         let mut shared = locked(&self.shared);
         // Mostly there is room, and it does not matter who it is.
-        if shared.admission.is_open() {
+        if shared.admission.lets_in(process) {
             shared.admission.begins(process);
             return false;
         }
-        let first = !shared.admission.anybody_waits();
-        let Some(task) = Looks::default().look([process], &BTreeSet::new()).pop() else {
-            return false;
-        };
-        if shared.exempt.spares(&task, &task.name)
-            || !self.group.has(process)
-            || shared.admission.begins(process) == Entry::Goes
-        {
+        // File by file, for where CPUs are emulated each is dear.
+        if !self.group.has(process) {
             return false;
         }
-        match self.hold.stop(task.id) {
-            Ok(()) => self.stopped.send(task.id).is_ok() && first,
+        let Some(task) = Task::of(process) else {
+            return false;
+        };
+        if shared.exempt.spares(&task, &task.name) {
+            return false;
+        }
+        let first = !shared.admission.anybody_waits();
+        shared.admission.begins(process);
+        match self.hold.stop(process) {
+            Ok(()) => self.stopped.send(task).is_ok() && first,
             // It goes, and a look finds it.
-            Err(_) => false,
+            Err(_) => shared.admission.ends(process),
         }
     }
 }

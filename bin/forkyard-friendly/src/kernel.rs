@@ -22,10 +22,3 @@ pub fn counters(group: &Group) -> Counters {
         cpus: stat.ok().as_deref().and_then(Counters::cpus),
     }
 }
-
-/// How many threads of the whole machine run, would run or wait for a disk, but for the
-/// one that asks. One file tells, however many threads there are.
-pub fn others_active() -> Option<u32> {
-    let text = fs::read_to_string(STAT).ok()?;
-    Some(Counters::active(&text)?.saturating_sub(1))
-}

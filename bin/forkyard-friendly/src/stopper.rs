@@ -15,7 +15,8 @@ use forkyard_friendly::Unit;
 use nix::sys::signal::{Signal, kill};
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs::{self, File},
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -36,16 +37,15 @@ enum Means {
 }
 
 /// Stops processes from another thread, as the stopper it is of would.
-#[derive(Clone, Debug)]
-pub struct Hold {
-    held: PathBuf,
-    version: Version,
-}
+#[derive(Debug)]
+pub struct Hold(File);
 
 impl Hold {
-    /// Has one that has no second thread stand still. The stopper is to be told.
-    pub fn stop(&self, id: TaskId) -> io::Result<()> {
-        move_to(&self.held, id, Unit::Thread, self.version)
+    /// Has a process stand still that is there, for sure, and has no second thread. The
+    /// stopper is to be told.
+    pub fn stop(&self, process: u32) -> io::Result<()> {
+        // The kernel takes a write for itself, wherever the one before has ended.
+        moved((&self.0).write_all(process.to_string().as_bytes()))
     }
 }
 
@@ -122,20 +122,21 @@ impl Stopper {
         }
     }
 
-    /// What stops for it from another thread, where there is a freezer.
-    pub fn hold(&self) -> Option<Hold> {
+    /// What stops for it from another thread: an error where there is no freezer.
+    pub fn hold(&self) -> io::Result<Hold> {
         match &self.means {
-            Means::Freezer { held, version, .. } => Some(Hold {
-                held: held.clone(),
-                version: *version,
-            }),
-            Means::Signals => None,
+            Means::Freezer { held, version, .. } => {
+                let file = held.join(threads(*version));
+                Ok(Hold(File::options().write(true).open(file)?))
+            }
+            Means::Signals => Err(io::Error::other("there is no freezer")),
         }
     }
 
-    /// Hears that one was stopped by [`Hold::stop`].
-    pub fn stopped(&mut self, id: TaskId) {
-        self.still.insert(id);
+    /// Hears that one was stopped by [`Hold::stop`], and what was seen of it.
+    pub fn stopped(&mut self, task: Task) {
+        self.still.insert(task.id);
+        self.looks.learn(task);
     }
 
     /// All threads of the group, those standing still among them.
@@ -244,10 +245,14 @@ fn move_to(group: &Path, id: TaskId, unit: Unit, version: Version) -> io::Result
     if tasks::started(id.number) != Some(id.started) {
         return Ok(());
     }
-    match fs::write(group.join(file), id.number.to_string()) {
-        // It has just ended.
+    moved(fs::write(group.join(file), id.number.to_string()))
+}
+
+/// One that has just ended needs no move.
+fn moved(written: io::Result<()>) -> io::Result<()> {
+    match written {
         Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
-        moved => moved,
+        written => written,
     }
 }
 

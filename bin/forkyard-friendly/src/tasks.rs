@@ -27,6 +27,13 @@ pub struct Task {
     pub runnable: bool,
 }
 
+impl Task {
+    /// What there is to see of one that is not known; none if it is gone.
+    pub fn of(number: u32) -> Option<Self> {
+        Known::seen(number, None).map(|known| known.task)
+    }
+}
+
 /// What a thread belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kin {
@@ -102,7 +109,13 @@ impl Looks {
             .collect()
     }
 
-    /// The process of one that was there at the last look.
+    /// One was seen by somebody else, since the last look.
+    pub fn learn(&mut self, task: Task) {
+        let slept = 0;
+        self.known.insert(task.id.number, Known { task, slept });
+    }
+
+    /// The process of one that was there at the last look, or seen since.
     pub fn process(&self, id: TaskId) -> Option<u32> {
         let known = self.known.get(&id.number);
         let known = known.filter(|known| known.task.id == id);
@@ -216,8 +229,7 @@ mod tests {
     #[test]
     fn this_thread_is_seen_as_it_is() {
         let me = std::process::id();
-        let look = |number| Looks::default().look([number], &BTreeSet::new()).pop();
-        let task = look(me).expect("alive");
+        let task = Task::of(me).expect("alive");
         assert_eq!((task.id.number, task.kin.process), (me, me));
         assert!(!task.name.is_empty() && name(me) == task.name, "{task:?}");
         assert_eq!(started(me), Some(task.id.started));
@@ -226,10 +238,7 @@ mod tests {
             let number = nix::unistd::gettid().as_raw();
             tell.send(number).expect("heard");
             let number = u32::try_from(number).expect("a number");
-            Looks::default()
-                .look([number], &BTreeSet::new())
-                .pop()
-                .expect("alive")
+            Task::of(number).expect("alive")
         });
         let number = told.recv().expect("told");
         let task = thread.join().expect("no panic");
@@ -240,7 +249,7 @@ mod tests {
 
     #[test]
     fn nobody_is_not_seen() {
-        assert_eq!(Looks::default().look([u32::MAX], &BTreeSet::new()), []);
+        assert_eq!(Task::of(u32::MAX), None);
         assert!(!lives(u32::MAX));
         assert_eq!(name(u32::MAX), "");
     }

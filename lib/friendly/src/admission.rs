@@ -1,5 +1,6 @@
 //! Who begins, and may run at once.
 
+use crate::Doing;
 use std::collections::BTreeMap;
 
 /// What becomes of one that begins.
@@ -23,9 +24,19 @@ pub struct Admission<Id> {
     /// How many more may run, less than none where more run than may; None before the
     /// first look, and whoever begins goes.
     room: Option<i64>,
-    /// Those who do not wait, and whether each is one of those that room is for.
-    known: BTreeMap<Id, bool>,
-    /// How many wait.
+    /// Processes that have begun.
+    known: BTreeMap<Id, Known>,
+    /// How many threads of all of them stand still.
+    wait: usize,
+}
+
+/// A process that has begun.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// Whether it is one of those that room is for: of several threads one that runs is
+    /// enough.
+    runs: bool,
+    /// How many of its threads stand still.
     wait: usize,
 }
 
@@ -40,20 +51,21 @@ impl<Id> Default for Admission<Id> {
 }
 
 impl<Id: Copy + Ord> Admission<Id> {
-    /// A look: how many may run and how many do, who is there and does not stand still,
-    /// and whether each of them runs, or would; and how many stand still.
-    pub fn look(
-        &mut self,
-        (may, run): (u32, u32),
-        there: impl IntoIterator<Item = (Id, bool)>,
-        stand_still: usize,
-    ) {
+    /// A look: how many may run and how many do, and what each thread that is there
+    /// does, by its process.
+    pub fn look(&mut self, (may, run): (u32, u32), there: impl IntoIterator<Item = (Id, Doing)>) {
+        self.open();
         self.room = Some(i64::from(may) - i64::from(run));
-        self.wait = stand_still;
-        self.known.clear();
-        for (id, runs) in there {
-            // Of a process with several threads one that runs is enough.
-            *self.known.entry(id).or_default() |= runs;
+        for (id, doing) in there {
+            let known = self.known.entry(id).or_default();
+            match doing {
+                Doing::Runs => known.runs = true,
+                Doing::Sleeps => {}
+                Doing::StandsStill => {
+                    known.wait += 1;
+                    self.wait += 1;
+                }
+            }
         }
     }
 
@@ -73,46 +85,49 @@ impl<Id: Copy + Ord> Admission<Id> {
         room.unwrap_or(usize::MAX).min(self.wait)
     }
 
-    /// These have waited, and go.
+    /// One thread of each of these has waited, and goes.
     pub fn go(&mut self, ids: impl IntoIterator<Item = Id>) {
+        let Some(room) = &mut self.room else { return };
         for id in ids {
-            self.wait = self.wait.saturating_sub(1);
-            if let Some(room) = &mut self.room {
-                *room -= 1;
-                self.known.insert(id, true);
+            let known = self.known.entry(id).or_default();
+            known.runs = true;
+            *room -= 1;
+            if known.wait > 0 {
+                known.wait -= 1;
+                self.wait -= 1;
             }
         }
     }
 
-    /// Whether one that begins goes, whoever it is.
-    pub fn is_open(&self) -> bool {
-        self.room.is_none_or(|room| room > 0) && self.wait == 0
+    /// Whether one that begins goes, whatever else is to be known of it: there is room,
+    /// or it has begun before, and this is another program of the same process.
+    pub fn lets_in(&self, id: Id) -> bool {
+        let room = self.room.is_none_or(|room| room > 0);
+        (room && self.wait == 0) || self.known.contains_key(&id)
     }
 
-    /// One begins. Who is known has begun before: it is another program of the same
-    /// process.
+    /// One begins.
     pub fn begins(&mut self, id: Id) -> Entry {
-        if self.known.contains_key(&id) {
-            return Entry::Goes;
+        let goes = self.lets_in(id);
+        if let (false, Some(room)) = (self.known.contains_key(&id), &mut self.room) {
+            let (runs, wait) = if goes { (true, 0) } else { (false, 1) };
+            self.known.insert(id, Known { runs, wait });
+            *room -= i64::from(runs);
+            self.wait += wait;
         }
-        if !self.is_open() {
-            self.wait += 1;
-            return Entry::Waits;
-        }
-        if let Some(room) = &mut self.room {
-            *room -= 1;
-            self.known.insert(id, true);
-        }
-        Entry::Goes
+        if goes { Entry::Goes } else { Entry::Waits }
     }
 
-    /// One has ended. Whether somebody who waits may now be let go.
+    /// One has ended, whatever it did. Whether somebody who waits may now be let go.
     pub fn ends(&mut self, id: Id) -> bool {
-        let ran = self.known.remove(&id) == Some(true);
-        if let (true, Some(room)) = (ran, &mut self.room) {
+        let Some(known) = self.known.remove(&id) else {
+            return false;
+        };
+        self.wait -= known.wait;
+        if let (true, Some(room)) = (known.runs, &mut self.room) {
             *room += 1;
         }
-        ran && self.wait > 0
+        known.runs && self.wait > 0
     }
 }
 
@@ -121,11 +136,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn looked(room: u32, run: &[u32], sleep: &[u32], stand_still: usize) -> Admission<u32> {
+    fn looked(room: u32, run: &[u32], sleep: &[u32], still: &[u32]) -> Admission<u32> {
         let mut admission = Admission::default();
-        let run = run.iter().map(|&id| (id, true));
-        let there = run.chain(sleep.iter().map(|&id| (id, false)));
-        admission.look((room, 0), there, stand_still);
+        let doing = |ids: &[u32], doing| ids.iter().map(|&id| (id, doing)).collect::<Vec<_>>();
+        let there = [
+            doing(run, Doing::Runs),
+            doing(sleep, Doing::Sleeps),
+            doing(still, Doing::StandsStill),
+        ];
+        admission.look((room, 0), there.concat());
         admission
     }
 
@@ -133,7 +152,7 @@ mod tests {
     fn before_the_first_look_and_once_opened_all_go() {
         let mut admission = Admission::default();
         assert!((0..100).all(|id| admission.begins(id) == Entry::Goes));
-        let mut admission = looked(0, &[], &[], 1);
+        let mut admission = looked(0, &[], &[], &[50]);
         assert_eq!(admission.begins(1), Entry::Waits);
         admission.open();
         assert_eq!(admission.begins(2), Entry::Goes);
@@ -141,7 +160,7 @@ mod tests {
 
     #[test]
     fn as_many_go_as_there_is_room_for() {
-        let mut admission = looked(3, &[1, 2], &[3], 0);
+        let mut admission = looked(3, &[1, 2], &[3], &[]);
         let entries = [10, 11, 12, 13].map(|id| admission.begins(id));
         assert_eq!(
             entries,
@@ -151,7 +170,7 @@ mod tests {
 
     #[test]
     fn another_program_of_one_that_runs_or_sleeps_goes() {
-        let mut admission = looked(0, &[1], &[2], 1);
+        let mut admission = looked(0, &[1], &[2], &[50]);
         assert_eq!(
             [1, 2, 3].map(|id| admission.begins(id)),
             [Entry::Goes, Entry::Goes, Entry::Waits]
@@ -160,7 +179,7 @@ mod tests {
 
     #[test]
     fn who_ends_makes_room_once_and_nobody_overtakes_who_waits() {
-        let mut admission = looked(0, &[1, 2], &[3], 0);
+        let mut admission = looked(0, &[1, 2], &[3], &[]);
         assert!(!admission.ends(1), "nobody waits");
         assert_eq!(admission.begins(10), Entry::Goes);
         assert_eq!(admission.begins(11), Entry::Waits);
@@ -173,7 +192,7 @@ mod tests {
 
     #[test]
     fn room_is_for_those_who_wait_and_who_begins_once_they_go_does_not() {
-        let mut admission = looked(0, &[1, 2], &[], 0);
+        let mut admission = looked(0, &[1, 2], &[], &[]);
         assert_eq!([10, 11].map(|id| admission.begins(id)), [Entry::Waits; 2]);
         assert_eq!(admission.room(), 0);
         assert!(admission.ends(1));
@@ -182,7 +201,7 @@ mod tests {
         assert_eq!((admission.room(), admission.begins(12)), (0, Entry::Waits));
         assert!(admission.ends(2) && admission.ends(10));
         admission.go([11, 12]);
-        assert!(!admission.anybody_waits() && !admission.is_open());
+        assert!(!admission.anybody_waits() && !admission.lets_in(13));
         assert!(!admission.ends(11));
         assert_eq!(admission.begins(13), Entry::Goes);
     }
@@ -190,12 +209,28 @@ mod tests {
     #[test]
     fn of_more_than_may_run_some_have_to_end_before_anybody_goes() {
         let mut admission = Admission::default();
-        admission.look((2, 4), [1, 2, 3, 4].map(|id| (id, true)), 1);
+        let run = [1, 2, 3, 4].map(|id| (id, Doing::Runs));
+        admission.look((2, 4), run.into_iter().chain([(5, Doing::StandsStill)]));
         let room = [1, 2, 3].map(|id| {
             admission.ends(id);
             admission.room()
         });
         assert_eq!(room, [0, 0, 1]);
+    }
+
+    /// Each of several threads of a process waits by itself, and all have ended with it.
+    #[test]
+    fn who_ends_while_it_waits_uses_up_no_room() {
+        let mut admission = looked(0, &[1], &[], &[20, 20, 21]);
+        assert_eq!(admission.begins(10), Entry::Waits);
+        assert!(!admission.ends(20), "it did not run");
+        assert!(admission.ends(1));
+        assert!(!admission.ends(21) && !admission.ends(10));
+        assert!(!admission.anybody_waits());
+        assert_eq!(admission.begins(11), Entry::Goes);
+        let mut admission = looked(2, &[], &[], &[20, 20]);
+        admission.go([20]);
+        assert_eq!(admission.room(), 1);
     }
 
     proptest! {
@@ -209,7 +244,7 @@ mod tests {
             let mut waiting = std::collections::VecDeque::new();
             let most = room as usize + run.len();
             let mut admission = Admission::default();
-            admission.look((room, 0), run.into_iter().map(|id| (id, true)), 0);
+            admission.look((room, 0), run.into_iter().map(|id| (id, Doing::Runs)));
             for (what, id) in steps {
                 match what {
                     0 if waiting.contains(&id) => {}
@@ -219,6 +254,7 @@ mod tests {
                     0 => waiting.push_back(id),
                     1 => {
                         let wakes = admission.ends(id);
+                        waiting.retain(|one| *one != id);
                         prop_assert_eq!(wakes, running.remove(&id) && !waiting.is_empty());
                     }
                     _ => {

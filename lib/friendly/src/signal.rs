@@ -98,15 +98,6 @@ impl Counters {
         })
     }
 
-    /// How many threads of the machine run, would run or wait for a disk, by `/proc/stat`.
-    pub fn active(text: &str) -> Option<u32> {
-        let number = |name| {
-            let said = text.lines().find_map(|line| line.strip_prefix(name))?;
-            said.trim().parse::<u32>().ok()
-        };
-        number("procs_running ")?.checked_add(number("procs_blocked ")?)
-    }
-
     /// What has happened since `earlier`, `elapsed` ago. A counter that went
     /// back tells nothing.
     pub fn since(&self, earlier: &Self, elapsed: Duration) -> Readings {
@@ -156,19 +147,16 @@ mod tests {
                     full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
         let total = Duration::from_micros(8_788_643_043);
         assert_eq!(Counters::pressure(text), Some(total));
-        let text = "cpu  100 2 30 400 5 0 3 60 9 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n\
-                    processes 9\nprocs_running 3\nprocs_blocked 2\n";
+        let text = "cpu  100 2 30 400 5 0 3 60 9 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
         let times = CpuTimes {
             all: 600,
             idle: 405,
             stolen: 60,
         };
         assert_eq!(Counters::cpus(text), Some(times));
-        assert_eq!(Counters::active(text), Some(5));
         for nonsense in ["", "some total=x", "cpu 1 2", "full total=3"] {
             assert_eq!(Counters::pressure(nonsense), None, "{nonsense}");
             assert_eq!(Counters::cpus(nonsense), None, "{nonsense}");
-            assert_eq!(Counters::active(nonsense), None, "{nonsense}");
         }
     }
 
