@@ -20,7 +20,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use forkyard_friendly::{
     Chooser, Config, Congestion, Controller, Counters, Doing, Monitor, New, Pulse, RateMeans,
-    Report, State, Turn, Unit, Wants,
+    Report, Spacing, State, Turn, Unit, Wants, turns,
 };
 use serde_json::{Map, Value, json};
 use std::{
@@ -50,14 +50,6 @@ pub struct Run {
     #[arg(long)]
     pub home: Option<PathBuf>,
 }
-
-/// Each look is followed by so many times the CPU time that it took before the next, or by
-/// the rest of the period: the guest pays for it, and where hundreds of threads sleep on an
-/// emulated CPU, looks twice a second take a twentieth of all its time.
-const DEAR: u32 = 200;
-/// Once somebody waits the next look comes after this part of the usual time, but no
-/// sooner than that.
-const SOON: u32 = 8;
 
 /// Adapts a group until told to end.
 pub fn run(wanted: &Run) -> anyhow::Result<()> {
@@ -127,8 +119,8 @@ struct Agent {
     wanted: u32,
     /// When the last look ended.
     looked: Instant,
-    /// The CPU time that the last look took.
-    cost: Duration,
+    /// How far the next one is.
+    spacing: Spacing,
     /// Who wakes the agent.
     tell: Sender<Wake>,
 }
@@ -169,7 +161,7 @@ impl Agent {
             wanting: 0,
             wanted: 0,
             looked: Instant::now(),
-            cost: Duration::ZERO,
+            spacing: Spacing::default(),
             gate: Passage::Free,
             tell,
         })
@@ -181,8 +173,8 @@ impl Agent {
             self.guard.check().context("cannot start another guard")?;
             self.hear();
             let before = wake::cpu_time();
-            self.look()?;
-            self.cost = wake::cpu_time().saturating_sub(before);
+            let run = self.look()?;
+            let cost = wake::cpu_time().saturating_sub(before);
             self.looked = Instant::now();
             if began.elapsed() >= self.policy.config.monitor.period() {
                 let report = self.period(began.elapsed());
@@ -191,6 +183,9 @@ impl Agent {
                     eprintln!("forkyard-friendly: {error:#}");
                 }
             }
+            // By the order that holds from now on.
+            let over = run > self.policy.controller.order().threads;
+            self.spacing = Spacing::after(cost, over);
             let close = began + self.policy.config.monitor.period();
             if self.rest(told, close)?.is_break() {
                 return Ok(());
@@ -210,11 +205,15 @@ impl Agent {
     /// in for whom there is room meanwhile. Breaks if it is to end.
     fn rest(&mut self, told: &Receiver<Wake>, close: Instant) -> anyhow::Result<ControlFlow<()>> {
         let look = self.policy.config.threads.look();
-        let least = self.cost * DEAR;
-        let soon = self.looked + least.max(look / SOON);
+        let soon = self.looked + self.spacing.soon(look);
         // Where all sleep for a part of the time, it is looks that it is made of.
         let pulsed = self.policy.controller.order().sleep.is_some();
-        let mut until = self.looked + if pulsed { look } else { look.max(least) };
+        let mut until = self.looked
+            + if pulsed {
+                look
+            } else {
+                self.spacing.next(look)
+            };
         loop {
             let left = until.min(close).saturating_duration_since(Instant::now());
             match told.recv_timeout(left.max(Duration::from_millis(1))) {
@@ -257,13 +256,14 @@ impl Agent {
         set.context("cannot limit new threads")
     }
 
-    /// Sees who wants to run, and stops who may not.
-    fn look(&mut self) -> anyhow::Result<()> {
+    /// Sees who wants to run, and stops who may not. How many run after it.
+    fn look(&mut self) -> anyhow::Result<u32> {
+        let turns = turns(self.looked.elapsed(), self.policy.config.threads.look());
         let waits = self.waits();
         let exempt = self.exempt();
         let members = self
             .stopper
-            .members()
+            .members(turns)
             .with_context(|| format!("{} is gone", self.group.path.display()))?;
         let unit = self.stopper.unit(self.policy.config.threads.unit);
         let how = How {
@@ -303,7 +303,7 @@ impl Agent {
                 .set(slow.then_some(order.duty))
                 .context("cannot limit CPU time")?;
         }
-        Ok(())
+        Ok(run)
     }
 
     /// Who is left alone.
@@ -330,7 +330,7 @@ impl Agent {
     /// Tells the gate what a look has found: how many may run and do, and who stood still
     /// before it.
     fn tell_gate(
-        &self,
+        &mut self,
         members: &[Task],
         stood: &BTreeSet<TaskId>,
         room: (u32, u32),

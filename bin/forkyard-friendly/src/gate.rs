@@ -20,6 +20,7 @@ use crate::{
 };
 use forkyard_friendly::{Admission, Doing};
 use std::{
+    collections::BTreeSet,
     io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -51,6 +52,8 @@ pub enum Passage {
 pub struct Gate {
     shared: Arc<Mutex<Shared>>,
     held: Receiver<Task>,
+    /// Those that were stopped before the last look had its say, and are not told of yet.
+    late: Vec<Task>,
 }
 
 impl Passage {
@@ -89,24 +92,31 @@ impl Passage {
     }
 
     /// Those that were stopped since the last call.
-    pub fn held(&self) -> impl Iterator<Item = Task> {
+    pub fn held(&mut self) -> impl Iterator<Item = Task> {
         let gate = match self {
             Self::Gate(gate) => Some(gate),
             Self::Free | Self::Gateless => None,
         };
-        gate.into_iter().flat_map(|gate| gate.held.try_iter())
+        gate.into_iter()
+            .flat_map(|gate| gate.late.drain(..).chain(gate.held.try_iter()))
     }
 
-    /// What a look has found: see [`Admission::look`].
+    /// What a look has found: see [`Admission::look`]. Who was stopped since the agent was
+    /// last told of any stands still, whatever was seen of it.
     pub fn look(
-        &self,
+        &mut self,
         room: (u32, u32),
         there: impl IntoIterator<Item = (u32, Doing)>,
         exempt: &Exempt,
     ) {
         let Self::Gate(gate) = self else { return };
         let mut shared = locked(&gate.shared);
-        shared.admission.look(room, there);
+        gate.late.extend(gate.held.try_iter());
+        let late = gate.late.iter().map(|task| task.kin.process);
+        let late: BTreeSet<u32> = late.collect();
+        let there = there.into_iter().filter(|(id, _)| !late.contains(id));
+        let still = late.iter().map(|&id| (id, Doing::StandsStill));
+        shared.admission.look(room, there.chain(still));
         if shared.exempt != *exempt {
             shared.exempt.clone_from(exempt);
         }
@@ -154,7 +164,11 @@ impl Gate {
                 eprintln!("forkyard-friendly: no more is heard of new processes: {error}");
             }
         })?;
-        Ok(Self { shared, held })
+        Ok(Self {
+            shared,
+            held,
+            late: Vec::new(),
+        })
     }
 }
 

@@ -139,8 +139,9 @@ impl Stopper {
         self.looks.learn(task);
     }
 
-    /// All threads of the group, those standing still among them.
-    pub fn members(&mut self) -> io::Result<Vec<Task>> {
+    /// All threads of the group, those standing still among them, so many turns of looking
+    /// after the last time.
+    pub fn members(&mut self, turns: u32) -> io::Result<Vec<Task>> {
         let mut numbers = Vec::new();
         let mut list = |path: PathBuf| -> io::Result<()> {
             let text = fs::read_to_string(path)?;
@@ -161,7 +162,7 @@ impl Stopper {
         // One that is being moved may be listed twice.
         numbers.sort_unstable();
         numbers.dedup();
-        Ok(self.looks.look(numbers, &self.still))
+        Ok(self.looks.look(numbers, &self.still, turns))
     }
 
     /// Those that stand still.

@@ -54,18 +54,19 @@ struct Stat {
 
 /// Looks after which a thread that slept at each of them is a sleeper.
 const SLEEPS: u32 = 2;
-/// A sleeper is looked at once in so many looks.
+/// A sleeper is looked at once in so many turns.
 const RARE: u32 = 8;
 
 /// Looks at threads, over and over. Of each that it has seen before it reads one file:
 /// where hundreds share an emulated CPU, more would cost more than it is worth. Of those
-/// that have slept for a while, one in some looks: a web server's threads are many, and
-/// mostly wait. And of those that stand still none: what the kernel keeps of them may
-/// have been paged out by the host, and to look is to have it read back.
+/// that have slept for a while, some in each turn, of which a look is one or more: a web
+/// server's threads are many, and mostly wait. And of those that stand still none: what
+/// the kernel keeps of them may have been paged out by the host, and to look is to have it
+/// read back.
 #[derive(Debug, Default)]
 pub struct Looks {
     known: BTreeMap<u32, Known>,
-    /// Which look this is.
+    /// How many turns there have been.
     turn: u32,
 }
 
@@ -77,24 +78,22 @@ struct Known {
 }
 
 impl Looks {
-    /// Looks at all of these. Those that are gone, or dead and not reaped yet, are left
-    /// out, and any that are not among them are forgotten.
+    /// Looks at all of these, so many turns after the look before. Those that are gone, or
+    /// dead and not reaped yet, are left out, and any that are not among them are forgotten.
     pub fn look(
         &mut self,
         numbers: impl IntoIterator<Item = u32>,
         still: &BTreeSet<TaskId>,
+        turns: u32,
     ) -> Vec<Task> {
         let mut before = std::mem::take(&mut self.known);
-        self.turn = self.turn.wrapping_add(1);
+        let due = self.due(turns);
         let still: BTreeMap<u32, TaskId> = still.iter().map(|id| (id.number, *id)).collect();
         let seen = numbers.into_iter().filter_map(|number| {
             let known = before.remove(&number);
             let seen = match known {
                 Some(known) if still.get(&number) == Some(&known.task.id) => known.unseen(0),
-                // By their numbers, so that not all are looked at in one look.
-                Some(known)
-                    if known.slept >= SLEEPS && !(number ^ self.turn).is_multiple_of(RARE) =>
-                {
+                Some(known) if known.slept >= SLEEPS && !due(number) => {
                     let slept = known.slept;
                     known.unseen(slept)
                 }
@@ -107,6 +106,17 @@ impl Looks {
             .values()
             .map(|known| known.task.clone())
             .collect()
+    }
+
+    /// Whose turn it is in the next so many: by their numbers, so that not all are looked
+    /// at in one look.
+    fn due(&mut self, turns: u32) -> impl Fn(u32) -> bool + use<> {
+        let before = self.turn;
+        self.turn = before.wrapping_add(turns);
+        move |number| {
+            (1..=turns.min(RARE))
+                .any(|turn| (number ^ before.wrapping_add(turn)).is_multiple_of(RARE))
+        }
     }
 
     /// One was seen by somebody else, since the last look.
@@ -267,14 +277,14 @@ mod tests {
         let me = std::process::id();
         let mut looks = Looks::default();
         let nobody = BTreeSet::new();
-        let first = looks.look([me, u32::MAX], &nobody);
-        let again = looks.look([me], &nobody);
+        let first = looks.look([me, u32::MAX], &nobody, 1);
+        let again = looks.look([me], &nobody, 1);
         assert_eq!((first.len(), looks.known.len()), (1, 1));
         assert_eq!((first[0].id, first[0].kin), (again[0].id, again[0].kin));
         // It would be seen running, were it looked at.
-        let still = looks.look([me], &BTreeSet::from([first[0].id]));
+        let still = looks.look([me], &BTreeSet::from([first[0].id]), 1);
         assert_eq!((still[0].id, still[0].runnable), (first[0].id, false));
-        looks.look([], &nobody);
+        looks.look([], &nobody, 1);
         assert!(looks.known.is_empty());
     }
 
@@ -303,7 +313,7 @@ mod tests {
                 ..Looks::default()
             };
             let mut runs = || {
-                let seen = looks.look([number], &BTreeSet::new()).pop();
+                let seen = looks.look([number], &BTreeSet::new(), 1).pop();
                 seen.expect("alive").runnable
             };
             assert!((0..SLEEPS).all(|_| !runs()));

@@ -6,6 +6,7 @@
 //!                             |                   = Law, twice          enforces
 //!                             +-- Leads: which signal comes first
 //! Pace: how many ticks to sleep through at once
+//! Spacing: when to look at the members
 //! members of a group, Order --> Chooser --> who stands still
 //! who begins, Order ----------> Admission --> who waits before it does
 //! ```
@@ -26,6 +27,7 @@ mod police;
 mod pulse;
 mod sharers;
 mod signal;
+mod spacing;
 mod trial;
 mod wants;
 
@@ -45,4 +47,5 @@ pub use police::{Finding, Police, PoliceConfig, Sample, Use};
 pub use pulse::{Pulse, Turn};
 pub use sharers::{Host, Round, Sharers};
 pub use signal::{Counters, CpuTimes, Readings, Signal};
+pub use spacing::{Spacing, turns};
 pub use wants::{Doing, Seen, Wants};

@@ -1,0 +1,99 @@
+//! When to look at who runs.
+
+use std::time::Duration;
+
+/// Each look is followed by so many times the CPU time that it took before the next: the
+/// guest pays for it, and where hundreds of threads sleep on an emulated CPU, looks twice
+/// a second take a twentieth of all its time.
+const DEAR: u32 = 200;
+/// The same while more run than may. Those that are still to be stopped cost more, and
+/// while the host reads back what they use a look is dear too, for its time is counted.
+const PRESSING: u32 = 4;
+/// Once somebody waits the next look comes after this part of the usual time, but no
+/// sooner than that.
+const SOON: u32 = 8;
+
+/// How far apart looks are, by what the last of them took and found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spacing {
+    least: Duration,
+}
+
+impl Spacing {
+    /// After a look that took so much CPU time, and found more running than may, or not.
+    pub fn after(cost: Duration, over: bool) -> Self {
+        let times = if over { PRESSING } else { DEAR };
+        Self {
+            least: cost.saturating_mul(times),
+        }
+    }
+
+    /// How long after the last look the next one comes, if this is usual.
+    pub fn next(self, usual: Duration) -> Duration {
+        usual.max(self.least)
+    }
+
+    /// The same once somebody waits.
+    pub fn soon(self, usual: Duration) -> Duration {
+        self.least.max(usual / SOON)
+    }
+}
+
+/// For how many usual looks one stands that comes so long after the one before: one or
+/// more.
+pub fn turns(passed: Duration, usual: Duration) -> u32 {
+    let times = (passed + usual / 2).as_nanos() / usual.as_nanos().max(1);
+    u32::try_from(times).unwrap_or(u32::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const USUAL: Duration = Duration::from_millis(500);
+
+    #[test]
+    fn cheap_looks_come_as_usual_and_soon_if_somebody_waits() {
+        for over in [false, true] {
+            let spacing = Spacing::after(Duration::from_millis(2), over);
+            assert_eq!(spacing.next(USUAL), USUAL);
+        }
+        let cheap = Spacing::after(Duration::from_micros(100), false);
+        assert_eq!(cheap.soon(USUAL), USUAL / SOON);
+        assert_eq!(Spacing::default().next(USUAL), USUAL);
+    }
+
+    #[test]
+    fn while_too_many_run_a_look_is_not_put_off_for_being_dear() {
+        let cost = Duration::from_millis(50);
+        assert_eq!(Spacing::after(cost, true).next(USUAL), USUAL);
+        assert_eq!(Spacing::after(cost, false).next(USUAL), 20 * USUAL);
+    }
+
+    #[test]
+    fn a_late_look_stands_for_those_that_did_not_come() {
+        let stands = |ms| turns(Duration::from_millis(ms), USUAL);
+        assert_eq!(
+            [0, 60, 500, 700, 800, 5_000].map(stands),
+            [1, 1, 1, 1, 2, 10]
+        );
+        assert_eq!(turns(Duration::MAX / 2, Duration::ZERO), u32::MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn looks_take_a_small_part_of_the_time_even_if_somebody_waits(
+            cost in 0u64..1_000_000_000,
+            usual in 0u64..10_000_000_000,
+            over: bool,
+        ) {
+            let (cost, usual) = (Duration::from_nanos(cost), Duration::from_nanos(usual));
+            let spacing = Spacing::after(cost, over);
+            let times = if over { 4 } else { 200 };
+            prop_assert!(spacing.soon(usual) >= cost * times);
+            prop_assert!(spacing.soon(usual) <= spacing.next(usual));
+            prop_assert!(spacing.next(usual) >= usual);
+        }
+    }
+}
