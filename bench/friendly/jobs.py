@@ -18,7 +18,8 @@ END = "end"
 # the agent only measures.
 TOLD = {
     "plain": ["monitor.threshold=1000000", 'monitor.signals=["vct"]', 'threads.exempt=["job", "apache2", "page"]'],
-    "friendly": ['threads.exempt=["report"]'],
+    # What ends the job is not to wait for its turn among its threads.
+    "friendly": ['threads.exempt=["report", "touch"]'],
 }
 # Those that have all the memory they want: what the host gets done if it is only shared, with nothing to adapt to.
 TOLD["roomy"] = TOLD["plain"]

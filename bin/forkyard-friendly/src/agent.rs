@@ -140,7 +140,7 @@ impl Agent {
         let me = std::process::id();
         let seed = u64::from(me) ^ (tasks::started(me).unwrap_or_default() << 32);
         Ok(Self {
-            ticker: Ticker::start(config.monitor.tick(), config.monitor.pace())
+            ticker: Ticker::start(&config.monitor, tell.clone())
                 .context("cannot start the clock")?,
             policy: Policy {
                 monitor: Monitor::new(config.monitor.clone()),
@@ -206,6 +206,7 @@ impl Agent {
     fn rest(&mut self, told: &Receiver<Wake>, close: Instant) -> anyhow::Result<ControlFlow<()>> {
         let look = self.policy.config.threads.look();
         let soon = self.looked + self.spacing.soon(look);
+        let late = self.looked + self.spacing.late(look);
         // Where all sleep for a part of the time, it is looks that it is made of.
         let pulsed = self.policy.controller.order().sleep.is_some();
         let mut until = self.looked
@@ -222,6 +223,7 @@ impl Agent {
                 }
                 Ok(_) if pulsed => {}
                 Ok(Wake::Waits) => until = until.min(soon),
+                Ok(Wake::Late) => until = until.min(late),
                 Ok(Wake::Room) => self.let_in()?,
                 Err(RecvTimeoutError::Timeout) => return Ok(ControlFlow::Continue(())),
             }
@@ -361,8 +363,7 @@ impl Agent {
         self.policy.controller.step(report.sense, self.wanted);
         self.policy.chooser.period();
         if let Some(config) = self.settings.changed() {
-            self.ticker
-                .set(config.monitor.tick(), config.monitor.pace());
+            self.ticker.set(&config.monitor);
             self.policy.monitor.reconfigure(config.monitor.clone());
             self.policy.controller.reconfigure(&config);
             let threads = &config.threads;

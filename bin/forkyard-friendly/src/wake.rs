@@ -19,6 +19,8 @@ pub enum Wake {
     Waits,
     /// There is room for somebody who waits.
     Room,
+    /// A tick came so late that others may run than at the last look.
+    Late,
 }
 
 /// Hears of signals to end, and of what others tell.

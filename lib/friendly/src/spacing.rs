@@ -6,6 +6,8 @@ use std::time::Duration;
 /// guest pays for it, and where hundreds of threads sleep on an emulated CPU, looks twice
 /// a second take a twentieth of all its time.
 const DEAR: u32 = 200;
+/// The same once something tells that others may run than at the last look.
+const TOLD: u32 = 20;
 /// The same while more run than may. Those that are still to be stopped cost more, and
 /// while the host reads back what they use a look is dear too, for its time is counted.
 const PRESSING: u32 = 4;
@@ -16,26 +18,35 @@ const SOON: u32 = 8;
 /// How far apart looks are, by what the last of them took and found.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spacing {
-    least: Duration,
+    cost: Duration,
+    over: bool,
 }
 
 impl Spacing {
     /// After a look that took so much CPU time, and found more running than may, or not.
     pub fn after(cost: Duration, over: bool) -> Self {
-        let times = if over { PRESSING } else { DEAR };
-        Self {
-            least: cost.saturating_mul(times),
-        }
+        Self { cost, over }
     }
 
     /// How long after the last look the next one comes, if this is usual.
     pub fn next(self, usual: Duration) -> Duration {
-        usual.max(self.least)
+        usual.max(self.least(DEAR))
+    }
+
+    /// The same once a tick has come late. Of threads that wait for a lock many wake at
+    /// once when it is let go, and what they use is read back from then on.
+    pub fn late(self, usual: Duration) -> Duration {
+        usual.max(self.least(TOLD))
     }
 
     /// The same once somebody waits.
     pub fn soon(self, usual: Duration) -> Duration {
-        self.least.max(usual / SOON)
+        self.least(DEAR).max(usual / SOON)
+    }
+
+    fn least(self, times: u32) -> Duration {
+        self.cost
+            .saturating_mul(if self.over { PRESSING } else { times })
     }
 }
 
@@ -69,6 +80,8 @@ mod tests {
         let cost = Duration::from_millis(50);
         assert_eq!(Spacing::after(cost, true).next(USUAL), USUAL);
         assert_eq!(Spacing::after(cost, false).next(USUAL), 20 * USUAL);
+        // The last look was too long ago for that if a tick is late.
+        assert_eq!(Spacing::after(cost, false).late(USUAL), 2 * USUAL);
     }
 
     #[test]
@@ -93,7 +106,8 @@ mod tests {
             let times = if over { 4 } else { 200 };
             prop_assert!(spacing.soon(usual) >= cost * times);
             prop_assert!(spacing.soon(usual) <= spacing.next(usual));
-            prop_assert!(spacing.next(usual) >= usual);
+            prop_assert!(spacing.late(usual) >= usual.max(cost * times.min(20)));
+            prop_assert!(spacing.late(usual) <= spacing.next(usual));
         }
     }
 }
