@@ -362,6 +362,7 @@ impl Agent {
         self.wanted = std::mem::take(&mut self.wanting);
         self.policy.controller.step(report.sense, self.wanted);
         self.policy.chooser.period();
+        self.wants.period();
         if let Some(config) = self.settings.changed() {
             self.ticker.set(&config.monitor);
             self.policy.monitor.reconfigure(config.monitor.clone());

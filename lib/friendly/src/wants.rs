@@ -1,6 +1,6 @@
 //! Who wants to run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What one does, as it is seen at a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,19 +23,27 @@ pub struct Seen<Id> {
     pub load: usize,
 }
 
+/// Periods for which who wanted to run, and sleeps, is known for it: a minute, usually.
+const KNOWN: u32 = 12;
+
 /// Tells, a look at a time, who wants to run: whoever is seen to at two looks on
 /// end. Who runs for less than that would wait for its turn among those who do not.
 /// Whoever was stopped wanted to then, and still does when it is let
-/// go.
+/// go. Who wanted to and has slept since, for a minute at most, does as soon as it is
+/// seen running: of those that wait for a lock dozens wake at one moment, and until a
+/// second look they would have the host read back what all of them use.
 #[derive(Clone, Debug)]
 pub struct Wants<Id> {
     before: BTreeSet<Id>,
+    /// Who has wanted to run, and the periods since.
+    known: BTreeMap<Id, u32>,
 }
 
 impl<Id> Default for Wants<Id> {
     fn default() -> Self {
         Self {
             before: BTreeSet::new(),
+            known: BTreeMap::new(),
         }
     }
 }
@@ -45,13 +53,18 @@ impl<Id: Copy + Ord> Wants<Id> {
     /// Who is not seen is forgotten.
     pub fn look(&mut self, seen: impl IntoIterator<Item = (Id, Doing)>) -> Seen<Id> {
         let before = std::mem::take(&mut self.before);
+        let known = std::mem::take(&mut self.known);
         let mut wants = BTreeSet::new();
         for (id, doing) in seen {
+            if let Some(periods) = known.get(&id) {
+                self.known.entry(id).or_insert(*periods);
+            }
             match doing {
                 Doing::Sleeps => continue,
-                Doing::Runs if !before.contains(&id) => {}
+                Doing::Runs if !before.contains(&id) && !known.contains_key(&id) => {}
                 Doing::Runs | Doing::StandsStill => {
                     wants.insert(id);
+                    self.known.insert(id, 0);
                 }
             }
             self.before.insert(id);
@@ -60,6 +73,14 @@ impl<Id: Copy + Ord> Wants<Id> {
             wants,
             load: self.before.len(),
         }
+    }
+
+    /// Ends a period.
+    pub fn period(&mut self) {
+        self.known.retain(|_, periods| {
+            *periods += 1;
+            *periods <= KNOWN
+        });
     }
 }
 
@@ -73,9 +94,25 @@ mod tests {
         let mut wants = Wants::default();
         let mut look = |doing| !wants.look([(1, doing)]).wants.is_empty();
         assert_eq!(
-            [Runs, Sleeps, Runs, Runs, Runs, Sleeps, Runs].map(&mut look),
-            [false, false, false, true, true, false, false]
+            [Runs, Sleeps, Runs, Sleeps, Runs, Runs, Runs].map(&mut look),
+            [false, false, false, false, false, true, true]
         );
+    }
+
+    #[test]
+    fn who_wanted_to_lately_is_seen_to_at_once_and_a_minute_later_is_not() {
+        let mut wants = Wants::default();
+        let mut asleep = |periods| {
+            assert!(wants.look([(1, StandsStill)]).wants.contains(&1));
+            for _ in 0..periods {
+                assert!(wants.look([(1, Sleeps)]).wants.is_empty());
+                wants.period();
+            }
+            !wants.look([(1, Runs)]).wants.is_empty()
+        };
+        assert_eq!([1, KNOWN, KNOWN + 1].map(&mut asleep), [true, true, false]);
+        assert!(wants.look([]).wants.is_empty());
+        assert!(wants.look([(1, Runs)]).wants.is_empty(), "it is another");
     }
 
     #[test]
