@@ -83,12 +83,10 @@ impl Away {
         }
     }
 
-    /// Takes in what its host has; whether its pages are needed no more.
+    /// Takes in what its host has, by a list asked for after it had answered; whether its
+    /// pages are needed no more.
     fn learn(&mut self, fork: ForkId, peer: &str, vms: &[VmView]) -> bool {
         self.silence = None;
-        if self.stage == Stage::Sent {
-            return false;
-        }
         let ours = vms.iter().filter(|vm| vm.fork == Some(fork));
         let told = ours.map(|vm| VmView {
             host: Some(peer.to_owned()),
@@ -177,6 +175,16 @@ impl Abroad {
         let at = all.keys().filter(|(_, at)| at == peer);
         at.map(|(fork, _)| *fork).collect()
     }
+
+    /// Those of which what is listed there from now on tells everything. One that is being
+    /// made meanwhile may be missing: were that taken for its end, the pages would be
+    /// withdrawn that it is about to ask for.
+    fn listed_at(&self, peer: &str) -> Vec<ForkId> {
+        let all = lock(&self.0);
+        let at = all.iter().filter(|((_, at), _)| at == peer);
+        let made = at.filter(|(_, away)| away.stage != Stage::Sent);
+        made.map(|((fork, _), _)| *fork).collect()
+    }
 }
 
 impl Host {
@@ -218,6 +226,7 @@ impl Host {
             away.stage = Stage::Made;
             away.doomed = away.promised && made.is_empty();
             away.clones = made;
+            away.silence = None;
         });
         if let Some(((), away)) = learnt {
             self.record_abroad(key, &away);
@@ -350,6 +359,7 @@ impl Host {
     }
 
     async fn look_at(&self, name: &str, peer: &dyn Peer) {
+        let listed = self.abroad.listed_at(name);
         let vms = match timeout(ANSWERS, peer.vms()).await {
             Ok(Ok(vms)) => vms,
             Ok(Err(error)) => return self.silent(name, &error),
@@ -357,7 +367,7 @@ impl Host {
                 return self.silent(name, &late(ANSWERS));
             }
         };
-        for fork in self.abroad.forks_at(name) {
+        for fork in listed {
             let key = (fork, name);
             let before = lock(&self.abroad.0).get(&(fork, name.to_owned())).cloned();
             let learnt = self.abroad.change(key, |away| away.learn(fork, name, &vms));

@@ -36,10 +36,23 @@ fn away(images: Vec<ImageId>) -> Away {
 }
 
 #[test]
-fn pages_are_offered_until_no_vm_there_awaits_any_and_not_before_an_answer() {
+fn a_list_asked_for_before_an_answer_tells_nothing_of_that_fork() {
+    let (fork, other) = (ForkId::random(), ForkId::random());
+    let abroad = Abroad::default();
+    for (fork, peer) in [(fork, "b"), (other, "b"), (other, "c")] {
+        lock(&abroad.0).insert((fork, peer.into()), away(Vec::new()));
+    }
+    assert!(abroad.listed_at("b").is_empty());
+    abroad.change((fork, "b"), |away| away.stage = Stage::Made);
+    abroad.change((other, "c"), |away| away.stage = Stage::Released);
+    assert_eq!(abroad.listed_at("b"), [fork]);
+    assert_eq!(abroad.listed_at("c"), [other]);
+}
+
+#[test]
+fn pages_are_offered_until_no_vm_there_awaits_any() {
     let (fork, image) = (ForkId::random(), ImageId::random());
     let mut away = away(vec![image]);
-    assert!(!away.learn(fork, "b", &[]), "it is still being asked");
     away.stage = Stage::Made;
     let (ours, another) = (vm(fork, None), vm(ForkId::random(), Some(image)));
     assert!(!away.learn(fork, "b", &[ours.clone(), another]));
