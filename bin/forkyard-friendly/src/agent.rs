@@ -209,12 +209,11 @@ impl Agent {
         let late = self.looked + self.spacing.late(look);
         // Where all sleep for a part of the time, it is looks that it is made of.
         let pulsed = self.policy.controller.order().sleep.is_some();
-        let mut until = self.looked
-            + if pulsed {
-                look
-            } else {
-                self.spacing.next(look)
-            };
+        let usual = match pulsed {
+            true => look,
+            false => self.spacing.next(look),
+        };
+        let mut until = self.looked + usual;
         loop {
             let left = until.min(close).saturating_duration_since(Instant::now());
             match told.recv_timeout(left.max(Duration::from_millis(1))) {

@@ -76,12 +76,13 @@ impl Ticker {
                     (now, pace) = (next, next.pace);
                     continue;
                 }
-                if tell.send(Slept { ticks, took }).is_err() {
-                    return;
-                }
+                // First, so that whoever has taken a tick has been told of it.
                 if took > now.tick * ticks + now.late {
                     // Nobody hears if the agent is on its way out.
                     let _ = wake.send(Wake::Late);
+                }
+                if tell.send(Slept { ticks, took }).is_err() {
+                    return;
                 }
             }
         })?;

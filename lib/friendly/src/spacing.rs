@@ -6,8 +6,8 @@ use std::time::Duration;
 /// guest pays for it, and where hundreds of threads sleep on an emulated CPU, looks twice
 /// a second take a twentieth of all its time.
 const DEAR: u32 = 200;
-/// The same once something tells that others may run than at the last look.
-const TOLD: u32 = 20;
+/// The same once a tick has come late: others may run than at the last look.
+const LATE: u32 = 20;
 /// The same while more run than may. Those that are still to be stopped cost more, and
 /// while the host reads back what they use a look is dear too, for its time is counted.
 const PRESSING: u32 = 4;
@@ -36,7 +36,7 @@ impl Spacing {
     /// The same once a tick has come late. Of threads that wait for a lock many wake at
     /// once when it is let go, and what they use is read back from then on.
     pub fn late(self, usual: Duration) -> Duration {
-        usual.max(self.least(TOLD))
+        usual.max(self.least(LATE))
     }
 
     /// The same once somebody waits.
@@ -80,7 +80,7 @@ mod tests {
         let cost = Duration::from_millis(50);
         assert_eq!(Spacing::after(cost, true).next(USUAL), USUAL);
         assert_eq!(Spacing::after(cost, false).next(USUAL), 20 * USUAL);
-        // The last look was too long ago for that if a tick is late.
+        // A tenth of that if a tick is late.
         assert_eq!(Spacing::after(cost, false).late(USUAL), 2 * USUAL);
     }
 
