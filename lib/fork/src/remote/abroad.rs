@@ -185,6 +185,13 @@ impl Abroad {
         let made = at.filter(|(_, away)| away.stage != Stage::Sent);
         made.map(|((fork, _), _)| *fork).collect()
     }
+
+    /// What a peer answers when it is asked what it has, and the forks of which that tells
+    /// everything: those that were made before it was asked.
+    async fn listed<T>(&self, peer: &str, asked: impl Future<Output = T>) -> (Vec<ForkId>, T) {
+        let listed = self.listed_at(peer);
+        (listed, asked.await)
+    }
 }
 
 impl Host {
@@ -359,8 +366,9 @@ impl Host {
     }
 
     async fn look_at(&self, name: &str, peer: &dyn Peer) {
-        let listed = self.abroad.listed_at(name);
-        let vms = match timeout(ANSWERS, peer.vms()).await {
+        let asked = timeout(ANSWERS, peer.vms());
+        let (listed, answer) = self.abroad.listed(name, asked).await;
+        let vms = match answer {
             Ok(Ok(vms)) => vms,
             Ok(Err(error)) => return self.silent(name, &error),
             Err(_) => {

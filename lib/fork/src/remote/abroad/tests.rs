@@ -49,6 +49,21 @@ fn a_list_asked_for_before_an_answer_tells_nothing_of_that_fork() {
     assert_eq!(abroad.listed_at("c"), [other]);
 }
 
+#[tokio::test]
+async fn what_is_made_while_a_host_is_asked_is_not_over_for_being_missing() {
+    let (before, meanwhile) = (ForkId::random(), ForkId::random());
+    let abroad = Abroad::default();
+    for fork in [before, meanwhile] {
+        lock(&abroad.0).insert((fork, "b".into()), away(Vec::new()));
+    }
+    abroad.change((before, "b"), |away| away.stage = Stage::Made);
+    let asked = async {
+        abroad.change((meanwhile, "b"), |away| away.stage = Stage::Made);
+        "nothing"
+    };
+    assert_eq!(abroad.listed("b", asked).await, (vec![before], "nothing"));
+}
+
 #[test]
 fn pages_are_offered_until_no_vm_there_awaits_any() {
     let (fork, image) = (ForkId::random(), ImageId::random());
