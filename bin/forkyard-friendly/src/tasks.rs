@@ -56,11 +56,15 @@ struct Stat {
 const SLEEPS: u32 = 2;
 /// A sleeper is looked at once in so many turns.
 const RARE: u32 = 8;
+/// All sleepers are looked at if of those whose turn it is this part or more do not sleep.
+const AWAKE: usize = 4;
 
 /// Looks at threads, over and over. Of each that it has seen before it reads one file:
 /// where hundreds share an emulated CPU, more would cost more than it is worth. Of those
 /// that have slept for a while, some in each turn, of which a look is one or more: a web
-/// server's threads are many, and mostly wait. And of those that stand still none: what
+/// server's threads are many, and mostly wait. Where many of these have woken up, all: of
+/// threads that wait for a lock dozens do at one moment, and until they are seen they have
+/// the host read back what all of them use. And of those that stand still none: what
 /// the kernel keeps of them may have been paged out by the host, and to look is to have it
 /// read back.
 #[derive(Debug, Default)]
@@ -89,19 +93,32 @@ impl Looks {
         let mut before = std::mem::take(&mut self.known);
         let due = self.due(turns);
         let still: BTreeMap<u32, TaskId> = still.iter().map(|id| (id.number, *id)).collect();
-        let seen = numbers.into_iter().filter_map(|number| {
-            let known = before.remove(&number);
-            let seen = match known {
-                Some(known) if still.get(&number) == Some(&known.task.id) => known.unseen(0),
+        let mut awake = Awake::default();
+        let mut asleep = Vec::new();
+        for number in numbers {
+            let seen = match before.remove(&number) {
+                Some(known) if still.get(&number) == Some(&known.task.id) => Some(known.unseen(0)),
                 Some(known) if known.slept >= SLEEPS && !due(number) => {
-                    let slept = known.slept;
-                    known.unseen(slept)
+                    asleep.push(known);
+                    None
                 }
-                known => Known::seen(number, known)?,
+                Some(known) if known.slept >= SLEEPS => {
+                    let seen = Known::seen(number, Some(known));
+                    awake.count(seen.as_ref());
+                    seen
+                }
+                known => Known::seen(number, known),
             };
-            Some((number, seen))
-        });
-        self.known = seen.collect();
+            self.known.extend(seen.map(|seen| (number, seen)));
+        }
+        for known in asleep {
+            let (number, slept) = (known.task.id.number, known.slept);
+            let seen = match awake.many() {
+                true => Known::seen(number, Some(known)),
+                false => Some(known.unseen(slept)),
+            };
+            self.known.extend(seen.map(|seen| (number, seen)));
+        }
         self.known
             .values()
             .map(|known| known.task.clone())
@@ -130,6 +147,26 @@ impl Looks {
         let known = self.known.get(&id.number);
         let known = known.filter(|known| known.task.id == id);
         known.map(|known| known.task.kin.process)
+    }
+}
+
+/// How many of the sleepers that a look has looked at do not sleep any more.
+#[derive(Clone, Copy, Debug, Default)]
+struct Awake {
+    awake: usize,
+    looked_at: usize,
+}
+
+impl Awake {
+    /// One that slept has been looked at, and may be gone.
+    fn count(&mut self, seen: Option<&Known>) {
+        self.looked_at += 1;
+        self.awake += usize::from(seen.is_some_and(|seen| seen.task.runnable));
+    }
+
+    /// Whether so many do not that the others are to be looked at, too.
+    fn many(self) -> bool {
+        self.awake > 0 && self.awake * AWAKE >= self.looked_at
     }
 }
 
@@ -235,6 +272,7 @@ fn innermost(status: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn this_thread_is_seen_as_it_is() {
@@ -289,8 +327,57 @@ mod tests {
     }
 
     #[test]
+    fn where_many_sleepers_wake_all_are_seen_at_once() {
+        use std::sync::{Barrier, mpsc::channel};
+        const SLEEPERS: u32 = 2 * RARE;
+        let (wakes, ends) = (Barrier::new(SLEEPERS as usize + 1), AtomicBool::new(false));
+        let (tell, told) = channel();
+        std::thread::scope(|scope| {
+            for _ in 0..SLEEPERS {
+                let tell = tell.clone();
+                scope.spawn(|| {
+                    let number = nix::unistd::gettid().as_raw();
+                    tell.send(u32::try_from(number).expect("a number"))
+                        .expect("heard");
+                    drop(tell);
+                    wakes.wait();
+                    while !ends.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let numbers: Vec<u32> = told.iter().take(SLEEPERS as usize).collect();
+            let until = |wanted: char| {
+                let is = |number: &u32| stat(*number).is_some_and(|(state, _)| state == wanted);
+                while !numbers.iter().all(is) {
+                    std::thread::yield_now();
+                }
+            };
+            let mut looks = Looks::default();
+            let nobody = BTreeSet::new();
+            let asleep = |known: &Known| known.slept >= SLEEPS;
+            until('S');
+            while looks.known.is_empty() || !looks.known.values().all(asleep) {
+                looks.look(numbers.clone(), &nobody, 1);
+            }
+            let mut run = || {
+                let seen = looks.look(numbers.clone(), &nobody, 1);
+                seen.iter().filter(|task| task.runnable).count()
+            };
+            wakes.wait();
+            until('R');
+            let seen: Vec<usize> = (0..RARE).map(|_| run()).collect();
+            ends.store(true, Ordering::Relaxed);
+            let first = seen.iter().position(|run| *run > 0).expect("seen");
+            assert_eq!(seen[first], SLEEPERS as usize, "{seen:?}");
+        });
+        let awake = |awake, looked_at| Awake { awake, looked_at }.many();
+        assert!(awake(1, 1) && awake(1, AWAKE) && awake(3, 3 * AWAKE));
+        assert!(!awake(0, 0) && !awake(1, AWAKE + 1));
+    }
+
+    #[test]
     fn a_sleeper_is_looked_at_rarely_and_seen_in_the_end() {
-        use std::sync::atomic::{AtomicBool, Ordering};
         let (wakes, ends) = (AtomicBool::new(false), AtomicBool::new(false));
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
