@@ -145,7 +145,12 @@ impl Agent {
             policy: Policy {
                 monitor: Monitor::new(config.monitor.clone()),
                 controller: Controller::new(&config, group.cpus()),
-                chooser: Chooser::new(config.threads.patience, config.threads.turn, seed),
+                chooser: Chooser::new(
+                    group.cpus(),
+                    config.threads.patience,
+                    config.threads.turn,
+                    seed,
+                ),
                 pulse: Pulse::default(),
                 config,
             },

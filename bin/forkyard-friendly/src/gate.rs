@@ -238,3 +238,57 @@ impl Keeper {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs::File, process::id};
+
+    /// A gate with nobody at it: what it is told of comes from the test.
+    fn gate() -> (Passage, Sender<Task>) {
+        let (stopped, held) = channel();
+        let shared = Arc::default();
+        let late = Vec::new();
+        let gate = Gate { shared, held, late };
+        (Passage::Gate(gate), stopped)
+    }
+
+    fn this_process() -> Task {
+        Task::of(id()).expect("alive")
+    }
+
+    #[test]
+    fn who_was_stopped_while_a_look_was_under_way_waits_and_is_told_of_once() {
+        let (mut passage, stopped) = gate();
+        let task = this_process();
+        stopped.send(task.clone()).expect("heard");
+        // The look has seen it before it was stopped.
+        passage.look((2, 1), [(id(), Doing::Runs)], &Exempt::default());
+        assert_eq!(passage.room(), 1, "room, and one that waits");
+        assert_eq!(passage.held().collect::<Vec<_>>(), [task]);
+        assert_eq!(passage.held().count(), 0);
+        passage.go([id()]);
+        assert_eq!(passage.room(), 0, "it has gone");
+    }
+
+    #[test]
+    fn one_that_cannot_be_stopped_is_not_waited_for() {
+        let (stopped, held) = channel();
+        let (tell, _told) = channel();
+        let shared: Arc<Mutex<Shared>> = Arc::default();
+        // No room: whoever begins is to wait.
+        locked(&shared).admission.look((0, 0), []);
+        // Nothing can be written there.
+        let hold = Hold::of(File::open("/dev/null").expect("opened"));
+        let keeper = Keeper {
+            group: Group::of_this_process().expect("in a group"),
+            hold,
+            shared: shared.clone(),
+            stopped,
+            tell,
+        };
+        assert!(!keeper.begins(id()), "nobody is to be woken for it");
+        assert!(!locked(&shared).admission.anybody_waits());
+        assert_eq!(held.try_iter().count(), 0, "nor told that it stands still");
+    }
+}

@@ -92,6 +92,30 @@ impl Group {
         text.is_ok_and(|text| self.mount.of_process(&text) == Some(&group))
     }
 
+    /// That of this process, by whatever hierarchy the kernel knows, mounted or not.
+    #[cfg(test)]
+    pub fn of_this_process() -> Option<Self> {
+        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let mut parts = text.lines().next()?.splitn(3, ':').skip(1);
+        let controllers = parts.next()?;
+        let mount = Mount {
+            at: "/nowhere".into(),
+            root: parts.next()?.into(),
+            version: match controllers {
+                "" => Version::V2,
+                _ => Version::V1,
+            },
+            controllers: controllers.split(',').map(str::to_owned).collect(),
+        };
+        Some(Self {
+            path: mount.at.clone(),
+            version: mount.version,
+            name: PathBuf::new(),
+            mount,
+            mounts: Vec::new(),
+        })
+    }
+
     /// A file of the group, of v2 or of the hierarchy of v1 that has the
     /// controller, if there is one.
     pub fn file(&self, v2: &str, controller: &str, v1: &str) -> Option<(PathBuf, Version)> {

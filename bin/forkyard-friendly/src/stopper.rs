@@ -41,6 +41,11 @@ enum Means {
 pub struct Hold(File);
 
 impl Hold {
+    /// By a file that lists the threads of a frozen group, open for writing.
+    pub fn of(threads: File) -> Self {
+        Self(threads)
+    }
+
     /// Has a process stand still that is there, for sure, and has no second thread. The
     /// stopper is to be told.
     pub fn stop(&self, process: u32) -> io::Result<()> {
@@ -75,6 +80,8 @@ impl Stopper {
                 .context("cannot tell the guard")?;
             match make(&held, version) {
                 Ok(()) => {
+                    // Where the kernel will not, they stand still a little later.
+                    let _ = put_last(&held, &free, version, guard);
                     means = Means::Freezer {
                         held,
                         free,
@@ -127,7 +134,7 @@ impl Stopper {
         match &self.means {
             Means::Freezer { held, version, .. } => {
                 let file = held.join(threads(*version));
-                Ok(Hold(File::options().write(true).open(file)?))
+                Ok(Hold::of(File::options().write(true).open(file)?))
             }
             Means::Signals => Err(io::Error::other("there is no freezer")),
         }
@@ -226,6 +233,22 @@ fn make(held: &Path, version: Version) -> io::Result<()> {
         }
         Version::V1 => fs::write(held.join("freezer.state"), "FROZEN"),
     }
+}
+
+/// Who is told to stand still in the middle of a system call finishes it first, and may have
+/// a megabyte read back for it. Dozens that were woken at one moment would take all the CPU
+/// time for that, and the host's disk; so the group has next to none beside those who may run.
+fn put_last(held: &Path, free: &Path, version: Version, guard: &mut Guard) -> io::Result<()> {
+    if version == Version::V1 {
+        return Ok(());
+    }
+    let control = free.join("cgroup.subtree_control");
+    let given = fs::read_to_string(&control)?;
+    if given.split_whitespace().all(|one| one != "cpu") {
+        guard.tell(Word::File(control.clone(), "-cpu".into()))?;
+        fs::write(&control, "+cpu")?;
+    }
+    fs::write(held.join("cpu.weight"), "1")
 }
 
 /// The file that lists a group's threads.

@@ -73,6 +73,12 @@ fn held(host: &Host, vm: &str) -> u64 {
     host.sh(vm, &script).trim().parse().expect("a number")
 }
 
+/// What a file of the group of commands says.
+fn said(host: &Host, vm: &str, file: &str) -> String {
+    let said = host.sh(vm, &format!("cat {GROUPS}/exec/{file}"));
+    said.trim().to_owned()
+}
+
 #[test]
 fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     let host = Host::with_p(["--vcpus", "1"]);
@@ -96,6 +102,8 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     in_the_end("one of them to run at a time", || {
         standing_still(&host, "p") >= BUSY - 1 && held(&host, "p") >= BUSY - 1
     });
+    // Who is still to come to a stop has next to no CPU time.
+    assert_eq!(said(&host, "p", "forkyard-friendly/cpu.weight"), "1");
     all_get_on(&host, "p");
     // Once more changes nothing, and ends nothing.
     let again = set(&host, "p", &CONGESTED);
@@ -124,6 +132,7 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     assert_eq!(off["friendly"], false);
     let left = host.sh("p", &format!("find {GROUPS} -name '*friendly*'"));
     assert_eq!(left, "", "everything is as it was");
+    assert_eq!(said(&host, "p", "cgroup.subtree_control"), "");
     all_get_on(&host, "p");
     assert_eq!(show(&host, "p-1")["friendly"], true);
 
@@ -142,6 +151,7 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     // What is listed may be gone when it is looked into.
     let left = format!("find {GROUPS}/exec -name '*friendly*' 2>/dev/null || true");
     eventually("nothing to be held", || host.sh("p-1", &left).is_empty());
+    assert_eq!(said(&host, "p-1", "cgroup.subtree_control"), "");
     assert_eq!(show(&host, "p-1")["friendly"], false);
     all_get_on(&host, "p-1");
     let anew = set(&host, "p-1", &[]);

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// whoever has stood still for `patience` periods, one at least, the longest before
 /// others, so that nobody starves: with at most n who want to run and at least k who
 /// may, nobody stands still for more than `patience + turn · ⌈n / k⌉` periods on end.
+/// Where more than four run on each CPU, turns are longer in proportion: each has as
+/// much of a CPU in its turn, and as much is read back in a minute, however many run.
 /// Between all others chance decides, and who runs already is left running if there
 /// is room; who has just come is last, for else those who stand still would wait for
 /// all who come meanwhile. Of those that begin together the turns end one after the
@@ -17,10 +19,15 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug)]
 pub struct Chooser<Id> {
     dice: Rng,
+    /// How many CPUs those who run share.
+    cpus: u32,
     patience: u32,
     turn: u32,
     known: BTreeMap<Id, Since>,
 }
+
+/// So many on each CPU have turns of the length that was asked for.
+const FEW: u32 = 4;
 
 /// What one has done, for how many periods on end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +49,12 @@ enum Claim {
 }
 
 impl<Id: Copy + Ord> Chooser<Id> {
-    /// One that knows nobody. Chance is the same for the same seed.
-    pub fn new(patience: u32, turn: u32, seed: u64) -> Self {
+    /// One that knows nobody, of members that may run on so many CPUs. Chance is the same
+    /// for the same seed.
+    pub fn new(cpus: u32, patience: u32, turn: u32, seed: u64) -> Self {
         Self {
             dice: Rng::with_seed(seed),
+            cpus,
             patience,
             turn,
             known: BTreeMap::new(),
@@ -95,11 +104,12 @@ impl<Id: Copy + Ord> Chooser<Id> {
     /// being allowed to run. May be asked at any time in a period: the answer
     /// changes only as far as it must. Others are forgotten.
     pub fn choose(&mut self, wanting: &[Id], allowed: usize) -> BTreeSet<Id> {
+        let turn = self.turn_of(allowed.min(wanting.len()));
         let mut rank: Vec<(Claim, u64, Id)> = wanting
             .iter()
             .map(|&id| {
                 let claim = match self.known.get(&id) {
-                    Some(Since::Runs(periods)) if *periods < self.turn.max(1) => Claim::Turn,
+                    Some(Since::Runs(periods)) if *periods < turn => Claim::Turn,
                     Some(Since::Runs(_)) => Claim::Runs,
                     Some(Since::Still(periods)) if *periods > self.patience.max(1) => {
                         Claim::Overdue(*periods)
@@ -125,7 +135,7 @@ impl<Id: Copy + Ord> Chooser<Id> {
         let together = begin.len();
         for (place, (id, _)) in begin.into_iter().enumerate() {
             self.known
-                .insert(id, Since::Runs(part(self.turn, place, together)));
+                .insert(id, Since::Runs(part(turn, place, together)));
         }
         for &(.., id) in still {
             let since = match before.get(&id) {
@@ -135,6 +145,13 @@ impl<Id: Copy + Ord> Chooser<Id> {
             self.known.insert(id, since);
         }
         still.iter().map(|(.., id)| *id).collect()
+    }
+
+    /// The periods that each of so many who run has for its turn: one or more.
+    fn turn_of(&self, run: usize) -> u32 {
+        let few = u64::from(FEW) * u64::from(self.cpus.max(1));
+        let turn = u64::from(self.turn.max(1)) * (run as u64).max(few) / few;
+        u32::try_from(turn).unwrap_or(u32::MAX)
     }
 }
 
@@ -151,7 +168,7 @@ mod tests {
 
     #[test]
     fn asked_twice_in_a_period_nothing_changes() {
-        let mut chooser = Chooser::new(2, 1, 1);
+        let mut chooser = Chooser::new(1, 2, 1, 1);
         let all: Vec<u32> = (0..20).collect();
         let first = chooser.choose(&all, 5);
         assert_eq!(first.len(), 15);
@@ -170,7 +187,7 @@ mod tests {
 
     #[test]
     fn who_stands_still_comes_before_who_has_just_come() {
-        let mut chooser = Chooser::new(2, 1, 1);
+        let mut chooser = Chooser::new(1, 2, 1, 1);
         let first = chooser.choose(&[1, 2], 1);
         let still = *first.first().expect("one of them");
         // The other has ended, and many have come.
@@ -182,14 +199,14 @@ mod tests {
     #[test]
     fn chance_differs_with_the_seed_alone() {
         let all: Vec<u32> = (0..20).collect();
-        let of = |seed| Chooser::new(2, 1, seed).choose(&all, 5);
+        let of = |seed| Chooser::new(1, 2, 1, seed).choose(&all, 5);
         assert_eq!(of(1), of(1));
         assert_ne!(of(1), of(2));
     }
 
     #[test]
     fn all_have_their_turn_about_equally_often() {
-        let mut chooser = Chooser::new(2, 1, 3);
+        let mut chooser = Chooser::new(1, 2, 1, 3);
         let all: Vec<u32> = (0..10).collect();
         let mut ran = [0u32; 10];
         for _ in 0..1_000 {
@@ -206,7 +223,7 @@ mod tests {
     #[test]
     fn who_began_together_does_not_end_together() {
         const TURN: u32 = 6;
-        let mut chooser = Chooser::new(1, TURN, 5);
+        let mut chooser = Chooser::new(1, 1, TURN, 5);
         let all: Vec<u32> = (0..9).collect();
         let mut last = chooser.choose(&all, 3);
         let mut began: BTreeMap<u32, u32> = BTreeMap::new();
@@ -230,7 +247,7 @@ mod tests {
 
     #[test]
     fn who_has_stood_longest_is_let_in_first_and_no_more_than_there_is_room_for() {
-        let mut chooser = Chooser::new(2, 1, 1);
+        let mut chooser = Chooser::new(1, 2, 1, 1);
         let all: Vec<u32> = (0..6).collect();
         let still = chooser.choose(&all, 2);
         chooser.period();
@@ -244,6 +261,25 @@ mod tests {
         assert!(chooser.choose(&all, 7).is_empty(), "they run now");
     }
 
+    #[test]
+    fn turns_are_longer_where_many_run_on_a_cpu() {
+        let of = |cpus, run| Chooser::<u32>::new(cpus, 2, 12, 1).turn_of(run);
+        assert_eq!([0, 1, 4, 6, 20].map(|run| of(1, run)), [12, 12, 12, 18, 60]);
+        assert_eq!([4, 8, 16].map(|run| of(2, run)), [12, 12, 24]);
+        // And so, of ten that run, one makes room in three periods.
+        let mut chooser = Chooser::new(1, 2, 12, 1);
+        let all: Vec<u32> = (0..40).collect();
+        let mut last = chooser.choose(&all, 10);
+        let mut stopped = 0;
+        for _ in 0..300 {
+            chooser.period();
+            let still = chooser.choose(&all, 10);
+            stopped += still.difference(&last).count();
+            last = still;
+        }
+        assert!((95..=105).contains(&stopped), "{stopped}");
+    }
+
     proptest! {
         #[test]
         fn exactly_as_many_run_as_may(
@@ -252,7 +288,7 @@ mod tests {
             seed: u64,
         ) {
             let wanting: Vec<u32> = wanting.into_iter().collect();
-            let still = Chooser::new(2, 1, seed).choose(&wanting, allowed);
+            let still = Chooser::new(1, 2, 1, seed).choose(&wanting, allowed);
             prop_assert_eq!(still.len(), wanting.len().saturating_sub(allowed));
             prop_assert!(still.iter().all(|id| wanting.contains(id)));
         }
@@ -267,7 +303,7 @@ mod tests {
         ) {
             const STAY: u32 = 20;
             const LEAST: usize = 3;
-            let mut chooser = Chooser::new(patience, turn, seed);
+            let mut chooser = Chooser::new(1, patience, turn, seed);
             let mut on_end = [0u32; STAY as usize];
             let mut guest = 1_000;
             for (allowed, guests, asked) in periods {
@@ -284,7 +320,9 @@ mod tests {
                     let on_end = &mut on_end[id as usize];
                     *on_end = if still.contains(&id) { *on_end + 1 } else { 0 };
                     let rounds = (STAY as usize + 12).div_ceil(LEAST);
-                    let bound = patience.max(1) as usize + turn.max(1) as usize * rounds;
+                    // Up to seven run at a time, on one CPU.
+                    let turn = 2 * turn.max(1) as usize;
+                    let bound = patience.max(1) as usize + turn * rounds;
                     prop_assert!(*on_end as usize <= bound, "{id} stood still for {on_end}");
                 }
             }

@@ -226,7 +226,8 @@ pub struct ThreadsConfig {
     /// Periods after which who stands still comes first.
     pub patience: u32,
     /// Periods that who begins to run has for it: what it works on may have been
-    /// paged out, and to read it back is to pay.
+    /// paged out, and to read it back is to pay. Where more than four run on each CPU,
+    /// more in proportion.
     pub turn: u32,
     /// Time between looks at who runs, in milliseconds.
     pub look_ms: f64,
