@@ -145,13 +145,11 @@ const SLOW: f64 = 0.25;
 /// The part of that where CPUs are busy. With less of it guests of a host that gets
 /// overloaded all at once come up to each other too late: chance decides who steps down.
 const BUSY: f64 = 0.5;
-/// Steps of calm after which an increase is twice as much.
-const DOUBLES: i32 = 24;
-/// Such steps in a period without congestion, and in one with busy CPUs.
-const STEPS: (i32, i32) = (3, 1);
-/// Steps with which an increase is whole, whether CPUs are busy or not: before the
-/// first step down nothing is known of a ceiling.
-const UNMET: i32 = 3 * DOUBLES;
+/// Periods of calm after which an increase is twice as much.
+const DOUBLES: i32 = 8;
+/// As many with which an increase is whole, and half of that where CPUs are busy: before
+/// the first step down nothing is known of a ceiling.
+const UNMET: i32 = 2 * DOUBLES;
 
 /// `careful` that waits to see what a step down has done, and goes on slowly from
 /// there. Where memory is short it takes several periods until what was paged out is
@@ -159,10 +157,10 @@ const UNMET: i32 = 3 * DOUBLES;
 /// back from there takes the disk again. Periods without congestion make it faster
 /// again.
 ///
-/// Most slowly where all CPUs have enough to run: one more thread is then only one more
-/// that has to be read back, and is not worth congestion. It comes to the ceiling all
-/// the same, for who stands still waits; but rarely, so that a host of such guests is
-/// where most gets done most of the time.
+/// Most slowly where all CPUs have enough to run, and no faster for any calm there: one
+/// more thread is then only one more that has to be read back, and is not worth
+/// congestion. It comes to the ceiling all the same, but rarely, so that a host of such
+/// guests is where most gets done most of the time.
 #[derive(Clone, Debug)]
 struct Steady {
     careful: Careful,
@@ -170,7 +168,7 @@ struct Steady {
     wait: u8,
     /// Of these, the ones to come.
     waits: u8,
-    /// Steps of calm since the last step down.
+    /// Periods of calm since the last step down, but for those with busy CPUs.
     calm: i32,
 }
 
@@ -198,8 +196,7 @@ impl Law for Steady {
                 next
             }
             Congestion::No => {
-                let steps = if sense.busy { STEPS.1 } else { STEPS.0 };
-                self.calm = self.calm.saturating_add(steps);
+                self.calm = self.calm.saturating_add(i32::from(!sense.busy));
                 match waits {
                     true => next.max(demand),
                     false => next,
@@ -377,18 +374,14 @@ mod tests {
     fn steady_hardly_asks_for_more_where_cpus_are_busy_once_it_has_met_the_ceiling() {
         let full = Sense { busy: true, ..CALM };
         let mut law = LawConfig::STEADY.build();
-        assert_eq!(law.next(10.0, full), 11.0, "no ceiling is known of");
+        assert_eq!(law.next(10.0, full), 10.5, "no ceiling is known of");
         law.next(11.0, BUSY);
         let mut demand = 4.0;
-        let mut steps = Vec::new();
-        for period in 0..100 {
+        for _ in 0..100 {
             let next = law.next(demand, full);
-            if period % 24 == 0 {
-                steps.push(next - demand);
-            }
+            assert_eq!(next - demand, 0.125);
             demand = next;
         }
-        assert_eq!(steps, [0.125, 0.25, 0.5, 1.0, 1.0]);
         // Who waits for something else than a CPU is let on sooner.
         law.next(demand, BUSY);
         let slow = law.next(4.0, CALM) - 4.0;
