@@ -278,10 +278,15 @@ mod tests {
         let shared: Arc<Mutex<Shared>> = Arc::default();
         // No room: whoever begins is to wait.
         locked(&shared).admission.look((0, 0), []);
+        let (task, group) = (
+            this_process(),
+            Group::of_this_process().expect("in a group"),
+        );
+        assert!(group.has(id()) && !Exempt::default().spares(&task, &task.name));
         // Nothing can be written there.
         let hold = Hold::of(File::open("/dev/null").expect("opened"));
         let keeper = Keeper {
-            group: Group::of_this_process().expect("in a group"),
+            group,
             hold,
             shared: shared.clone(),
             stopped,
