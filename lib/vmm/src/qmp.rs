@@ -6,6 +6,7 @@
 //! them takes no memory.
 
 mod command;
+mod handshake;
 
 pub(crate) use command::{
     BlockCommit, BlockDevice, BlockStream, BlockdevAdd, QueryBlock, QueryJobs, QueryNamedBlockNodes,
@@ -13,19 +14,14 @@ pub(crate) use command::{
 
 use crate::QmpError;
 use futures::StreamExt;
+use handshake::{Reading, Writing};
 use qapi::{
     ExecuteError,
-    futures::{QapiEvents, QapiService, QmpStreamTokio},
+    futures::{QapiEvents, QapiService},
     qmp::{Event, QmpCommand},
 };
 use std::{io, path::Path, time::Duration};
-use tokio::{
-    io::{ReadHalf, WriteHalf},
-    net::UnixStream,
-    sync::watch,
-    task::JoinHandle,
-    time::timeout,
-};
+use tokio::{net::UnixStream, sync::watch, task::JoinHandle, time::timeout};
 
 /// What the events so far say of the vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +36,7 @@ pub(crate) enum Seen {
 
 /// A connection. Closed when dropped; QEMU then accepts the next.
 pub(crate) struct Qmp {
-    service: QapiService<QmpStreamTokio<WriteHalf<UnixStream>>>,
+    service: QapiService<Writing>,
     seen: watch::Receiver<Seen>,
     pump: JoinHandle<()>,
     patience: Duration,
@@ -71,8 +67,7 @@ impl Qmp {
                 QmpError::Connect { path, source }
             })?;
             let greeting = |source| QmpError::Greeting { source };
-            let greeted = QmpStreamTokio::open(stream).await.map_err(greeting)?;
-            greeted.negotiate().await.map_err(greeting)
+            handshake::shake(stream).await.map_err(greeting)
         };
         let (service, events) = timeout(patience, shake)
             .await
@@ -152,19 +147,13 @@ impl Qmp {
 
 /// Not async: what is, the compiler makes anew for every crate that waits for it,
 /// and here that would be all that reads QEMU's many events.
-fn follow(
-    events: QapiEvents<QmpStreamTokio<ReadHalf<UnixStream>>>,
-    seen: watch::Sender<Seen>,
-) -> JoinHandle<()> {
+fn follow(events: QapiEvents<Reading>, seen: watch::Sender<Seen>) -> JoinHandle<()> {
     tokio::spawn(pump(events, seen))
 }
 
 /// Reads until the connection ends: hands answers to their commands, keeps
 /// what the events say.
-async fn pump(
-    mut events: QapiEvents<QmpStreamTokio<ReadHalf<UnixStream>>>,
-    seen: watch::Sender<Seen>,
-) {
+async fn pump(mut events: QapiEvents<Reading>, seen: watch::Sender<Seen>) {
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {

@@ -40,8 +40,20 @@ impl Peer {
 
     async fn shake_hands(&mut self) {
         self.say(GREETING).await;
-        assert_eq!(self.hear().await, "qmp_capabilities");
-        self.answer("{}").await;
+        self.agree(&[]).await;
+    }
+
+    /// Answers the first command, after what else it says.
+    async fn agree(&mut self, before: &[&str]) {
+        let line = self.lines.next_line().await.expect("read").expect("a line");
+        let command: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(command["execute"], "qmp_capabilities");
+        for line in before {
+            self.say(line).await;
+        }
+        let id = &command["id"];
+        self.say(&format!(r#"{{"return": {{}}, "id": {id}}}"#))
+            .await;
     }
 
     async fn answer(&mut self, value: &str) {
@@ -97,6 +109,62 @@ async fn a_peer_that_says_nothing_is_given_up_on() {
 #[tokio::test]
 async fn a_greeting_that_is_no_json_is_refused() {
     let (_dir, path) = played(|mut peer| async move { peer.say("220 mail ready").await });
+    let error = Qmp::connect(&path, LONG).await;
+    assert!(matches!(error, Err(QmpError::Greeting { .. })), "{error:?}");
+}
+
+/// What a QEMU says that was in the middle of a command when the client before
+/// was killed.
+const STALE: [&str; 5] = [
+    r#" "status": "paused"}"#,
+    r#"{"return": {}}"#,
+    r#"{"return": {}, "id": 1}"#,
+    r#"{"error": {"class": "GenericError", "desc": "no"}, "id": null}"#,
+    r#"{"event": "STOP", "timestamp": {"seconds": 1, "microseconds": 0}}"#,
+];
+
+#[tokio::test]
+async fn answers_to_the_client_before_are_not_taken_for_this_ones() {
+    let (_dir, path) = played(|mut peer| async move {
+        for line in STALE {
+            peer.say(line).await;
+        }
+        peer.say(GREETING).await;
+        peer.agree(&STALE).await;
+        peer.hear().await;
+        peer.answer(r#"{"running": true, "status": "running"}"#)
+            .await;
+        peer.linger().await;
+    });
+    let qmp = Qmp::connect(&path, LONG).await.expect("connected");
+    assert!(qmp.execute(query_status {}).await.expect("status").running);
+    // It was not this client's to hear of.
+    assert!(!qmp.seen_stopped());
+}
+
+#[tokio::test]
+async fn a_handshake_that_is_refused_says_why() {
+    let (_dir, path) = played(|mut peer| async move {
+        peer.say(GREETING).await;
+        let line = peer.lines.next_line().await.expect("read").expect("a line");
+        let command: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let error = r#"{"class": "GenericError", "desc": "not today"}"#;
+        peer.say(&format!(r#"{{"error": {error}, "id": {}}}"#, command["id"]))
+            .await;
+        peer.linger().await;
+    });
+    match Qmp::connect(&path, LONG).await {
+        Err(QmpError::Greeting { source }) => assert_eq!(source.to_string(), "not today"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_never_comes_to_its_greeting_is_given_up_on() {
+    let (_dir, path) = played(|mut peer| async move {
+        // It ends when the client has gone.
+        while peer.out.write_all(&[b'x'; 4096]).await.is_ok() {}
+    });
     let error = Qmp::connect(&path, LONG).await;
     assert!(matches!(error, Err(QmpError::Greeting { .. })), "{error:?}");
 }

@@ -8,6 +8,9 @@ use forkyard_vmm::{
 };
 use std::{collections::BTreeMap, fs, time::Duration};
 
+/// How often a machine is left: enough that some of the answers come to the next.
+const LEFT: u64 = 300;
+
 #[tokio::test]
 async fn a_machine_runs_without_privileges_and_in_its_own_cgroup() {
     let site = Site::new();
@@ -366,6 +369,31 @@ async fn a_machine_is_adopted_with_the_slice_it_had_moved_to() {
     adopted.kill().await.expect("killed");
     exited.await;
     site.assert_gone(adopted.record());
+}
+
+/// As a daemon does that is killed at any time: QEMU gives what the command
+/// returns to the next.
+#[tokio::test]
+async fn a_machine_left_in_the_middle_of_a_command_is_adopted_every_time() {
+    let site = Site::new();
+    let mut machine = site.boot().await;
+    for round in 0..LEFT {
+        let waits = Duration::from_micros(round * 10 % 500);
+        let left = tokio::time::timeout(waits, async {
+            machine.stop().await.expect("stopped");
+            machine.cont().await.expect("let go");
+        });
+        // Whether it was done by then does not matter.
+        let _ = left.await;
+        let record = machine.record().clone();
+        drop(machine);
+        machine = site.qemu.adopt(record).await.expect("adopted");
+        machine.stop().await.expect("stopped");
+        let state = machine.run_state().await.expect("asked");
+        assert_eq!(state, RunState::Paused);
+        machine.cont().await.expect("let go");
+    }
+    machine.kill().await.expect("killed");
 }
 
 #[tokio::test]
