@@ -3,12 +3,17 @@
 Its daemon is in a mount namespace of its own, and its QEMUs have their guests' memory in files and share a limit (memory.py).
 """
 
+import argparse
+import fcntl
 import json
 import os
 import pathlib
 import shutil
 import signal
+import stat
 import subprocess
+import sys
+import tempfile
 import time
 
 import memory
@@ -16,6 +21,7 @@ import memory
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MIB = memory.MIB
+FOLDER = "forkyard-bench-friendly."
 # Where a guest's memory is found by paged.c.
 MEMORY = "/dev/zero"
 # What Forkyard loads into each QEMU.
@@ -27,6 +33,8 @@ shift
 exec "$@"
 """
 START = 60
+# The daemon's number, should the bench be killed.
+PID = "daemon.pid"
 # Seconds after which something that should have happened has failed.
 PATIENCE = 600
 
@@ -35,6 +43,71 @@ def compiled(source, program, *how):
     how = how or ("-static", "-pthread")
     subprocess.run(["cc", "-O2", *how, "-o", program, HERE / source], check=True)
     return program
+
+
+def folder_of_a_bench(where):
+    """One of its own, locked while it lives. What benches have left that were killed goes first."""
+    where = pathlib.Path(where or tempfile.gettempdir())
+    for left in where.glob(FOLDER + "*"):
+        about = left.lstat()
+        if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid():
+            clear_up(left)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=FOLDER, dir=where))
+    os.chmod(folder, 0o711)  # QEMU runs as nobody in particular, and must get through.
+    lock(folder)
+    return folder
+
+
+def lock(folder):
+    """Until this process ends; whether nobody else has."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(opened)
+        return False
+    return True
+
+
+def clear_up(left):
+    """Ends what a bench has left, unless it lives."""
+    if not lock(left):
+        return
+    print(f"bench-friendly: removes what a bench that was killed has left in {left}", file=sys.stderr, flush=True)
+    options = argparse.Namespace(keep_image=True, disk_reads=0)
+    for folder in left.iterdir():
+        host = Host(folder, options, 0)
+        host.adopt()
+        host.end()
+    shutil.rmtree(left, ignore_errors=True)
+
+
+class Daemon:
+    """One that another process has started."""
+
+    def __init__(self, pid, run):
+        self.pid, self.run = pid, run
+
+    def lives(self):
+        try:
+            return self.run.encode() in pathlib.Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+
+    def terminate(self):
+        if self.lives():
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self):
+        if self.lives():
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, patience=START):
+        until = time.monotonic() + patience
+        while self.lives():
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired("forkyardd", patience)
+            time.sleep(0.2)
 
 
 class Host:
@@ -47,8 +120,12 @@ class Host:
         self.dist = pathlib.Path(os.environ.get("FORKYARD_DIST", ROOT / "target/dist"))
         self.program = str(self.dist / "bin/forkyard")
         self.daemon = self.group = self.keeper = None
+        self.memory = self.folder / "memory"
+        self.size = 0
+        self.swap = memory.Swap(self.folder / "swap")
         self.names = []
         run = self.folder / "run"
+        self.instance = "forkyard" + str(run).replace("/", "-")
         self.env = {
             **os.environ,
             "FORKYARD_RUN_DIR": str(run),
@@ -62,6 +139,7 @@ class Host:
 
     def __enter__(self):
         self.folder.mkdir(mode=0o711)
+        self.memory.mkdir(mode=0o711)
         try:
             self._start()
         except BaseException:
@@ -74,8 +152,7 @@ class Host:
 
     def _start(self):
         self._share()
-        instance = "forkyard" + self.env["FORKYARD_RUN_DIR"].replace("/", "-")
-        self.group = memory.Group(instance)
+        self.group = memory.Group(self.instance)
         self.disk = memory.disk_of(self.folder)
         doors = [str(door) for door in self.group.doors()]
         words = [str(self.dist / "bin/forkyardd"), "--run-dir", self.env["FORKYARD_RUN_DIR"]]
@@ -84,12 +161,24 @@ class Host:
         self.log = open(self.folder / "daemon.log", "w")
         # In a session of its own: Ctrl-C is for the bench, which then ends it.
         self.daemon = subprocess.Popen(command, env=env, stdout=self.log, stderr=self.log, start_new_session=True)
+        (self.folder / PID).write_text(str(self.daemon.pid))
         begun = time.monotonic()
         while subprocess.run([self.program, "ps"], env=self.env, capture_output=True).returncode:
             if self.daemon.poll() is not None or time.monotonic() - begun > START:
                 said = (self.folder / "daemon.log").read_text()
                 raise SystemExit(f"bench-friendly: the daemon did not start:\n{said[-2000:]}")
             time.sleep(0.2)
+        # Where nobody else sees it, and gone with the last process there: its pages go to swap, as guests' memory does.
+        self._inside("mount", "-t", "tmpfs", "-o", "mode=0711,size=100%", "forkyard-bench", str(self.memory))
+
+    def adopt(self):
+        """Instead of entering it: what another bench has left there, to end it."""
+        if (self.folder / PID).exists():
+            self.daemon = Daemon(int((self.folder / PID).read_text()), self.env["FORKYARD_RUN_DIR"])
+            self.log = open(self.folder / "daemon.log", "a")
+            self.group = memory.Group(self.instance)
+            self.group.slow(memory.disk_of(self.folder), 0)
+            self.group.unlimit()
 
     def _share(self):
         """What is installed, and the recipe of this part besides."""
@@ -127,17 +216,20 @@ class Host:
 
     def run(self, name, image, mib, *words):
         """A VM of one vCPU, its memory in a file."""
-        file = self.folder / f"memory.{name}"
-        with open(file, "wb") as opened:
-            os.posix_fallocate(opened.fileno(), 0, mib * MIB)
-        file.chmod(0o666)
+        file = self.memory / name
+        seen = pathlib.Path(f"/proc/{self.daemon.pid}/root{file}")
+        with open(seen, "wb") as opened:
+            # Whoever touches a page first is charged with it, and that is QEMU.
+            opened.truncate(mib * MIB)
+        seen.chmod(0o666)
+        self.size += mib * MIB
         self._inside("mount", "--bind", str(file), MEMORY)
         try:
             self.ok("run", image, "--name", name, "--memory", str(mib), "--timeout", "900", *words)
         finally:
             self._inside("umount", MEMORY, check=False)
         maps = [pathlib.Path(f"/proc/{pid}/maps") for pid in self.group.members()]
-        inode = f" {file.stat().st_ino} "
+        inode = f" {seen.stat().st_ino} "
         if not any(" rw-s " in line and inode in line for text in maps for line in text.read_text().splitlines()):
             raise SystemExit("bench-friendly: QEMU has not mapped its guest's memory from a file: is it older or newer than 7.2?")
         self.names.append(name)
@@ -151,6 +243,7 @@ class Host:
         out, which is no part of what is measured."""
         if self.options.disk_reads:
             self.group.slow(self.disk, self.options.disk_reads)
+        self.swap.on(self.size)
         self.keeper = memory.Keeper(self.group, self.shared * MIB)
         self.keeper.start()
         if not self.keeper.kept.wait(PATIENCE):
@@ -164,6 +257,7 @@ class Host:
         if self.options.disk_reads:
             self.group.slow(self.disk, 0)
         self.group.unlimit()
+        self.swap.off()
 
     @staticmethod
     def _is_qemu(pid):
@@ -200,4 +294,5 @@ class Host:
             self.log.close()
         if self.group:
             self.group.remove()
+        self.swap.off()
         shutil.rmtree(self.folder, ignore_errors=True)

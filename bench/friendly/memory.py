@@ -1,11 +1,12 @@
 """The memory of the host that the guests share, and no more of it than they are to have.
 
-    paged.c, loaded into QEMU --> a guest's memory is a file, mapped shared
+    paged.c, loaded into QEMU --> a guest's memory is a file of a tmpfs, mapped shared
     Group: a control group with all QEMUs in it, of cgroup v1 or v2
     Keeper: a thread that keeps its limit at what QEMUs need for themselves, and so much more for guests
+    Swap: a file, while memory is scarce
 
-A host that has swap writes pages out when memory is short, and reads them back when they are touched. This does the same
-without swap: over the limit, the kernel writes pages of these files out, and whoever touches one waits for the disk.
+Over the limit the kernel writes pages to swap, and whoever touches one waits for the disk. That guests' memory is files tells
+it from what else QEMUs have.
 """
 
 import os
@@ -15,8 +16,9 @@ import threading
 import time
 
 MIB = 1 << 20
-# What the kernel does not page out; pages that were missed soon after they had been paged out.
-STATS = {1: ("total_rss", "total_workingset_refault_file"), 2: ("anon", "workingset_refault_file")}
+# What QEMUs have of memory, but for their guests'.
+OWN = {1: "total_rss", 2: "anon"}
+PAGE = 4096
 
 
 class Missing(Exception):
@@ -64,10 +66,11 @@ class Group:
                 raise Missing("no cgroup hierarchy of this host limits memory")
             self.root = mounted["v2"]
             self.memory = self.blkio = self.root / instance
+            (self.root / "cgroup.subtree_control").write_text("+io")
         self.own = [self.memory, self.blkio] if self.version == 1 else []
         self.own = [path for path in self.own if path]
         for path in self.own:
-            path.mkdir()
+            path.mkdir(exist_ok=True)
 
     def doors(self):
         """What a process writes 0 to, to be in it with all that it starts."""
@@ -86,22 +89,30 @@ class Group:
                 except ProcessLookupError:
                     pass  # It has ended.
 
-    def stat(self):
-        """What cannot be paged out, and pages that have been read back."""
-        rss, back = STATS[self.version]
+    def own_needs(self):
+        """Bytes of memory that QEMUs have for themselves."""
         said = dict(line.split() for line in (self.memory / "memory.stat").read_text().splitlines())
         kernel = self.memory / "memory.kmem.usage_in_bytes"
         kernel = int(kernel.read_text()) if self.version == 1 else int(said.get("kernel", 0))
-        return int(said[rss]) + kernel, int(said[back])
+        return int(said[OWN[self.version]]) + kernel
 
     def read_back(self):
-        return self.stat()[1]
+        """Pages that have been read from disks. Nothing but swap is, once all have begun."""
+        if not self.blkio:
+            raise Missing("cgroup v1 without blkio: what is read back cannot be counted")
+        if self.version == 1:
+            said = (self.blkio / "blkio.throttle.io_service_bytes_recursive").read_text().split()
+            read = [int(value) for word, value in zip(said, said[1:]) if word == "Read"]
+        else:
+            said = (self.blkio / "io.stat").read_text().split()
+            read = [int(word.removeprefix("rbytes=")) for word in said if word.startswith("rbytes=")]
+        return sum(read) // PAGE
 
     def limit(self, bytes_for_guests):
         """Keeps the guests to so much; whether it has. Blocks while the kernel writes pages out; it may not manage at once."""
         file = self.memory / ("memory.limit_in_bytes" if self.version == 1 else "memory.max")
         try:
-            file.write_text(str(self.stat()[0] + bytes_for_guests))
+            file.write_text(str(self.own_needs() + bytes_for_guests))
         except OSError:
             return False  # Busy: what is to be written out is not yet. The keeper asks again.
         return True
@@ -119,7 +130,6 @@ class Group:
         if self.version == 1:
             (self.blkio / "blkio.throttle.read_iops_device").write_text(f"{disk} {reads_a_second}")
             return
-        (self.root / "cgroup.subtree_control").write_text("+io")
         (self.blkio / "io.max").write_text(f"{disk} riops={reads_a_second or 'max'}")
 
     def remove(self):
@@ -134,6 +144,31 @@ class Group:
                     time.sleep(0.1)  # Somebody is on his way out.
                 else:
                     break
+
+
+class Swap:
+    """Where pages are written that memory has no room for: a file, used before any other swap of the host."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def on(self, size):
+        zswap = pathlib.Path("/sys/module/zswap/parameters/enabled")
+        if zswap.exists() and zswap.read_text().strip() == "Y":
+            raise Missing("this host has zswap, which keeps in memory what is to go to disk: echo N >" + str(zswap))
+        with open(self.file, "wb") as opened:
+            os.posix_fallocate(opened.fileno(), 0, size)
+        self.file.chmod(0o600)
+        for words in (["mkswap", "-q", self.file], ["swapon", "-p", "32767", self.file]):
+            done = subprocess.run(words, capture_output=True, text=True)
+            if done.returncode:
+                raise Missing(f"no swap here: {done.stderr.strip()}")
+
+    def off(self):
+        """Reads back what is in it, if anything is."""
+        if self.file.exists():
+            subprocess.run(["swapoff", self.file], stderr=subprocess.DEVNULL)
+            self.file.unlink()
 
 
 class Keeper(threading.Thread):

@@ -1,6 +1,5 @@
-/* Loaded into QEMU: has its guest's memory be a file, mapped shared. The kernel
- * writes pages of such a file out and reads them back as it would anonymous
- * memory if there were swap: a page at a time, when it is touched.
+/* Loaded into QEMU: has its guest's memory be a file of a tmpfs, mapped shared,
+ * so that it is told from QEMU's own. It goes to swap as anonymous memory does.
  *
  * The file is where MEMORY is, and as large as the guest's memory: the bench puts
  * it there before each VM is run, in a mount namespace of its own. QEMU first
@@ -46,7 +45,6 @@ void *mmap(void *at, size_t length, int access, int flags, int fd, off_t offset)
         guest = mapped;
         close(file);
         file = -1;
-        syscall(SYS_madvise, mapped, length, MADV_RANDOM);
     }
     return mapped;
 }
@@ -61,8 +59,8 @@ static int is_guests(const char *at)
     return guest && at >= guest && at < guest + size;
 }
 
-/* Huge pages would be read and written whole. What the guest reports as free is dropped from the file as well, as swap
- * would drop it: it is neither written out nor read back. */
+/* Huge pages would be read and written whole. What the guest reports as free is dropped from the file as well: it is
+ * neither written out nor read back. */
 int madvise(void *at, size_t length, int advice)
 {
     if (guest && at == guest && (advice == MADV_HUGEPAGE || advice == MADV_MERGEABLE))

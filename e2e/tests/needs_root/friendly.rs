@@ -135,6 +135,17 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     assert_eq!(said(&host, "p", "cgroup.subtree_control"), "");
     all_get_on(&host, "p");
     assert_eq!(show(&host, "p-1")["friendly"], true);
+    // What somebody else has set stays.
+    let other = format!("{GROUPS}/exec/other");
+    let script = format!(
+        "mkdir {other}; echo threaded >{other}/cgroup.type; echo +cpu >{GROUPS}/exec/cgroup.subtree_control"
+    );
+    host.sh("p", &script);
+    set(&host, "p", &CONGESTED);
+    assert_eq!(said(&host, "p", "forkyard-friendly/cpu.weight"), "1");
+    let off: Value = host.json(["friendly", "set", "p", "--off"]);
+    assert_eq!(off["friendly"], false);
+    assert_eq!(said(&host, "p", "cgroup.subtree_control"), "cpu");
 
     // One that is killed has its guard let everybody go.
     set(
