@@ -173,10 +173,10 @@ class Host:
 
     def adopt(self):
         """Instead of entering it: what another bench has left there, to end it."""
+        self.group = memory.Group(self.instance)
         if (self.folder / PID).exists():
             self.daemon = Daemon(int((self.folder / PID).read_text()), self.env["FORKYARD_RUN_DIR"])
             self.log = open(self.folder / "daemon.log", "a")
-            self.group = memory.Group(self.instance)
             self.group.slow(memory.disk_of(self.folder), 0)
             self.group.unlimit()
 

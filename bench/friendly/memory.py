@@ -58,8 +58,9 @@ class Group:
         mounted = hierarchies()
         self.version = 1 if "memory" in mounted else 2
         if self.version == 1:
-            self.memory = mounted["memory"] / instance
-            self.blkio = mounted["blkio"] / instance if "blkio" in mounted else None
+            if "blkio" not in mounted:
+                raise Missing("cgroup v1 without blkio: what is read back can be neither counted nor slowed down")
+            self.memory, self.blkio = mounted["memory"] / instance, mounted["blkio"] / instance
         else:
             controllers = mounted["v2"] / "cgroup.controllers" if "v2" in mounted else None
             if not controllers or "memory" not in controllers.read_text().split():
@@ -68,7 +69,6 @@ class Group:
             self.memory = self.blkio = self.root / instance
             (self.root / "cgroup.subtree_control").write_text("+io")
         self.own = [self.memory, self.blkio] if self.version == 1 else []
-        self.own = [path for path in self.own if path]
         for path in self.own:
             path.mkdir(exist_ok=True)
 
@@ -98,8 +98,6 @@ class Group:
 
     def read_back(self):
         """Pages that have been read from disks. Nothing but swap is, once all have begun."""
-        if not self.blkio:
-            raise Missing("cgroup v1 without blkio: what is read back cannot be counted")
         if self.version == 1:
             said = (self.blkio / "blkio.throttle.io_service_bytes_recursive").read_text().split()
             read = [int(value) for word, value in zip(said, said[1:]) if word == "Read"]
@@ -125,8 +123,6 @@ class Group:
 
     def slow(self, disk, reads_a_second):
         """Has the disk answer so many reads a second, as one would that has to move its heads; 0: as it is."""
-        if not self.blkio:
-            raise Missing("cgroup v1 without blkio: the disk cannot be slowed down (--disk-reads 0)")
         if self.version == 1:
             (self.blkio / "blkio.throttle.read_iops_device").write_text(f"{disk} {reads_a_second}")
             return
@@ -165,10 +161,11 @@ class Swap:
                 raise Missing(f"no swap here: {done.stderr.strip()}")
 
     def off(self):
-        """Reads back what is in it, if anything is."""
-        if self.file.exists():
-            subprocess.run(["swapoff", self.file], stderr=subprocess.DEVNULL)
-            self.file.unlink()
+        """Reads back what is in it, if anything is. Swap that stays on keeps its file: without, nobody could end it."""
+        used = [line.split()[0] for line in pathlib.Path("/proc/swaps").read_text().splitlines()]
+        if str(self.file) in used:
+            subprocess.run(["swapoff", self.file], check=True)
+        self.file.unlink(missing_ok=True)
 
 
 class Keeper(threading.Thread):

@@ -22,7 +22,7 @@ use tokio::{
     net::UnixStream,
 };
 
-/// More than what QEMU keeps for a client that does not read.
+/// More than any answer that a client before may have asked for.
 const AT_MOST: u64 = 4 << 20;
 
 /// What is read once hands are shaken: the greeting again, and then what follows.

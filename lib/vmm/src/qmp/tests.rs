@@ -26,10 +26,15 @@ impl Peer {
         let _ = self.out.write_all(format!("{line}\n").as_bytes()).await;
     }
 
-    /// The name of the next command.
-    async fn hear(&mut self) -> String {
+    /// The next command.
+    async fn asked(&mut self) -> serde_json::Value {
         let line = self.lines.next_line().await.expect("read").expect("a line");
-        let command: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        serde_json::from_str(&line).expect("JSON")
+    }
+
+    /// Its name.
+    async fn hear(&mut self) -> String {
+        let command = self.asked().await;
         command["execute"].as_str().expect("a command").to_owned()
     }
 
@@ -45,8 +50,7 @@ impl Peer {
 
     /// Answers the first command, after what else it says.
     async fn agree(&mut self, before: &[&str]) {
-        let line = self.lines.next_line().await.expect("read").expect("a line");
-        let command: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let command = self.asked().await;
         assert_eq!(command["execute"], "qmp_capabilities");
         for line in before {
             self.say(line).await;
@@ -146,8 +150,7 @@ async fn answers_to_the_client_before_are_not_taken_for_this_ones() {
 async fn a_handshake_that_is_refused_says_why() {
     let (_dir, path) = played(|mut peer| async move {
         peer.say(GREETING).await;
-        let line = peer.lines.next_line().await.expect("read").expect("a line");
-        let command: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let command = peer.asked().await;
         let error = r#"{"class": "GenericError", "desc": "not today"}"#;
         peer.say(&format!(r#"{{"error": {error}, "id": {}}}"#, command["id"]))
             .await;
