@@ -245,7 +245,10 @@ impl Agent {
         let mut still = self.stopper.still().clone();
         still.retain(|id| !go.contains(id));
         let unit = self.stopper.unit(self.policy.config.threads.unit);
-        self.gate.go(go.iter().map(|id| self.stopper.process(*id)));
+        let processes: Vec<u32> = go.iter().map(|id| self.stopper.process(*id)).collect();
+        self.gate
+            .go(&processes)
+            .context("cannot let go of who made them")?;
         let set = self.stopper.set(&still, unit, &mut self.guard);
         set.context("cannot let threads go")
     }
@@ -265,13 +268,18 @@ impl Agent {
     /// Sees who wants to run, and stops who may not. How many run after it.
     fn look(&mut self) -> anyhow::Result<u32> {
         let turns = turns(self.looked.elapsed(), self.policy.config.threads.look());
-        let waits = self.waits();
+        let waits = self.waits()?;
         let exempt = self.exempt();
-        let members = self
+        let mut members = self
             .stopper
             .members(turns)
             .with_context(|| format!("{} is gone", self.group.path.display()))?;
+        let makers = self.gate.makers();
+        members.retain(|task| !makers.contains(&task.id));
         let unit = self.stopper.unit(self.policy.config.threads.unit);
+        self.stopper
+            .free_strays(&self.gate.inside(), unit)
+            .context("cannot let threads go")?;
         let how = How {
             unit,
             count: self.policy.config.threads.count,
@@ -299,7 +307,7 @@ impl Agent {
             .context("cannot stop threads")?;
         let run = load.saturating_sub(u32::try_from(still.len()).unwrap_or(u32::MAX));
         if waits {
-            self.tell_gate(&members, &stood, (order.threads, run), &exempt);
+            self.tell_gate(&members, &stood, (order.threads, run), &exempt)?;
         }
         let count = u32::try_from(wanting.len()).unwrap_or(u32::MAX);
         self.limit_births(order.threads.saturating_sub(count))?;
@@ -322,15 +330,17 @@ impl Agent {
 
     /// Whether those that begin over the limit are to wait: then there is a gate, if there
     /// can be.
-    fn waits(&mut self) -> bool {
+    fn waits(&mut self) -> anyhow::Result<bool> {
         let waits = self.policy.config.threads.new == New::Wait;
         if waits {
             self.gate
                 .open(&self.group, &self.stopper, &mut self.guard, &self.tell);
         } else {
-            self.gate.leave_open();
+            self.gate
+                .leave_open()
+                .context("cannot let go of who makes others")?;
         }
-        waits
+        Ok(waits)
     }
 
     /// Tells the gate what a look has found: how many may run and do, and who stood still
@@ -341,7 +351,7 @@ impl Agent {
         stood: &BTreeSet<TaskId>,
         room: (u32, u32),
         exempt: &Exempt,
-    ) {
+    ) -> anyhow::Result<()> {
         let still = self.stopper.still();
         let there = members.iter().map(|task| {
             let doing = match task {
@@ -351,7 +361,9 @@ impl Agent {
             };
             (task.kin.process, doing)
         });
-        self.gate.look(room, there, exempt);
+        self.gate
+            .look(room, there, exempt)
+            .context("cannot let go of who makes others")
     }
 
     /// Ends a control period.
@@ -401,6 +413,7 @@ impl Agent {
             "allowed": order.threads,
             "duty": order.duty,
             "standing_still": self.stopper.still().len(),
+            "makers_waiting": self.gate.makers().len(),
             "config": self.policy.config,
         });
         if let (Some(report), Some(said)) = (report, said.as_object_mut()) {

@@ -6,6 +6,9 @@
 //!                               ^--how many more may run, who runs, who goes----------'
 //! ```
 //!
+//! Who has made several that wait is put into the frozen group, too, until few do, if it is a
+//! process of one thread: of several the others may have work to do. The agent passes over it.
+//!
 //! The kernel tells before the first instruction of the program. On several CPUs it runs
 //! a little until it is stopped; on one, whose last word this thread has, hardly.
 
@@ -15,10 +18,10 @@ use crate::{
     group::Group,
     guard::{Guard, Word},
     stopper::{Hold, Stopper},
-    tasks::Task,
+    tasks::{self, Task, TaskId},
     wake::Wake,
 };
-use forkyard_friendly::{Admission, Doing};
+use forkyard_friendly::{Admission, Doing, Makers};
 use std::{
     collections::BTreeSet,
     io,
@@ -33,6 +36,7 @@ use std::{
 #[derive(Debug, Default)]
 struct Shared {
     admission: Admission<u32>,
+    makers: Makers<u32, TaskId>,
     exempt: Exempt,
 }
 
@@ -51,6 +55,7 @@ pub enum Passage {
 #[derive(Debug)]
 pub struct Gate {
     shared: Arc<Mutex<Shared>>,
+    hold: Arc<Hold>,
     held: Receiver<Task>,
     /// Those that were stopped before the last look had its say, and are not told of yet.
     late: Vec<Task>,
@@ -108,18 +113,47 @@ impl Passage {
         room: (u32, u32),
         there: impl IntoIterator<Item = (u32, Doing)>,
         exempt: &Exempt,
-    ) {
-        let Self::Gate(gate) = self else { return };
+    ) -> io::Result<()> {
+        let Self::Gate(gate) = self else {
+            return Ok(());
+        };
         let mut shared = locked(&gate.shared);
         gate.late.extend(gate.held.try_iter());
         let late = gate.late.iter().map(|task| task.kin.process);
         let late: BTreeSet<u32> = late.collect();
         let there = there.into_iter().filter(|(id, _)| !late.contains(id));
         let still = late.iter().map(|&id| (id, Doing::StandsStill));
-        shared.admission.look(room, there.chain(still));
+        let there: Vec<(u32, Doing)> = there.chain(still).collect();
+        let still = there.iter().filter(|(_, does)| *does == Doing::StandsStill);
+        let still: BTreeSet<u32> = still.map(|(id, _)| *id).collect();
+        shared.admission.look(room, there);
         if shared.exempt != *exempt {
             shared.exempt.clone_from(exempt);
         }
+        let makers = shared.makers.keep(|child| still.contains(&child));
+        all_go(&gate.hold, makers)
+    }
+
+    /// Makers that stand still, of whom the agent knows nothing else.
+    pub fn makers(&self) -> BTreeSet<TaskId> {
+        match self {
+            Self::Gate(gate) => locked(&gate.shared).makers.still().clone(),
+            Self::Free | Self::Gateless => BTreeSet::new(),
+        }
+    }
+
+    /// Those in the frozen group that the agent has not put there, nor heard of, by their
+    /// numbers.
+    pub fn inside(&mut self) -> BTreeSet<u32> {
+        let Self::Gate(gate) = self else {
+            return BTreeSet::new();
+        };
+        // Whoever is in it by now has been told of.
+        let shared = locked(&gate.shared);
+        gate.late.extend(gate.held.try_iter());
+        let late = gate.late.iter().map(|task| task.id.number);
+        let makers = shared.makers.still().iter().map(|maker| maker.number);
+        late.chain(makers).collect()
     }
 
     /// How many of those who wait may go: see [`Admission::room`].
@@ -131,16 +165,21 @@ impl Passage {
     }
 
     /// These processes have waited, and go.
-    pub fn go(&self, processes: impl IntoIterator<Item = u32>) {
-        if let Self::Gate(gate) = self {
-            locked(&gate.shared).admission.go(processes);
-        }
+    pub fn go(&self, processes: &[u32]) -> io::Result<()> {
+        let Self::Gate(gate) = self else {
+            return Ok(());
+        };
+        let mut shared = locked(&gate.shared);
+        shared.admission.go(processes.iter().copied());
+        let makers = processes.iter().filter_map(|id| shared.makers.goes(*id));
+        all_go(&gate.hold, makers)
     }
 
-    /// Whoever begins goes, until the next look.
-    pub fn leave_open(&self) {
-        if let Self::Gate(gate) = self {
-            locked(&gate.shared).admission.open();
+    /// Whoever begins goes, until the next look, and whoever makes others.
+    pub fn leave_open(&self) -> io::Result<()> {
+        match self {
+            Self::Gate(gate) => gate.leave_open(),
+            Self::Free | Self::Gateless => Ok(()),
         }
     }
 }
@@ -150,9 +189,10 @@ impl Gate {
         let events = Events::hear()?;
         let shared = Arc::new(Mutex::new(Shared::default()));
         let (stopped, held) = channel();
+        let hold = Arc::new(hold);
         let keeper = Keeper {
             group,
-            hold,
+            hold: hold.clone(),
             shared: shared.clone(),
             stopped,
             tell,
@@ -166,16 +206,28 @@ impl Gate {
         })?;
         Ok(Self {
             shared,
+            hold,
             held,
             late: Vec::new(),
         })
+    }
+
+    fn leave_open(&self) -> io::Result<()> {
+        let mut shared = locked(&self.shared);
+        shared.admission.open();
+        all_go(&self.hold, shared.makers.keep(|_| false))
     }
 }
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        locked(&self.shared).admission.open();
+        // The guard lets all go.
+        let _ = self.leave_open();
     }
+}
+
+fn all_go(hold: &Hold, makers: impl IntoIterator<Item = TaskId>) -> io::Result<()> {
+    makers.into_iter().try_for_each(|maker| hold.go(maker))
 }
 
 fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
@@ -185,7 +237,7 @@ fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 /// What its thread works with.
 struct Keeper {
     group: Group,
-    hold: Hold,
+    hold: Arc<Hold>,
     shared: Arc<Mutex<Shared>>,
     stopped: Sender<Task>,
     tell: Sender<Wake>,
@@ -196,10 +248,7 @@ impl Keeper {
         loop {
             let wake = match events.wait()? {
                 Event::Exec(process) => self.begins(process).then_some(Wake::Waits),
-                Event::Exit(process) => locked(&self.shared)
-                    .admission
-                    .ends(process)
-                    .then_some(Wake::Room),
+                Event::Exit(process) => self.ends(process)?.then_some(Wake::Room),
                 // A look finds out.
                 Event::Lost => None,
             };
@@ -232,10 +281,42 @@ impl Keeper {
         let first = !shared.admission.anybody_waits();
         shared.admission.begins(process);
         match self.hold.stop(process) {
-            Ok(()) => self.stopped.send(task).is_ok() && first,
+            Ok(()) => {
+                self.made(process, &mut shared);
+                self.stopped.send(task).is_ok() && first
+            }
             // It goes, and a look finds it.
             Err(_) => shared.admission.ends(process),
         }
+    }
+
+    /// One waits: so may who made it.
+    fn made(&self, process: u32, shared: &mut Shared) {
+        let Some((maker, alone)) = tasks::maker(process) else {
+            return;
+        };
+        // Who stands still was on its way, and in no other group than the frozen one by now.
+        let known = shared.makers.still().contains(&maker);
+        if !shared.makers.waits(process, maker) {
+            return;
+        }
+        let may = known || (alone && self.may_stop(maker, &shared.exempt));
+        if !may || self.hold.stop(maker.number).is_err() {
+            shared.makers.spare(maker);
+        }
+    }
+
+    fn may_stop(&self, id: TaskId, exempt: &Exempt) -> bool {
+        let task = self.group.has(id.number).then(|| Task::of(id.number));
+        let is = |task: Task| task.id == id && !exempt.spares(&task, &task.name);
+        task.flatten().is_some_and(is)
+    }
+
+    /// Whether somebody may be let in for it.
+    fn ends(&self, process: u32) -> io::Result<bool> {
+        let mut shared = locked(&self.shared);
+        all_go(&self.hold, shared.makers.goes(process))?;
+        Ok(shared.admission.ends(process))
     }
 }
 
@@ -247,10 +328,19 @@ mod tests {
     /// A gate with nobody at it: what it is told of comes from the test.
     fn gate() -> (Passage, Sender<Task>) {
         let (stopped, held) = channel();
-        let shared = Arc::default();
-        let late = Vec::new();
-        let gate = Gate { shared, held, late };
+        let gate = Gate {
+            shared: Arc::default(),
+            hold: Arc::new(useless()),
+            held,
+            late: Vec::new(),
+        };
         (Passage::Gate(gate), stopped)
+    }
+
+    /// Nothing can be written there.
+    fn useless() -> Hold {
+        let [held, free] = [(); 2].map(|()| File::open("/dev/null").expect("opened"));
+        Hold::of(held, free)
     }
 
     fn this_process() -> Task {
@@ -263,11 +353,12 @@ mod tests {
         let task = this_process();
         stopped.send(task.clone()).expect("heard");
         // The look has seen it before it was stopped.
-        passage.look((2, 1), [(id(), Doing::Runs)], &Exempt::default());
+        let looked = passage.look((2, 1), [(id(), Doing::Runs)], &Exempt::default());
+        looked.expect("nobody is to be let go");
         assert_eq!(passage.room(), 1, "room, and one that waits");
         assert_eq!(passage.held().collect::<Vec<_>>(), [task]);
         assert_eq!(passage.held().count(), 0);
-        passage.go([id()]);
+        passage.go(&[id()]).expect("it has no maker here");
         assert_eq!(passage.room(), 0, "it has gone");
     }
 
@@ -283,11 +374,9 @@ mod tests {
             Group::of_this_process().expect("in a group"),
         );
         assert!(group.has(id()) && !Exempt::default().spares(&task, &task.name));
-        // Nothing can be written there.
-        let hold = Hold::of(File::open("/dev/null").expect("opened"));
         let keeper = Keeper {
             group,
-            hold,
+            hold: Arc::new(useless()),
             shared: shared.clone(),
             stopped,
             tell,

@@ -38,19 +38,31 @@ enum Means {
 
 /// Stops processes from another thread, as the stopper it is of would.
 #[derive(Debug)]
-pub struct Hold(File);
+pub struct Hold {
+    held: File,
+    free: File,
+}
 
 impl Hold {
-    /// By a file that lists the threads of a frozen group, open for writing.
-    pub fn of(threads: File) -> Self {
-        Self(threads)
+    /// By the files, open for writing, that list the threads of a frozen group and of the
+    /// one where they go when they are let go.
+    pub fn of(held: File, free: File) -> Self {
+        Self { held, free }
     }
 
     /// Has a process stand still that is there, for sure, and has no second thread. The
-    /// stopper is to be told.
+    /// stopper is to be told, unless whoever stopped it lets it go.
     pub fn stop(&self, process: u32) -> io::Result<()> {
         // The kernel takes a write for itself, wherever the one before has ended.
-        moved((&self.0).write_all(process.to_string().as_bytes()))
+        moved((&self.held).write_all(process.to_string().as_bytes()))
+    }
+
+    /// Lets one go that may be gone meanwhile.
+    pub fn go(&self, id: TaskId) -> io::Result<()> {
+        match tasks::started(id.number) == Some(id.started) {
+            true => moved((&self.free).write_all(id.number.to_string().as_bytes())),
+            false => Ok(()),
+        }
     }
 }
 
@@ -61,6 +73,8 @@ pub struct Stopper {
     means: Means,
     looks: Looks,
     still: BTreeSet<TaskId>,
+    /// Who was in the frozen group at the last look, by their numbers.
+    inside: Vec<u32>,
 }
 
 impl Stopper {
@@ -103,6 +117,7 @@ impl Stopper {
             means,
             looks: Looks::default(),
             still: BTreeSet::new(),
+            inside: Vec::new(),
         })
     }
 
@@ -132,9 +147,16 @@ impl Stopper {
     /// What stops for it from another thread: an error where there is no freezer.
     pub fn hold(&self) -> io::Result<Hold> {
         match &self.means {
-            Means::Freezer { held, version, .. } => {
-                let file = held.join(threads(*version));
-                Ok(Hold::of(File::options().write(true).open(file)?))
+            Means::Freezer {
+                held,
+                free,
+                version,
+            } => {
+                let [held, free] = [held, free].map(|group| {
+                    let file = group.join(threads(*version));
+                    File::options().write(true).open(file)
+                });
+                Ok(Hold::of(held?, free?))
             }
             Means::Signals => Err(io::Error::other("there is no freezer")),
         }
@@ -149,27 +171,48 @@ impl Stopper {
     /// All threads of the group, those standing still among them, so many turns of looking
     /// after the last time.
     pub fn members(&mut self, turns: u32) -> io::Result<Vec<Task>> {
-        let mut numbers = Vec::new();
-        let mut list = |path: PathBuf| -> io::Result<()> {
+        let list = |path: PathBuf| -> io::Result<Vec<u32>> {
             let text = fs::read_to_string(path)?;
-            numbers.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
-            Ok(())
+            Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
         };
-        match &self.means {
+        let mut numbers = match &self.means {
             Means::Freezer {
                 held,
                 free,
                 version,
             } => {
-                list(free.join(threads(*version)))?;
-                list(held.join(threads(*version)))?;
+                let outside = list(free.join(threads(*version)))?;
+                self.inside = list(held.join(threads(*version)))?;
+                outside
             }
             Means::Signals => list(self.group.path.join(threads(self.group.version)))?,
-        }
+        };
+        numbers.extend(&self.inside);
         // One that is being moved may be listed twice.
         numbers.sort_unstable();
         numbers.dedup();
         Ok(self.looks.look(numbers, &self.still, turns))
+    }
+
+    /// Lets those go that were in the frozen group at the last look by nobody's doing: born
+    /// there, for who is told to stand still in the middle of making another makes it first.
+    /// `known` are there by somebody else's.
+    pub fn free_strays(&self, known: &BTreeSet<u32>, unit: Unit) -> io::Result<()> {
+        let Means::Freezer { free, version, .. } = &self.means else {
+            return Ok(());
+        };
+        let ours: BTreeSet<u32> = self.still.iter().map(|id| id.number).collect();
+        for number in &self.inside {
+            // With a process all its threads are there.
+            let of = match unit {
+                Unit::Thread => Some(*number),
+                Unit::Process => self.looks.process_of(*number),
+            };
+            if !of.is_none_or(|of| ours.contains(&of)) && !known.contains(number) {
+                moved(fs::write(free.join(threads(*version)), number.to_string()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Those that stand still.

@@ -49,6 +49,10 @@ pub struct Kin {
 struct Stat {
     name: String,
     state: char,
+    /// The process that started it, or has taken it in since.
+    parent: u32,
+    /// How many threads its process has.
+    threads: u32,
     started: u64,
 }
 
@@ -142,7 +146,13 @@ impl Looks {
         self.known.insert(task.id.number, Known { task, slept });
     }
 
-    /// The process of one that was there at the last look, or seen since.
+    /// The process of a thread that was there at the last look, or seen since, by its number.
+    pub fn process_of(&self, number: u32) -> Option<u32> {
+        let known = self.known.get(&number);
+        known.map(|known| known.task.kin.process)
+    }
+
+    /// The same of one that is that one still.
     pub fn process(&self, id: TaskId) -> Option<u32> {
         let known = self.known.get(&id.number);
         let known = known.filter(|known| known.task.id == id);
@@ -217,11 +227,15 @@ fn read(number: u32) -> Option<Stat> {
     let (_, name) = before.split_once(" (")?;
     let mut fields = rest.split(' ');
     let state = fields.next()?.chars().next()?;
-    // The 22nd field of all, counted from 1.
-    let started = fields.nth(18)?.parse().ok()?;
+    // Of all fields, counted from 1, the 4th, the 20th and the 22nd.
+    let parent = fields.next()?.parse().ok()?;
+    let threads = fields.nth(15)?.parse().ok()?;
+    let started = fields.nth(1)?.parse().ok()?;
     Some(Stat {
         name: name.to_owned(),
         state,
+        parent,
+        threads,
         started,
     })
 }
@@ -244,6 +258,15 @@ fn kin(number: u32) -> Option<Kin> {
 /// The state of a thread, and when it started. None if there is none.
 pub fn stat(number: u32) -> Option<(char, u64)> {
     read(number).map(|stat| (stat.state, stat.started))
+}
+
+/// The process that made another, or has taken it in since, and whether it has one thread
+/// alone.
+pub fn maker(process: u32) -> Option<(TaskId, bool)> {
+    let number = read(process)?.parent;
+    let stat = read(number)?;
+    let started = stat.started;
+    Some((TaskId { number, started }, stat.threads == 1))
 }
 
 /// When a thread started.
@@ -281,6 +304,12 @@ mod tests {
         assert_eq!((task.id.number, task.kin.process), (me, me));
         assert!(!task.name.is_empty() && name(me) == task.name, "{task:?}");
         assert_eq!(started(me), Some(task.id.started));
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("started");
+        assert_eq!(maker(child.id()).map(|(maker, _)| maker), Some(task.id));
+        child.kill().and_then(|()| child.wait()).expect("ended");
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let number = nix::unistd::gettid().as_raw();

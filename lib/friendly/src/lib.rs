@@ -9,6 +9,7 @@
 //! Spacing: when to look at the members
 //! members of a group, Order --> Chooser --> who stands still
 //! who begins, Order ----------> Admission --> who waits before it does
+//!                                Makers ------> and which of those that make them waits, too
 //! ```
 //!
 //! Opens no file, reads no clock, stops nobody: the caller passes what it saw
@@ -21,6 +22,7 @@ mod controller;
 mod fairness;
 mod law;
 mod leads;
+mod makers;
 mod monitor;
 mod pace;
 mod police;
@@ -41,6 +43,7 @@ pub use controller::{Controller, Order, State};
 pub use fairness::{fairness_index, jain_index};
 pub use law::{Congestion, Law, Sense};
 pub use leads::{Leads, Tally};
+pub use makers::Makers;
 pub use monitor::{Measured, Monitor, Report};
 pub use pace::Pace;
 pub use police::{Finding, Police, PoliceConfig, Sample, Use};

@@ -114,8 +114,14 @@ fn without_a_freezer_signals_do() {
     scene.all_get_on();
 }
 
-/// What is true of any freezer.
-fn keeps_who_begins_waiting(controller: Option<&str>, threads: &str) {
+/// Somebody waits in a group by these constants, until there is room or the agent ends.
+fn keeps_waiting(
+    controller: Option<&str>,
+    threads: &str,
+    config: &str,
+    who: fn(&mut Scene, &Path) -> u32,
+    gets_on: fn(&mut Scene, u32),
+) {
     let Some(mount) = mount(controller) else {
         return;
     };
@@ -125,37 +131,75 @@ fn keeps_who_begins_waiting(controller: Option<&str>, threads: &str) {
     for ends in [None, Some(Signal::SIGTERM), Some(Signal::SIGKILL)] {
         let mut scene = Scene::new(&[&mount]);
         let held = scene.groups[0].join("forkyard-friendly").join(threads);
-        scene.start(WAITS);
-        let waits = |number: u32| {
-            let inside = fs::read_to_string(&held).unwrap_or_default();
-            inside.lines().any(|line| line == number.to_string())
-        };
-        let mut one = None;
-        until("one that begins waits", || {
-            // Until the first look all go: those run for a while.
-            let number = scene.begin();
-            until("it waits, or runs", || waits(number) || ticks(number) > 50);
-            one = waits(number).then_some(number);
-            one.is_some()
-        });
-        let one = one.expect("it waits");
+        scene.start(config);
+        let one = who(&mut scene, &held);
         match ends {
             Some(signal) => {
                 scene.end(signal);
             }
             // Then there is room.
-            None => {
-                let others = scene.outside.iter_mut().filter(|child| child.id() != one);
-                for child in scene.busy.iter_mut().chain(others) {
-                    child.kill().expect("it is there");
-                    child.wait().expect("reaped");
-                }
-            }
+            None => scene.end_others(&[one]),
         }
-        until("its turn comes", || !waits(one));
+        until("its turn comes", || !is_in(&held, one));
+        gets_on(&mut scene, one);
+    }
+}
+
+fn keeps_who_begins_waiting(controller: Option<&str>, threads: &str) {
+    keeps_waiting(controller, threads, WAITS, one_that_waits, |_, one| {
         let before = ticks(one);
         until("it gets on", || ticks(one) > before + 1);
-    }
+    });
+}
+
+/// One that begins and waits, once no more are let in.
+fn one_that_waits(scene: &mut Scene, held: &Path) -> u32 {
+    let mut one = None;
+    until("one that begins waits", || {
+        // Until the first look all go: those run for a while.
+        let number = scene.begin();
+        until("it waits, or runs", || {
+            is_in(held, number) || ticks(number) > 50
+        });
+        one = is_in(held, number).then_some(number);
+        one.is_some()
+    });
+    one.expect("it waits")
+}
+
+/// Whether a file lists this thread.
+fn is_in(list: &Path, number: u32) -> bool {
+    let inside = fs::read_to_string(list).unwrap_or_default();
+    inside.lines().any(|line| line == number.to_string())
+}
+
+fn keeps_who_makes_others_waiting(controller: Option<&str>, threads: &str) {
+    const WANTED: usize = 100;
+    // It is by a look that those are forgotten that end while they wait.
+    let config = WAITS.replace("60000", "2000");
+    let maker = |scene: &mut Scene, held: &Path| {
+        one_that_waits(scene, held);
+        let maker = scene.make(WANTED);
+        until("who makes them waits", || is_in(held, maker));
+        let made = fs::read_to_string(format!("/proc/{maker}/task/{maker}/children"));
+        let made = made.expect("alive").split_whitespace().count();
+        assert!((4..WANTED).contains(&made), "{made}");
+        maker
+    };
+    // Each that goes ends by itself, and makes room for another.
+    keeps_waiting(controller, threads, &config, maker, |scene, maker| {
+        until("all are made", || scene.has_ended(maker));
+    });
+}
+
+#[test]
+fn v2_keeps_who_makes_others_waiting_while_these_do() {
+    keeps_who_makes_others_waiting(None, "cgroup.threads");
+}
+
+#[test]
+fn v1_keeps_who_makes_others_waiting_while_these_do() {
+    keeps_who_makes_others_waiting(Some("freezer"), "tasks");
 }
 
 #[test]

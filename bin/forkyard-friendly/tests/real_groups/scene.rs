@@ -161,6 +161,44 @@ impl Scene {
         number
     }
 
+    /// One in the group that starts so many short programs at once, and ends with the last.
+    pub fn make(&mut self, count: usize) -> u32 {
+        let enter = format!("echo $$ >{}/cgroup.procs", self.groups[0].display());
+        let work = format!("n=0; while [ $n -lt {count} ]; do env true & n=$((n + 1)); done; wait");
+        let child = Command::new("sh")
+            .args(["-c", &format!("{enter} && {work}")])
+            .spawn()
+            .expect("started");
+        let number = child.id();
+        self.outside.push(child);
+        number
+    }
+
+    /// Ends all but these.
+    pub fn end_others(&mut self, spared: &[u32]) {
+        let all = self.busy.iter_mut().chain(&mut self.outside);
+        let mut others: Vec<&mut Child> =
+            all.filter(|child| !spared.contains(&child.id())).collect();
+        // Frozen by v1 they end once they are let go.
+        for child in &mut others {
+            child.kill().expect("it is there");
+        }
+        for child in others {
+            child.wait().expect("reaped");
+        }
+    }
+
+    /// Whether one that is in no group, or was not at first, has ended well.
+    pub fn has_ended(&mut self, number: u32) -> bool {
+        let mut outside = self.outside.iter_mut();
+        let child = outside.find(|child| child.id() == number);
+        let ended = child.expect("started").try_wait().expect("ours");
+        ended.is_some_and(|ended| {
+            assert!(ended.success(), "{ended}");
+            true
+        })
+    }
+
     /// One that is the first of a container.
     pub fn add_init(&mut self) -> u32 {
         let outside = Command::new("nice")
@@ -262,6 +300,11 @@ impl Drop for Scene {
         for group in &self.groups {
             let began = Instant::now();
             while fs::remove_dir(group).is_err() && began.elapsed() < Duration::from_secs(60) {
+                // What those who were in it have started, and is left.
+                let inside = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+                for number in inside.lines().filter_map(|line| line.parse().ok()) {
+                    let _ = kill(Pid::from_raw(number), Signal::SIGKILL);
+                }
                 thread::sleep(Duration::from_millis(10));
             }
         }
