@@ -99,6 +99,12 @@ struct Policy {
     pulse: Pulse,
 }
 
+/// The CPUs on which threads of these ran, or would.
+fn run_on(members: &[Task]) -> impl Iterator<Item = u32> + Clone {
+    let run = members.iter().filter(|task| task.runnable);
+    run.map(|task| task.cpu)
+}
+
 struct Agent {
     policy: Policy,
     settings: Settings,
@@ -140,10 +146,10 @@ impl Agent {
         let me = std::process::id();
         let seed = u64::from(me) ^ (tasks::started(me).unwrap_or_default() << 32);
         Ok(Self {
-            ticker: Ticker::start(&config.monitor, tell.clone())
+            ticker: Ticker::start(&config.monitor, group.cpus(), tell.clone())
                 .context("cannot start the clock")?,
             policy: Policy {
-                monitor: Monitor::new(config.monitor.clone()),
+                monitor: Monitor::new(config.monitor.clone(), group.cpus()),
                 controller: Controller::new(&config, group.cpus()),
                 chooser: Chooser::new(
                     group.cpus(),
@@ -291,6 +297,7 @@ impl Agent {
             load,
             spares,
         } = Census::of(&members, how, &mut self.wants);
+        self.ticker.follow(run_on(&members));
         self.wanting = self.wanting.max(load);
         let order = self.policy.controller.order();
         let means = self.policy.config.rate.means;
@@ -376,7 +383,7 @@ impl Agent {
         }
         let report = self.policy.monitor.close(readings);
         self.wanted = std::mem::take(&mut self.wanting);
-        self.policy.controller.step(report.sense, self.wanted);
+        self.policy.controller.step(report.senses, self.wanted);
         self.policy.chooser.period();
         self.wants.period();
         if let Some(config) = self.settings.changed() {
@@ -447,7 +454,7 @@ impl Agent {
             ("ticks", json!(report.ticks)),
             (
                 "congested",
-                json!(report.sense.congestion == Congestion::Yes),
+                json!(report.senses.sense.congestion == Congestion::Yes),
             ),
             ("wanting", json!(self.wanted)),
             ("signals", Value::Object(signals)),

@@ -25,6 +25,8 @@ pub struct Task {
     pub kin: Kin,
     /// Whether it runs, would run, or waits for a disk.
     pub runnable: bool,
+    /// The CPU that it ran on last.
+    pub cpu: u32,
 }
 
 impl Task {
@@ -54,6 +56,7 @@ struct Stat {
     /// How many threads its process has.
     threads: u32,
     started: u64,
+    cpu: u32,
 }
 
 /// Looks after which a thread that slept at each of them is a sleeper.
@@ -201,6 +204,7 @@ impl Known {
                     .map(|before| before.task.kin)
                     .or_else(|| kin(number))?,
                 runnable,
+                cpu: stat.cpu,
                 name: stat.name,
             },
             slept: if runnable { 0 } else { slept + 1 },
@@ -227,16 +231,18 @@ fn read(number: u32) -> Option<Stat> {
     let (_, name) = before.split_once(" (")?;
     let mut fields = rest.split(' ');
     let state = fields.next()?.chars().next()?;
-    // Of all fields, counted from 1, the 4th, the 20th and the 22nd.
+    // Of all fields, counted from 1, the 4th, the 20th, the 22nd and the 39th.
     let parent = fields.next()?.parse().ok()?;
     let threads = fields.nth(15)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
+    let cpu = fields.nth(16)?.parse().ok()?;
     Some(Stat {
         name: name.to_owned(),
         state,
         parent,
         threads,
         started,
+        cpu,
     })
 }
 

@@ -2,9 +2,14 @@
 
 use crate::wake::Wake;
 use forkyard_friendly::{MonitorConfig, Pace};
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    unistd::Pid,
+};
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     thread,
@@ -31,15 +36,18 @@ struct Wanted {
     late: Duration,
 }
 
-impl From<&MonitorConfig> for Wanted {
-    fn from(config: &MonitorConfig) -> Self {
+impl Wanted {
+    fn by(config: &MonitorConfig, cpus: u32) -> Self {
         Self {
             tick: config.tick(),
-            pace: config.pace(),
-            late: LATE * config.slack().max(config.tick()),
+            pace: config.pace(cpus),
+            late: LATE * config.slack(1).max(config.tick()),
         }
     }
 }
+
+/// No CPU has that number.
+const ANY: u32 = u32::MAX;
 
 /// As late as no wait for a CPU makes a tick: so many times what counts as on time.
 const LATE: u32 = 2;
@@ -48,23 +56,35 @@ const LATE: u32 = 2;
 /// ends after the ticker is dropped.
 #[derive(Debug)]
 pub struct Ticker {
+    /// CPUs of the guest.
+    cpus: u32,
     wanted: Arc<Mutex<Wanted>>,
+    /// Where it is to tick; at first, anywhere.
+    cpu: Arc<AtomicU32>,
     ticks: Receiver<Slept>,
 }
 
 impl Ticker {
-    /// Starts it. The agent is woken by a tick that is very late.
-    pub fn start(config: &MonitorConfig, wake: Sender<Wake>) -> std::io::Result<Self> {
+    /// Starts it in a guest of so many CPUs. The agent is woken by a tick that is very late.
+    pub fn start(config: &MonitorConfig, cpus: u32, wake: Sender<Wake>) -> std::io::Result<Self> {
         let (tell, ticks) = channel();
-        let first = Wanted::from(config);
+        let first = Wanted::by(config, cpus);
         let wanted = Arc::new(Mutex::new(first));
         let shared = wanted.clone();
+        let cpu = Arc::new(AtomicU32::new(ANY));
+        let place = cpu.clone();
         thread::Builder::new().name("ticks".into()).spawn(move || {
             // Else its own guest's threads hold it up, however idle the host is.
             // Without the right to, they do.
             let _ = forkyard_sys_guest::first::go_first();
             let (mut now, mut pace) = (first, first.pace);
+            let mut at = ANY;
             loop {
+                let next = place.load(Ordering::Relaxed);
+                if next != at {
+                    at = next;
+                    stay_on(at);
+                }
                 let ticks = pace.ticks();
                 let asked = Instant::now();
                 thread::sleep(now.tick * ticks);
@@ -86,12 +106,29 @@ impl Ticker {
                 }
             }
         })?;
-        Ok(Self { wanted, ticks })
+        Ok(Self {
+            cpus,
+            wanted,
+            cpu,
+            ticks,
+        })
+    }
+
+    /// Ticks where threads run that may be stopped, on one of these CPUs: the host runs one
+    /// of several at once that has slept, however long those wait that do not.
+    pub fn follow(&self, run_on: impl Iterator<Item = u32> + Clone) {
+        let now = self.cpu.load(Ordering::Relaxed);
+        let mut others = run_on.clone();
+        if run_on.clone().all(|cpu| cpu != now)
+            && let Some(next) = others.next()
+        {
+            self.cpu.store(next, Ordering::Relaxed);
+        }
     }
 
     /// Other ticks from now on. Those not taken yet are lost, if there is any change.
     pub fn set(&self, config: &MonitorConfig) {
-        let next = Wanted::from(config);
+        let next = Wanted::by(config, self.cpus);
         let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut *wanted, next) != next {
             self.ticks.try_iter().for_each(drop);
@@ -101,6 +138,15 @@ impl Ticker {
     /// Ticks since the last call.
     pub fn take(&self) -> impl Iterator<Item = Slept> {
         self.ticks.try_iter()
+    }
+}
+
+/// The calling thread runs on that CPU from now on. Where it may not, or the CPU has gone,
+/// it runs where it did.
+fn stay_on(cpu: u32) {
+    let mut set = CpuSet::new();
+    if set.set(cpu as usize).is_ok() {
+        let _ = sched_setaffinity(Pid::from_raw(0), &set);
     }
 }
 
@@ -116,7 +162,7 @@ mod tests {
         MonitorConfig {
             tick_ms,
             rest,
-            slack_ms,
+            slack_ms: Some(slack_ms),
             ..MonitorConfig::default()
         }
     }
@@ -125,7 +171,7 @@ mod tests {
     fn no_tick_comes_early_and_some_come() {
         let config = ticking(2.0, 4, 20.0);
         let (tell, _told) = channel();
-        let ticker = Ticker::start(&config, tell).expect("started");
+        let ticker = Ticker::start(&config, 1, tell).expect("started");
         let mut seen = 0;
         while seen < 20 {
             for slept in ticker.take() {
@@ -140,7 +186,7 @@ mod tests {
     fn a_tick_that_is_too_late_is_told_and_others_are_not() {
         let (tell, told) = channel();
         // No kernel wakes a thread as soon as that, and none as late as an hour.
-        let ticker = Ticker::start(&ticking(0.001, 1, 0.0), tell).expect("started");
+        let ticker = Ticker::start(&ticking(0.001, 1, 0.0), 1, tell).expect("started");
         assert_eq!(told.recv(), Ok(Wake::Late));
         ticker.set(&ticking(0.001, 1, 3.6e6));
         ticker.take().for_each(drop);

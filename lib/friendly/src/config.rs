@@ -92,12 +92,15 @@ pub struct MonitorConfig {
     /// where it is; the slowdown of the virtual clock, where nobody does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signals: Option<Vec<Signal>>,
-    /// How late a tick may be, in milliseconds, and still count as on time: what it may
-    /// have to wait for a CPU that others use, some slices of the host's scheduler. That
-    /// is no reason to yield: a host shares its CPUs fairly, and gets as much done
-    /// however many wait for them. Who waits for memory is later than that. 0 has all
-    /// lateness count: the paper's.
-    pub slack_ms: f64,
+    /// How late a tick may be, in milliseconds, and still count as on time. Left out, what
+    /// a thread may have to wait for a CPU that others use, some slices of the host's
+    /// scheduler: 20. That is no reason to yield for who has one CPU: a host shares its CPUs
+    /// fairly, and gets as much done however many wait for them. Who waits for memory is
+    /// later than that. A guest of several CPUs gets more than others as long as more than
+    /// one of its threads may run: until then all lateness counts there. 0 has it count
+    /// everywhere: the paper's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slack_ms: Option<f64>,
     /// Slowdown H from which on there is congestion. The paper's 2.5 is against what
     /// a guest has seen lately; against the tick that was asked for, guests at 2 have
     /// long been thrashing.
@@ -107,6 +110,9 @@ pub struct MonitorConfig {
     /// Part of the CPUs' time from which on steal is congestion.
     pub steal_threshold: f64,
 }
+
+/// See [`MonitorConfig::slack_ms`].
+const SLACK_MS: f64 = 20.0;
 
 impl Default for MonitorConfig {
     fn default() -> Self {
@@ -119,7 +125,7 @@ impl Default for MonitorConfig {
             average: Average::default(),
             least: Least::default(),
             signals: None,
-            slack_ms: 20.0,
+            slack_ms: None,
             threshold: 1.25,
             pressure_threshold: 0.25,
             steal_threshold: 0.1,
@@ -138,15 +144,20 @@ impl MonitorConfig {
         self.signals.as_deref().unwrap_or(&[Signal::Vct])
     }
 
-    /// How late a tick may be and count as on time.
-    pub fn slack(&self) -> Duration {
-        Duration::from_secs_f64(self.slack_ms / 1e3)
+    /// How late a tick may be and count as on time, where threads run on so many CPUs.
+    pub fn slack(&self, cpus: u32) -> Duration {
+        let usual = if cpus > 1 { 0.0 } else { SLACK_MS };
+        Duration::from_secs_f64(self.slack_ms.unwrap_or(usual) / 1e3)
     }
 
-    /// How ticks are slept through. Of every period several sleeps are seen.
-    pub fn pace(&self) -> Pace {
+    /// How ticks are slept through, where threads run on so many CPUs. Of every period
+    /// several sleeps are seen, and none is late that only took what a kernel does to wake a
+    /// thread; but whoever yields to those who wait for a CPU is to see each tick of his that
+    /// does.
+    pub fn pace(&self, cpus: u32) -> Pace {
         let quarter = whole(self.period_s * 1e3 / self.tick_ms / 4.0);
-        Pace::new(self.rest.min(quarter))
+        let part = if self.slack(cpus).is_zero() { 0.2 } else { 0.5 };
+        Pace::new(self.rest.min(quarter), self.tick().mul_f64(part))
     }
 
     /// The control period.
@@ -182,12 +193,12 @@ pub enum Count {
     All,
 }
 
-/// When fewer threads may run than there are CPUs, or the last of them slower.
+/// When the last thread may run slower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Below {
-    /// For a trial, and on from there if that has helped: CPUs that stand still while
-    /// others use theirs no better are wasted.
+    /// For a trial, and on from there if that has helped: a CPU that stands still while
+    /// others use theirs no better is wasted.
     #[default]
     IfItHelps,
     /// Whenever there is congestion: the paper's.
@@ -211,7 +222,7 @@ pub enum New {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ThreadsConfig {
-    /// How many at first.
+    /// How many at first; where there are several CPUs, no more than those.
     pub start: u32,
     /// Never more.
     pub most: u32,
@@ -219,7 +230,7 @@ pub struct ThreadsConfig {
     pub unit: Unit,
     /// Who counts.
     pub count: Count,
-    /// When fewer may run than there are CPUs, or the last of them slower.
+    /// When the last of them may run slower.
     pub below: Below,
     /// What becomes of new ones over the limit.
     pub new: New,
@@ -335,7 +346,8 @@ impl Config {
             86_400.0,
             "a period to a day",
         )?;
-        within("monitor.slack-ms", monitor.slack_ms, 0.0, 1e4, "0 to 10000")?;
+        let slack = monitor.slack_ms.unwrap_or(SLACK_MS);
+        within("monitor.slack-ms", slack, 0.0, 1e4, "0 to 10000")?;
         within("monitor.ewma", monitor.ewma, 1e-6, 1.0, "over 0, at most 1")?;
         within(
             "monitor.threshold",

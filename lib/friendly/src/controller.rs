@@ -8,7 +8,7 @@
 //! ```
 
 use crate::{
-    Below, Config, Congestion, Law, Sense,
+    Below, Config, Congestion, Law, Sense, Senses,
     config::whole,
     trial::{Trial, Verdict},
 };
@@ -41,24 +41,38 @@ pub struct Controller {
     threads: Box<dyn Law>,
     rate: Box<dyn Law>,
     state: State,
-    /// CPUs of the guest.
-    cpus: u32,
+    /// So many threads get as much done as more do. A guest of one CPU does not know how
+    /// many: of its threads some wait for memory.
+    enough: f64,
     trial: Trial,
     /// Threads that wanted to run in the period before.
     active: f64,
 }
 
+/// As many threads for each of several CPUs are enough to keep them busy.
+const ENOUGH: f64 = 1.5;
+/// The least that is asked for but by way of trial.
+const FLOOR: f64 = 1.0;
+
 impl Controller {
     /// One that starts with the threads that the configuration says, in a guest of so
-    /// many CPUs.
+    /// many CPUs: no more than those where they are several, for else who waits for a CPU of
+    /// the host would wait for several steps down until this guest yields any.
     pub fn new(config: &Config, cpus: u32) -> Self {
+        let start = match cpus {
+            0 | 1 => config.threads.start,
+            cpus => config.threads.start.min(cpus),
+        };
         Self {
-            cpus: cpus.max(1),
+            enough: match cpus {
+                0 | 1 => f64::INFINITY,
+                cpus => ENOUGH * f64::from(cpus),
+            },
             trial: Trial::new(),
             active: 0.0,
             threads: config.threads.law.build(),
             rate: config.rate.law.build(),
-            state: State::Threads(f64::from(config.threads.start)),
+            state: State::Threads(f64::from(start)),
             config: config.clone(),
         }
     }
@@ -84,23 +98,29 @@ impl Controller {
     /// that it falls: else a guest that was idle for an hour would be allowed
     /// thousands of threads, and no decrease would be felt. Congestion while nobody
     /// wanted to run is no doing of this guest: nothing changes.
-    pub fn step(&mut self, sense: Sense, active: u32) -> Order {
+    pub fn step(&mut self, senses: impl Into<Senses>, active: u32) -> Order {
+        let Senses { sense, at_one } = senses.into();
         let now = f64::from(active);
         let used = now.max(std::mem::replace(&mut self.active, now));
         if active == 0 && sense.congestion == Congestion::Yes {
             return self.order();
         }
-        let floor = f64::from(self.cpus.min(self.config.threads.most));
+        let sense = match self.state {
+            State::Threads(n) if n > FLOOR || sense.congestion == Congestion::No => sense,
+            // It is not its doing.
+            State::Threads(_) if at_one.congestion == Congestion::No => return self.order(),
+            State::Threads(_) | State::Rate(_) => at_one,
+        };
         let verdict = match self.state {
-            State::Threads(n) if n > floor => Verdict::Less,
+            State::Threads(n) if n > FLOOR => Verdict::Less,
             State::Threads(_) | State::Rate(_) => self.trial.step(sense),
         };
         self.state = match self.state {
-            State::Threads(n) if n > floor || sense.congestion == Congestion::No => {
-                State::Threads(self.by_threads(n, sense, used, floor))
+            State::Threads(n) if n > FLOOR || sense.congestion == Congestion::No => {
+                State::Threads(self.by_threads(n, sense, used))
             }
             _ if verdict == Verdict::Enough && self.config.threads.below == Below::IfItHelps => {
-                State::Threads(floor)
+                State::Threads(FLOOR)
             }
             State::Threads(n) => self.below(n, sense, used),
             State::Rate(f) => self.by_rate(f, sense),
@@ -133,16 +153,16 @@ impl Controller {
         self.state
     }
 
-    /// With at least as many as there are CPUs; no fewer if there is congestion.
-    fn by_threads(&mut self, n: f64, sense: Sense, used: f64, floor: f64) -> f64 {
+    /// With more than one, and one at the least.
+    fn by_threads(&mut self, n: f64, sense: Sense, used: f64) -> f64 {
         let most = f64::from(self.config.threads.most);
         match sense.congestion {
             Congestion::Yes => {
-                let base = n.min(used.max(floor));
+                let base = n.min(used.max(FLOOR)).min(self.enough);
                 let next = self.threads.next(base, sense);
                 // A law that waits leaves the limit as it is, whatever is used.
                 let next = if next < base { next } else { n };
-                next.clamp(floor.min(n), most)
+                next.clamp(FLOOR, most)
             }
             Congestion::No => {
                 let next = self.threads.next(n, sense);
@@ -153,13 +173,11 @@ impl Controller {
         }
     }
 
-    /// With no more than there are CPUs, and congestion.
+    /// With one, and congestion.
     fn below(&mut self, n: f64, sense: Sense, used: f64) -> State {
-        let base = n.min(used.max(1.0));
+        let base = n.min(used.max(FLOOR));
         match self.threads.next(base, sense) {
             next if next >= base => State::Threads(n),
-            // Of a part of a thread there is nothing to take.
-            next if n >= 2.0 => State::Threads(next.max(1.0)),
             _ => self.by_rate(self.config.rate.ceiling_hz, sense),
         }
     }
@@ -278,19 +296,54 @@ mod tests {
         assert_eq!(controller.step(BUSY, 0), slow);
     }
 
-    /// Such as that of CPUs which many guests share: what is asked for is theirs, and
-    /// the host gets no faster by their asking for less.
+    /// Such as that of CPUs which many guests share: the host gets no faster by it that
+    /// they ask for less than one each.
     #[test]
-    fn congestion_that_yielding_does_not_end_leaves_a_thread_for_each_cpu() {
+    fn congestion_that_yielding_does_not_end_leaves_one_thread() {
         for cpus in [1, 4] {
             let mut controller = Controller::new(&Config::default(), cpus);
-            let full = |order: Order| order.threads >= cpus && order.sleep.is_none();
+            let full = |order: Order| order.sleep.is_none();
             let orders = (0..1_000).map(|_| controller.step(BUSY, MANY));
             let had = orders.filter(|order| full(*order)).count();
             assert!(had > 930, "{cpus}: {had}");
-            // But for trials, and for those it gets down to the last.
+            // But for trials.
             assert!(had < 1_000, "{cpus}: {had}");
+            assert_eq!(controller.order().threads, 1);
         }
+    }
+
+    /// It has no more than its share then: see [`Senses::at_one`].
+    #[test]
+    fn who_waits_for_cpus_alone_comes_down_to_one_thread_and_no_further() {
+        let mut controller = Controller::new(&Config::default(), 4);
+        let senses = Senses {
+            sense: BUSY,
+            at_one: CALM,
+        };
+        let mut order = controller.order();
+        for _ in 0..200 {
+            order = controller.step(senses, MANY);
+            assert!(order.sleep.is_none(), "{order:?}");
+        }
+        assert_eq!(order.threads, 1);
+        assert_eq!(controller.state(), State::Threads(1.0));
+        for _ in 0..40 {
+            order = controller.step(CALM, MANY);
+        }
+        assert!(order.threads > 1);
+    }
+
+    #[test]
+    fn of_several_cpus_some_are_yielded_by_the_second_step() {
+        let mut controller = Controller::new(&Config::default(), 4);
+        assert_eq!(controller.order().threads, 4);
+        for _ in 0..2_000 {
+            controller.step(CALM, MANY);
+        }
+        assert!(controller.order().threads > 12);
+        let went = [(); 4].map(|()| controller.step(BUSY, MANY).threads);
+        assert_eq!(went[..1], [4]);
+        assert!(went[3] < 4, "{went:?}");
     }
 
     #[test]

@@ -27,6 +27,23 @@ pub struct Sense {
     pub busy: bool,
 }
 
+/// The same for whatever it may run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Senses {
+    /// If that is more than one thread.
+    pub sense: Sense,
+    /// If it is no more: then a host that shares its CPUs fairly gives it no more than any
+    /// other guest, and that others use them is no reason to ask for less.
+    pub at_one: Sense,
+}
+
+impl From<Sense> for Senses {
+    fn from(sense: Sense) -> Self {
+        let at_one = sense;
+        Self { sense, at_one }
+    }
+}
+
 /// How demand follows from what is sensed. Unbounded: the caller keeps what
 /// comes of it in range.
 pub trait Law: std::fmt::Debug + Send {

@@ -41,7 +41,7 @@ pub use config::{
 };
 pub use controller::{Controller, Order, State};
 pub use fairness::{fairness_index, jain_index};
-pub use law::{Congestion, Law, Sense};
+pub use law::{Congestion, Law, Sense, Senses};
 pub use leads::{Leads, Tally};
 pub use makers::Makers;
 pub use monitor::{Measured, Monitor, Report};

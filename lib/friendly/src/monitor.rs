@@ -4,7 +4,7 @@
 //! some time later; the real time between the two is the virtual clock time, VCT.
 //! It grows with whatever resource the guest has too little of.
 
-use crate::{Average, Congestion, Leads, Least, MonitorConfig, Readings, Sense, Signal};
+use crate::{Average, Congestion, Leads, Least, MonitorConfig, Readings, Sense, Senses, Signal};
 use serde::Serialize;
 use std::{collections::VecDeque, time::Duration};
 
@@ -16,6 +16,8 @@ const IDLE: f64 = 0.1;
 #[derive(Clone, Debug)]
 pub struct Monitor {
     config: MonitorConfig,
+    /// CPUs of the guest.
+    cpus: u32,
     average: Option<Times>,
     /// Ticks of this period, and the sums of what they took.
     ticks: u32,
@@ -30,8 +32,11 @@ pub struct Monitor {
 struct Times {
     /// As they were.
     all: f64,
-    /// Without what may be waiting for a CPU: of each, the slack.
+    /// Without what may be waiting for a CPU that is no reason to yield: of each, the
+    /// slack.
     counted: f64,
+    /// The same with that of a guest of one CPU.
+    at_one: f64,
 }
 
 /// A signal, in one period.
@@ -81,14 +86,15 @@ pub struct Report {
     /// Every signal there is, whether it counts or not.
     pub signals: Vec<Measured>,
     /// What the controller hears.
-    pub sense: Sense,
+    pub senses: Senses,
 }
 
 impl Monitor {
-    /// One that has seen nothing.
-    pub fn new(config: MonitorConfig) -> Self {
+    /// One that has seen nothing, in a guest of so many CPUs.
+    pub fn new(config: MonitorConfig, cpus: u32) -> Self {
         Self {
             config,
+            cpus,
             average: None,
             ticks: 0,
             sum: Times::default(),
@@ -121,14 +127,16 @@ impl Monitor {
     /// A tick, and the real time since it was asked for.
     fn tick(&mut self, vct: Duration) {
         let asked = self.config.tick();
-        let counted = asked + vct.saturating_sub(asked + self.config.slack());
+        let without = |slack| (asked + vct.saturating_sub(asked + slack)).min(vct);
         let times = Times {
             all: vct.as_secs_f64(),
-            counted: counted.min(vct).as_secs_f64(),
+            counted: without(self.config.slack(self.cpus)).as_secs_f64(),
+            at_one: without(self.config.slack(1)).as_secs_f64(),
         };
         self.ticks += 1;
         self.sum.all += times.all;
         self.sum.counted += times.counted;
+        self.sum.at_one += times.at_one;
         if self.config.average == Average::Ticks {
             self.smooth(times);
         }
@@ -143,6 +151,7 @@ impl Monitor {
             self.smooth(Times {
                 all: sum.all / ticks,
                 counted: sum.counted / ticks,
+                at_one: sum.at_one / ticks,
             });
         }
         let least = match self.config.least {
@@ -150,16 +159,18 @@ impl Monitor {
             Least::Asked => Some(self.config.tick().as_secs_f64()),
         };
         let mut signals = Vec::new();
-        let counted = self.average.map(|average| average.counted);
-        if let Some(average) = counted.filter(|_| ticks > 0) {
+        let mut at_one = None;
+        if let Some(average) = self.average.filter(|_| ticks > 0) {
             // In the first period there is nothing to compare with.
-            let least = least.unwrap_or(average).max(f64::MIN_POSITIVE);
-            signals.push(Measured {
+            let least = least.unwrap_or(average.counted).max(f64::MIN_POSITIVE);
+            let clock = |average| Measured {
                 signal: Signal::Vct,
                 value: average / least,
                 threshold: self.config.threshold,
-            });
-            self.past.push_back(average);
+            };
+            signals.push(clock(average.counted));
+            at_one = Some(clock(average.at_one));
+            self.past.push_back(average.counted);
             self.forget();
         }
         let MonitorConfig {
@@ -184,7 +195,13 @@ impl Monitor {
             average: self.average.map(|one| Duration::from_secs_f64(one.all)),
             least: least.map(Duration::from_secs_f64),
             ticks,
-            sense: self.sense(&signals, readings.idle),
+            senses: Senses {
+                sense: self.sense(signals.iter(), readings.idle),
+                at_one: {
+                    let others = signals.iter().filter(|one| one.signal != Signal::Vct);
+                    self.sense(others.chain(&at_one), readings.idle)
+                },
+            },
             signals,
         }
     }
@@ -202,6 +219,7 @@ impl Monitor {
             Some(average) => Times {
                 all: to(average.all, times.all),
                 counted: to(average.counted, times.counted),
+                at_one: to(average.at_one, times.at_one),
             },
             None => times,
         });
@@ -213,9 +231,13 @@ impl Monitor {
         }
     }
 
-    fn sense(&self, signals: &[Measured], idle: Option<f64>) -> Sense {
+    fn sense<'a>(
+        &self,
+        signals: impl Iterator<Item = &'a Measured> + Clone,
+        idle: Option<f64>,
+    ) -> Sense {
         let counts = |one: &&Measured| self.config.counting().contains(&one.signal);
-        let counting = || signals.iter().filter(counts);
+        let counting = || signals.clone().filter(counts);
         let strongest = counting().map(|one| one.value / one.threshold);
         let nearest = counting().map(Measured::room);
         Sense {
@@ -258,9 +280,28 @@ mod tests {
             least: Least::Window,
             ewma: 0.3,
             threshold: 2.5,
-            slack_ms: 0.0,
+            slack_ms: Some(0.0),
             ..MonitorConfig::default()
         }
+    }
+
+    /// A tick is late by what others take of a CPU, and no more.
+    #[test]
+    fn waiting_for_cpus_counts_where_there_are_several_and_more_than_one_thread_may_run() {
+        let senses = |cpus, slack_ms| {
+            let config = MonitorConfig {
+                slack_ms,
+                ..MonitorConfig::default()
+            };
+            let mut monitor = Monitor::new(config, cpus);
+            (0..100).for_each(|_| monitor.ticks(1, ms(15.0)));
+            let Senses { sense, at_one } = monitor.close(NOTHING).senses;
+            [sense, at_one].map(|sense| sense.congestion == Congestion::Yes)
+        };
+        assert_eq!(senses(4, None), [true, false]);
+        assert_eq!(senses(1, None), [false, false]);
+        assert_eq!(senses(1, Some(0.0)), [true, true], "what is said holds");
+        assert_eq!(senses(4, Some(10.0)), [false, false]);
     }
 
     fn ms(ms: f64) -> Duration {
@@ -269,16 +310,16 @@ mod tests {
 
     #[test]
     fn cpus_are_busy_if_they_are_hardly_idle_and_that_is_known() {
-        let mut monitor = Monitor::new(paper());
+        let mut monitor = Monitor::new(paper(), 1);
         for (idle, busy) in [(Some(0.0), true), (Some(0.2), false), (None, false)] {
             let report = monitor.close(Readings { idle, ..NOTHING });
-            assert_eq!(report.sense.busy, busy, "{idle:?}");
+            assert_eq!(report.senses.sense.busy, busy, "{idle:?}");
         }
     }
 
     #[test]
     fn average_is_equation_1() {
-        let mut monitor = Monitor::new(paper());
+        let mut monitor = Monitor::new(paper(), 1);
         [10.0, 20.0, 20.0]
             .map(ms)
             .into_iter()
@@ -292,15 +333,15 @@ mod tests {
 
     #[test]
     fn congestion_is_from_the_threshold_on_and_ends_with_the_window() {
-        let mut monitor = Monitor::new(paper());
+        let mut monitor = Monitor::new(paper(), 1);
         let mut period = |vct: f64| {
             (0..200).for_each(|_| monitor.tick(ms(vct)));
             monitor.close(NOTHING)
         };
-        assert_eq!(period(10.0).sense.congestion, Congestion::No);
-        assert_eq!(period(24.0).sense.congestion, Congestion::No);
+        assert_eq!(period(10.0).senses.sense.congestion, Congestion::No);
+        assert_eq!(period(24.0).senses.sense.congestion, Congestion::No);
         let mut periods = 0;
-        while period(26.0).sense.congestion == Congestion::Yes {
+        while period(26.0).senses.sense.congestion == Congestion::Yes {
             periods += 1;
         }
         // The period of 10 ms has left the window of 12: one of 24 ms was there.
@@ -314,7 +355,7 @@ mod tests {
             ewma: 1.0,
             ..paper()
         };
-        let mut monitor = Monitor::new(config);
+        let mut monitor = Monitor::new(config, 1);
         (0..90).for_each(|_| monitor.tick(ms(10.0)));
         (0..10).for_each(|_| monitor.tick(ms(110.0)));
         let average = monitor.close(NOTHING).average.expect("ticks");
@@ -325,7 +366,7 @@ mod tests {
     fn who_began_under_overload_knows_it_by_the_tick_that_was_asked_for() {
         let overloaded = |least| {
             let config = MonitorConfig { least, ..paper() };
-            let mut monitor = Monitor::new(config);
+            let mut monitor = Monitor::new(config, 1);
             (0..200).for_each(|_| monitor.tick(ms(30.0)));
             monitor.close(NOTHING)
         };
@@ -335,12 +376,12 @@ mod tests {
         let slowdown = asked.value(Signal::Vct).expect("ticks");
         assert!((slowdown - 3.0).abs() < 1e-6, "{slowdown}");
         assert_eq!(asked.least, Some(ms(10.0)));
-        assert_eq!(asked.sense.congestion, Congestion::Yes);
+        assert_eq!(asked.senses.sense.congestion, Congestion::Yes);
     }
 
     #[test]
     fn what_is_slept_through_counts_as_ticks_on_time() {
-        let (mut one, mut all) = (Monitor::new(paper()), Monitor::new(paper()));
+        let (mut one, mut all) = (Monitor::new(paper(), 1), Monitor::new(paper(), 1));
         [10.0, 10.0, 10.0, 12.0]
             .map(ms)
             .into_iter()
@@ -354,7 +395,7 @@ mod tests {
     #[test]
     fn waiting_for_a_cpu_is_no_congestion_and_waiting_for_memory_is() {
         let slowdown = |late: f64| {
-            let mut monitor = Monitor::new(MonitorConfig::default());
+            let mut monitor = Monitor::new(MonitorConfig::default(), 1);
             (0..100).for_each(|_| monitor.tick(ms(10.0 + late)));
             let report = monitor.close(NOTHING);
             assert_eq!(
@@ -362,7 +403,10 @@ mod tests {
                 Some(ms(10.0 + late)),
                 "it is told as it was"
             );
-            (report.value(Signal::Vct).expect("ticks"), report.sense)
+            (
+                report.value(Signal::Vct).expect("ticks"),
+                report.senses.sense,
+            )
         };
         // Three guests a CPU, four milliseconds each by turns.
         let (value, sense) = slowdown(8.0);
@@ -376,12 +420,12 @@ mod tests {
 
     #[test]
     fn a_period_without_ticks_says_nothing() {
-        let mut monitor = Monitor::new(paper());
+        let mut monitor = Monitor::new(paper(), 1);
         monitor.tick(ms(10.0));
         monitor.close(NOTHING);
         let report = monitor.close(NOTHING);
         assert_eq!(report.value(Signal::Vct), None);
-        assert_eq!(report.sense.congestion, Congestion::No);
+        assert_eq!(report.senses.sense.congestion, Congestion::No);
     }
 
     #[test]
@@ -390,22 +434,25 @@ mod tests {
             memory: Some(0.9),
             ..NOTHING
         };
-        let mut monitor = Monitor::new(paper());
+        let mut monitor = Monitor::new(paper(), 1);
         monitor.tick(ms(10.0));
         let report = monitor.close(readings);
         assert_eq!(report.value(Signal::MemoryPressure), Some(0.9));
-        assert_eq!(report.sense.congestion, Congestion::No);
+        assert_eq!(report.senses.sense.congestion, Congestion::No);
         monitor.reconfigure(MonitorConfig {
             signals: Some(vec![Signal::Vct, Signal::MemoryPressure]),
             ..paper()
         });
         monitor.tick(ms(10.0));
-        assert_eq!(monitor.close(readings).sense.congestion, Congestion::Yes);
+        assert_eq!(
+            monitor.close(readings).senses.sense.congestion,
+            Congestion::Yes
+        );
     }
 
     #[test]
     fn other_ticks_are_not_compared_with_earlier_ones() {
-        let mut monitor = Monitor::new(paper());
+        let mut monitor = Monitor::new(paper(), 1);
         monitor.tick(ms(10.0));
         monitor.close(NOTHING);
         monitor.reconfigure(MonitorConfig {
@@ -423,7 +470,7 @@ mod tests {
             periods in prop::collection::vec(prop::collection::vec(1.0..100.0f64, 1..5), 1..40),
         ) {
             let config = paper();
-            let mut monitor = Monitor::new(config.clone());
+            let mut monitor = Monitor::new(config.clone(), 1);
             let mut average: Option<f64> = None;
             let mut all: Vec<f64> = Vec::new();
             for ticks in periods {

@@ -7,23 +7,22 @@
 
 use std::time::Duration;
 
-/// Part of a tick from which on a sleep was late. Less is what any kernel takes
-/// to wake a thread.
-const LATE: f64 = 0.5;
-
 /// How many ticks to sleep through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     ticks: u32,
     most: u32,
+    late: Duration,
 }
 
 impl Pace {
-    /// Begins with single ticks, and never sleeps through more than `most`.
-    pub fn new(most: u32) -> Self {
+    /// Begins with single ticks, and never sleeps through more than `most`. A sleep that
+    /// took longer than it was to by more than `late` was late.
+    pub fn new(most: u32, late: Duration) -> Self {
         Self {
             ticks: 1,
             most: most.max(1),
+            late,
         }
     }
 
@@ -35,7 +34,7 @@ impl Pace {
     /// So long that sleep took, with ticks of this length.
     pub fn took(&mut self, tick: Duration, took: Duration) {
         let late = took.saturating_sub(tick * self.ticks);
-        self.ticks = match late > tick.mul_f64(LATE) {
+        self.ticks = match late > self.late {
             true => 1,
             false => self.ticks.saturating_mul(2).min(self.most),
         };
@@ -51,7 +50,7 @@ mod tests {
 
     #[test]
     fn it_rests_while_nothing_is_late() {
-        let mut pace = Pace::new(6);
+        let mut pace = Pace::new(6, TICK / 2);
         let slept: Vec<_> = (0..5)
             .map(|_| {
                 let ticks = pace.ticks();
@@ -71,7 +70,7 @@ mod tests {
             most in 0u32..100,
             late in prop::collection::vec(1.0..50.0f64, 1..40),
         ) {
-            let mut pace = Pace::new(most);
+            let mut pace = Pace::new(most, TICK / 2);
             for late in late {
                 prop_assert_eq!(pace.ticks(), 1);
                 pace.took(TICK, TICK.mul_f64(1.0 + late));

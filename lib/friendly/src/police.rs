@@ -33,7 +33,7 @@ pub struct PoliceConfig {
 
 impl PoliceConfig {
     const DEFAULT: Self = Self {
-        waiting: 0.1,
+        waiting: 0.5,
         patience: 8,
         answer: 0.85,
         margin: 1.25,

@@ -53,14 +53,14 @@ impl Sharers {
             let mut config = config.clone();
             config.threads.start = start.clamp(1, config.threads.most);
             (
-                Monitor::new(config.monitor.clone()),
+                Monitor::new(config.monitor.clone(), 1),
                 Controller::new(&config, 1),
             )
         };
         Self {
             host,
             tick: config.monitor.tick(),
-            slack: config.monitor.slack(),
+            slack: config.monitor.slack(1),
             guests: starts.iter().map(guest).collect(),
             dice: Rng::with_seed(seed),
         }
@@ -92,7 +92,7 @@ impl Sharers {
                 idle: self.host.busy.then_some(0.0),
                 ..Readings::default()
             };
-            let sense = monitor.close(readings).sense;
+            let sense = monitor.close(readings).senses.sense;
             congested += u32::from(sense.congestion == Congestion::Yes);
             controller.step(sense, u32::MAX);
         }

@@ -1,4 +1,4 @@
-//! Whether it helps to ask for less than the guest's CPUs can run.
+//! Whether it helps to ask for less than one thread.
 //!
 //! ```text
 //! Rests(n) --n periods--> Ready --congestion--> Tries(from, n)
@@ -7,10 +7,10 @@
 //!    +-----n periods, and no less slow---------------+
 //! ```
 //!
-//! Threads beyond the CPUs cost memory, and nothing is lost by stopping some. With
-//! fewer than that CPUs stand still: it is worth it if the host gets faster by it, as
-//! it does when memory is what is short. If something else slows it down, such as
-//! CPUs that many share, or a neighbour who does not yield, it is work lost.
+//! Threads cost memory, and CPUs that others wait for, and nothing is lost by stopping
+//! some. With less than one the guest stands still at times: it is worth it if the host
+//! gets faster by it, as it does when memory is what is short. If something else slows it
+//! down, such as CPUs that many share, or a neighbour who does not yield, it is work lost.
 
 use crate::{Congestion, Sense};
 
@@ -40,9 +40,9 @@ enum Stage {
 /// What may be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Less than the CPUs can run.
+    /// Less than one thread.
     Less,
-    /// No less than they can.
+    /// No less than that.
     Enough,
 }
 
@@ -54,7 +54,7 @@ impl Trial {
         }
     }
 
-    /// Ends a period, in which no more was asked for than the CPUs can run.
+    /// Ends a period, in which no more was asked for than one thread.
     pub(crate) fn step(&mut self, sense: Sense) -> Verdict {
         let (stage, verdict) = match (self.stage, sense.congestion) {
             (Stage::Tries { .. }, Congestion::No) => {

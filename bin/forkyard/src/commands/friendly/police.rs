@@ -43,7 +43,7 @@ pub struct Policed {
     seconds: Option<u64>,
     /// Part of what other VMs want that they have to wait for, or more, for one to be
     /// asked to want less.
-    #[arg(long, default_value_t = 0.1)]
+    #[arg(long, default_value_t = PoliceConfig::default().waiting)]
     waiting: f64,
     /// What VMs' shares are in proportion to.
     #[arg(long, value_enum, default_value_t = By::Vm)]
