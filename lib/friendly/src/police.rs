@@ -5,7 +5,7 @@
 //! the share that max-min fairness gives it, so that what one does not want is for the
 //! others. One that follows the rules answers by wanting less, or has no more than its
 //! share on average, and is cleared. That it uses less for a moment does not clear it:
-//! others may have kept it from it. Nobody is tried for the wish for more: a guest of
+//! others may have kept it from it. Nobody is asked for less than a thread. Nobody is tried for the wish for more: a guest of
 //! one CPU wants that one, whether one thread runs there or fifty. The host acts on
 //! what it measures and believes no guest's word.
 
@@ -27,6 +27,10 @@ pub struct PoliceConfig {
     pub answer: f64,
     /// Times its fair share that a guest may use without answering.
     pub margin: f64,
+    /// What it wants in excess of what would bring it its share, at the least, for it to
+    /// be asked: guests yield whole threads, and one that has two where others have one
+    /// cannot come nearer to them but by turns.
+    pub least: f64,
     /// Answers missed on end until it is named.
     pub strikes: u32,
 }
@@ -37,6 +41,7 @@ impl PoliceConfig {
         patience: 8,
         answer: 0.85,
         margin: 1.25,
+        least: 1.0,
         strikes: 3,
     };
 }
@@ -184,7 +189,10 @@ impl<Guest: Clone + Ord> Police<Guest> {
             }
             let usual = known.usual();
             let share = usual.wanted.min(level * usual.weight);
-            let over = |used: f64, share: f64| used > config.margin * share;
+            let over = |used: f64, share: f64| {
+                let excess = usual.wanted * (1.0 - share / used.max(f64::MIN_POSITIVE));
+                used > config.margin * share && excess >= config.least
+            };
             let Some(trial) = &mut known.trial else {
                 if over(usual.used, share) {
                     known.trial = Some(Trial {
