@@ -116,11 +116,10 @@ impl Ticker {
 
     /// Ticks where threads run that may be stopped, on one of these CPUs: the host runs one
     /// of several at once that has slept, however long those wait that do not.
-    pub fn follow(&self, run_on: impl Iterator<Item = u32> + Clone) {
+    pub fn follow(&self, mut run_on: impl Iterator<Item = u32> + Clone) {
         let now = self.cpu.load(Ordering::Relaxed);
-        let mut others = run_on.clone();
         if run_on.clone().all(|cpu| cpu != now)
-            && let Some(next) = others.next()
+            && let Some(next) = run_on.next()
         {
             self.cpu.store(next, Ordering::Relaxed);
         }
@@ -180,6 +179,43 @@ mod tests {
             }
             thread::sleep(config.tick());
         }
+    }
+
+    #[test]
+    fn ticks_are_where_threads_run_and_stay_there_while_they_do() {
+        let (tell, told) = channel();
+        // A tick that is always late has this thread woken, and says where it was.
+        let ticker = Ticker::start(&ticking(0.001, 1, 0.0), 1, tell).expect("started");
+        let allowed = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("known");
+        let may = |cpu: &u32| allowed.is_set(*cpu as usize).unwrap_or(false);
+        let cpus: Vec<u32> = (0..1024).filter(may).collect();
+        let on = || {
+            let threads = std::fs::read_dir("/proc/self/task").expect("threads");
+            let threads = threads.map(|thread| thread.expect("one").path());
+            let lists = threads.filter_map(|thread| {
+                let name = std::fs::read_to_string(thread.join("comm")).ok()?;
+                let status = std::fs::read_to_string(thread.join("status")).ok()?;
+                let list = status
+                    .lines()
+                    .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+                (name.trim_end() == "ticks").then(|| list.map(|list| list.trim().to_owned()))?
+            });
+            lists.collect::<Vec<_>>()
+        };
+        for cpu in cpus.iter().rev().copied() {
+            ticker.follow([cpu].into_iter());
+            // Tests of other tickers may be under way.
+            let began = Instant::now();
+            while !on().contains(&cpu.to_string()) {
+                assert!(began.elapsed() < Duration::from_mins(1), "not on {cpu}");
+                told.recv().expect("it ticks");
+            }
+        }
+        let last = cpus[0];
+        ticker.follow(cpus.iter().rev().copied());
+        assert_eq!(ticker.cpu.load(Ordering::Relaxed), last, "some run there");
+        ticker.follow(std::iter::empty());
+        assert_eq!(ticker.cpu.load(Ordering::Relaxed), last, "none runs");
     }
 
     #[test]

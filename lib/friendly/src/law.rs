@@ -27,10 +27,10 @@ pub struct Sense {
     pub busy: bool,
 }
 
-/// The same for whatever it may run.
+/// What a guest senses, by how much it may run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Senses {
-    /// If that is more than one thread.
+    /// If it is more than one thread.
     pub sense: Sense,
     /// If it is no more: then a host that shares its CPUs fairly gives it no more than any
     /// other guest, and that others use them is no reason to ask for less.

@@ -302,6 +302,13 @@ mod tests {
         assert_eq!(senses(1, None), [false, false]);
         assert_eq!(senses(1, Some(0.0)), [true, true], "what is said holds");
         assert_eq!(senses(4, Some(10.0)), [false, false]);
+        // And each such tick is looked at by itself, however little it is late.
+        let looked_at = |cpus| {
+            let mut pace = MonitorConfig::default().pace(cpus);
+            (0..4).for_each(|_| pace.took(ms(10.0), ms(10.0) * pace.ticks() + ms(3.0)));
+            pace.ticks()
+        };
+        assert_eq!([4, 1].map(looked_at), [1, 16]);
     }
 
     fn ms(ms: f64) -> Duration {

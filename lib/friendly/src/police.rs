@@ -5,9 +5,9 @@
 //! the share that max-min fairness gives it, so that what one does not want is for the
 //! others. One that follows the rules answers by wanting less, or has no more than its
 //! share on average, and is cleared. That it uses less for a moment does not clear it:
-//! others may have kept it from it. Nobody is asked for less than a thread. Nobody is tried for the wish for more: a guest of
-//! one CPU wants that one, whether one thread runs there or fifty. The host acts on
-//! what it measures and believes no guest's word.
+//! others may have kept it from it. Nobody is asked for less than a thread, nor tried for
+//! the wish for more: a guest of one CPU wants that one, whether one thread runs there or
+//! fifty. The host acts on what it measures and believes no guest's word.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,8 +27,8 @@ pub struct PoliceConfig {
     pub answer: f64,
     /// Times its fair share that a guest may use without answering.
     pub margin: f64,
-    /// What it wants in excess of what would bring it its share, at the least, for it to
-    /// be asked: guests yield whole threads, and one that has two where others have one
+    /// CPUs that it wants in excess of what would bring it its share, at the least, for it
+    /// to be asked: guests yield whole threads, and one that has two where others have one
     /// cannot come nearer to them but by turns.
     pub least: f64,
     /// Answers missed on end until it is named.
@@ -55,7 +55,7 @@ impl Default for PoliceConfig {
 /// What the host saw of each guest at one time.
 pub type Sample<Guest> = BTreeMap<Guest, Use>;
 
-/// What a guest uses, in any unit that is the same for all.
+/// What a guest uses, in CPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Use {
     /// What it has had.

@@ -207,6 +207,23 @@ fn who_waits_alone_is_not_named() {
     }
 }
 
+/// It has two threads where others have one, and cannot have one and a half.
+#[test]
+fn nobody_is_asked_for_less_than_a_thread() {
+    let named = |wanted: f64| {
+        let mut police = Police::new(PoliceConfig::default());
+        let sample = [
+            ("a", one(0.4 * wanted, 0.6 * wanted)),
+            ("b", one(0.4, 0.6)),
+            ("c", one(0.4, 0.6)),
+            ("d", one(0.4, 0.6)),
+        ];
+        let mut found = (0..100).flat_map(|_| police.sample(&sample.into()));
+        found.next().map(|found| found.guest)
+    };
+    assert_eq!([2.0, 4.0].map(named), [None, Some("a")]);
+}
+
 #[test]
 fn evidence_is_what_was_seen() {
     let mut police = Police::new(PoliceConfig::default());
