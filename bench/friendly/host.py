@@ -33,8 +33,8 @@ shift
 exec "$@"
 """
 START = 60
-# The daemon's number, should the bench be killed.
-PID = "daemon.pid"
+# Should the bench be killed: the daemon's number, and the image that is to go.
+PID, IMAGE = "daemon.pid", "image"
 # Seconds after which something that should have happened has failed.
 PATIENCE = 600
 
@@ -74,7 +74,7 @@ def clear_up(left):
     if not lock(left):
         return
     print(f"bench-friendly: removes what a bench that was killed has left in {left}", file=sys.stderr, flush=True)
-    options = argparse.Namespace(keep_image=True, disk_reads=0)
+    options = argparse.Namespace(keep_image=False, disk_reads=0)
     for folder in left.iterdir():
         host = Host(folder, options, 0)
         host.adopt()
@@ -154,6 +154,11 @@ class Host:
         self._share()
         self.group = memory.Group(self.instance)
         self.disk = memory.disk_of(self.folder)
+        self._start_daemon()
+        # Where nobody else sees it, and gone with the last process there: its pages go to swap, as guests' memory does.
+        self._inside("mount", "-t", "tmpfs", "-o", "mode=0711,size=100%", "forkyard-bench", str(self.memory))
+
+    def _start_daemon(self):
         doors = [str(door) for door in self.group.doors()]
         words = [str(self.dist / "bin/forkyardd"), "--run-dir", self.env["FORKYARD_RUN_DIR"]]
         command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", NAMESPACE, "sh", *doors, "--", *words]
@@ -168,17 +173,22 @@ class Host:
                 said = (self.folder / "daemon.log").read_text()
                 raise SystemExit(f"bench-friendly: the daemon did not start:\n{said[-2000:]}")
             time.sleep(0.2)
-        # Where nobody else sees it, and gone with the last process there: its pages go to swap, as guests' memory does.
-        self._inside("mount", "-t", "tmpfs", "-o", "mode=0711,size=100%", "forkyard-bench", str(self.memory))
 
     def adopt(self):
         """Instead of entering it: what another bench has left there, to end it."""
         self.group = memory.Group(self.instance)
-        if (self.folder / PID).exists():
-            self.daemon = Daemon(int((self.folder / PID).read_text()), self.env["FORKYARD_RUN_DIR"])
+        if not (self.folder / PID).exists():
+            return
+        self.group.slow(memory.disk_of(self.folder), 0)
+        self.group.unlimit()
+        if (self.folder / IMAGE).exists():
+            self.image = (self.folder / IMAGE).read_text()
+        self.daemon = Daemon(int((self.folder / PID).read_text()), self.env["FORKYARD_RUN_DIR"])
+        if self.daemon.lives():
             self.log = open(self.folder / "daemon.log", "a")
-            self.group.slow(memory.disk_of(self.folder), 0)
-            self.group.unlimit()
+        else:
+            # VMs outlive it. Another one ends them.
+            self._start_daemon()
 
     def _share(self):
         """What is installed, and the recipe of this part besides."""
@@ -194,6 +204,8 @@ class Host:
         shutil.copytree(installed / "images", share / "images")
         if self.recipe:
             self.image = self.recipe(share / "images")
+            if not self.options.keep_image:
+                (self.folder / IMAGE).write_text(self.image)
 
     def ok(self, *words, **more):
         return subprocess.run([self.program, *words], env=self.env, stdout=subprocess.PIPE, text=True, check=True, **more).stdout
@@ -276,8 +288,18 @@ class Host:
             signal.signal(signal.SIGTERM, before[1])
 
     def _end(self):
-        if self.keeper:
-            self.relax()
+        try:
+            if self.keeper:
+                self.relax()
+        finally:
+            # Whatever became of swap: with them goes what is in it.
+            self._end_vms()
+        if self.group:
+            self.group.remove()
+        self.swap.off()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end_vms(self):
         if self.daemon:
             quietly = dict(env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             subprocess.run([self.program, "rm", "--all"], **quietly)
@@ -292,7 +314,3 @@ class Host:
                 self.daemon.kill()
                 self.daemon.wait()
             self.log.close()
-        if self.group:
-            self.group.remove()
-        self.swap.off()
-        shutil.rmtree(self.folder, ignore_errors=True)

@@ -67,7 +67,9 @@ class Group:
                 raise Missing("no cgroup hierarchy of this host limits memory")
             self.root = mounted["v2"]
             self.memory = self.blkio = self.root / instance
-            (self.root / "cgroup.subtree_control").write_text("+io")
+            self.shared = self.root / "cgroup.subtree_control"
+            self.counted = "io" in self.shared.read_text().split()
+            self.shared.write_text("+io")
         self.own = [self.memory, self.blkio] if self.version == 1 else []
         for path in self.own:
             path.mkdir(exist_ok=True)
@@ -140,6 +142,11 @@ class Group:
                     time.sleep(0.1)  # Somebody is on his way out.
                 else:
                     break
+        if self.version == 2 and not self.counted:
+            try:
+                self.shared.write_text("-io")
+            except OSError:
+                pass  # Somebody else counts by now.
 
 
 class Swap:

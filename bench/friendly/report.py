@@ -2,7 +2,7 @@
 
 The fairness index is the paper's, FI = 1 - |x - o| / |o|: x is what each guest got done, o what it would of a fair and efficient
 host: an equal share of the most that was reached at that load, where its guests had all the memory they want as well, or fixed
-numbers of threads were tried, else at any load of that part; and no more than it was asked for.
+numbers of threads were tried, else at any load of that part; in the same round, for the machine may be a tenth faster in the next; and no more than it was asked for.
 """
 
 import json
@@ -56,7 +56,8 @@ def fair_shares(part, about, runs):
     tried = {run[key] for run in runs if run["kind"] == "roomy" or run["kind"].startswith(FIXED)}
 
     def fair(run):
-        alike = [one for one in runs if one[key] == run[key]] if run[key] in tried else runs
+        near = [one for one in runs if one["round"] == run["round"]]
+        alike = [one for one in near if one[key] == run[key]] if run[key] in tried else near
         share = max(sum(one["rates"]) for one in alike) / run["guests"]
         asked = run["sessions"] / about["think"] if part in WEB else share
         return min(share, asked)

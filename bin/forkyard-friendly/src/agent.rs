@@ -46,7 +46,7 @@ pub struct Run {
     #[arg(long, default_value = status::PLACE)]
     pub status: PathBuf,
     /// A group's folder that this program goes to itself, made if missing: what
-    /// limits the one that it adapts is not to limit it.
+    /// limits the one that it adapts is not to limit it. `stop` removes it.
     #[arg(long)]
     pub home: Option<PathBuf>,
 }
@@ -68,7 +68,11 @@ pub fn run(wanted: &Run) -> anyhow::Result<()> {
         ),
         Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the group"),
     }
-    let guard = Guard::start().context("cannot start a guard")?;
+    // Of one that was killed the guard may be at work still: what it puts back is what was
+    // there, and what it takes away is not this one's.
+    let undone = File::open(&group.path).context("cannot open the group's folder")?;
+    undone.lock().context("cannot lock the group's folder")?;
+    let guard = Guard::start(undone).context("cannot start a guard")?;
     let mut agent = Agent::new(group, guard, config, settings, tell)?;
     agent.home.clone_from(&wanted.home);
     status::write(&wanted.status, &agent.status(None))?;

@@ -29,7 +29,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{Receiver, Sender, channel},
     },
-    thread,
+    thread::{self, JoinHandle},
 };
 
 /// What the gate decides by: processes, by their numbers.
@@ -59,6 +59,8 @@ pub struct Gate {
     held: Receiver<Task>,
     /// Those that were stopped before the last look had its say, and are not told of yet.
     late: Vec<Task>,
+    /// Its thread, which ends if the kernel tells no more.
+    keeper: Option<JoinHandle<()>>,
 }
 
 impl Passage {
@@ -93,7 +95,10 @@ impl Passage {
 
     /// Whether there is a gate.
     pub fn is_there(&self) -> bool {
-        matches!(self, Self::Gate(_))
+        match self {
+            Self::Gate(gate) => gate.keeper.as_ref().is_some_and(|one| !one.is_finished()),
+            Self::Free | Self::Gateless => false,
+        }
     }
 
     /// Those that were stopped since the last call.
@@ -197,18 +202,19 @@ impl Gate {
             stopped,
             tell,
         };
-        thread::Builder::new().name("gate".into()).spawn(move || {
+        let keep = move || {
             // Else who begins has long begun when it is stopped.
             let _ = forkyard_sys_guest::first::go_first();
             if let Err(error) = keeper.keep(&events) {
                 eprintln!("forkyard-friendly: no more is heard of new processes: {error}");
             }
-        })?;
+        };
         Ok(Self {
             shared,
             hold,
             held,
             late: Vec::new(),
+            keeper: Some(thread::Builder::new().name("gate".into()).spawn(keep)?),
         })
     }
 
@@ -333,6 +339,7 @@ mod tests {
             hold: Arc::new(useless()),
             held,
             late: Vec::new(),
+            keeper: None,
         };
         (Passage::Gate(gate), stopped)
     }

@@ -8,6 +8,8 @@ use std::{
     thread,
 };
 
+const MOUNTS: &str = "/proc/self/mountinfo";
+
 /// Which hierarchy a folder is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
@@ -45,7 +47,6 @@ impl Group {
     /// Finds a group by its folder, or by its name: below v2's mount first, then
     /// below that of v1's freezer.
     pub fn find(wanted: &Path) -> anyhow::Result<Self> {
-        const MOUNTS: &str = "/proc/self/mountinfo";
         let text = fs::read_to_string(MOUNTS).with_context(|| format!("cannot read {MOUNTS}"))?;
         let mounts = mounts(&text);
         let name = wanted.strip_prefix("/").unwrap_or(wanted);
@@ -165,6 +166,18 @@ impl Mount {
             here(controllers).then(|| Path::new(group))
         })
     }
+}
+
+/// The file that tells when the group that this process is in was frozen, of cgroup v2.
+pub fn own_events() -> Option<PathBuf> {
+    let mounts = mounts(&fs::read_to_string(MOUNTS).ok()?);
+    let process = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mut v2 = mounts.iter().filter(|mount| mount.version == Version::V2);
+    v2.find_map(|mount| {
+        let name = mount.of_process(&process)?.strip_prefix(&mount.root).ok()?;
+        let file = mount.at.join(name).join("cgroup.events");
+        file.exists().then_some(file)
+    })
 }
 
 /// CPUs in a list such as `0-3,8`. None of what is none.

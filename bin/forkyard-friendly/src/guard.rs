@@ -7,13 +7,18 @@
 //!
 //! The kernel closes the pipe when the agent ends, however it ends. Should the
 //! guard die first, the agent starts another and tells it everything again.
+//!
+//! Both hold one lock, which goes with the last of them: whoever waits for it finds
+//! everything undone.
 
-use crate::{events, stopper, tasks};
+use crate::{events, stopper, tasks, wake};
+use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs::{self, File},
+    io,
     io::{BufRead, Write},
     os::unix::process::CommandExt,
     path::PathBuf,
@@ -130,8 +135,18 @@ pub fn raw(pid: u32) -> Pid {
     Pid::from_raw(i32::try_from(pid).unwrap_or(i32::MAX))
 }
 
+/// A guard's life. Only the agent's end ends it, and not what the agent is told to end by: a
+/// guard that has ended first undoes nothing.
+pub fn stand() -> anyhow::Result<()> {
+    wake::ends()
+        .thread_block()
+        .context("cannot block signals")?;
+    guard(io::stdin().lock());
+    Ok(())
+}
+
 /// The guard's work.
-pub fn guard(told: impl BufRead) {
+fn guard(told: impl BufRead) {
     let mut undo = Undo::default();
     for line in told.lines() {
         let Ok(line) = line else { break };
@@ -149,16 +164,18 @@ pub struct Guard {
     child: Child,
     tell: Option<ChildStdin>,
     undo: Undo,
+    lock: File,
 }
 
 impl Guard {
-    /// Starts one.
-    pub fn start() -> io::Result<Self> {
-        let (child, tell) = spawn()?;
+    /// Starts one, which holds a lock until it has undone everything.
+    pub fn start(lock: File) -> io::Result<Self> {
+        let (child, tell) = spawn(&lock)?;
         Ok(Self {
             child,
             tell: Some(tell),
             undo: Undo::default(),
+            lock,
         })
     }
 
@@ -174,7 +191,7 @@ impl Guard {
             return Ok(());
         }
         eprintln!("forkyard-friendly: the guard died; another takes its place");
-        let (child, tell) = spawn()?;
+        let (child, tell) = spawn(&self.lock)?;
         self.child = child;
         self.tell = Some(tell);
         let words: Vec<Word> = self.undo.words().collect();
@@ -202,11 +219,12 @@ impl Drop for Guard {
     }
 }
 
-fn spawn() -> io::Result<(Child, ChildStdin)> {
+fn spawn(lock: &File) -> io::Result<(Child, ChildStdin)> {
     let mut child = Command::new("/proc/self/exe")
         .arg("guard")
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        // Where it says nothing: it has the lock for as long as it lives.
+        .stdout(Stdio::from(lock.try_clone()?))
         // What ends a terminal's group of processes is not to end it.
         .process_group(0)
         .spawn()?;

@@ -35,9 +35,13 @@ pub struct Living {
 impl Living {
     /// The one that says so there, if it lives.
     pub fn find(status: &Path) -> Option<Self> {
+        Self::last(status).filter(Self::lives)
+    }
+
+    /// The last that said so there; it may have been killed since.
+    fn last(status: &Path) -> Option<Self> {
         let text = fs::read_to_string(status).ok()?;
-        let found: Self = serde_json::from_str(&text).ok()?;
-        found.lives().then_some(found)
+        serde_json::from_str(&text).ok()
     }
 
     fn lives(&self) -> bool {
@@ -66,11 +70,16 @@ impl Living {
             );
             thread::sleep(LOOK);
         }
+        self.tidy();
+        Ok(())
+    }
+
+    /// Removes its own group, once it has ended.
+    fn tidy(&self) {
         if let Some(home) = &self.home {
             // Somebody else may be in it.
             let _ = fs::remove_dir(home);
         }
-        Ok(())
     }
 }
 
@@ -122,9 +131,12 @@ pub fn start(wanted: &Run) -> anyhow::Result<()> {
 /// Ends the one that says there what it does; when it has ended, everything is
 /// as it was. None running is no failure.
 pub fn stop(status: &Path) -> anyhow::Result<()> {
-    match Living::find(status) {
-        Some(living) => living.end()?,
-        None => println!("none was running"),
+    match Living::last(status) {
+        Some(living) if living.lives() => living.end()?,
+        killed => {
+            println!("none was running");
+            killed.iter().for_each(Living::tidy);
+        }
     }
     status::forget(status)
 }

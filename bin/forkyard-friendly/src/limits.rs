@@ -79,6 +79,8 @@ pub struct Quota {
     setting: Setting,
     version: Version,
     period_us: u32,
+    /// What it had before, in CPUs.
+    before: f64,
 }
 
 impl Quota {
@@ -87,22 +89,26 @@ impl Quota {
         let Some((path, version)) = group.file("cpu.max", "cpu", "cpu.cfs_quota_us") else {
             return Ok(None);
         };
+        let setting = Setting::of(path, guard)?;
+        let mut had = setting.before.split(' ').map(str::to_owned);
+        let (quota, period) = (had.next().unwrap_or_default(), had.next());
         let period = match version {
-            Version::V2 => None,
-            Version::V1 => {
-                let period = fs::read_to_string(path.with_file_name("cpu.cfs_period_us"))?;
-                period.trim().parse().ok()
-            }
+            Version::V2 => period.unwrap_or_default(),
+            Version::V1 => fs::read_to_string(setting.path.with_file_name("cpu.cfs_period_us"))?,
         };
+        let period_us = period.trim().parse().unwrap_or(100_000);
         Ok(Some(Self {
-            setting: Setting::of(path, guard)?,
+            before: before(&quota, period_us),
+            setting,
             version,
-            period_us: period.unwrap_or(100_000),
+            period_us,
         }))
     }
 
-    /// Gives one thread this part of a CPU; without one, what there was before.
+    /// Gives one thread this part of a CPU, or what there was before if that is less;
+    /// without one, what there was before.
     pub fn set(&mut self, duty: Option<f64>) -> io::Result<()> {
+        let duty = duty.filter(|duty| *duty < self.before);
         // The kernel takes no less than a millisecond.
         let quota = |duty: f64| (f64::from(self.period_us) * duty).max(1_000.0).round();
         let value = duty.map(|duty| match self.version {
@@ -110,5 +116,56 @@ impl Quota {
             Version::V1 => quota(duty).to_string(),
         });
         self.setting.set(value)
+    }
+}
+
+/// CPUs that a quota comes to. What is no number of microseconds, or less than none, is no
+/// limit.
+fn before(quota: &str, period_us: u32) -> f64 {
+    match quota.parse::<u32>() {
+        Ok(quota) => f64::from(quota) / f64::from(period_us.max(1)),
+        Err(_) => f64::INFINITY,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_less_already_is_not_given_more() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("limit");
+        let read = || fs::read_to_string(&path).expect("read");
+        for (version, had, less) in [
+            (Version::V2, "20000 50000", "10000 50000"),
+            (Version::V1, "20000", "10000"),
+        ] {
+            fs::write(&path, had).expect("written");
+            let mut quota = Quota {
+                setting: Setting {
+                    path: path.clone(),
+                    before: had.to_owned(),
+                    now: had.to_owned(),
+                },
+                version,
+                period_us: 50_000,
+                before: before("20000", 50_000),
+            };
+            quota.set(Some(0.5)).expect("set");
+            assert_eq!(read(), had);
+            quota.set(Some(0.2)).expect("set");
+            assert_eq!(read(), less);
+            quota.set(None).expect("set");
+            assert_eq!(read(), had);
+        }
+    }
+
+    #[test]
+    fn what_is_no_quota_is_no_limit() {
+        for none in ["max", "-1", ""] {
+            assert_eq!(before(none, 100_000), f64::INFINITY, "{none}");
+        }
+        assert_eq!(before("150000", 100_000), 1.5);
     }
 }

@@ -16,6 +16,7 @@ mod life;
 mod limits;
 mod place;
 mod settings;
+mod standstill;
 mod status;
 mod stopper;
 mod tasks;
@@ -50,7 +51,7 @@ enum Command {
         #[arg(long, default_value = status::PLACE)]
         status: PathBuf,
     },
-    /// Show what a running one sees and does, as JSON.
+    /// Show what a running one sees and does, as JSON. Exits with 3 if none runs.
     Show {
         /// Where it says so.
         #[arg(long, default_value = status::PLACE)]
@@ -90,7 +91,10 @@ fn main() -> ExitCode {
         Command::Run(run) => agent::run(&run),
         Command::Start(run) => life::start(&run),
         Command::Stop { status } => life::stop(&status),
-        Command::Show { status } => status::show(&status),
+        Command::Show { status } => match status::show(&status) {
+            Ok(false) => return ExitCode::from(status::NONE_RUNS),
+            shown => shown.map(drop),
+        },
         Command::Set {
             config,
             from_stdin,
@@ -99,10 +103,7 @@ fn main() -> ExitCode {
             .and_then(|base| settings::set(&config, &base, &changes)),
         Command::Check { config } => settings::check(&config),
         Command::Digest => digest(),
-        Command::Guard => {
-            guard::guard(std::io::stdin().lock());
-            Ok(())
-        }
+        Command::Guard => guard::stand(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

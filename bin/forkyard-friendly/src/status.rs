@@ -1,12 +1,16 @@
 //! What the agent says of itself, in a file.
 
 use crate::life::Living;
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use serde::Serialize;
 use std::{fs, io, path::Path};
 
 /// Where it is if nothing is said.
 pub const PLACE: &str = "/run/forkyard-friendly/status.json";
+
+/// What is exited with where none runs: as by the Linux Standard Base, for programs that are asked how
+/// a service is.
+pub const NONE_RUNS: u8 = 3;
 
 /// Writes it; it appears whole.
 pub fn write(path: &Path, status: &impl Serialize) -> anyhow::Result<()> {
@@ -22,18 +26,20 @@ pub fn write(path: &Path, status: &impl Serialize) -> anyhow::Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Prints it.
-pub fn show(path: &Path) -> anyhow::Result<()> {
+/// Prints it; whether one runs.
+pub fn show(path: &Path) -> anyhow::Result<bool> {
     // One that was killed takes nothing back.
-    ensure!(
-        Living::find(path).is_some(),
-        "forkyard-friendly is not running here: nothing that lives says so in {}",
-        path.display()
-    );
+    if Living::find(path).is_none() {
+        eprintln!(
+            "forkyard-friendly is not running here: nothing that lives says so in {}",
+            path.display()
+        );
+        return Ok(false);
+    }
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     println!("{text}");
-    Ok(())
+    Ok(true)
 }
 
 /// Removes it. None is no failure.

@@ -1,6 +1,6 @@
 //! Ticks of the virtual clock.
 
-use crate::wake::Wake;
+use crate::{standstill::Standstill, wake::Wake};
 use forkyard_friendly::{MonitorConfig, Pace};
 use nix::{
     sched::{CpuSet, sched_setaffinity},
@@ -79,6 +79,7 @@ impl Ticker {
             let _ = forkyard_sys_guest::first::go_first();
             let (mut now, mut pace) = (first, first.pace);
             let mut at = ANY;
+            let mut standstill = Standstill::watch();
             loop {
                 let next = place.load(Ordering::Relaxed);
                 if next != at {
@@ -96,8 +97,13 @@ impl Ticker {
                     (now, pace) = (next, next.pace);
                     continue;
                 }
+                let late = took > now.tick * ticks + now.late;
+                // It tells nothing of the host.
+                if late && standstill.was() {
+                    continue;
+                }
                 // First, so that whoever has taken a tick has been told of it.
-                if took > now.tick * ticks + now.late {
+                if late {
                     // Nobody hears if the agent is on its way out.
                     let _ = wake.send(Wake::Late);
                 }

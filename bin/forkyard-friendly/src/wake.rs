@@ -23,12 +23,14 @@ pub enum Wake {
     Late,
 }
 
+/// Signals to end.
+pub fn ends() -> SigSet {
+    SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])
+}
+
 /// Hears of signals to end, and of what others tell.
 pub fn listen() -> anyhow::Result<(Sender<Wake>, Receiver<Wake>)> {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-        signals.add(signal);
-    }
+    let signals = ends();
     // Before any thread exists, so that none takes the signal instead.
     signals.thread_block().context("cannot block signals")?;
     let (tell, told) = channel();

@@ -165,11 +165,23 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     assert_eq!(said(&host, "p-1", "cgroup.subtree_control"), "");
     assert_eq!(show(&host, "p-1")["friendly"], false);
     all_get_on(&host, "p-1");
+    let off: Value = host.json(["friendly", "set", "p-1", "--off"]);
+    assert_eq!(off["friendly"], false);
+    let left = host.sh("p-1", &format!("find {GROUPS} -name '*friendly*'"));
+    assert_eq!(left, "", "nor is its own group left");
     let anew = set(&host, "p-1", &[]);
     assert_eq!(anew["friendly"], true);
     assert_eq!(
         anew["config"]["threads"]["law"]["kind"], "quick",
         "it was told so"
+    );
+    // Whom it adapts changes if that is said, and not else.
+    let image = set(&host, "p-1", &["--group", "image"]);
+    assert_eq!(image["group"], format!("{GROUPS}/image"));
+    let changed = set(&host, "p-1", &["monitor.threshold=3"]);
+    assert_eq!(
+        (&changed["group"], &changed["agent"]),
+        (&image["group"], &image["agent"])
     );
     host.end();
 }

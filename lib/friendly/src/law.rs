@@ -194,8 +194,12 @@ struct Steady {
 impl Steady {
     /// The part of an increase that is made now.
     fn pace(&self, busy: bool) -> f64 {
-        let slow = if busy { SLOW * BUSY } else { SLOW };
-        (slow * 2f64.powi(self.calm / DOUBLES)).min(1.0)
+        let (slow, calm) = match busy {
+            // That it was idle for an hour tells nothing of what more threads would do.
+            true => (SLOW * BUSY, self.calm.min(UNMET)),
+            false => (SLOW, self.calm),
+        };
+        (slow * 2f64.powi(calm / DOUBLES)).min(1.0)
     }
 }
 
@@ -401,6 +405,11 @@ mod tests {
             assert_eq!(next - demand, 1.0 / 32.0);
             demand = next;
         }
+        // However long it was idle, nor much more than before the first step down.
+        for _ in 0..1_000 {
+            law.next(4.0, CALM);
+        }
+        assert_eq!(law.next(4.0, full), 4.125);
         // Who waits for something else than a CPU is let on sooner.
         law.next(demand, BUSY);
         let slow = law.next(4.0, CALM) - 4.0;

@@ -4,14 +4,31 @@ use crate::{Measured, Signal};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What came of the episodes of congestion so far. An episode lasts from the
-/// first signal that is raised until none is.
+/// What came of the episodes of congestion so far. An episode lasts from a signal that
+/// comes up until none is, or until no other has come up for twelve periods: one may be
+/// up for ever, such as the pressure of CPUs where two threads share one, and tells
+/// nothing of those that come and go.
 #[derive(Clone, Debug, Default)]
 pub struct Leads {
-    /// Periods since the episode began, and those raised in it.
-    episode: Option<(u32, Vec<Signal>)>,
+    episode: Option<Episode>,
+    /// Those raised in the period before.
+    up: Vec<Signal>,
     tallies: BTreeMap<Signal, Tally>,
 }
+
+/// One that is under way.
+#[derive(Clone, Debug, Default)]
+struct Episode {
+    /// Periods since it began.
+    age: u32,
+    /// Periods since a signal came up.
+    calm: u32,
+    /// Those that have come up in it.
+    seen: Vec<Signal>,
+}
+
+/// A minute, by the usual periods.
+const CALM: u32 = 12;
 
 /// How one signal did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -27,31 +44,41 @@ pub struct Tally {
 impl Leads {
     /// A period's signals.
     pub fn period(&mut self, signals: &[Measured]) {
-        let raised = || signals.iter().filter(|one| one.raised());
-        if raised().next().is_none() {
-            self.episode = None;
-            return;
-        }
-        let (age, seen) = match self.episode.take() {
-            Some((age, seen)) => (age + 1, seen),
-            None => (0, Vec::new()),
+        let raised = signals.iter().filter(|one| one.raised());
+        let raised: Vec<Signal> = raised.map(|one| one.signal).collect();
+        let before = std::mem::replace(&mut self.up, raised);
+        let risen: Vec<Signal> = self
+            .up
+            .iter()
+            .filter(|one| !before.contains(one))
+            .copied()
+            .collect();
+        let under_way = self.episode.take().filter(|_| !self.up.is_empty());
+        let mut episode = match under_way {
+            Some(one) if one.calm < CALM => Episode {
+                age: one.age + 1,
+                calm: one.calm + 1,
+                ..one
+            },
+            _ if risen.is_empty() => return,
+            _ => Episode::default(),
         };
-        let mut seen = seen;
-        for one in raised() {
-            if seen.contains(&one.signal) {
+        for signal in risen {
+            episode.calm = 0;
+            if episode.seen.contains(&signal) {
                 continue;
             }
-            seen.push(one.signal);
-            let tally = self.tallies.entry(one.signal).or_default();
-            match age {
+            episode.seen.push(signal);
+            let tally = self.tallies.entry(signal).or_default();
+            match episode.age {
                 0 => tally.first += 1,
-                _ => {
+                age => {
                     tally.followed += 1;
                     tally.behind += age;
                 }
             }
         }
-        self.episode = Some((age, seen));
+        self.episode = Some(episode);
     }
 
     /// How each signal did that was ever raised.
@@ -112,5 +139,24 @@ mod tests {
         };
         assert_eq!(vct, wanted);
         assert_eq!(leads.tallies().get(&Signal::Steal), None);
+    }
+
+    #[test]
+    fn one_that_is_always_up_hides_nothing() {
+        use Signal::{MemoryPressure, Steal, Vct};
+        let mut leads = Leads::default();
+        let mut go_on = |raised: &[Signal], periods| {
+            for _ in 0..periods {
+                leads.period(&period(raised));
+            }
+        };
+        for _ in 0..3 {
+            go_on(&[Steal], CALM + 1);
+            go_on(&[Steal, MemoryPressure], 2);
+            go_on(&[Steal, MemoryPressure, Vct], 5);
+        }
+        let first = |signal| leads.tallies()[&signal].first;
+        assert_eq!([Steal, MemoryPressure, Vct].map(first), [1, 3, 0]);
+        assert_eq!(leads.tallies()[&Vct].behind, 3 * 2);
     }
 }

@@ -11,6 +11,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 /// Whenever more than one may run, some wait for a CPU, and that is called
@@ -43,6 +44,16 @@ start = 1
 patience = 1
 turn = 1
 look-ms = 20
+";
+
+/// Nothing is ever called congestion, and the average is that of one period.
+const TICKS: &str = "
+[monitor]
+period-s = 1
+window-s = 10
+rest = 1
+ewma = 1.0
+threshold = 1000000
 ";
 
 /// One may run, and who begins over that waits; and a second look is so far off that it
@@ -234,6 +245,79 @@ fn limits_are_set_and_put_back_after_kill_9() {
     until("all is as it was", || {
         (read(&births), read(&quota)) == before
     });
+}
+
+/// What the guard of one that was killed has not put back yet is no limit that was there
+/// before.
+#[test]
+fn who_comes_after_one_that_was_killed_waits_for_its_guard() {
+    let Some(v2) = mount(None) else {
+        return;
+    };
+    let Some(pids) = mount(Some("pids")) else {
+        return;
+    };
+    let mut scene = Scene::new(&[&v2, &pids]);
+    let births = scene.groups[1].join("pids.max");
+    let read = || fs::read_to_string(&births).expect("read").trim().to_owned();
+    let before = read();
+    scene.start(CONGESTED);
+    until("more new threads are refused", || read() != before);
+    // By a group: who is stopped by a signal, and loses its parent, is ended by the kernel.
+    let slow = scene.groups[0].with_extension("guard");
+    fs::create_dir(&slow).expect("made");
+    let freeze = |word| fs::write(slow.join("cgroup.freeze"), word).expect("told");
+    fs::write(slow.join("cgroup.procs"), scene.guard()).expect("moved");
+    freeze("1");
+    scene.end(Signal::SIGKILL);
+    scene.start(CONGESTED);
+    let agent = format!(" {} ", scene.agent());
+    until("it waits", || {
+        let locks = fs::read_to_string("/proc/locks").expect("locks");
+        locks
+            .lines()
+            .any(|line| line.contains("->") && line.contains(&agent))
+    });
+    assert_ne!(read(), before, "nothing is undone yet");
+    freeze("0");
+    until("the guard has ended", || fs::remove_dir(&slow).is_ok());
+    until("it adapts", || {
+        scene.standing_still() >= Some(BUSY as u64 - 1)
+    });
+    until("it has its say", || read() == BUSY.to_string());
+    scene.end(Signal::SIGKILL);
+    until("all is as it was", || read() == before);
+    scene.all_get_on();
+}
+
+/// While a VM is forked its user code stands still, the agent with it.
+#[test]
+fn to_be_stopped_is_not_to_be_late() {
+    let Some(mount) = mount(None) else {
+        return;
+    };
+    let mut scene = Scene::new(&[&mount]);
+    let home = scene.groups[0].with_extension("home");
+    scene.start_at(TICKS, Some(&home));
+    until("it has ticked", || average(&scene).is_some());
+    let stop = |word| fs::write(home.join("cgroup.freeze"), word).expect("told");
+    stop("1");
+    let events = home.join("cgroup.events");
+    let frozen = || fs::read_to_string(&events).is_ok_and(|text| text.contains("frozen 1"));
+    until("it stands still", frozen);
+    // Counted as a tick it would be the average of a hundred, four times what is asked for.
+    std::thread::sleep(Duration::from_secs(4));
+    fs::remove_file(scene.status_file()).expect("removed");
+    stop("0");
+    until("a period has ended", || average(&scene).is_some());
+    let average = average(&scene).expect("told");
+    assert!(scene.end(Signal::SIGTERM));
+    fs::remove_dir(home).expect("nobody is in it");
+    assert!(average < 40.0, "{average} ms");
+}
+
+fn average(scene: &Scene) -> Option<f64> {
+    scene.status()?["vct_ms"].as_f64()
 }
 
 #[test]

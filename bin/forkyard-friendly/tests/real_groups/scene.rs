@@ -227,19 +227,33 @@ impl Scene {
     }
 
     pub fn start(&mut self, config: &str) {
+        self.start_at(config, None);
+    }
+
+    /// In a group of its own.
+    pub fn start_at(&mut self, config: &str, home: Option<&Path>) {
         fs::write(self.config(), config).expect("written");
-        let agent = Command::new(AGENT)
-            .arg("run")
-            .arg("--cgroup")
-            .arg(&self.groups[0])
-            .arg("--config")
-            .arg(self.config())
-            .arg("--status")
-            .arg(self.status_file())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("started");
-        self.agent = Some(agent);
+        let mut agent = Command::new(AGENT);
+        agent.arg("run").arg("--cgroup").arg(&self.groups[0]);
+        agent.arg("--config").arg(self.config());
+        agent.arg("--status").arg(self.status_file());
+        if let Some(home) = home {
+            agent.arg("--home").arg(home);
+        }
+        agent.stdout(Stdio::null());
+        self.agent = Some(agent.spawn().expect("started"));
+    }
+
+    /// The agent's process.
+    pub fn agent(&self) -> u32 {
+        self.agent.as_ref().expect("runs").id()
+    }
+
+    /// The number of the agent's guard.
+    pub fn guard(&self) -> String {
+        let agent = self.agent();
+        let children = fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"));
+        children.expect("alive").trim().to_owned()
     }
 
     pub fn status_file(&self) -> PathBuf {

@@ -16,7 +16,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::{Args, ValueEnum};
 use forkyard_client::{Client, ClientError};
 use forkyard_friendly::{Config, LawConfig};
-use forkyard_types::{ErrorKind, ExecEvent, ExecRequest, ExitStatus};
+use forkyard_types::{ApiError, ErrorKind, ExecEvent, ExecRequest, ExitStatus};
+use nix::errno::Errno;
 use serde_json::{Value, json};
 use std::{env, fs, path::PathBuf};
 
@@ -30,6 +31,8 @@ const STATUS: &str = "/opt/forkyard/friendly/status.json";
 const USER: &str = "/opt/forkyard/cgroup/user";
 /// The group that the program itself is in.
 const HOME: &str = "/opt/forkyard/cgroup/user/friendly";
+/// What the program exits with if none runs.
+const NONE_RUNS: u8 = 3;
 /// Seconds that one command there may take: it waits for a turn as all do.
 const PATIENCE: u32 = 300;
 
@@ -48,9 +51,10 @@ pub struct Set {
     #[arg(long)]
     law: Option<Law>,
     /// Whom to adapt: `exec`, what the host has run there; `image`, what the
-    /// image's init or entry point started; or a group's folder.
-    #[arg(long, default_value = "exec")]
-    group: String,
+    /// image's init or entry point started; or a group's folder. Without, whom it adapts
+    /// already, at first `exec`.
+    #[arg(long)]
+    group: Option<String>,
     /// Constants to change: KEY=VALUE, as in `monitor.threshold=2`.
     #[arg(value_name = "KEY=VALUE")]
     changes: Vec<String>,
@@ -107,11 +111,12 @@ impl Law {
 }
 
 impl Set {
-    fn group(&self) -> String {
-        match self.group.as_str() {
+    /// Its folder, if one was said.
+    fn group(&self) -> Option<String> {
+        self.group.as_deref().map(|group| match group {
             name @ ("exec" | "image") => format!("{USER}/{name}"),
             folder => folder.to_owned(),
-        }
+        })
     }
 }
 
@@ -136,6 +141,14 @@ pub async fn set(client: &Client, format: Format, wanted: &Set) -> anyhow::Resul
         None => None,
     };
     let law = wanted.law.map(Law::change).transpose()?;
+    // Before another build is brought, which ends the one that runs.
+    let group = match wanted.group() {
+        Some(group) => group,
+        None => match guest.state().await?["group"].as_str() {
+            Some(group) => group.to_owned(),
+            None => format!("{USER}/exec"),
+        },
+    };
     guest.bring().await?;
     let mut words = vec!["set", "--config", CONFIG];
     if base.is_some() {
@@ -147,7 +160,6 @@ pub async fn set(client: &Client, format: Format, wanted: &Set) -> anyhow::Resul
     if base.is_some() || words.len() > plain {
         guest.told(&words, base).await?;
     }
-    let group = wanted.group();
     let start = ["start", "--cgroup", &group, "--home", HOME];
     let places = ["--config", CONFIG, "--status", STATUS];
     guest.told(&[&start[..], &places].concat(), None).await?;
@@ -273,8 +285,8 @@ impl Guest<'_> {
     /// Which build of the program is there.
     async fn digest(&self) -> anyhow::Result<Option<String>> {
         let ran = self.run(&["digest"], None).await?;
-        let fine = ran.filter(|ran| ran.status == ExitStatus::Code(0));
-        Ok(fine.map(|ran| ran.out.trim().to_owned()))
+        let fine = ran.map(|ran| self.fine(ran)).transpose()?;
+        Ok(fine.map(|out| out.trim().to_owned()))
     }
 
     /// Brings the program, unless it is there.
@@ -298,9 +310,9 @@ impl Guest<'_> {
     /// What it is like there.
     async fn state(&self) -> anyhow::Result<Value> {
         let shown = self.run(&["show", "--status", STATUS], None).await?;
-        let shown = shown.filter(|ran| ran.status == ExitStatus::Code(0));
-        let mut state = match shown {
-            Some(ran) => serde_json::from_str(&ran.out)
+        let runs = shown.filter(|ran| ran.status != ExitStatus::Code(NONE_RUNS));
+        let mut state = match runs {
+            Some(ran) => serde_json::from_str(&self.fine(ran)?)
                 .with_context(|| format!("{} says what is no state", self.vm))?,
             None => json!({}),
         };
@@ -312,9 +324,20 @@ impl Guest<'_> {
     /// Has the program do something, which it must.
     async fn told(&self, words: &[&str], stdin: Option<String>) -> anyhow::Result<()> {
         match self.run(words, stdin).await? {
-            Some(ran) if ran.status == ExitStatus::Code(0) => Ok(()),
-            Some(ran) => bail!("{} cannot: {}", self.vm, ran.said.trim()),
+            Some(ran) => self.fine(ran).map(drop),
             None => bail!("{} has no {PROGRAM} any more: try again", self.vm),
+        }
+    }
+
+    /// What a command said that is to have done what it was told.
+    fn fine(&self, ran: Ran) -> anyhow::Result<String> {
+        match ran.status {
+            ExitStatus::Code(0) => Ok(ran.out),
+            ExitStatus::Code(_) => bail!("{} cannot: {}", self.vm, ran.said.trim()),
+            ExitStatus::Signal(signal) => bail!(
+                "{} cannot: {PROGRAM} was ended there by signal {signal}",
+                self.vm
+            ),
         }
     }
 
@@ -342,15 +365,18 @@ impl Guest<'_> {
                         said: text(&said),
                     }));
                 }
-                // It was not started.
-                Some(ExecEvent::Error(error)) if error.kind == ErrorKind::Invalid => {
-                    return Ok(None);
-                }
+                Some(ExecEvent::Error(error)) if is_missing(&error) => return Ok(None),
                 Some(ExecEvent::Error(error)) => return Err(ClientError::from(error).into()),
                 None => bail!("the daemon closed the connection before the command ended"),
             }
         }
     }
+}
+
+/// Whether a command was not started because there is no such program.
+fn is_missing(error: &ApiError) -> bool {
+    let missing = format!("(os error {})", Errno::ENOENT as i32);
+    error.kind == ErrorKind::Invalid && error.message.ends_with(&missing)
 }
 
 /// The program for guests, installed beside this one.
@@ -399,11 +425,8 @@ mod tests {
 
     #[test]
     fn groups_have_short_names_and_off_goes_with_nothing_else() {
-        let group = |line| parsed(line).map(|set| set.group()).ok();
-        assert_eq!(
-            group("x p").as_deref(),
-            Some("/opt/forkyard/cgroup/user/exec")
-        );
+        let group = |line| parsed(line).expect("fine").group();
+        assert_eq!(group("x p"), None);
         assert_eq!(
             group("x p --group image").as_deref(),
             Some("/opt/forkyard/cgroup/user/image")
@@ -418,6 +441,17 @@ mod tests {
         ] {
             parsed(refused).expect_err(refused);
         }
+    }
+
+    #[test]
+    fn what_is_missing_is_told_from_what_cannot_be_run() {
+        let error = |errno: i32| ApiError {
+            kind: ErrorKind::Invalid,
+            message: format!("cannot run x: {}", std::io::Error::from_raw_os_error(errno)),
+            hint: None,
+        };
+        assert!(is_missing(&error(Errno::ENOENT as i32)));
+        assert!(!is_missing(&error(Errno::EAGAIN as i32)));
     }
 
     #[test]

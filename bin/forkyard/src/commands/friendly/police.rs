@@ -23,6 +23,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// The least a VM is capped to, in per cent of a CPU: it is to answer still.
 const LEAST: u32 = 5;
 
+const DEAF: &str = "cannot hear of signals";
+/// Samples on end that may be missed: the daemon is started anew, most likely.
+const PATIENCE: u32 = 15;
+
 /// What VMs' shares are in proportion to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum By {
@@ -70,17 +74,24 @@ pub async fn police(
         true => Some(Custody::new(client, run_dir)?),
         false => None,
     };
-    let mut signals = [SignalKind::interrupt(), SignalKind::terminate()]
-        .into_iter()
-        .map(signal)
-        .collect::<Result<Vec<_>, _>>()
-        .context("cannot hear of signals")?;
+    let ends = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ];
+    let [interrupt, terminate, hangup] = ends.map(signal);
+    let mut signals = [
+        interrupt.context(DEAF)?,
+        terminate.context(DEAF)?,
+        hangup.context(DEAF)?,
+    ];
     let began = Instant::now();
     let mut police = Police::new(PoliceConfig {
         waiting: wanted.waiting,
         ..PoliceConfig::default()
     });
     let mut before = top::sample(client).await?;
+    let mut missed = 0;
     while wanted
         .seconds
         .is_none_or(|seconds| began.elapsed() < Duration::from_secs(seconds))
@@ -90,7 +101,17 @@ pub async fn police(
             () = pause => {}
             () = told_to_end(&mut signals) => break,
         }
-        let now = top::sample(client).await?;
+        let now = match top::sample(client).await {
+            Ok(now) => now,
+            // The daemon may be on its way back; who is capped is to stay so.
+            Err(error) if missed < PATIENCE => {
+                missed += 1;
+                eprintln!("forkyard: no sample ({error:#}): goes on");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        missed = 0;
         for found in police.sample(&seen(&before, &now, wanted.by)) {
             let cap = match &mut custody {
                 Some(custody) => custody.take(&now, &found)?,
@@ -104,13 +125,11 @@ pub async fn police(
 }
 
 /// Cancel-safe: a signal that was heard is not lost.
-async fn told_to_end(signals: &mut [Signal]) {
-    let [first, second] = signals else {
-        return std::future::pending().await;
-    };
+async fn told_to_end([interrupt, terminate, hangup]: &mut [Signal; 3]) {
     tokio::select! {
-        _ = first.recv() => {}
-        _ = second.recv() => {}
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
     }
 }
 
@@ -147,9 +166,12 @@ impl Custody {
         let cap = percent(found.share);
         // Before it is done: what is half done is undone as well.
         self.capped.insert(pid, found.guest.clone());
-        sched::cap(&self.run_dir, pid, &found.guest, cap)
-            .with_context(|| format!("cannot cap {}", found.guest))?;
-        Ok(Some(cap))
+        match sched::cap(&self.run_dir, pid, &found.guest, cap) {
+            Ok(()) => Ok(Some(cap)),
+            // It has ended since it was looked at.
+            Err(_) if !lives(pid) => Ok(None),
+            Err(error) => Err(error.context(format!("cannot cap {}", found.guest))),
+        }
     }
 }
 
@@ -157,7 +179,7 @@ impl Drop for Custody {
     fn drop(&mut self) {
         for (&pid, name) in &self.capped {
             // One that has ended is forgotten by the dispatcher itself.
-            if Path::new("/proc").join(pid.to_string()).exists()
+            if lives(pid)
                 && let Err(error) = sched::let_go(&self.run_dir, pid)
             {
                 eprintln!(
@@ -166,6 +188,10 @@ impl Drop for Custody {
             }
         }
     }
+}
+
+fn lives(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
 }
 
 #[expect(
