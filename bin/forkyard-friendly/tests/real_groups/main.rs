@@ -266,18 +266,13 @@ fn who_comes_after_one_that_was_killed_waits_for_its_guard() {
     // By a group: who is stopped by a signal, and loses its parent, is ended by the kernel.
     let slow = scene.groups[0].with_extension("guard");
     fs::create_dir(&slow).expect("made");
+    scene.groups.push(slow.clone());
     let freeze = |word| fs::write(slow.join("cgroup.freeze"), word).expect("told");
     fs::write(slow.join("cgroup.procs"), scene.guard()).expect("moved");
     freeze("1");
     scene.end(Signal::SIGKILL);
     scene.start(CONGESTED);
-    let agent = format!(" {} ", scene.agent());
-    until("it waits", || {
-        let locks = fs::read_to_string("/proc/locks").expect("locks");
-        locks
-            .lines()
-            .any(|line| line.contains("->") && line.contains(&agent))
-    });
+    until("it waits", || scene.agent_waits_with(&scene.groups[0]));
     assert_ne!(read(), before, "nothing is undone yet");
     freeze("0");
     until("the guard has ended", || fs::remove_dir(&slow).is_ok());
@@ -298,6 +293,7 @@ fn to_be_stopped_is_not_to_be_late() {
     };
     let mut scene = Scene::new(&[&mount]);
     let home = scene.groups[0].with_extension("home");
+    scene.groups.push(home.clone());
     scene.start_at(TICKS, Some(&home));
     until("it has ticked", || average(&scene).is_some());
     let stop = |word| fs::write(home.join("cgroup.freeze"), word).expect("told");

@@ -249,6 +249,16 @@ impl Scene {
         self.agent.as_ref().expect("runs").id()
     }
 
+    /// Whether the agent sleeps, and has opened this.
+    pub fn agent_waits_with(&self, path: &Path) -> bool {
+        let agent = self.agent.as_ref().expect("runs");
+        let files = fs::read_dir(format!("/proc/{}/fd", agent.id())).expect("alive");
+        let opened = files
+            .flatten()
+            .filter_map(|file| fs::read_link(file.path()).ok());
+        opened.into_iter().any(|opened| opened == path) && self.state(agent) == 'S'
+    }
+
     /// The number of the agent's guard.
     pub fn guard(&self) -> String {
         let agent = self.agent();
@@ -313,7 +323,10 @@ impl Drop for Scene {
         }
         for group in &self.groups {
             let began = Instant::now();
-            while fs::remove_dir(group).is_err() && began.elapsed() < Duration::from_secs(60) {
+            while fs::remove_dir(group).is_err()
+                && group.exists()
+                && began.elapsed() < Duration::from_secs(60)
+            {
                 // What those who were in it have started, and is left.
                 let inside = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
                 for number in inside.lines().filter_map(|line| line.parse().ok()) {
