@@ -4,6 +4,7 @@ The files are in the guest's memory (tmpfs), so that memory and CPUs are all tha
 """
 
 import os
+import statistics
 import subprocess
 import threading
 import time
@@ -146,14 +147,18 @@ class Turns:
             self.ends.append(end)
             time.sleep(self.seconds)
 
-    def compared(self, done, vms, about):
-        """A run for each kind in each round, if so much was `done(guest, moment)`."""
+    def compared(self, done, vms, about, waited=None):
+        """A run for each kind in each round, if so much was `done(guest, moment)`, and `waited(guest, begun, end)` are the seconds that
+        those waited who got something then."""
         for turn in range(len(self.ends) // 2):
             for which, kind in enumerate(self.kinds):
                 # In the round's first span guest n was of kind n, in its second of the other.
                 at = [self.ends[2 * turn + (number + which) % 2] for number in range(len(vms))]
                 rates = [(done(number, end) - done(number, end - self.seconds)) / self.seconds for number, end in enumerate(at)]
-                yield dict(about, guests=len(vms), kind=kind, rates=rates, read_back=0, vct_ms=[], round=turn)
+                run = dict(about, guests=len(vms), kind=kind, rates=rates, read_back=0, vct_ms=[], round=turn)
+                if waited:
+                    run["waited"] = [statistics.mean(waited(number, end - self.seconds, end) or [0]) for number, end in enumerate(at)]
+                yield run
 
 
 def switched(host, vms, threads, options, turns):

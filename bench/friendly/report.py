@@ -79,6 +79,7 @@ def summed(part, about, runs):
         totals = [sum(run["rates"]) for run in found]
         row = dict(load=load, kind=kind, rounds=len(found), throughput=median(totals), least=min(totals), most=max(totals))
         row.update(fairness=median(fairness(run["rates"], fair(run)) for run in found), vct=median(vct), read_back=median(run["read_back"] for run in found))
+        row["waited"] = median(statistics.mean(run["waited"]) for run in found if "waited" in run)
         rows.append(row)
     base = base_of(part)
     for row in rows:
@@ -112,6 +113,8 @@ def table(part, about, rows):
         f"| {across} | kind | {what} in all | least, most | against {base} | fairness index | VCT ms | pages read back/s |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    if part == "web-idle":
+        lines[-2:] = [lines[-2] + " seconds for a page |", lines[-1] + "---|"]
     for row in rows:
         load = row["load"]
         if part == "apache" and load in about["sessions"]:
@@ -119,6 +122,8 @@ def table(part, about, rows):
         spread = f"{text(row['least'], 2)}, {text(row['most'], 2)}"
         cells = [load, named(row["kind"]), text(row["throughput"], 2), spread, text(row["ratio"], 3)]
         cells += [text(row["fairness"], 3), text(row["vct"], 1), text(row["read_back"], 0)]
+        if part == "web-idle":
+            cells.append(text(row.get("waited"), 3))
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     settings = ["memory", "disk_reads", "law", "settle", "seconds"]
     said = ", ".join(f"{name.replace('_', ' ')} {about[name]}" for name in settings)

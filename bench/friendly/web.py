@@ -102,21 +102,22 @@ class Watch(threading.Thread):
             self.seen.append([round(at, 1), state["vct_ms"], allowed])
 
 
-async def session(port, until, options, answered, late):
+async def session(port, until, options, exact, answered, late):
     think = options.think
     await asyncio.sleep(random.uniform(0, think))
     while time.monotonic() < until:
+        asked = time.monotonic()
         came = await asks(port, options.patience)
-        (answered if came else late).append(time.monotonic())
+        (answered if came else late).append((time.monotonic(), asked))
         # One that is refused is not to ask all the time.
-        await asyncio.sleep(random.expovariate(1 / think))
+        await asyncio.sleep(think if exact else random.expovariate(1 / think))
 
 
-async def load(ports, sessions, until, options):
-    """When each server answered, and when somebody gave up."""
+async def load(ports, sessions, until, options, exact=False):
+    """When each server answered, and when somebody gave up; each with when it was asked. `exact`: sessions think for as long each time."""
     answered, late = [[] for _ in ports], [[] for _ in ports]
     tasks = [
-        asyncio.create_task(session(port, until, options, answered[number], late[number]))
+        asyncio.create_task(session(port, until, options, exact, answered[number], late[number]))
         for number, port in enumerate(ports)
         for _ in range(sessions)
     ]
@@ -131,12 +132,15 @@ def switched(host, vms, ports, sessions, options, turns):
     """The same load all the time, meanwhile kinds take turns."""
     until = time.monotonic() + turns.length
     told = []
-    loading = threading.Thread(target=lambda: told.append(asyncio.run(load(ports, sessions, until, options))), daemon=True)
+    # Nobody waits for anybody, so that how much is done would be a matter of how long they happen to think.
+    loading = threading.Thread(target=lambda: told.append(asyncio.run(load(ports, sessions, until, options, exact=True))), daemon=True)
     loading.start()
     turns.take(host, vms, options, "image")
     loading.join()
     [(answered, _)] = told
-    yield from turns.compared(lambda number, moment: bisect.bisect_left(answered[number], moment), vms, dict(sessions=sessions))
+    done = lambda number, moment: bisect.bisect_left(answered[number], (moment,))
+    waited = lambda number, begun, end: [came - asked for came, asked in answered[number][done(number, begun) : done(number, end)]]
+    yield from turns.compared(done, vms, dict(sessions=sessions), waited)
 
 
 def measure(host, vms, ports, kind, sessions, options, settle, seconds, every):
@@ -149,7 +153,7 @@ def measure(host, vms, ports, kind, sessions, options, settle, seconds, every):
     watches = [Watch(host, vm, begun, every) for vm in vms]
     for one in watches:
         one.start()
-    answered, late = asyncio.run(load(ports, sessions, until, options))
+    answered, late = ([[at for at, _ in one] for one in times] for times in asyncio.run(load(ports, sessions, until, options)))
     back = (host.group.read_back() - back) / (settle + seconds)
     host.relax()
     for one in watches:
