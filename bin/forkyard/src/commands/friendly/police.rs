@@ -168,8 +168,11 @@ impl Custody {
         self.capped.insert(pid, found.guest.clone());
         match sched::cap(&self.run_dir, pid, &found.guest, cap) {
             Ok(()) => Ok(Some(cap)),
-            // It has ended since it was looked at.
-            Err(_) if !lives(pid) => Ok(None),
+            // It has ended since it was looked at, and its number may be another's by the end.
+            Err(_) if !lives(pid) => {
+                self.capped.remove(&pid);
+                Ok(None)
+            }
             Err(error) => Err(error.context(format!("cannot cap {}", found.guest))),
         }
     }
