@@ -16,8 +16,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const BREATH: Duration = Duration::from_millis(50);
 pub(crate) struct Control {
     listener: UnixListener,
     path: PathBuf,
-    closed: AtomicBool,
+    closed: Once,
     connections: AtomicUsize,
     /// Held from before the pager ends until whoever asked for it has heard so.
     farewell: Mutex<()>,
@@ -69,7 +69,7 @@ impl Control {
                 // It never accepts anyone.
                 let (nobody, _) = UnixStream::pair()?;
                 let control = Self::of(OwnedFd::from(nobody).into(), path);
-                control.closed.store(true, Ordering::Release);
+                control.closed.call_once(|| {});
                 Ok(control)
             }
         }
@@ -79,7 +79,7 @@ impl Control {
         Self {
             listener,
             path: path.into(),
-            closed: AtomicBool::new(false),
+            closed: Once::new(),
             connections: AtomicUsize::new(0),
             farewell: Mutex::new(()),
         }
@@ -91,13 +91,14 @@ impl Control {
     }
 
     /// Listens no more; connections that exist go on. The socket's name is
-    /// taken away once: later it may be another pager's.
+    /// taken away once, for later it may be another pager's, and is gone when
+    /// this returns, whoever takes it away: the process may end next.
     pub fn close(&self) {
-        if !self.closed.swap(true, Ordering::AcqRel) {
+        self.closed.call_once(|| {
             let _ = fs::remove_file(&self.path);
             // Wakes the thread that accepts.
             let _ = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
-        }
+        });
     }
 
     /// Blocks until nobody is owed the answer that the pager ends.
@@ -115,7 +116,7 @@ impl Control {
     }
 
     fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.closed.is_completed()
     }
 }
 

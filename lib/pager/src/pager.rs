@@ -151,7 +151,13 @@ impl Pager {
         self.ender.part();
         self.ender.control.close();
         self.ender.control.say_farewell();
-        ended.unwrap_or_else(|_| Err(io::Error::other("file system thread panicked")))
+        match ended {
+            // The last file's release was being read as the kernel took the
+            // connection away: an unmount, and no failure.
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
+            Ok(ended) => ended,
+            Err(_) => Err(io::Error::other("file system thread panicked")),
+        }
     }
 }
 
