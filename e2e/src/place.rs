@@ -93,6 +93,12 @@ impl Process {
         self.signal(Signal::SIGINT);
     }
 
+    /// Tells it that its terminal is gone.
+    #[track_caller]
+    pub fn hang_up(&self) {
+        self.signal(Signal::SIGHUP);
+    }
+
     #[track_caller]
     fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.pid).expect("a pid"));

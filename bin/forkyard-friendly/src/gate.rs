@@ -288,7 +288,7 @@ impl Keeper {
         shared.admission.begins(process);
         match self.hold.stop(process) {
             Ok(()) => {
-                self.made(process, &mut shared);
+                self.made(&task, &mut shared);
                 self.stopped.send(task).is_ok() && first
             }
             // It goes, and a look finds it.
@@ -297,13 +297,13 @@ impl Keeper {
     }
 
     /// One waits: so may who made it.
-    fn made(&self, process: u32, shared: &mut Shared) {
-        let Some((maker, alone)) = tasks::maker(process) else {
+    fn made(&self, task: &Task, shared: &mut Shared) {
+        let Some((maker, alone)) = tasks::alone(task.parent) else {
             return;
         };
         // Who stands still was on its way, and in no other group than the frozen one by now.
         let known = shared.makers.still().contains(&maker);
-        if !shared.makers.waits(process, maker) {
+        if !shared.makers.waits(task.kin.process, maker) {
             return;
         }
         let may = known || (alone && self.may_stop(maker, &shared.exempt));
@@ -352,6 +352,21 @@ mod tests {
 
     fn this_process() -> Task {
         Task::of(id()).expect("alive")
+    }
+
+    #[test]
+    fn a_gate_whose_thread_has_ended_is_none() {
+        let (mut passage, _stopped) = gate();
+        assert!(!passage.is_there() && !Passage::Gateless.is_there());
+        let (end, told) = channel();
+        if let Passage::Gate(gate) = &mut passage {
+            gate.keeper = Some(thread::spawn(move || told.recv().expect("told")));
+        }
+        assert!(passage.is_there());
+        end.send(()).expect("heard");
+        while passage.is_there() {
+            thread::yield_now();
+        }
     }
 
     #[test]

@@ -24,13 +24,14 @@ use std::{
 const HELD: &str = "forkyard-friendly";
 
 /// By what threads are stopped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Means {
     /// By a frozen group: that, and where threads go when they are let go.
     Freezer {
         held: PathBuf,
         free: PathBuf,
         version: Version,
+        hold: Hold,
     },
     /// By signals, whole processes.
     Signals,
@@ -53,16 +54,32 @@ impl Hold {
     /// Has a process stand still that is there, for sure, and has no second thread. The
     /// stopper is to be told, unless whoever stopped it lets it go.
     pub fn stop(&self, process: u32) -> io::Result<()> {
-        // The kernel takes a write for itself, wherever the one before has ended.
-        moved((&self.held).write_all(process.to_string().as_bytes()))
+        put(&self.held, process)
+    }
+
+    /// Has a thread stand still that may be gone meanwhile.
+    fn stop_there(&self, id: TaskId) -> io::Result<()> {
+        if_there(id, |number| put(&self.held, number))
     }
 
     /// Lets one go that may be gone meanwhile.
     pub fn go(&self, id: TaskId) -> io::Result<()> {
-        match tasks::started(id.number) == Some(id.started) {
-            true => moved((&self.free).write_all(id.number.to_string().as_bytes())),
-            false => Ok(()),
-        }
+        if_there(id, |number| put(&self.free, number))
+    }
+}
+
+/// Writes a number to an open list. The kernel takes a write for itself, wherever the one
+/// before has ended.
+fn put(mut list: &File, number: u32) -> io::Result<()> {
+    moved(list.write_all(number.to_string().as_bytes()))
+}
+
+/// Does something to one that is gone or that one still: between this look and the deed the
+/// number could pass on only if all others were given in between.
+fn if_there(id: TaskId, deed: impl FnOnce(u32) -> io::Result<()>) -> io::Result<()> {
+    match tasks::started(id.number) == Some(id.started) {
+        true => deed(id.number),
+        false => Ok(()),
     }
 }
 
@@ -92,14 +109,16 @@ impl Stopper {
             guard
                 .tell(Word::Held(held.clone()))
                 .context("cannot tell the guard")?;
-            match make(&held, version) {
-                Ok(()) => {
+            let made = make(&held, version).and_then(|()| open(&held, &free, version));
+            match made {
+                Ok(hold) => {
                     // Where the kernel will not, they stand still a little later.
                     let _ = put_last(&held, &free, version, guard);
                     means = Means::Freezer {
                         held,
                         free,
                         version,
+                        hold,
                     };
                     break;
                 }
@@ -147,16 +166,8 @@ impl Stopper {
     /// What stops for it from another thread: an error where there is no freezer.
     pub fn hold(&self) -> io::Result<Hold> {
         match &self.means {
-            Means::Freezer {
-                held,
-                free,
-                version,
-            } => {
-                let [held, free] = [held, free].map(|group| {
-                    let file = group.join(threads(*version));
-                    File::options().write(true).open(file)
-                });
-                Ok(Hold::of(held?, free?))
+            Means::Freezer { hold, .. } => {
+                Ok(Hold::of(hold.held.try_clone()?, hold.free.try_clone()?))
             }
             Means::Signals => Err(io::Error::other("there is no freezer")),
         }
@@ -180,6 +191,7 @@ impl Stopper {
                 held,
                 free,
                 version,
+                ..
             } => {
                 let outside = list(free.join(threads(*version)))?;
                 self.inside = list(held.join(threads(*version)))?;
@@ -198,7 +210,7 @@ impl Stopper {
     /// there, for who is told to stand still in the middle of making another makes it first.
     /// `known` are there by somebody else's.
     pub fn free_strays(&self, known: &BTreeSet<u32>, unit: Unit) -> io::Result<()> {
-        let Means::Freezer { free, version, .. } = &self.means else {
+        let Means::Freezer { hold, .. } = &self.means else {
             return Ok(());
         };
         let ours: BTreeSet<u32> = self.still.iter().map(|id| id.number).collect();
@@ -209,7 +221,7 @@ impl Stopper {
                 Unit::Process => self.looks.process_of(*number),
             };
             if !of.is_none_or(|of| ours.contains(&of)) && !known.contains(number) {
-                moved(fs::write(free.join(threads(*version)), number.to_string()))?;
+                put(&hold.free, *number)?;
             }
         }
         Ok(())
@@ -236,14 +248,14 @@ impl Stopper {
         let go: Vec<TaskId> = self.still.difference(wanted).copied().collect();
         for id in go {
             self.go(id, unit)?;
-            if self.means == Means::Signals {
+            if matches!(self.means, Means::Signals) {
                 guard.tell(Word::Goes(id.number))?;
             }
             self.still.remove(&id);
         }
         let stop: Vec<TaskId> = wanted.difference(&self.still).copied().collect();
         for id in stop {
-            if self.means == Means::Signals {
+            if matches!(self.means, Means::Signals) {
                 guard.tell(Word::Stopped(id.number, id.started))?;
             }
             self.stop(id, unit)?;
@@ -253,18 +265,29 @@ impl Stopper {
     }
 
     fn stop(&self, id: TaskId, unit: Unit) -> io::Result<()> {
-        match &self.means {
-            Means::Freezer { held, version, .. } => move_to(held, id, unit, *version),
-            Means::Signals => signal(id, Signal::SIGSTOP),
+        match (&self.means, unit) {
+            (Means::Freezer { hold, .. }, Unit::Thread) => hold.stop_there(id),
+            (Means::Freezer { held, .. }, Unit::Process) => move_process(held, id),
+            (Means::Signals, _) => signal(id, Signal::SIGSTOP),
         }
     }
 
     fn go(&self, id: TaskId, unit: Unit) -> io::Result<()> {
-        match &self.means {
-            Means::Freezer { free, version, .. } => move_to(free, id, unit, *version),
-            Means::Signals => signal(id, Signal::SIGCONT),
+        match (&self.means, unit) {
+            (Means::Freezer { hold, .. }, Unit::Thread) => hold.go(id),
+            (Means::Freezer { free, .. }, Unit::Process) => move_process(free, id),
+            (Means::Signals, _) => signal(id, Signal::SIGCONT),
         }
     }
+}
+
+/// Opens the lists of who is in the frozen group, and of who is not.
+fn open(held: &Path, free: &Path, version: Version) -> io::Result<Hold> {
+    let [held, free] = [held, free].map(|group| {
+        let file = group.join(threads(version));
+        File::options().write(true).open(file)
+    });
+    Ok(Hold::of(held?, free?))
 }
 
 fn make(held: &Path, version: Version) -> io::Result<()> {
@@ -302,17 +325,10 @@ fn threads(version: Version) -> &'static str {
     }
 }
 
-fn move_to(group: &Path, id: TaskId, unit: Unit, version: Version) -> io::Result<()> {
-    let file = match unit {
-        Unit::Thread => threads(version),
-        Unit::Process => "cgroup.procs",
-    };
-    // Between this look and the move the number could pass on only if all others
-    // were given in between.
-    if tasks::started(id.number) != Some(id.started) {
-        return Ok(());
-    }
-    moved(fs::write(group.join(file), id.number.to_string()))
+fn move_process(group: &Path, id: TaskId) -> io::Result<()> {
+    if_there(id, |number| {
+        moved(fs::write(group.join("cgroup.procs"), number.to_string()))
+    })
 }
 
 /// One that has just ended needs no move.
@@ -324,13 +340,10 @@ fn moved(written: io::Result<()>) -> io::Result<()> {
 }
 
 fn signal(id: TaskId, signal: Signal) -> io::Result<()> {
-    if tasks::started(id.number) != Some(id.started) {
-        return Ok(());
-    }
-    match kill(raw(id.number), signal) {
+    if_there(id, |number| match kill(raw(number), signal) {
         Err(nix::errno::Errno::ESRCH) => Ok(()),
         sent => Ok(sent?),
-    }
+    })
 }
 
 /// Lets go of whoever is in a group.

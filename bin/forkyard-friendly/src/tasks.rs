@@ -27,6 +27,8 @@ pub struct Task {
     pub runnable: bool,
     /// The CPU that it ran on last.
     pub cpu: u32,
+    /// The process that made its own, or has taken that in since.
+    pub parent: u32,
 }
 
 impl Task {
@@ -205,6 +207,7 @@ impl Known {
                     .or_else(|| kin(number))?,
                 runnable,
                 cpu: stat.cpu,
+                parent: stat.parent,
                 name: stat.name,
             },
             slept: if runnable { 0 } else { slept + 1 },
@@ -266,13 +269,14 @@ pub fn stat(number: u32) -> Option<(char, u64)> {
     read(number).map(|stat| (stat.state, stat.started))
 }
 
-/// The process that made another, or has taken it in since, and whether it has one thread
-/// alone.
-pub fn maker(process: u32) -> Option<(TaskId, bool)> {
-    let number = read(process)?.parent;
-    let stat = read(number)?;
-    let started = stat.started;
-    Some((TaskId { number, started }, stat.threads == 1))
+/// A process, and whether it has one thread alone.
+pub fn alone(process: u32) -> Option<(TaskId, bool)> {
+    let stat = read(process)?;
+    let id = TaskId {
+        number: process,
+        started: stat.started,
+    };
+    Some((id, stat.threads == 1))
 }
 
 /// When a thread started.
@@ -314,7 +318,9 @@ mod tests {
             .arg("60")
             .spawn()
             .expect("started");
-        assert_eq!(maker(child.id()).map(|(maker, _)| maker), Some(task.id));
+        let parent = Task::of(child.id()).expect("alive").parent;
+        assert_eq!(parent, me);
+        assert_eq!(alone(parent).map(|(parent, _)| parent), Some(task.id));
         child.kill().and_then(|()| child.wait()).expect("ended");
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {

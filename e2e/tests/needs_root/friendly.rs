@@ -12,7 +12,7 @@ use std::{
 };
 
 /// Programs that would run always.
-const BUSY: u64 = 6;
+const BUSY: u64 = 4;
 /// Whenever one of them waits for a CPU, that is called congestion: they do,
 /// however fast or busy the host is.
 const CONGESTED: [&str; 11] = [
@@ -34,6 +34,7 @@ const CONGESTED: [&str; 11] = [
 /// Nothing is ever called congestion.
 const CALM: [&str; 2] = ["monitor.signals=[\"vct\"]", "monitor.threshold=1000000"];
 const GROUPS: &str = "/opt/forkyard/cgroup/user";
+const PROGRAM: &str = "/opt/forkyard/bin/forkyard-friendly";
 
 fn show(host: &Host, vm: &str) -> Value {
     host.json(["friendly", "show", vm])
@@ -146,6 +147,19 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     let off: Value = host.json(["friendly", "set", "p", "--off"]);
     assert_eq!(off["friendly"], false);
     assert_eq!(said(&host, "p", "cgroup.subtree_control"), "cpu");
+    // What goes wrong there is not taken for nothing being there.
+    let script = "echo '#!/bin/sh'; echo 'echo out of order >&2; exit 1'";
+    host.sh(
+        "p",
+        &format!("rm {PROGRAM}; ({script}) >{PROGRAM}; chmod +x {PROGRAM}"),
+    );
+    let failed = host.fails(["friendly", "show", "p"]);
+    assert!(failed.contains("p cannot: out of order"), "{failed}");
+    let flood = "echo '#!/bin/sh'; echo 'exec yes'";
+    host.sh("p", &format!("({flood}) >{PROGRAM}"));
+    let failed = host.fails(["friendly", "show", "p"]);
+    assert!(failed.contains("more than"), "{failed}");
+    host.ok(["rm", "p"]);
 
     // One that is killed has its guard let everybody go.
     set(
@@ -254,10 +268,17 @@ fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
     let cap = cap(&host, "p") / 100.0;
     in_the_end("it to use no more than that", || uses(greedy) < 1.15 * cap);
     assert_eq!(host.sh("p", "hostname"), "p", "it answers");
+    // Without the daemon it waits for the next, and nobody is let go.
+    host.kill_9("forkyardd");
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(host.vms().len(), 2, "a daemon is back");
+    assert_eq!(capped(&host), ["p"]);
     let all = host.processes("forkyard").into_iter();
     let mut found = all.filter(|process| process.command.contains("police"));
-    found.next().expect("it runs").interrupt();
-    let told = police.wait().exited(0).text();
+    found.next().expect("it goes on").hang_up();
+    let ended = police.wait().exited(0);
+    assert!(ended.stderr.contains("no sample"), "{}", ended.stderr);
+    let told = ended.text();
     let named: Value = serde_json::from_str(told.lines().next().expect("a line")).expect("JSON");
     assert_eq!(named["guest"], "p");
     assert!(named["capped_percent"].as_u64() >= Some(5), "{named}");

@@ -35,6 +35,8 @@ const HOME: &str = "/opt/forkyard/cgroup/user/friendly";
 const NONE_RUNS: u8 = 3;
 /// Seconds that one command there may take: it waits for a turn as all do.
 const PATIENCE: u32 = 300;
+/// Bytes that it may say: whoever owns the guest may have put anything in its place.
+const MOST: usize = 1 << 20;
 
 /// `friendly set`
 #[derive(Debug, Args)]
@@ -354,6 +356,11 @@ impl Guest<'_> {
         let (mut out, mut said) = (Vec::new(), Vec::new());
         let mut events = self.client.exec(self.vm, &request).await?;
         loop {
+            ensure!(
+                out.len() + said.len() <= MOST,
+                "{} cannot: {PROGRAM} says more than {MOST} bytes there: it is another program",
+                self.vm
+            );
             match events.next().await? {
                 Some(ExecEvent::Stdout(data)) => out.extend(BASE64_STANDARD.decode(data)?),
                 Some(ExecEvent::Stderr(data)) => said.extend(BASE64_STANDARD.decode(data)?),
