@@ -8,10 +8,8 @@ use std::time::Duration;
 const DEAR: u32 = 200;
 /// The same once a tick has come late: others may run than at the last look.
 const LATE: u32 = 20;
-/// The same if more run than may besides. Those that are still to be stopped cost more, and
-/// while the host reads back what they use a look is dear too, for its time is counted. As
-/// long as no tick is late they do nobody any harm: a web server's processes are more at
-/// every other look, and gone before the next.
+/// The same while more run than may. Those that are still to be stopped cost more, and
+/// while the host reads back what they use a look is dear too, for its time is counted.
 const PRESSING: u32 = 4;
 /// Once somebody waits the next look comes after this part of the usual time, but no
 /// sooner than that.
@@ -32,19 +30,23 @@ impl Spacing {
 
     /// How long after the last look the next one comes, if this is usual.
     pub fn next(self, usual: Duration) -> Duration {
-        usual.max(self.cost.saturating_mul(DEAR))
+        usual.max(self.least(DEAR))
     }
 
     /// The same once a tick has come late. Of threads that wait for a lock many wake at
     /// once when it is let go, and what they use is read back from then on.
     pub fn late(self, usual: Duration) -> Duration {
-        let times = if self.over { PRESSING } else { LATE };
-        usual.max(self.cost.saturating_mul(times))
+        usual.max(self.least(LATE))
     }
 
     /// The same once somebody waits.
     pub fn soon(self, usual: Duration) -> Duration {
-        self.cost.saturating_mul(DEAR).max(usual / SOON)
+        self.least(DEAR).max(usual / SOON)
+    }
+
+    fn least(self, times: u32) -> Duration {
+        self.cost
+            .saturating_mul(if self.over { PRESSING } else { times })
     }
 }
 
@@ -74,15 +76,12 @@ mod tests {
     }
 
     #[test]
-    fn a_dear_look_is_put_off_less_if_a_tick_is_late_and_least_if_too_many_run_then() {
+    fn while_too_many_run_a_look_is_not_put_off_for_being_dear() {
         let cost = Duration::from_millis(50);
-        for over in [false, true] {
-            assert_eq!(Spacing::after(cost, over).next(USUAL), 20 * USUAL);
-            assert_eq!(Spacing::after(cost, over).soon(USUAL), 20 * USUAL);
-        }
+        assert_eq!(Spacing::after(cost, true).next(USUAL), USUAL);
+        assert_eq!(Spacing::after(cost, false).next(USUAL), 20 * USUAL);
+        // A tenth of that if a tick is late.
         assert_eq!(Spacing::after(cost, false).late(USUAL), 2 * USUAL);
-        assert_eq!(Spacing::after(cost, true).late(USUAL), USUAL);
-        assert_eq!(Spacing::after(5 * cost, true).late(USUAL), 2 * USUAL);
     }
 
     #[test]
@@ -104,10 +103,10 @@ mod tests {
         ) {
             let (cost, usual) = (Duration::from_nanos(cost), Duration::from_nanos(usual));
             let spacing = Spacing::after(cost, over);
-            let times = if over { 4 } else { 20 };
-            prop_assert!(spacing.soon(usual) >= cost * 200);
+            let times = if over { 4 } else { 200 };
+            prop_assert!(spacing.soon(usual) >= cost * times);
             prop_assert!(spacing.soon(usual) <= spacing.next(usual));
-            prop_assert!(spacing.late(usual) >= usual.max(cost * times));
+            prop_assert!(spacing.late(usual) >= usual.max(cost * times.min(20)));
             prop_assert!(spacing.late(usual) <= spacing.next(usual));
         }
     }
