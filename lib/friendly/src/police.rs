@@ -27,10 +27,10 @@ pub struct PoliceConfig {
     pub answer: f64,
     /// Times its fair share that a guest may use without answering.
     pub margin: f64,
-    /// CPUs that a thread wants. Guests yield whole threads: one is asked if with one
-    /// thread less it would still come to its share, within `margin`, of a host that gives
-    /// each thread as much as any.
-    pub thread: f64,
+    /// CPUs that it wants in excess of what would bring it its share, at the least, for it
+    /// to be asked: guests yield whole threads, and one that has two where others have one
+    /// cannot come nearer to them but by turns.
+    pub least: f64,
     /// Answers missed on end until it is named.
     pub strikes: u32,
 }
@@ -41,7 +41,7 @@ impl PoliceConfig {
         patience: 8,
         answer: 0.85,
         margin: 1.25,
-        thread: 1.0,
+        least: 1.0,
         strikes: 3,
     };
 }
@@ -122,29 +122,6 @@ fn level(guests: impl Iterator<Item = Use> + Clone) -> f64 {
     f64::INFINITY
 }
 
-/// What all use and want together.
-#[derive(Clone, Copy, Debug)]
-struct Host {
-    used: f64,
-    wanted: f64,
-}
-
-impl Host {
-    fn of(guests: &[Use]) -> Self {
-        Self {
-            used: guests.iter().map(|one| one.used).sum(),
-            wanted: guests.iter().map(|one| one.wanted).sum(),
-        }
-    }
-
-    /// What one would have that wanted so much less: of what all have now each thread gets
-    /// as much as any, for the others have what it leaves.
-    fn would_give(self, wanted: f64, less: f64) -> f64 {
-        let turn = self.used / (self.wanted - less).max(f64::MIN_POSITIVE);
-        (wanted - less).max(0.0) * turn.min(1.0)
-    }
-}
-
 /// What is known of one guest.
 #[derive(Clone, Debug, Default)]
 struct Known {
@@ -198,9 +175,7 @@ impl<Guest: Clone + Ord> Police<Guest> {
         for (guest, &usage) in sample {
             self.guests.entry(guest.clone()).or_default().saw(usage);
         }
-        let usual: Vec<Use> = self.guests.values().map(Known::usual).collect();
-        let level = level(usual.iter().copied());
-        let host = Host::of(&usual);
+        let level = level(self.guests.values().map(Known::usual));
         let sum = |part: fn(&Use) -> f64| sample.values().map(part).sum::<f64>();
         let (waited, wanted) = (sum(Use::waited), sum(|one| one.wanted));
         let config = self.config;
@@ -214,9 +189,10 @@ impl<Guest: Clone + Ord> Police<Guest> {
             }
             let usual = known.usual();
             let share = usual.wanted.min(level * usual.weight);
-            let left = host.would_give(usual.wanted, config.thread);
-            let over =
-                |used: f64, of: f64| used > config.margin * of && config.margin * left >= share;
+            let over = |used: f64, share: f64| {
+                let excess = usual.wanted * (1.0 - share / used.max(f64::MIN_POSITIVE));
+                used > config.margin * share && excess >= config.least
+            };
             let Some(trial) = &mut known.trial else {
                 if over(usual.used, share) {
                     known.trial = Some(Trial {
