@@ -128,6 +128,8 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     in_the_end("its parent to go on yielding", || {
         standing_still(&host, "p") >= BUSY - 1
     });
+    // It is the parent's turn: the CPUs are for that.
+    host.ok(["pause", "p-1"]);
 
     let off: Value = host.json(["friendly", "set", "p", "--off"]);
     assert_eq!(off["friendly"], false);
@@ -135,7 +137,6 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     assert_eq!(left, "", "everything is as it was");
     assert_eq!(said(&host, "p", "cgroup.subtree_control"), "");
     all_get_on(&host, "p");
-    assert_eq!(show(&host, "p-1")["friendly"], true);
     // What somebody else has set stays.
     let other = format!("{GROUPS}/exec/other");
     let script = format!(
@@ -160,6 +161,8 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     let failed = host.fails(["friendly", "show", "p"]);
     assert!(failed.contains("more than"), "{failed}");
     host.ok(["rm", "p"]);
+    host.ok(["resume", "p-1"]);
+    assert_eq!(show(&host, "p-1")["friendly"], true);
 
     // One that is killed has its guard let everybody go.
     set(
