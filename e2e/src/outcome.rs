@@ -1,8 +1,9 @@
 //! A command under way, and what it came to.
 
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     process::Child,
+    sync::{Arc, Mutex},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -50,8 +51,15 @@ impl Outcome {
 pub struct Running {
     words: String,
     child: Child,
-    stdout: JoinHandle<Vec<u8>>,
-    stderr: JoinHandle<Vec<u8>>,
+    stdout: Stream,
+    stderr: Stream,
+}
+
+/// What comes out of a pipe.
+#[derive(Debug)]
+struct Stream {
+    reader: JoinHandle<()>,
+    said: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Running {
@@ -60,8 +68,8 @@ impl Running {
         let mut stdin = child.stdin.take().expect("a pipe");
         // One that does not read all of it is no error of ours.
         thread::spawn(move || stdin.write_all(&input));
-        let stdout = collect(child.stdout.take().expect("a pipe"));
-        let stderr = collect(child.stderr.take().expect("a pipe"));
+        let stdout = Stream::of(child.stdout.take().expect("a pipe"));
+        let stderr = Stream::of(child.stderr.take().expect("a pipe"));
         Self {
             words,
             child,
@@ -72,7 +80,12 @@ impl Running {
 
     /// Whether it has ended.
     pub fn is_over(&self) -> bool {
-        self.stdout.is_finished() && self.stderr.is_finished()
+        self.stdout.reader.is_finished() && self.stderr.reader.is_finished()
+    }
+
+    /// What it has written to standard error so far.
+    pub fn complaints(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
     }
 
     /// Waits for its end; one that takes too long is ended, and is a failure.
@@ -90,21 +103,40 @@ impl Running {
                 }
             }
         };
-        let stderr = self.stderr.join().expect("reader");
+        let stderr = self.stderr.whole();
         Outcome {
             words: self.words,
             code: status.code(),
-            stdout: self.stdout.join().expect("reader"),
+            stdout: self.stdout.whole(),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
         }
     }
 }
 
-fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut all = Vec::new();
-        // What was read before it broke is what there is.
-        let _ = from.read_to_end(&mut all);
-        all
-    })
+impl Stream {
+    fn of(mut from: impl Read + Send + 'static) -> Self {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let heard = said.clone();
+        let reader = thread::spawn(move || {
+            let mut some = [0; 4096];
+            loop {
+                match from.read(&mut some) {
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    // What was read before it broke is what there is.
+                    Ok(0) | Err(_) => return,
+                    Ok(count) => heard.lock().expect("a buffer").extend(&some[..count]),
+                }
+            }
+        });
+        Self { reader, said }
+    }
+
+    fn so_far(&self) -> Vec<u8> {
+        self.said.lock().expect("a buffer").clone()
+    }
+
+    fn whole(self) -> Vec<u8> {
+        self.reader.join().expect("reader");
+        std::mem::take(&mut self.said.lock().expect("a buffer"))
+    }
 }
