@@ -9,20 +9,23 @@
 //! Decides, does nothing: reads come in as values of any type `W` and go out
 //! again to whoever has to answer them; none is ever dropped here.
 
+mod draft;
 mod entry;
 mod expected;
 mod succession;
 
 use crate::Refusal;
-use crate::kin::{Fingerprint, Likeness, Memory};
+use crate::kin::{Likeness, Memory};
 use crate::touched::Run;
-use entry::{Entry, Named, Ready, State};
+pub(crate) use draft::Draft;
+use draft::Freshness;
+pub(crate) use entry::Ready;
+use entry::{Entry, Named, State};
 pub(crate) use expected::Push;
-use forkyard_image::{Image, Layer};
+use forkyard_image::Image;
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount, PageNo};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Number of an image's file: never used twice, unlike a name that could be
@@ -101,22 +104,12 @@ impl<W> Catalog<W> {
         Ok(self.insert(Entry::new(image, pages, State::Arriving)))
     }
 
-    /// All of an image has come: `layer` is a whole one, with nothing below.
-    /// Answers whether it is still wanted.
-    pub fn arrived(&mut self, node: Node, layer: Layer, now: Instant) -> Result<bool, Refusal> {
-        let image = Image::new(Arc::new(layer), None).map_err(|error| bad_layer(&error))?;
-        match self.entries.get_mut(&node) {
-            Some(entry) if matches!(entry.state, State::Arriving) => {
-                entry.state = State::Ready(Box::new(Ready {
-                    parent: None,
-                    published: image.own_pages(),
-                    fingerprint: Fingerprint::of(&image),
-                    since: now,
-                    image,
-                }));
-                Ok(true)
-            }
-            Some(_) | None => Ok(false),
+    /// All of an image has come. Nothing happens if it is not wanted any more.
+    pub fn arrived(&mut self, node: Node, ready: Ready) {
+        if let Some(entry) = self.entries.get_mut(&node)
+            && matches!(entry.state, State::Arriving)
+        {
+            entry.state = State::Ready(Box::new(ready));
         }
     }
 
@@ -128,38 +121,17 @@ impl<W> Catalog<W> {
         node
     }
 
-    /// The image that `layer` makes is there, promised before or not.
-    pub fn publish(&mut self, layer: Layer, now: Instant) -> Result<Published<W>, Refusal> {
-        let lineage = layer.lineage();
-        let (id, pages) = (lineage.image, layer.pages());
-        let promised = self.names.get(&id).and_then(|node| self.entries.get(node));
-        match promised.map(|entry| (&entry.state, entry.pages)) {
-            None => {}
-            Some((State::Promised { .. }, promised)) if promised == pages => {}
-            Some((State::Promised { .. }, promised)) => {
-                return Err(Refusal::WrongSize {
-                    promised,
-                    got: pages,
-                });
-            }
-            Some((State::Ready(_) | State::Arriving, _)) => {
-                return Err(Refusal::AlreadyExists { image: id });
-            }
-            Some((State::Failed, _)) => return Err(Refusal::HasFailed { image: id }),
+    /// Makes a draft readable, promised before or not. [`None`] if its parent has been
+    /// written anew since: it is to be built again, over that.
+    pub fn publish(&mut self, draft: Draft) -> Result<Option<Published<W>>, Refusal> {
+        let (id, pages) = (draft.lineage().image, draft.pages());
+        self.may_publish(id, pages)?;
+        if self.freshness(&draft)? == Freshness::Stale {
+            return Ok(None);
         }
-        let parent = lineage
-            .parent
-            .map(|parent| self.ready(parent))
-            .transpose()?;
-        let image = Image::new(Arc::new(layer), parent).map_err(|error| bad_layer(&error))?;
-        let ready = Ready {
-            parent: lineage.parent,
-            published: image.own_pages(),
-            fingerprint: Fingerprint::of(&image),
-            since: now,
-            image: image.clone(),
-        };
-        let plan = self.working_set_for(&ready);
+        let plan = self.working_set_for(&draft);
+        let ready = draft.into_ready();
+        let image = ready.image.clone();
         let node = match self.names.get(&id) {
             Some(node) => *node,
             None => self.insert(Entry::new(id, pages, State::Failed)),
@@ -172,38 +144,11 @@ impl<W> Catalog<W> {
                 waiting = reads;
             }
         }
-        Ok(Published {
+        Ok(Some(Published {
             node,
             image,
             waiting,
-        })
-    }
-
-    /// What clones of a new image are expected to want: what those of the image
-    /// most like it wanted, or else those of its parent.
-    fn working_set_for(&self, ready: &Ready) -> Vec<Run> {
-        let living = self.entries.values().filter_map(|entry| {
-            let fingerprint = &entry.ready()?.fingerprint;
-            Some((fingerprint, entry.working_set()))
-        });
-        let past = self
-            .memory
-            .all()
-            .map(|(fingerprint, runs)| (fingerprint, runs.to_vec()));
-        let kin = past
-            .chain(living)
-            .filter(|(_, runs)| !runs.is_empty())
-            .map(|(fingerprint, runs)| (fingerprint.likeness(&ready.image), runs))
-            .max_by_key(|(likeness, _)| *likeness)
-            .filter(|(likeness, _)| *likeness >= Likeness::KIN);
-        let parent = || {
-            let node = self.names.get(&ready.parent?)?;
-            Some(self.entries.get(node)?.working_set())
-        };
-        let runs = kin.map(|(_, runs)| runs).or_else(parent);
-        let size = ready.image.pages();
-        let inside = runs.into_iter().flatten();
-        inside.filter_map(|run| run.within(size)).collect()
+        }))
     }
 
     /// An image that other hosts are to get, and what they will want first.

@@ -1,5 +1,6 @@
 //! The pager as a daemon sees it.
 
+use crate::pool::Pool;
 use crate::protocol::{
     Answer, Fetching, Hello, Offering, PeerKey, Request, VERSION, receive, send,
 };
@@ -11,7 +12,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks whether another has taken over.
 const BREATH: Duration = Duration::from_millis(5);
 
-/// A connection to a pager. All calls block; clones share the connection, and
-/// calls from several threads take turns.
+/// Connections to a pager. All calls block for as long as the pager takes, not for
+/// each other: each has a connection of its own while it lasts, and clones share those that
+/// are idle.
 ///
 /// A pager may die and another take over: a call that this breaks is made once
 /// more. It may have had its effect the first time, and a refusal that says just
@@ -29,7 +31,7 @@ const BREATH: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug)]
 pub struct PagerClient {
     socket: Arc<Path>,
-    connection: Arc<Mutex<Option<UnixStream>>>,
+    pool: Arc<Pool>,
     patience: Duration,
 }
 
@@ -45,7 +47,7 @@ impl PagerClient {
         let (stream, _) = greet(socket, patience)?;
         Ok(Self {
             socket: socket.into(),
-            connection: Arc::new(Mutex::new(Some(stream))),
+            pool: Arc::new(Pool::with(stream)),
             patience,
         })
     }
@@ -187,14 +189,8 @@ impl PagerClient {
     }
 
     fn call(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<Answer, PagerError> {
-        // A panic elsewhere cannot leave a stream half used: it is put back
-        // only after a whole answer.
-        let mut connection = self
-            .connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let had = connection.take();
-        let first = match had {
+        let mut turn = self.pool.turn(self.patience)?;
+        let first = match turn.idle() {
             Some(stream) => exchange(stream, request, file),
             None => greet(&self.socket, self.patience)
                 .and_then(|(stream, _)| exchange(stream, request, file)),
@@ -208,7 +204,7 @@ impl PagerClient {
             }
             Err(error) => return Err(error),
         };
-        *connection = Some(stream);
+        turn.keep(stream);
         match answer {
             Err(refusal) if again && request.has_had_effect(&refusal) => Ok(Answer::Done),
             answer => answer.map_err(PagerError::Refused),
@@ -258,4 +254,41 @@ fn hear<T: serde::de::DeserializeOwned>(stream: &UnixStream) -> Result<T, PagerE
 
 fn broken(source: io::Error) -> PagerError {
     PagerError::Transport { source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    fn hello(listener: &UnixListener) -> UnixStream {
+        let (stream, _) = listener.accept().expect("a client");
+        hear::<Hello>(&stream).expect("a greeting");
+        send(&stream, &Hello::ours(), None).expect("sends");
+        stream
+    }
+
+    #[test]
+    fn call_that_takes_long_holds_up_no_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        let listener = UnixListener::bind(&socket).expect("listens");
+        let done: Result<Answer, Refusal> = Ok(Answer::Done);
+        thread::scope(|scope| {
+            let connecting =
+                scope.spawn(|| PagerClient::connect_with(&socket, Duration::from_secs(60)));
+            let first = hello(&listener);
+            let client = connecting.join().expect("no panic").expect("connects");
+            let (one, other) = (client.clone(), client);
+            let slow = scope.spawn(move || one.ping());
+            hear::<Request>(&first).expect("a request");
+            let quick = scope.spawn(move || other.ping());
+            let second = hello(&listener);
+            hear::<Request>(&second).expect("a request, though the first has no answer");
+            send(&second, &done, None).expect("sends");
+            assert!(quick.join().expect("no panic").is_ok());
+            send(&first, &done, None).expect("sends");
+            assert!(slow.join().expect("no panic").is_ok());
+        });
+    }
 }

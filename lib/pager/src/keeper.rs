@@ -21,6 +21,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// What tells a program which of the two it is to be.
@@ -29,6 +30,11 @@ pub const ROLE: &str = "FORKYARD_PAGER_ROLE";
 /// would do so for ever.
 const DEATHS: usize = 8;
 const A_MINUTE: Duration = Duration::from_secs(60);
+/// Pauses between starts that fail: each twice the one before, between these two.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A host that cannot start a program for so long never will.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 /// What a program started as a part of the pager is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,18 +156,37 @@ pub fn keep(mut pager: UnixStream, mut programs: Programs) -> io::Result<()> {
             if !deaths.another(Instant::now()) {
                 return Err(io::Error::other("pagers keep dying"));
             }
-            let started = programs.start(Role::Successor);
-            let given = started.and_then(|(stream, child)| {
-                give(&stream, &held, new_keeper)?;
-                Ok((stream, child))
-            });
-            match given {
-                Ok((stream, started)) => {
+            let (stream, mut started) = start(&programs)?;
+            match give(&stream, &held, new_keeper) {
+                Ok(()) => {
                     (pager, child) = (stream, Some(started));
                     break;
                 }
-                Err(error) => tracing::error!(%error, "cannot start a pager"),
+                Err(error) => {
+                    tracing::error!(%error, "a pager that was started has gone");
+                    let _ = started.kill();
+                    let _ = started.wait();
+                }
             }
+        }
+    }
+}
+
+/// Starts a pager. A host that is out of memory, of processes or of descriptors, or whose program
+/// is being replaced, is waited for: VMs stand still meanwhile, and would lose their memory
+/// otherwise.
+fn start(programs: &Programs) -> io::Result<(UnixStream, Child)> {
+    let mut attempts = Attempts::default();
+    loop {
+        match programs.start(Role::Successor) {
+            Ok(started) => return Ok(started),
+            Err(error) => match attempts.failed() {
+                Some(pause) => {
+                    tracing::error!(%error, ?pause, "cannot start a pager; trying again");
+                    thread::sleep(pause);
+                }
+                None => return Err(error),
+            },
         }
     }
 }
@@ -216,6 +241,25 @@ pub(crate) fn take_over(keeper: &UnixStream) -> io::Result<(BTreeMap<Key, OwnedF
     }
 }
 
+/// Starts that failed one after the other.
+#[derive(Debug, Default)]
+struct Attempts {
+    waited: Duration,
+    next: Duration,
+}
+
+impl Attempts {
+    /// How long to wait before the next; none if the host has been waited for long enough.
+    fn failed(&mut self) -> Option<Duration> {
+        if self.waited >= LONGEST_WAIT {
+            return None;
+        }
+        self.next = (self.next * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.waited += self.next;
+        Some(self.next)
+    }
+}
+
 /// When to give up.
 #[derive(Debug, Default)]
 struct Deaths(VecDeque<Instant>);
@@ -247,6 +291,32 @@ mod tests {
         assert_eq!(at_once.iter().filter(|more| **more).count(), DEATHS);
         assert!(!deaths.another(now));
         assert!(deaths.another(now + A_MINUTE * 2));
+    }
+
+    #[test]
+    fn host_that_can_start_nothing_for_a_while_is_waited_for_with_growing_pauses() {
+        let mut attempts = Attempts::default();
+        let pauses: Vec<Duration> = std::iter::from_fn(|| attempts.failed()).collect();
+        assert_eq!(pauses[0], FIRST_PAUSE);
+        assert!(pauses.is_sorted() && pauses.contains(&LONGEST_PAUSE));
+        let waited: Duration = pauses.iter().sum();
+        assert!(waited >= LONGEST_WAIT && waited < LONGEST_WAIT + LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn program_that_cannot_be_started_at_first_is_started_and_none_counts_as_dead() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("pager");
+        let programs = Programs {
+            program: program.clone(),
+            arguments: Vec::new(),
+        };
+        let (_, mut child) = thread::scope(|scope| {
+            let starting = scope.spawn(|| start(&programs));
+            std::os::unix::fs::symlink("/bin/true", &program).expect("a link");
+            starting.join().expect("no panic").expect("is started")
+        });
+        assert!(child.wait().expect("waited for").success());
     }
 
     #[test]

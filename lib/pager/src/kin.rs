@@ -8,6 +8,7 @@ use crate::touched::Run;
 use forkyard_image::{Checksum, Image};
 use forkyard_types::PageNo;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Pages looked at.
 const SAMPLE: usize = 256;
@@ -45,33 +46,42 @@ impl Fingerprint {
 /// An image that is gone.
 #[derive(Debug)]
 struct Past {
-    fingerprint: Fingerprint,
+    fingerprint: Arc<Fingerprint>,
     working_set: Vec<Run>,
 }
 
 /// What is remembered of images that are gone, the newest last.
 #[derive(Debug, Default)]
-pub(crate) struct Memory(VecDeque<Past>);
+pub(crate) struct Memory {
+    past: VecDeque<Past>,
+    /// Number of the oldest: numbers are never used twice.
+    first: u64,
+}
 
 impl Memory {
-    pub fn remember(&mut self, fingerprint: Fingerprint, working_set: Vec<Run>) {
+    pub fn remember(&mut self, fingerprint: Arc<Fingerprint>, working_set: Vec<Run>) {
         if working_set.is_empty() {
             return;
         }
-        if self.0.len() == REMEMBERED {
-            self.0.pop_front();
+        if self.past.len() == REMEMBERED {
+            self.past.pop_front();
+            self.first += 1;
         }
-        self.0.push_back(Past {
+        self.past.push_back(Past {
             fingerprint,
             working_set,
         });
     }
 
-    /// Fingerprints and working sets, the oldest first.
-    pub fn all(&self) -> impl Iterator<Item = (&Fingerprint, &[Run])> {
-        self.0
-            .iter()
-            .map(|past| (&past.fingerprint, past.working_set.as_slice()))
+    /// Fingerprints by their numbers, the oldest first.
+    pub fn fingerprints(&self) -> impl Iterator<Item = (u64, &Arc<Fingerprint>)> {
+        (self.first..).zip(self.past.iter().map(|past| &past.fingerprint))
+    }
+
+    /// The working set of an image by its number; `None` if it is forgotten.
+    pub fn working_set(&self, number: u64) -> Option<&[Run]> {
+        let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        Some(&self.past.get(place)?.working_set)
     }
 }
 
@@ -82,7 +92,6 @@ mod tests {
     use forkyard_sys_host::memory::anonymous_file;
     use forkyard_types::{ByteCount, ImageId, PageCount};
     use std::os::unix::fs::FileExt;
-    use std::sync::Arc;
 
     fn image(pages: u64, filled: impl Fn(u64) -> u8) -> Image {
         let file = anonymous_file("test", ByteCount(0)).expect("memfd");
@@ -119,14 +128,19 @@ mod tests {
 
     #[test]
     fn only_the_newest_are_remembered() {
-        let print = Fingerprint::of(&image(1, |_| 1));
+        let print = Arc::new(Fingerprint::of(&image(1, |_| 1)));
         let mut memory = Memory::default();
         for n in 0..REMEMBERED as u64 + 10 {
             let (first, pages) = (PageNo(n), PageCount(1));
-            memory.remember(print.clone(), vec![Run { first, pages }]);
+            memory.remember(Arc::clone(&print), vec![Run { first, pages }]);
         }
         memory.remember(print, Vec::new());
-        let firsts: Vec<u64> = memory.all().map(|(_, runs)| runs[0].first.0).collect();
-        assert_eq!(firsts, (10..REMEMBERED as u64 + 10).collect::<Vec<_>>());
+        let numbers: Vec<u64> = memory.fingerprints().map(|(number, _)| number).collect();
+        assert_eq!(numbers, (10..REMEMBERED as u64 + 10).collect::<Vec<_>>());
+        let of = |number| Some(memory.working_set(number)?[0].first.0);
+        assert_eq!(
+            [of(9), of(10), of(73), of(74)],
+            [None, Some(10), Some(73), None]
+        );
     }
 }

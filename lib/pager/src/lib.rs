@@ -42,6 +42,7 @@ mod ledger;
 mod mount;
 mod pager;
 mod peers;
+mod pool;
 mod protocol;
 mod pusher;
 mod service;

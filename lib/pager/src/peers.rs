@@ -20,10 +20,11 @@ use arrivals::{Arrivals, Reader, Told, Verdict};
 pub use links::{Got, LinkUse};
 
 use crate::Refusal;
-use crate::catalog::Node;
+use crate::catalog::{Node, Ready};
 use crate::protocol::{Fetching, Offering, PeerKey};
 use crate::service::{PendingRead, Service, Span};
 use crate::touched::Run;
+use forkyard_image::Image;
 use forkyard_transfer::driver::{Client, Fetch, Offer, Server};
 use forkyard_transfer::{Complete, FamilyKey, Urgency, flow};
 use forkyard_types::{ImageId, PageCount, PageNo};
@@ -350,17 +351,20 @@ impl Service {
                 return tracing::error!(%image, error, "an image that has come makes no layer");
             }
         };
+        let whole = match Image::new(Arc::new(layer), None) {
+            Ok(whole) => whole,
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                return tracing::error!(%image, error, "image has come and is no image");
+            }
+        };
+        let ready = Ready::new(whole, None, Instant::now());
         let mut catalog = self.catalog();
-        let arrived = catalog.arrived(node, layer, Instant::now());
+        catalog.arrived(node, ready);
         self.note(&catalog, node, None);
         drop(catalog);
-        match arrived {
-            Ok(_) => {
-                tracing::info!(%image, "image has come from another host");
-                self.peers().forget(node);
-            }
-            Err(refusal) => tracing::error!(%image, %refusal, "image has come and is no image"),
-        }
+        tracing::info!(%image, "image has come from another host");
+        self.peers().forget(node);
     }
 }
 

@@ -7,7 +7,7 @@
 //! expected to ask for.
 
 use crate::Refusal;
-use crate::catalog::{Catalog, Node, Published, Push, Readable, Verdict};
+use crate::catalog::{Catalog, Draft, Node, Published, Push, Readable, Verdict};
 use crate::journal::Answered;
 use crate::ledger::Ledger;
 use crate::peers::{self, Peers};
@@ -148,6 +148,8 @@ impl Service {
 
     /// Puts an image that reads the same in the place of another.
     pub fn replace(&self, node: Node, old: &Image, new: Image) {
+        // Counted before the lock is taken, under which it may be asked for.
+        new.shares();
         let mut catalog = self.catalog();
         if catalog.replace(node, old, new) {
             self.note(&catalog, node, None);
@@ -284,13 +286,21 @@ impl Service {
         });
     }
 
-    /// Publishes a layer and has the reads that waited for it answered.
+    /// Publishes a layer and has the reads that waited for it answered. Other reads are
+    /// answered meanwhile, however large the image is.
     pub fn publish(&self, layer: Layer) -> Result<(), Refusal> {
         let now = Instant::now();
-        let mut catalog = self.catalog();
-        let published = catalog.publish(layer, now)?;
-        self.note(&catalog, published.node, None);
-        drop(catalog);
+        let layer = Arc::new(layer);
+        let published = loop {
+            let base = self.catalog().base(layer.lineage(), layer.pages())?;
+            let draft = Draft::new(Arc::clone(&layer), base, now)?;
+            let mut catalog = self.catalog();
+            // Ends: an image is written anew a few times in its life.
+            if let Some(published) = catalog.publish(draft)? {
+                self.note(&catalog, published.node, None);
+                break published;
+            }
+        };
         let Published {
             node,
             image,
@@ -421,5 +431,73 @@ mod tests {
         assert_eq!(span(3 * 4096, 1), None);
         assert_eq!(span(u64::MAX, 1), None);
         assert_eq!(span(0, 0), None);
+    }
+
+    /// Prints how long faults wait for the catalog while an image of 4 GiB is published.
+    #[test]
+    #[ignore = "prints figures"]
+    fn what_a_publication_costs_those_who_fault() {
+        use forkyard_image::{Checksum, LayerBuilder, Lineage, Slot};
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let pages = 1 << 20;
+        let layer = |image| {
+            let file =
+                forkyard_sys_host::memory::anonymous_file("test", forkyard_types::ByteCount(0));
+            let file = file.expect("memfd");
+            let parent = None;
+            let mut builder = LayerBuilder::new(Lineage { image, parent }, PageCount(pages));
+            for page in 0..pages {
+                builder.data(PageNo(page), Slot(page), Checksum::of(&page.to_le_bytes()));
+            }
+            builder.finish(&file).expect("a layer");
+            Layer::open(file).expect("a layer")
+        };
+        let past = Past {
+            catalog: Catalog::new(),
+            ledger: None,
+            answered: Answered::default(),
+        };
+        let service = Service::start(Care::default(), past).expect("starts");
+        let first = ImageId::random();
+        service.publish(layer(first)).expect("publishes");
+        let (node, _) = service.catalog().find(first).expect("known");
+        let layers: Vec<_> = (0..4).map(|_| layer(ImageId::random())).collect();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let faults = scope.spawn(|| {
+                let mut waits = Vec::new();
+                for page in (0..pages).cycle() {
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let begun = Instant::now();
+                    let pages = PageCount(1);
+                    let run = Run {
+                        first: PageNo(page),
+                        pages,
+                    };
+                    service.catalog().served(node, run, begun);
+                    waits.push(begun.elapsed());
+                    thread::sleep(Duration::from_micros(100));
+                }
+                waits
+            });
+            let begun = Instant::now();
+            for layer in layers {
+                service.publish(layer).expect("publishes");
+            }
+            let took = begun.elapsed();
+            done.store(true, Ordering::Relaxed);
+            let mut waits = faults.join().expect("no panic");
+            waits.sort();
+            let at = |part: usize| waits[(waits.len() - 1) * part / 1000];
+            println!(
+                "{} faults in {took:?}: p50 {:?}, p99 {:?}, most {:?}",
+                waits.len(),
+                at(500),
+                at(990),
+                at(1000)
+            );
+        });
     }
 }

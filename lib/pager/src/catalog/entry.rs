@@ -6,6 +6,7 @@ use crate::streams::Streams;
 use crate::touched::{Holds, Run, Touched, joined};
 use forkyard_image::{Holdings, Image};
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
+use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(Debug)]
@@ -38,14 +39,30 @@ pub(super) enum State<W> {
 
 /// An image that can be read.
 #[derive(Debug)]
-pub(super) struct Ready {
-    pub image: Image,
+pub(crate) struct Ready {
+    pub(super) image: Image,
     /// The image it was made from, whatever its layer lies over by now.
-    pub parent: Option<ImageId>,
+    pub(super) parent: Option<ImageId>,
     /// Pages of data its layer had when it came.
-    pub published: PageCount,
-    pub fingerprint: Fingerprint,
-    pub since: Instant,
+    pub(super) published: PageCount,
+    pub(super) fingerprint: Arc<Fingerprint>,
+    pub(super) since: Instant,
+}
+
+impl Ready {
+    /// Describes an image made from `parent`. Takes time for each of its pages: not to be
+    /// called with the catalog locked.
+    pub fn new(image: Image, parent: Option<ImageId>, now: Instant) -> Self {
+        // Counted here, for `usage` is called with the catalog locked.
+        image.shares();
+        Self {
+            parent,
+            published: image.own_pages(),
+            fingerprint: Arc::new(Fingerprint::of(&image)),
+            since: now,
+            image,
+        }
+    }
 }
 
 /// What has been done with an image.
@@ -99,6 +116,11 @@ impl<W> Entry<W> {
     /// What its clones wanted, or are expected to.
     pub fn working_set(&self) -> Vec<Run> {
         joined(&self.uses.plan, self.uses.touched.order(), MOST_PUSHED)
+    }
+
+    /// Whether [`working_set`](Self::working_set) has any page.
+    pub fn has_working_set(&self) -> bool {
+        !self.uses.plan.is_empty() || !self.uses.touched.order().is_empty()
     }
 
     pub fn usage(&self) -> ImageUse {

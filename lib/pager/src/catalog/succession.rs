@@ -3,7 +3,6 @@
 use super::entry::{Entry, Named, Ready, State};
 use super::{Catalog, FIRST, Node};
 use crate::journal::{Kept, KeptState, LayerNo};
-use crate::kin::Fingerprint;
 use forkyard_image::{Image, Layer};
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,13 +28,10 @@ impl<W> Catalog<W> {
                     parent, published, ..
                 },
                 Some(image),
-            ) => State::Ready(Box::new(Ready {
-                parent,
-                published,
-                fingerprint: Fingerprint::of(&image),
-                since: now,
-                image,
-            })),
+            ) => {
+                let ready = Ready::new(image, parent, now);
+                State::Ready(Box::new(Ready { published, ..ready }))
+            }
         };
         let mut entry = Entry::new(kept.image, kept.pages, state);
         entry.files = kept.files;

@@ -1,9 +1,10 @@
 use super::*;
-use forkyard_image::{LayerBuilder, Lineage};
+use forkyard_image::{Layer, LayerBuilder, Lineage};
 use forkyard_sys_host::memory::anonymous_file;
 use forkyard_types::ByteCount;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// Something done to a catalog. Images are few, so that they meet again.
@@ -42,6 +43,19 @@ fn layer(image: u8, parent: Option<u8>) -> Layer {
         .finish(&file)
         .expect("a layer");
     Layer::open(file).expect("a layer")
+}
+
+fn draft<W>(catalog: &Catalog<W>, layer: Layer) -> Result<Draft, Refusal> {
+    let base = catalog.base(layer.lineage(), layer.pages())?;
+    Draft::new(Arc::new(layer), base, Instant::now())
+}
+
+fn publish<W: std::fmt::Debug>(
+    catalog: &mut Catalog<W>,
+    layer: Layer,
+) -> Result<Published<W>, Refusal> {
+    let draft = draft(catalog, layer)?;
+    Ok(catalog.publish(draft)?.expect("nothing was in between"))
 }
 
 fn run(first: u64, pages: u64) -> Run {
@@ -153,7 +167,7 @@ impl Model {
             Some(Known::Ready | Known::Failed) => None,
         };
         match (
-            catalog.publish(layer(n, parent), Instant::now()),
+            publish(catalog, layer(n, parent)),
             waiting.filter(|_| allowed),
         ) {
             (Ok(published), Some(waiting)) => {
@@ -244,8 +258,7 @@ fn image_promised_again_after_retirement_is_another_file() {
 fn usage_counts_what_was_served() {
     let mut catalog = Catalog::<u32>::new();
     let now = Instant::now();
-    let node = catalog
-        .publish(layer(1, None), now)
+    let node = publish(&mut catalog, layer(1, None))
         .expect("publishes")
         .node;
     catalog.served(node, run(0, 3), now);
@@ -257,4 +270,37 @@ fn usage_counts_what_was_served() {
         (2, PageCount(7), 1)
     );
     assert_eq!(usage.data_served, PageCount(0), "the layer is all zero");
+}
+
+#[test]
+fn draft_whose_parent_was_written_anew_is_built_again_over_that() {
+    let mut catalog = Catalog::<u32>::new();
+    let parent = publish(&mut catalog, layer(1, None)).expect("publishes");
+    let stale = draft(&catalog, layer(2, Some(1))).expect("a draft");
+    let anew = Image::new(Arc::new(layer(1, None)), None).expect("an image");
+    assert!(catalog.replace(parent.node, &parent.image, anew.clone()));
+    assert!(catalog.publish(stale).expect("no refusal").is_none());
+    let published = publish(&mut catalog, layer(2, Some(1))).expect("publishes");
+    assert!(Arc::ptr_eq(&published.image.layers()[0], &anew.layers()[0]));
+}
+
+#[test]
+fn draft_is_refused_for_what_happened_while_it_was_built() {
+    let mut catalog = Catalog::<u32>::new();
+    publish(&mut catalog, layer(1, None)).expect("publishes");
+    catalog.promise(id(3), PageCount(1)).expect("promises");
+    let mut drafts: Vec<_> = [(2, Some(1)), (3, None), (4, None)]
+        .into_iter()
+        .map(|(image, parent)| draft(&catalog, layer(image, parent)).expect("a draft"))
+        .collect();
+    publish(&mut catalog, layer(4, None)).expect("publishes");
+    let refusal = catalog.publish(drafts.pop().expect("three")).err();
+    assert_eq!(refusal, Some(Refusal::AlreadyExists { image: id(4) }));
+    catalog.fail(id(3)).expect("fails");
+    let refusal = catalog.publish(drafts.pop().expect("three")).err();
+    assert_eq!(refusal, Some(Refusal::HasFailed { image: id(3) }));
+    catalog.retire(id(1)).expect("retires");
+    let refusal = catalog.publish(drafts.pop().expect("three")).err();
+    assert_eq!(refusal, Some(Refusal::ParentUnknown { parent: id(1) }));
+    assert!(catalog.find(id(2)).is_none());
 }
