@@ -121,6 +121,7 @@ impl Access {
             view: view.clone(),
             hash: *blake3::hash(&secret).as_bytes(),
         })?;
+        self.store.flush()?;
         let secret = BASE64_URL_SAFE_NO_PAD.encode(secret);
         let token = TokenSecret(format!("{PREFIX}_{}_{secret}", view.id));
         Ok((view, token))
@@ -132,7 +133,8 @@ impl Access {
         Ok(tokens.into_iter().map(|token| token.view).collect())
     }
 
-    /// Takes back a token by name or id: from the next request on it is unknown.
+    /// Takes back a token by name or id: from the next request on it is unknown, also after
+    /// a power cut.
     pub fn revoke(&self, word: &str) -> Result<TokenView, TokenError> {
         let found = self
             .list()?
@@ -140,6 +142,7 @@ impl Access {
             .find(|token| token.name == word || token.id.as_str() == word);
         let token = found.ok_or_else(|| TokenError::NoSuchToken { word: word.into() })?;
         self.store.remove_token(token.id)?;
+        self.store.flush()?;
         Ok(token)
     }
 

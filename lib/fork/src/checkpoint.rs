@@ -26,6 +26,7 @@ use forkyard_types::{
     VmView,
 };
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::Write,
     path::{Path, PathBuf},
@@ -169,10 +170,18 @@ impl Host {
                     .and_then(|slice| slice.sync_all())
                     .map_err(HostError::io("write", slice))?;
             }
-            // And the names.
-            File::open(&folder)
-                .and_then(|folder| folder.sync_all())
-                .map_err(HostError::io("write", &folder))?;
+            // And the names, of slices that other VMs made as well.
+            let parents = slices.iter().filter_map(|slice| slice.parent());
+            let folders: BTreeSet<&Path> = [folder.as_path()]
+                .into_iter()
+                .chain(folder.parent())
+                .chain(parents)
+                .collect();
+            for folder in folders {
+                File::open(folder)
+                    .and_then(|folder| folder.sync_all())
+                    .map_err(HostError::io("write", folder))?;
+            }
             Ok::<_, HostError>(file)
         })
         .await?;

@@ -42,6 +42,14 @@ pub enum StoreError {
         /// Why.
         source: rusqlite::Error,
     },
+    /// The log of the records does not reach the disk.
+    #[error("cannot write {path} to the disk: what was recorded last may not survive a power cut")]
+    Flush {
+        /// The log.
+        path: PathBuf,
+        /// What the host said.
+        source: std::io::Error,
+    },
     /// The file is damaged: what it says may be wrong.
     #[error(
         "the records {path} are damaged ({said}): put a copy of them back; VMs run on meanwhile"

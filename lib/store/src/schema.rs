@@ -110,8 +110,9 @@ pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreErro
         path: path.into(),
         source,
     };
-    // Records matter only while the VMs of this host run, and those end with
-    // it: a power cut may lose the last rows, never the file's consistency.
+    // Most records matter only while the VMs of this host run, and those end with
+    // it: a power cut may lose the last rows, never the file's consistency. What must
+    // survive one is flushed: checkpoints and tokens.
     connection
         .execute_batch(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;",
