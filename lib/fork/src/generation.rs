@@ -16,12 +16,23 @@ use forkyard_types::{ByteCount, Epoch, ImageId, Member, VmId, VmName, VmState};
 use forkyard_vmm::{
     Engine, Limits, Machine as _, MachineSpec, Nic, Overlay, Owner, Qemu, Shell as _, ShellSpec,
 };
-use futures::{StreamExt, future::join_all, stream};
-use std::{path::PathBuf, sync::Arc};
+use futures::{
+    StreamExt,
+    future::{self, join_all},
+    stream,
+};
+use std::{num::NonZero, path::PathBuf, sync::Arc};
 use tokio::sync::mpsc;
 
 /// Shells started at once: QEMU starts are short and CPU-bound.
 const AT_ONCE: usize = 4;
+
+/// Shells started or ended at once when no fork waits for it: half of the processors, for the VM
+/// that has just forked runs on the others.
+fn at_leisure() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (processors / 2).clamp(1, AT_ONCE)
+}
 
 /// What the next fork of a VM will use.
 #[derive(Debug)]
@@ -231,7 +242,12 @@ impl Host {
         let (host, parent) = (self.handle(), parent.clone());
         tokio::spawn(async move {
             let Some(host) = host.upgrade() else { return };
-            host.end_shells(spare).await;
+            // A QEMU that ends gives back all its memory at once: many of them would leave the
+            // parent no processor.
+            let ends = stream::iter(spare).map(|shell| host.end_shells(vec![shell]));
+            ends.buffer_unordered(at_leisure())
+                .for_each(future::ready)
+                .await;
             loop {
                 let mut turn = parent.turn.lock().await;
                 let want = host.shells_wanted(&parent);
@@ -247,7 +263,7 @@ impl Host {
                 let failed = match host.generation(&parent, &body, turn.next.take()).await {
                     Ok(mut generation) => {
                         let failed = host
-                            .fill(&parent, &mut generation, want.min(have + AT_ONCE))
+                            .fill(&parent, &mut generation, want.min(have + at_leisure()))
                             .await;
                         turn.next = Some(generation);
                         failed
