@@ -7,6 +7,8 @@ mod bad_links;
 mod balloon;
 #[path = "needs_root/checkpoint.rs"]
 mod checkpoint;
+#[path = "needs_root/clock.rs"]
+mod clock;
 #[path = "needs_root/cluster.rs"]
 mod cluster;
 #[path = "needs_root/copy.rs"]
@@ -39,6 +41,8 @@ mod inherited;
 mod live;
 #[path = "needs_root/mcp.rs"]
 mod mcp;
+#[path = "needs_root/memory_runs_out.rs"]
+mod memory_runs_out;
 #[path = "needs_root/multicast.rs"]
 mod multicast;
 #[path = "needs_root/network.rs"]

@@ -60,6 +60,4 @@ pub struct Identity {
     pub parent_ip: Ipv4Addr,
     /// Fresh bytes for the kernel's random number generator.
     pub seed: [u8; 32],
-    /// Wall clock of the host, in nanoseconds since 1970, as the message leaves.
-    pub wall_clock_ns: u64,
 }

@@ -11,46 +11,32 @@
 
 mod addresses;
 mod calls;
+mod clock;
 mod hooks;
 pub mod identity;
 mod netlink;
 mod outbox;
 mod port;
 mod sessions;
+mod supervisor;
 pub mod userland;
 
-use crate::{AGENT, PROGRAM};
 use calls::Calls;
+use clock::{Clock, Heard, Kernel, Reading};
 use forkyard_guestlink::{Cloned, FrameReader, Identify, ReadError, ToGuest, ToHost, VERSION};
 use forkyard_types::{Address, Epoch, ForkId};
 use outbox::Outbox;
 use sessions::Sessions;
-use std::{
-    os::unix::process::CommandExt,
-    process::{Command, ExitCode},
-    sync::Arc,
-    thread::sleep,
-    time::Duration,
-};
+use std::{process::ExitCode, sync::Arc};
+pub use supervisor::supervise;
 use userland::Userland;
-
-/// Between the death of a worker and the start of the next.
-const PAUSE: Duration = Duration::from_millis(200);
-
-/// Keeps a worker running: the image's init does not know of us.
-pub fn supervise() -> ExitCode {
-    loop {
-        let ended = Command::new(PROGRAM).arg0(AGENT).arg("worker").status();
-        eprintln!("forkyard-guest: the agent ended: {ended:?}");
-        sleep(PAUSE);
-    }
-}
 
 /// The agent proper. Returns only if it cannot go on.
 pub fn work() -> ExitCode {
     // What is sent to the console's session is not meant for us.
     let _ = nix::unistd::setsid();
-    match serve() {
+    supervisor::outlive_others();
+    match supervisor::watch().and_then(|()| serve()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("forkyard-guest: {why}");
@@ -64,8 +50,29 @@ struct Agent {
     userland: Userland,
     calls: Arc<Calls>,
     sessions: Sessions,
+    clock: Clock,
+    /// What waits for the host's time.
+    waiting: Option<Waiting>,
     epoch: Option<Epoch>,
     arriving: Option<Arriving>,
+}
+
+/// What is done once the host has told its time.
+#[derive(Debug)]
+enum Waiting {
+    /// Hold user code still for this fork.
+    HoldStill(ForkId),
+    /// Let user code go on.
+    GoOn,
+    /// Say that the identity has been applied.
+    BeSomebody {
+        epoch: Epoch,
+        problems: Vec<String>,
+        /// Whether the host has said already that user code may go on.
+        released: bool,
+    },
+    /// Make up for time that it stood still.
+    CatchUp,
 }
 
 /// Between `Identify` and `Release`.
@@ -82,7 +89,11 @@ struct Arriving {
 fn serve() -> Result<(), String> {
     let port = port::Port::open()?;
     let outbox = Arc::new(Outbox::new(port.writer()?));
-    let mut agent = Agent::new(outbox.clone(), Userland::default());
+    let mut agent = Agent::new(
+        outbox.clone(),
+        Userland::default(),
+        Clock::new(Box::new(Kernel)),
+    );
     // Past the queue, which may be held; and before any call, for the host
     // forgets those that were made before it hears this.
     outbox.say_now(&ToHost::Started);
@@ -103,7 +114,7 @@ impl Agent {
     /// An earlier worker may have died holding user code still. It stays so:
     /// this VM may be a clone that is nobody yet, and the host, which hears
     /// that there is another worker, says what it is and when to go on.
-    fn new(outbox: Arc<Outbox>, userland: Userland) -> Self {
+    fn new(outbox: Arc<Outbox>, userland: Userland, clock: Clock) -> Self {
         let held = userland.is_held();
         if held {
             outbox.hold();
@@ -113,6 +124,8 @@ impl Agent {
             sessions: Sessions::new(outbox.clone(), userland.clone()),
             outbox,
             userland,
+            clock,
+            waiting: None,
             // An identity may have been applied in part.
             epoch: identity::told().filter(|_| !held).map(|(epoch, _)| epoch),
             arriving: None,
@@ -124,6 +137,9 @@ impl Agent {
             ToGuest::Hello { version: _ } => self.hello(),
             ToGuest::Quiesce { fork } => self.quiesce(fork),
             ToGuest::Resume => self.resume(),
+            ToGuest::Ping => self.ask_time(),
+            ToGuest::StoodStill => self.stood_still(),
+            ToGuest::Time { asked, host } => self.hear_time(asked, host),
             ToGuest::Identify(identify) => self.identify(*identify),
             ToGuest::Release => self.release(),
             ToGuest::Exec { session, argv, env } => self.sessions.start(session, argv, env),
@@ -147,25 +163,111 @@ impl Agent {
         });
     }
 
+    fn ask_time(&mut self) {
+        let question = self.clock.ask();
+        // Past the queue, which may be held.
+        self.outbox.say_now(&question);
+    }
+
+    /// Has something done when the host's time is known.
+    fn when_known(&mut self, what: Waiting) {
+        self.waiting = Some(what);
+        self.ask_time();
+    }
+
+    fn hear_time(&mut self, asked: u64, host: u64) {
+        match self.clock.hear(asked, host) {
+            Heard::Stale => {}
+            Heard::Again(question) => self.outbox.say_now(&question),
+            Heard::Known(reading) => self.know_time(reading),
+        }
+    }
+
+    fn know_time(&mut self, reading: Reading) {
+        let set = match self.waiting.take() {
+            // What was known from before it stood still is still to be made up for.
+            None if self.userland.is_held() => Ok(()),
+            None => {
+                self.clock.remember(reading);
+                Ok(())
+            }
+            Some(Waiting::HoldStill(fork)) => {
+                if !self.userland.is_held() {
+                    self.clock.remember(reading);
+                }
+                self.hold_still(fork);
+                Ok(())
+            }
+            Some(Waiting::GoOn) => {
+                let caught_up = self.clock.catch_up(reading);
+                self.go_on();
+                caught_up
+            }
+            Some(Waiting::CatchUp) => self.clock.catch_up(reading),
+            Some(Waiting::BeSomebody {
+                epoch,
+                mut problems,
+                released,
+            }) => {
+                problems.extend(self.clock.adopt(reading).err());
+                self.outbox.say_now(&ToHost::Identified { epoch, problems });
+                if released {
+                    self.release();
+                }
+                Ok(())
+            }
+        };
+        if let Err(error) = set {
+            eprintln!("forkyard-guest: {error}");
+        }
+    }
+
+    fn stood_still(&mut self) {
+        // Whatever else waits for the time makes up for it as well.
+        if self.waiting.is_none() {
+            self.when_known(Waiting::CatchUp);
+        }
+    }
+
     fn quiesce(&mut self, fork: ForkId) {
         // Asked while everything still runs, and may be needed.
         let refused = hooks::run(hooks::FORK, &[("FORKYARD_FORK", fork.to_string())]);
-        let failed = match refused.is_empty() {
-            true => {
-                // The link first: what commands still write now waits here.
-                self.outbox.hold();
-                self.userland.freeze().err()
+        match refused.is_empty() {
+            // The last answer that is on its way has come then, too: nothing is left of the
+            // link in what clones are made of.
+            true => self.when_known(Waiting::HoldStill(fork)),
+            false => {
+                let failed = Some(refused.join("; "));
+                self.outbox.say_now(&ToHost::Quiesced { fork, failed });
+                self.go_on();
             }
-            false => Some(refused.join("; ")),
-        };
+        }
+    }
+
+    fn hold_still(&mut self, fork: ForkId) {
+        // The link first: what commands still write now waits here.
+        self.outbox.hold();
+        let failed = self.userland.freeze().err();
         let held = failed.is_none();
         self.outbox.say_now(&ToHost::Quiesced { fork, failed });
         if !held {
-            self.resume();
+            self.go_on();
         }
     }
 
     fn resume(&mut self) {
+        match self.userland.is_held() {
+            // Before user code can look at the clock.
+            true => self.when_known(Waiting::GoOn),
+            false => {
+                // A fork that it was about to hold still for is given up.
+                self.waiting = None;
+                self.go_on();
+            }
+        }
+    }
+
+    fn go_on(&mut self) {
         self.userland.thaw();
         self.outbox.release();
     }
@@ -190,10 +292,18 @@ impl Agent {
                 address: identify.identity.address,
             });
         }
-        self.outbox.say_now(&ToHost::Identified { epoch, problems });
+        self.when_known(Waiting::BeSomebody {
+            epoch,
+            problems,
+            released: false,
+        });
     }
 
     fn release(&mut self) {
+        if let Some(Waiting::BeSomebody { released, .. }) = &mut self.waiting {
+            *released = true;
+            return;
+        }
         let arriving = self.arriving.take();
         if let Some(arriving) = &arriving {
             identity::network::announce_address(arriving.address);

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         ("init", _) if std::process::id() == 1 => init::main(),
         ("poweroff", _) => init::entry::power_off(),
         (_, [role]) if role == "entry" => init::entry::main(),
-        (_, [role]) if role == "agent" => agent::supervise(),
+        (_, [role, words @ ..]) if role == "agent" => agent::supervise(words),
         (_, [role]) if role == "worker" => agent::work(),
         (_, [role, words @ ..]) if role == "vmfork" => vmfork::main(words),
         _ => {

@@ -79,5 +79,16 @@ fn a_shell_an_agent_or_a_pager_that_hangs_fails_what_needs_it_and_nothing_else()
     for vm in host.vms() {
         assert_eq!(host.sh(vm.name.as_str(), "hostname"), vm.name.as_str());
     }
+
+    // An agent hangs while its daemon lives: it says so, and why nothing can be done.
+    let words = ["exec", "p", "--", "sh", "-c"];
+    let stop = "w=$(agent-worker); (sleep 10; kill -CONT $w) & kill -STOP $w";
+    let stopping = host.start(words.into_iter().chain([stop]).collect::<Vec<_>>(), "");
+    eventually("p to be silent", || host.vm("p").silence.is_some());
+    let told = host.fails(["exec", "p", "--", "true"]);
+    assert!(told.contains("has not answered for"), "{told}");
+    eventually("p to answer", || host.vm("p").silence.is_none());
+    stopping.wait().exited(0);
+    assert_eq!(host.sh("p", "hostname"), "p");
     host.end();
 }

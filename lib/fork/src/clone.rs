@@ -234,6 +234,5 @@ pub(crate) fn identity(
         route,
         parent_ip,
         seed,
-        wall_clock_ns: crate::now_ns(),
     }
 }

@@ -15,9 +15,12 @@ impl Host {
     /// Takes a running VM in: from here on it is listed, its calls are
     /// answered and its end is noticed.
     pub(crate) fn take_in(&self, vm: Arc<Vm>, calls: mpsc::Receiver<(CallId, Request)>) {
+        // First: what ends from here on must be found.
+        self.registry().insert(vm.clone());
         self.serve_calls(&vm, calls);
         if let Ok(body) = vm.body() {
             self.watch_for_stops(&vm, &body);
+            self.watch_agent(&vm, &body);
             let (host, vm) = (self.handle(), vm.clone());
             let exited = body.machine.exited();
             tokio::spawn(async move {
@@ -28,7 +31,6 @@ impl Host {
                 }
             });
         }
-        self.registry().insert(vm);
     }
 
     /// Powers a VM off. Its record and disk stay until it is removed. One that

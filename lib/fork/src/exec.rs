@@ -1,10 +1,10 @@
 //! Running a command in a guest.
 
-use crate::{Host, HostError};
+use crate::{Host, HostError, alive::silent_for};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_guestlink::{Exec, ExecOut, Stream};
 use forkyard_types::{ApiError, ErrorKind, ExecEvent, ExecRequest};
-use std::{future::pending, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::sleep};
 
 /// Events on their way to a client that reads slowly; more and the guest's
@@ -29,7 +29,8 @@ impl Host {
                 .map_err(|_| HostError::Invalid("stdin is not base64".into()))?,
             None => Vec::new(),
         };
-        let body = self.vm(vm)?.awake()?;
+        let vm = self.vm(vm)?;
+        let body = vm.answering()?;
         let running = body.guest.exec(request.argv, request.env).await?;
         let stdin = running.input();
         tokio::spawn(async move {
@@ -40,24 +41,34 @@ impl Host {
         });
         let (events, receiver) = mpsc::channel(WAITING);
         let limit = request.timeout_s.map(|s| Duration::from_secs(s.into()));
-        tokio::spawn(relay(running, events, limit));
+        let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
+        tokio::spawn(relay(running, events, limit, lost));
         Ok(receiver)
     }
 }
 
-async fn relay(mut running: Exec, events: mpsc::Sender<ExecEvent>, limit: Option<Duration>) {
+async fn relay(
+    mut running: Exec,
+    events: mpsc::Sender<ExecEvent>,
+    limit: Option<Duration>,
+    lost: impl Future<Output = HostError>,
+) {
     let too_long = async {
         match limit {
             Some(limit) => sleep(limit).await,
             None => pending().await,
         }
     };
-    tokio::pin!(too_long);
+    tokio::pin!(too_long, lost);
     loop {
         let out = tokio::select! {
             out = running.next() => out,
             // Dropped, the command is hung up on, though it may never write.
             () = events.closed() => return,
+            error = &mut lost => {
+                let _ = events.send(ExecEvent::Error(error.to_api())).await;
+                return;
+            }
             () = &mut too_long => {
                 let killed = running.signal(SIGKILL).await;
                 let why = killed.err().map(|error| format!(" ({error})")).unwrap_or_default();

@@ -61,6 +61,11 @@ impl Options {
         self.patience * 2
     }
 
+    /// How long an agent may leave a question unanswered before its VM counts as silent.
+    pub(crate) fn to_answer(self) -> Duration {
+        (self.patience / 4).clamp(Duration::from_secs(1), Duration::from_secs(15))
+    }
+
     /// How long a guest may take to hold still: its programs wait meanwhile.
     pub(crate) fn to_hold_still(self) -> Duration {
         self.patience.min(Duration::from_secs(10))

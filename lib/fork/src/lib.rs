@@ -6,6 +6,7 @@
 //! of HTTP.
 
 mod adopt;
+mod alive;
 mod bases;
 mod blocking;
 mod boot;
@@ -70,11 +71,6 @@ fn since_1970() -> Duration {
 /// Seconds since 1970.
 fn now() -> u64 {
     since_1970().as_secs()
-}
-
-/// Nanoseconds since 1970.
-fn now_ns() -> u64 {
-    u64::try_from(since_1970().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A value as the store keeps it.

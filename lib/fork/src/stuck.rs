@@ -52,6 +52,9 @@ async fn go_on(vm: &Vm, body: &Body) -> Result<(), VmmError> {
     tokio::time::sleep(AGAIN).await;
     if body.machine.run_state().await? == RunState::Running {
         vm.note_silence(None);
+        if let Err(error) = body.guest.stood_still().await {
+            tracing::debug!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its clock is behind");
+        }
     }
     Ok(())
 }

@@ -170,6 +170,11 @@ impl Vm {
         *lock(&self.silence) = why;
     }
 
+    /// Why it does not answer, if it does not.
+    pub fn silence(&self) -> Option<String> {
+        lock(&self.silence).clone()
+    }
+
     /// What is known of the writes to its memory.
     pub fn notes(&self) -> MutexGuard<'_, Notes> {
         lock(&self.notes)
@@ -201,6 +206,18 @@ impl Vm {
         match self.is_paused() {
             true => Err(HostError::Paused { vm: self.name() }),
             false => self.body(),
+        }
+    }
+
+    /// What runs of it, or the error that its agent cannot do anything now.
+    pub fn answering(&self) -> Result<Arc<Body>, HostError> {
+        let body = self.awake()?;
+        match self.silence() {
+            Some(why) => Err(HostError::Silent {
+                vm: self.name(),
+                why,
+            }),
+            None => Ok(body),
         }
     }
 

@@ -78,6 +78,8 @@ struct Shared {
     quiesced: Slot<(ForkId, Option<String>)>,
     identified: Slot<(Epoch, Vec<String>)>,
     released: Slot<Vec<String>>,
+    /// Filled whenever the agent shows that it is there.
+    alive: Slot<()>,
     waking: Mutex<Option<Waking>>,
     desks: Mutex<BTreeMap<Session, Desk>>,
     calls: Mutex<BTreeSet<CallId>>,
@@ -109,6 +111,7 @@ impl Guest {
             quiesced: Slot::default(),
             identified: Slot::default(),
             released: Slot::default(),
+            alive: Slot::default(),
             waking: Mutex::default(),
             desks: Mutex::default(),
             calls: Mutex::default(),
@@ -171,6 +174,35 @@ impl Guest {
                 }
             };
         }
+    }
+
+    /// Has the agent show that it is there. While the guest holds still it is not asked, and counts
+    /// as there. Cancel-safe.
+    pub async fn ping(&self, within: Duration) -> Result<(), LinkError> {
+        if *self.shared.held.borrow() {
+            return Ok(());
+        }
+        self.shared.alive.clear();
+        let answered = async {
+            self.say(ToGuest::Ping).await?;
+            self.await_slot(&self.shared.alive, "the guest's agent", within)
+                .await
+        };
+        // Also where messages it does not read leave no room for this one.
+        match tokio::time::timeout(within, answered).await {
+            Ok(answered) => answered,
+            Err(_) if *self.shared.held.borrow() => Ok(()),
+            Err(_) => Err(LinkError::Timeout {
+                what: "the guest's agent",
+                after: within,
+            }),
+        }
+    }
+
+    /// Has the guest set its clock right: its vCPUs stood still without its having been asked to
+    /// hold still. Cancel-safe.
+    pub async fn stood_still(&self) -> Result<(), LinkError> {
+        self.say_direct(ToGuest::StoodStill).await
     }
 
     /// Lets user code go on. Harmless if it does. Cancel-safe.

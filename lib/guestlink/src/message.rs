@@ -10,7 +10,7 @@ use forkyard_types::{
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages; both sides must speak the same one.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Most bytes of a command's input or output in one message.
 pub const CHUNK: usize = 32 << 10;
@@ -36,16 +36,16 @@ pub enum ToGuest {
         /// The host's [`VERSION`].
         version: u16,
     },
-    /// Hold user code still, answer [`ToHost::Quiesced`], and then say nothing
+    /// Ask for the time, hold user code still, answer [`ToHost::Quiesced`], and then say nothing
     /// until [`ToGuest::Resume`] (the parent) or [`ToGuest::Identify`] (a
     /// clone): the VM is stopped while nothing is under way on the link.
     Quiesce {
         /// The fork it is for.
         fork: ForkId,
     },
-    /// To the parent, or after a fork that failed: let user code go on.
+    /// To the parent, or after a fork that failed: set the clock right and let user code go on.
     Resume,
-    /// Become this. Answered by [`ToHost::Identified`]; user code stays still
+    /// Become this, and take the host's time. Answered by [`ToHost::Identified`]; user code stays still
     /// until [`ToGuest::Release`].
     Identify(Box<Identify>),
     /// The VM's network port is open: run the hooks, then let user code go on.
@@ -96,6 +96,17 @@ pub enum ToGuest {
         /// Its outcome.
         outcome: Result<Answer, ApiError>,
     },
+    /// Show that the agent is there, by [`ToHost::AskTime`].
+    Ping,
+    /// Answer to a [`ToHost::AskTime`].
+    Time {
+        /// Which.
+        asked: u64,
+        /// Wall clock of the host, in nanoseconds since 1970.
+        host: u64,
+    },
+    /// This VM stood still without having been asked to, and goes on: its clock may be behind.
+    StoodStill,
 }
 
 /// A new identity, and what `clone()` is to return in whoever receives it.
@@ -193,6 +204,12 @@ pub enum ToHost {
     Forget {
         /// Number of the call.
         call: CallId,
+    },
+    /// Asks for the host's time; answered by [`ToGuest::Time`] at once, also while the guest
+    /// holds still.
+    AskTime {
+        /// The question's number: time of a clock of the guest's that is never set.
+        asked: u64,
     },
 }
 

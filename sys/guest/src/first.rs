@@ -25,6 +25,27 @@ pub fn go_first() -> io::Result<()> {
     }
 }
 
+/// Keeps in memory what this process has touched, and what it touches later.
+pub fn stay_in_memory() -> io::Result<()> {
+    let all = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    // SAFETY: the argument is an integer, and locked memory is used as any.
+    match unsafe { libc::mlockall(all) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has the calling thread, and those it starts, get a processor soon among many that want one.
+pub fn run_soon() -> io::Result<()> {
+    const CALLER: libc::id_t = 0;
+    const NICENESS: libc::c_int = -10;
+    // SAFETY: the arguments are integers.
+    match unsafe { libc::setpriority(libc::PRIO_PROCESS, CALLER, NICENESS) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,10 +20,6 @@ use forkyard_guestlink::{Cloned, IDENTITY_FILE, Identify, SOCKET};
 use forkyard_sys_guest::random;
 use forkyard_types::{Epoch, Identity, VmId};
 use network::Connections;
-use nix::{
-    sys::time::TimeSpec,
-    time::{ClockId, clock_settime},
-};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -61,7 +57,6 @@ pub fn apply(identify: &Identify, userland: &Userland) -> Applied {
     if cloned.is_some() {
         applied.take(generators::refill(&userland.processes()));
     }
-    applied.take(set_clock(identity.wall_clock_ns));
     applied.take(set_name(identity.name.as_str()));
     applied.take(set_machine_id(identity.vm));
     let whose = match cloned {
@@ -85,13 +80,6 @@ pub fn apply(identify: &Identify, userland: &Userland) -> Applied {
     }
     applied.take(tell_programs(identity, *cloned));
     applied
-}
-
-fn set_clock(ns: u64) -> Outcome {
-    let seconds = i64::try_from(ns / 1_000_000_000).map_err(doing("set the clock"))?;
-    let rest = i64::try_from(ns % 1_000_000_000).map_err(doing("set the clock"))?;
-    clock_settime(ClockId::CLOCK_REALTIME, TimeSpec::new(seconds, rest))
-        .map_err(doing("set the clock"))
 }
 
 fn set_name(name: &str) -> Outcome {

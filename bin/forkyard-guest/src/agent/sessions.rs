@@ -140,6 +140,7 @@ impl Sessions {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
+        forkyard_sys_guest::command::as_usual(&mut command);
         forkyard_sys_guest::command::in_cgroup(
             &mut command,
             self.userland.exec_procs().map_err(failed)?,

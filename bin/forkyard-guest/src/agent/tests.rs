@@ -7,6 +7,7 @@ use std::{
     fs::{self, File},
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::Path,
+    time::Duration,
 };
 use tempfile::TempDir;
 
@@ -40,7 +41,8 @@ impl Guest {
             .expect("set");
         let outbox = Arc::new(Outbox::new(File::from(OwnedFd::from(port))));
         outbox.start();
-        let agent = Agent::new(outbox, Userland::at(cgroups));
+        let clock = Clock::new(Box::new(clock::tests::Fake::default()));
+        let agent = Agent::new(outbox, Userland::at(cgroups), clock);
         (FrameReader::new(host), agent)
     }
 
@@ -52,6 +54,24 @@ impl Guest {
     fn hear(&mut self) -> ToHost {
         let heard = self.host.read_message::<ToHost>().expect("sense");
         heard.expect("a message")
+    }
+
+    /// Answers the agent, who asks for the time.
+    fn tell_time(&mut self) {
+        let ToHost::AskTime { asked } = self.hear() else {
+            panic!("it does not ask for the time");
+        };
+        self.agent.act(ToGuest::Time { asked, host: 1 });
+    }
+
+    fn quiesce(&mut self, fork: ForkId) {
+        self.agent.act(ToGuest::Quiesce { fork });
+        self.tell_time();
+    }
+
+    fn resume(&mut self) {
+        self.agent.act(ToGuest::Resume);
+        self.tell_time();
     }
 
     fn socket(&self) -> UnixStream {
@@ -75,7 +95,7 @@ impl Guest {
 fn hello_while_held_is_answered_at_once_and_lets_nothing_else_out() {
     let mut guest = Guest::new("0");
     let fork = ForkId::random();
-    guest.agent.act(ToGuest::Quiesce { fork });
+    guest.quiesce(fork);
     assert_eq!(guest.hear(), ToHost::Quiesced { fork, failed: None });
     let waits = ToHost::Forget {
         call: forkyard_guestlink::CallId(1),
@@ -91,7 +111,7 @@ fn hello_while_held_is_answered_at_once_and_lets_nothing_else_out() {
         .expect("set");
     assert!(guest.host.read_message::<ToHost>().is_err(), "silence");
     socket.set_read_timeout(None).expect("set");
-    guest.agent.act(ToGuest::Resume);
+    guest.resume();
     assert_eq!(guest.hear(), waits);
     assert!(!guest.is_frozen());
 }
@@ -100,11 +120,11 @@ fn hello_while_held_is_answered_at_once_and_lets_nothing_else_out() {
 fn a_worker_that_follows_one_that_died_holding_user_code_does_not_let_it_go() {
     let mut guest = Guest::new("0");
     let fork = ForkId::random();
-    guest.agent.act(ToGuest::Quiesce { fork });
+    guest.quiesce(fork);
     guest.restart();
     assert!(guest.is_frozen(), "it may be a clone that is nobody yet");
     assert_eq!(guest.agent.epoch, None, "its identity is to be applied");
-    guest.agent.act(ToGuest::Resume);
+    guest.resume();
     assert!(!guest.is_frozen());
 }
 

@@ -159,6 +159,12 @@ impl Shared {
             ToHost::Forget { call } => {
                 lock(&self.calls).remove(&call);
             }
+            ToHost::AskTime { asked } => {
+                // Past the queue: it is asked for while the guest holds still.
+                let host = now_ns();
+                say_at_once(&self.direct, &ToGuest::Time { asked, host });
+                self.alive.fill(());
+            }
         }
     }
 
@@ -171,11 +177,7 @@ impl Shared {
             desk.lose(LinkError::Lost);
         }
         let again = match lock(&self.waking).clone() {
-            Some(Waking {
-                mut identify,
-                released,
-            }) => {
-                identify.identity.wall_clock_ns = now_ns();
+            Some(Waking { identify, released }) => {
                 let release = released.then_some(ToGuest::Release);
                 [Some(ToGuest::Identify(identify)), release]
             }

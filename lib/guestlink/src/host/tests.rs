@@ -84,7 +84,6 @@ fn identify() -> Identify {
             route: None,
             parent_ip: address.ip,
             seed: [1; 32],
-            wall_clock_ns: 1,
         },
         cloned: None,
         scrub: vec![],
@@ -416,11 +415,10 @@ async fn an_agent_that_died_before_it_was_somebody_has_a_successor_that_is_told_
             panic!("not told who it is");
         };
         assert_eq!(identify.identity.epoch, epoch);
-        identify.identity.wall_clock_ns
     };
-    assert_eq!(hears(&mut agent).await, 1);
+    hears(&mut agent).await;
     agent.say(&ToHost::Started).await;
-    assert!(hears(&mut agent).await > 1, "with the time of now");
+    hears(&mut agent).await;
     let identified = ToHost::Identified {
         epoch,
         problems: vec![],

@@ -1,0 +1,88 @@
+//! Whether the agents of running VMs answer.
+//!
+//! ```text
+//! answers --no answer for a while--> silent: listed so, and refused what needs an agent
+//!    ^------------- answers ---------------'
+//! ```
+//!
+//! A VM that is paused, or stands still for a fork, is not asked. Nothing is done to one that is
+//! silent: its programs may be running.
+
+use crate::{
+    Host, HostError,
+    vm::{Body, Vm},
+};
+use forkyard_guestlink::LinkError;
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+use tokio::time::sleep;
+
+/// Between two questions.
+const EVERY: Duration = Duration::from_secs(2);
+
+impl Host {
+    /// Asks a running VM's agent every few seconds whether it is there.
+    pub(crate) fn watch_agent(&self, vm: &Arc<Vm>, body: &Arc<Body>) {
+        let (vm, body) = (Arc::downgrade(vm), Arc::downgrade(body));
+        let patience = self.options.to_answer();
+        tokio::spawn(async move {
+            // Only what is noted here is taken back here.
+            let mut noted = false;
+            loop {
+                sleep(EVERY).await;
+                // Kept for no longer: the link to the guest goes with the body.
+                let (Some(vm), Some(body)) = (vm.upgrade(), body.upgrade()) else {
+                    return;
+                };
+                if is_still(&vm) {
+                    continue;
+                }
+                match body.guest.ping(patience).await {
+                    Ok(()) if noted => {
+                        tracing::info!(vm = %vm.name(), "its agent answers again");
+                        vm.note_silence(None);
+                        noted = false;
+                    }
+                    Ok(()) => {}
+                    Err(LinkError::Timeout { .. }) if is_still(&vm) || vm.silence().is_some() => {}
+                    Err(error @ LinkError::Timeout { .. }) => {
+                        tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent does not answer");
+                        vm.note_silence(Some(format!(
+                            "its agent has not answered for {} s: it was ended, or the guest hangs or has no processor time left",
+                            patience.as_secs()
+                        )));
+                        noted = true;
+                    }
+                    // Its QEMU ends, or another daemon has it.
+                    Err(_) => return,
+                }
+            }
+        });
+    }
+}
+
+/// Whether a VM is kept from answering on purpose.
+fn is_still(vm: &Vm) -> bool {
+    vm.is_paused() || !vm.is_running() || vm.turn.try_lock().is_err()
+}
+
+/// Resolves when a VM has not answered for so long, with the reason. Cancel-safe.
+pub(crate) async fn silent_for(vm: Weak<Vm>, patience: Duration) -> HostError {
+    let mut silent = Duration::ZERO;
+    loop {
+        sleep(EVERY).await;
+        let Some(vm) = vm.upgrade() else {
+            // Its link closes as well, which says more.
+            return std::future::pending().await;
+        };
+        match vm.silence() {
+            Some(why) if silent >= patience => {
+                return HostError::Silent { vm: vm.name(), why };
+            }
+            Some(_) => silent += EVERY,
+            None => silent = Duration::ZERO,
+        }
+    }
+}
