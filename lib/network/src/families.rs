@@ -24,6 +24,12 @@ pub(crate) struct InForce {
     _dhcp: Option<Service>,
 }
 
+impl InForce {
+    pub(crate) fn rules(&self) -> &Family {
+        &self.rules
+    }
+}
+
 impl Networks {
     /// Makes a family's bridge and puts its rules in force. The host has an
     /// address on it only if the family's packets are to go anywhere else.

@@ -22,7 +22,14 @@ const NOTE: &str = "forkyard_turned_ip_forward_on";
 pub(crate) struct Forwarding {
     nft: Nft,
     /// Locked while the switch is turned.
-    needed: Mutex<BTreeSet<FamilyId>>,
+    needed: Mutex<Needed>,
+}
+
+#[derive(Debug, Default)]
+struct Needed {
+    by: BTreeSet<FamilyId>,
+    /// We, or an earlier daemon, turned it on, as far as that was looked at.
+    ours: bool,
 }
 
 impl Forwarding {
@@ -40,16 +47,19 @@ impl Forwarding {
             // Noted first: to turn off what was off already harms nobody.
             self.nft.run(vec![json!({ "add": note() })]).await?;
             turn("1")?;
+            needed.ours = true;
             tracing::info!("{SWITCH} was 0 and is 1 while a family needs it");
+        } else if needed.by.is_empty() {
+            needed.ours = self.is_ours().await?;
         }
-        needed.insert(family);
+        needed.by.insert(family);
         Ok(())
     }
 
     /// A family needs it no more.
     pub async fn release(&self, family: FamilyId) -> Result<(), NetworkError> {
         let mut needed = self.needed.lock().await;
-        match needed.remove(&family) && needed.is_empty() {
+        match needed.by.remove(&family) && needed.by.is_empty() {
             true => self.restore().await,
             false => Ok(()),
         }
@@ -58,8 +68,17 @@ impl Forwarding {
     /// Nobody needs it, whoever an earlier daemon may have turned it on for.
     pub async fn release_all(&self) -> Result<(), NetworkError> {
         let mut needed = self.needed.lock().await;
-        needed.clear();
+        needed.by.clear();
         self.restore().await
+    }
+
+    /// Notes again that we turned it on, where the note was removed.
+    pub async fn note_again(&self) -> Result<(), NetworkError> {
+        let needed = self.needed.lock().await;
+        match needed.ours {
+            true => self.nft.run(vec![json!({ "add": note() })]).await,
+            false => Ok(()),
+        }
     }
 
     /// Whether it is on because we turned it on.

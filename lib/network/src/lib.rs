@@ -19,9 +19,11 @@
 //! rules    frames between taps, and between a tap and the host
 //! routes   packets between a bridge and elsewhere; `family_rules`: one family's part
 //! tunnels  frames of families that are on other hosts, too: who speaks for whom
+//! wall     the rules put back when another program removed or changed them
 //! ```
 
 mod batch;
+mod closed;
 mod dhcp;
 mod error;
 mod families;
@@ -37,12 +39,17 @@ mod rules;
 mod span;
 mod tunnel;
 mod tunnels;
+mod wall;
+mod watch;
 
+pub use closed::Closed;
 pub use error::NetworkError;
 pub use names::Link;
 pub use plan::Subnet;
 pub use ports::Ports;
 pub use span::Span;
+pub use wall::Wall;
+pub use watch::{Commits, Watch};
 
 use families::InForce;
 use forkyard_types::{Address, FamilyId, Publish, VmId};
@@ -53,7 +60,7 @@ use rtnetlink::{Handle, LinkUnspec};
 use rules::Rules;
 use span::Laid;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::{
         fd::OwnedFd,
@@ -75,6 +82,11 @@ pub struct Networks {
     families: Mutex<BTreeMap<FamilyId, InForce>>,
     /// Those that are on other hosts, too, and what the kernel knows of these.
     tunnels: tokio::sync::Mutex<BTreeMap<FamilyId, Laid>>,
+    /// Destinations that no guest may reach.
+    closed: Mutex<BTreeSet<Closed>>,
+    /// Interference of other programs so far.
+    wall: Mutex<Wall>,
+    watch: Mutex<Option<Watch>>,
     /// One owner a network namespace: the kernel keeps an abstract socket's
     /// name for as long as its owner lives, and for that namespace alone.
     _owner: UnixListener,
@@ -94,6 +106,8 @@ impl Networks {
             rtnetlink::new_connection().map_err(|source| NetworkError::Netlink { source })?;
         tokio::spawn(connection);
         let nft = Nft::default();
+        // Before there is anything to be changed.
+        let watch = Watch::open()?;
         let rules = Rules::enforce(nft.clone()).await?;
         routes::enforce(&nft).await?;
         tunnels::enforce(&nft).await?;
@@ -104,6 +118,9 @@ impl Networks {
             nft,
             families: Mutex::default(),
             tunnels: tokio::sync::Mutex::default(),
+            closed: Mutex::default(),
+            wall: Mutex::default(),
+            watch: Mutex::new(Some(watch)),
             _owner: owner,
         })
     }

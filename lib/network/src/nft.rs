@@ -1,22 +1,54 @@
 //! `nft`, one at a time, each run one transaction: all of it or nothing.
 
-use crate::NetworkError;
+use crate::{NetworkError, watch};
 use nftables::helper::{DEFAULT_ARGS, DEFAULT_NFT, apply_ruleset_raw};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::{
+    collections::VecDeque,
     io::Write as _,
     process::{Command, Stdio},
     sync::Arc,
 };
 use tokio::sync::OwnedMutexGuard;
 
-/// The right to run `nft`, for whoever's turn it is.
+/// Commits of ours that are remembered.
+const LATELY: usize = 4096;
+
+/// The right to run `nft`, one caller at a time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Nft(Arc<tokio::sync::Mutex<()>>);
+pub(crate) struct Nft(Arc<tokio::sync::Mutex<Own>>);
 
 /// Held for as long as an `nft` runs, also by one whose caller has gone.
-pub(crate) type Turn = OwnedMutexGuard<()>;
+pub(crate) type Turn = OwnedMutexGuard<Own>;
+
+/// Generations of nftables that our commits made.
+#[derive(Debug, Default)]
+pub(crate) struct Own(VecDeque<u32>);
+
+impl Own {
+    /// A commit of ours made this generation, and no other program's did.
+    pub(crate) fn made(&self, generation: u32) -> bool {
+        self.0.contains(&generation)
+    }
+
+    /// Runs a commit and notes the generation it made. One that another program's came
+    /// in between of is not noted: it is mended as that is.
+    fn committed<T>(&mut self, run: impl FnOnce() -> T) -> T {
+        let before = watch::generation();
+        let outcome = run();
+        if let (Ok(before), Ok(after)) = (before, watch::generation())
+            // There is no generation 0.
+            && after == before.checked_add(1).unwrap_or(1)
+        {
+            self.0.push_back(after);
+            if self.0.len() > LATELY {
+                self.0.pop_front();
+            }
+        }
+        outcome
+    }
+}
 
 impl Nft {
     pub(crate) async fn turn(&self) -> Turn {
@@ -59,10 +91,14 @@ pub(crate) async fn apply(
 
 /// On a thread that may block.
 async fn within(
-    turn: Turn,
+    mut turn: Turn,
     run: impl FnOnce() -> Result<(), NetworkError> + Send + 'static,
 ) -> (Turn, Result<(), NetworkError>) {
-    match tokio::task::spawn_blocking(move || (turn, run())).await {
+    let run = move || {
+        let outcome = turn.committed(run);
+        (turn, outcome)
+    };
+    match tokio::task::spawn_blocking(run).await {
         Ok(outcome) => outcome,
         Err(broke) => std::panic::resume_unwind(broke.into_panic()),
     }

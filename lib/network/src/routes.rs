@@ -3,7 +3,8 @@
 //! ```text
 //! forward    between bridges: never. From a bridge or to one: the family's
 //!            chain decides (`ways_out`, `ways_in`); a family without is shut in.
-//!            Never to the port of tunnels: what leaves is taken for the host's
+//!            Never to the port of tunnels or what is `closed`: what leaves is
+//!            taken for the host's
 //! to_host    from a bridge: answers to connections of the host's own that
 //!            were led to a founder, and DHCP; nothing else
 //! from_host  to a bridge: the like
@@ -23,7 +24,7 @@ use serde_json::json;
 
 /// As `nft -j` reads it. Replaces what an earlier daemon left, at one stroke;
 /// connections under way wait until their family's rules are back.
-const ROUTES: &str = include_str!("routes.json");
+pub(crate) const ROUTES: &str = include_str!("routes.json");
 
 /// Puts the table in force, with no family.
 pub(crate) async fn enforce(nft: &Nft) -> Result<(), NetworkError> {

@@ -29,6 +29,7 @@ use nftables::{
     schema::{Element, NfListObject, Table},
     types::NfFamily,
 };
+use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     mem,
@@ -41,7 +42,7 @@ const STATIONS: &str = "stations";
 /// As `nft -j` reads it; see nftables-json(5), and `nft list table bridge
 /// forkyard` for the same in its own words. Replaces what an earlier daemon
 /// left, at one stroke.
-const RULES: &str = include_str!("rules.json");
+pub(crate) const RULES: &str = include_str!("rules.json");
 
 /// Who may send from a tap, and as what.
 type Permit = (VmId, Address);
@@ -107,6 +108,25 @@ impl Rules {
             self.permits().revoked.extend(revoked);
         }
         done
+    }
+
+    /// Commands that let all send who may, where the rules were put in force anew.
+    pub(crate) fn readmit(&self) -> Result<Vec<Value>, NetworkError> {
+        let given: Vec<_> = {
+            let mut permits = self.permits();
+            // Not in the kernel's sets any more.
+            permits.revoked.clear();
+            permits.given.iter().map(|(vm, at)| (*vm, *at)).collect()
+        };
+        if given.is_empty() {
+            return Ok(Vec::new());
+        }
+        let add = |element| {
+            let element = serde_json::to_value(element);
+            let element = element.map_err(|source| NetworkError::Rules { source })?;
+            Ok(json!({ "add": element }))
+        };
+        elements(&given).into_iter().map(add).collect()
     }
 
     /// Removes the rules, and all members with them.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// In its own words, for JSON has none for such a set. Replaces what an earlier daemon left, at one stroke. Nothing
 /// comes in until families are stretched again.
 const RULES: &str = include_str!("tunnels.nft");
-const TABLE: &str = "forkyard_tunnels";
+pub(crate) const TABLE: &str = "forkyard_tunnels";
 const PLACES: &str = "places";
 /// Where tunnels end, on every host: what IANA gave VXLAN.
 pub(crate) const PORT: u16 = 4789;

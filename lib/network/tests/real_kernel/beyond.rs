@@ -5,9 +5,10 @@ use forkyard_e2e::{
     Outside,
     outside::{HOST, NEIGHBOUR, PRIVATE, SERVER},
 };
-use forkyard_network::{NetworkError, Networks, Ports, Subnet};
-use forkyard_types::{NetworkPolicy, Publish, WayOut};
+use forkyard_network::{Closed, NetworkError, Networks, Ports, Subnet};
+use forkyard_types::{NetworkPolicy, Publish, Transport, WayOut};
 use std::{
+    collections::BTreeSet,
     fs,
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
     time::{Duration, Instant},
@@ -136,6 +137,36 @@ fn an_allow_list_is_all_that_can_be_reached_private_or_not() {
             assert!(is_refused(&guest));
             assert_eq!(heard(&shut, b"shut", SILENCE), None);
         }
+    });
+}
+
+#[test]
+fn what_is_closed_to_guests_is_not_reached_whatever_their_family_is_allowed() {
+    alone(|networks| async move {
+        let outside = Outside::join();
+        let allowed = format!("{PRIVATE}/32").parse().expect("a destination");
+        let policy = NetworkPolicy {
+            allow: vec![allowed],
+            ..nat()
+        };
+        let [before] = family_with(&networks, 0, policy.clone()).await;
+        let etcd = Closed {
+            at: at(PRIVATE),
+            transport: Transport::Udp,
+        };
+        let closed = std::iter::once(etcd).collect();
+        networks.close(closed).await.expect("closed");
+        let [after] = family_with(&networks, 1, policy).await;
+        let server = listen(&outside, PRIVATE);
+        for guest in [&before, &after] {
+            guest.sends_out(1000, at(PRIVATE), b"etcd");
+            assert!(is_refused(guest));
+        }
+        assert_eq!(heard(&server, b"etcd", SILENCE), None);
+        networks.close(BTreeSet::new()).await.expect("opened");
+        before.sends_out(1000, at(PRIVATE), b"open");
+        let from = heard(&server, b"open", PATIENCE);
+        assert!(from.is_some(), "or this test proves nothing");
     });
 }
 

@@ -8,3 +8,4 @@ mod lifecycle;
 mod many;
 mod stations;
 mod stretch;
+mod wall;

@@ -1,0 +1,55 @@
+//! Destinations that no guest may reach, whatever its family is allowed: what lets in
+//! the address of this host without asking for more, etcd and other nodes' ports.
+//!
+//! A guest's packets leave under its host's address. The set is asked before the rules
+//! of the family.
+
+use crate::{NetworkError, Networks, rules};
+use forkyard_types::Transport;
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, net::SocketAddrV4, sync::PoisonError};
+
+/// A port of a host that guests do not reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Closed {
+    /// Address and port.
+    pub at: SocketAddrV4,
+    /// Protocol of the port.
+    pub transport: Transport,
+}
+
+impl Networks {
+    /// Closes these destinations to all guests, and opens those closed before.
+    /// If cancelled, it happens or not.
+    pub async fn close(&self, wanted: BTreeSet<Closed>) -> Result<(), NetworkError> {
+        let before = {
+            let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+            if *closed == wanted {
+                return Ok(());
+            }
+            std::mem::replace(&mut *closed, wanted.clone())
+        };
+        let flush = json!({"flush": {"set": {
+            "family": "ip", "table": rules::TABLE, "name": "closed"}}});
+        let commands = std::iter::once(flush).chain(elements(&wanted)).collect();
+        let done = self.nft.run(commands).await;
+        if done.is_err() {
+            *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = before;
+        }
+        done
+    }
+
+    /// Commands that put into the set what belongs there.
+    pub(crate) fn closed(&self) -> Option<Value> {
+        elements(&self.closed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn elements(closed: &BTreeSet<Closed>) -> Option<Value> {
+    let element = |it: &Closed| json!({"concat": [it.at.ip(), it.transport, it.at.port()]});
+    let elements: Vec<_> = closed.iter().map(element).collect();
+    (!elements.is_empty()).then(|| {
+        json!({"add": {"element": {
+            "family": "ip", "table": rules::TABLE, "name": "closed", "elem": elements}}})
+    })
+}
