@@ -29,8 +29,10 @@ const BOOT: Duration = Duration::from_secs(120);
 const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off \
      cryptomgr.notests page_reporting.page_reporting_order=4 \
      sysctl.vm.percpu_pagelist_high_fraction=4096";
-const VCPUS: std::ops::RangeInclusive<u8> = 1..=64;
-const MEMORY_MIB: std::ops::RangeInclusive<u64> = 64..=1 << 20;
+/// vCPUs of a VM.
+pub(crate) const VCPUS: std::ops::RangeInclusive<u8> = 1..=64;
+/// MiB of memory of a VM.
+pub(crate) const MEMORY_MIB: std::ops::RangeInclusive<u64> = 64..=1 << 20;
 
 /// A VM that is recorded and listed, and what it is to boot from.
 pub(crate) struct Founded {

@@ -86,6 +86,7 @@ impl Host {
                     .to_owned(),
             );
         }
+        notes.extend(self.interference());
         if !self.network.has_resolvers() {
             notes.push(
                 "this host asks nobody but itself for names, where guests do not reach: a VM \

@@ -225,6 +225,12 @@ pub enum HostError {
         /// The network.
         network: std::net::Ipv4Addr,
     },
+    /// What another host hands out is named like an image of others that is here.
+    #[error("page image {image} is here, and is not one that this host lends to this family")]
+    ForeignImage {
+        /// The image.
+        image: forkyard_types::ImageId,
+    },
     /// The host's file system failed.
     #[error("cannot {what} {}", path.display())]
     Io {
@@ -281,6 +287,7 @@ impl HostError {
             | Self::NoPeers
             | Self::NoPages
             | Self::NetworkTaken { .. }
+            | Self::ForeignImage { .. }
             | Self::NotRunning { .. }
             | Self::Paused { .. }
             | Self::NotNoted

@@ -377,7 +377,10 @@ impl Host {
     pub(crate) async fn drop_image(&self, image: ImageId) -> Result<(), HostError> {
         let dropped = self.pager_call(move |pager| Ok(pager.retire(image)));
         match dropped.await? {
-            Ok(()) | Err(PagerError::Refused(Refusal::UnknownImage { .. })) => Ok(()),
+            Ok(()) | Err(PagerError::Refused(Refusal::UnknownImage { .. })) => {
+                self.arrivals.forget_origin(image);
+                Ok(())
+            }
             Err(error) => Err(error.into()),
         }
     }

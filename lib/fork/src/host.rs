@@ -177,6 +177,7 @@ impl Host {
         host.load_abroad()?;
         host.adopt_all().await?;
         host.watch_arrivals();
+        host.watch_rules();
         host.settled.send_replace(true);
         Ok(host)
     }

@@ -43,11 +43,13 @@ pub mod telemetry;
 mod ticket;
 mod usage;
 mod vm;
+mod wall;
 
 pub use bounds::{BoundReached, GuestBounds, Rated};
 pub use console::Said;
 pub use error::HostError;
 pub use folders::Folders;
+pub use forkyard_network::Closed;
 pub use forkyard_pager::{Got, Link, LinkUse, Push};
 pub use forkyard_store::FamilyNo;
 pub use host::{Host, Options};

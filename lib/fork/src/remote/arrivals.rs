@@ -10,9 +10,10 @@ use crate::{
 };
 use forkyard_pager::{Arrival, PagerError};
 use forkyard_store::VmRecord;
-use forkyard_types::{Awaited, ImageId, PageCount, PageNo, VmPart};
+use forkyard_types::{Awaited, FamilyId, ImageId, PageCount, PageNo, VmPart};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
+    net::IpAddr,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -28,9 +29,24 @@ const SOON: Duration = Duration::from_millis(50);
 pub(crate) struct Arrivals {
     /// How far they were when last looked at.
     known: Mutex<BTreeMap<ImageId, Known>>,
+    /// Origins of those that were fetched since this daemon began.
+    origins: Mutex<BTreeMap<ImageId, Origin>>,
     /// Those that clones are being made of, and how many are at it.
     held: Mutex<BTreeMap<ImageId, u32>>,
 }
+
+/// Where an image came from, and for whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    /// The family whose clones it is for.
+    pub family: FamilyId,
+    /// The host that offers it.
+    pub server: IpAddr,
+}
+
+/// An image of that name came from elsewhere, or for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Foreign;
 
 /// What is known of an image on its way.
 #[derive(Clone, Debug)]
@@ -86,6 +102,29 @@ impl Arrivals {
     pub fn expect(&self, image: ImageId, pages: Option<PageCount>) {
         let expected = Known::Expected(pages);
         lock(&self.known).entry(image).or_insert(expected);
+    }
+
+    /// Notes where an image comes from; true if that is known already. An image of one
+    /// name is of one family, and of one host.
+    pub(super) fn comes_from(&self, image: ImageId, origin: Origin) -> Result<bool, Foreign> {
+        match lock(&self.origins).entry(image) {
+            Entry::Occupied(known) if *known.get() == origin => Ok(true),
+            Entry::Occupied(_) => Err(Foreign),
+            Entry::Vacant(new) => {
+                new.insert(origin);
+                Ok(false)
+            }
+        }
+    }
+
+    /// True if an image is known to have come from there.
+    pub(super) fn came_from(&self, image: ImageId, origin: Origin) -> bool {
+        lock(&self.origins).get(&image) == Some(&origin)
+    }
+
+    /// Forgets where an image came from: it is gone, or did not come.
+    pub(crate) fn forget_origin(&self, image: ImageId) {
+        lock(&self.origins).remove(&image);
     }
 
     /// What a VM still lacks.
@@ -288,6 +327,28 @@ mod tests {
         // It may be needed, so it is away; nobody knows how much of it.
         let (pages, away) = Known::Expected(None).pages(VmPart::Disk, memory);
         assert_eq!((pages, away), (PageCount(1), PageCount(1)));
+    }
+
+    #[test]
+    fn an_image_is_of_one_family_and_of_one_host() {
+        let arrivals = Arrivals::default();
+        let origin = |last| Origin {
+            family: FamilyId::random(),
+            server: [192, 0, 2, last].into(),
+        };
+        let (image, ours) = (ImageId::random(), origin(1));
+        assert_eq!(arrivals.comes_from(image, ours), Ok(false));
+        assert_eq!(arrivals.comes_from(image, ours), Ok(true));
+        let elsewhere = Origin {
+            server: [192, 0, 2, 2].into(),
+            ..ours
+        };
+        for other in [origin(1), elsewhere] {
+            assert_eq!(arrivals.comes_from(image, other), Err(Foreign));
+            assert!(!arrivals.came_from(image, other));
+        }
+        arrivals.forget_origin(image);
+        assert_eq!(arrivals.comes_from(image, elsewhere), Ok(false));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Clones of an instant of a VM on another host.
 
-use super::hand_out::key_of;
+use super::{arrivals::Origin, hand_out::key_of};
 use crate::{
     Host, HostError, accel_of,
-    clone::{Asked, Origin},
+    boot::{MEMORY_MIB, VCPUS},
+    clone::{Asked, Origin as CloneOrigin},
     fork::{MOST_CLONES, Wanted, micros},
     quota::{Asker, Places},
     remote::Far,
@@ -17,9 +18,9 @@ use forkyard_network::Subnet;
 use forkyard_pager::{Fetching, PagerError, Refusal};
 use forkyard_store::{Birth, FamilyNo, FamilyRecord, StoreError, VmRecord};
 use forkyard_types::{
-    CloneResult, Epoch, ForkMode, ForkPhase, ForkReport, Handout, HandoutFamily, Member,
-    NetworkPolicy, PageCount, PeerForkRequest, PeerForkResponse, PeerTicket, RemotePages, VmState,
-    VmView,
+    CloneResult, Epoch, FamilyId, ForkMode, ForkPhase, ForkReport, Handout, HandoutFamily, ImageId,
+    Member, NetworkPolicy, PageCount, PeerForkRequest, PeerForkResponse, PeerTicket, RemotePages,
+    VmState, VmView,
 };
 use forkyard_vmm::Accel;
 use std::{
@@ -122,7 +123,7 @@ impl Host {
                 home: ticket.as_ref().map(|ticket| ticket.home),
                 far: Far::default(),
             };
-            let origin = Origin {
+            let origin = CloneOrigin {
                 fork: handout.fork,
                 asked: &asked,
                 begun,
@@ -147,8 +148,12 @@ impl Host {
             self.tickets(|tickets| tickets.close(ticket.id));
         }
         // As far as nothing came of it.
+        let origin = origin(&handout);
         for image in images {
-            self.retire(image).await;
+            // Never one that was here before, of others.
+            if self.arrivals.came_from(image, origin) {
+                self.retire(image).await;
+            }
         }
         self.end_family_if_empty(handout.family.id).await;
         if let Ok(taken) = &taken {
@@ -219,7 +224,8 @@ impl Host {
             && (1..=MOST_PAGES.0).contains(&handout.memory.pages.0)
             && (1..=MOST_PAGES.0).contains(&handout.disk.pages.0)
             && handout.memory.image != handout.disk.image;
-        if !sized || machine.vcpus == 0 {
+        let (vcpus, mib) = (machine.vcpus, machine.memory.0 >> 20);
+        if !sized || !VCPUS.contains(&vcpus) || !MEMORY_MIB.contains(&mib) {
             return refuse("its descriptor makes no machine".into());
         }
         let accel = accel_of(&machine.accel);
@@ -261,7 +267,10 @@ impl Host {
     async fn fetch(&self, handout: &Handout, settle: bool) -> Result<(), HostError> {
         let key = key_of(&handout.key)?;
         let local = way_to(handout.pager)?;
+        let origin = origin(handout);
         for RemotePages { image, pages } in [handout.memory, handout.disk] {
+            let foreign = |_| HostError::ForeignImage { image };
+            let known = self.arrivals.comes_from(image, origin).map_err(foreign)?;
             let fetching = Fetching {
                 pages,
                 key,
@@ -270,7 +279,22 @@ impl Host {
                 settle,
             };
             let fetched = self.pager_call(move |pager| Ok(pager.fetch(image, fetching)));
-            match fetched.await? {
+            let fetched = fetched.await.and_then(|fetched| match fetched {
+                Err(PagerError::Refused(Refusal::AlreadyExists { .. }))
+                    if !known && !self.is_of(image, origin.family)? =>
+                {
+                    Err(HostError::ForeignImage { image })
+                }
+                other => Ok(other),
+            });
+            let failed = !matches!(
+                fetched,
+                Ok(Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })))
+            );
+            if failed && !known {
+                self.arrivals.forget_origin(image);
+            }
+            match fetched? {
                 Ok(()) => {}
                 // More clones of one instant: it is here, or on its way.
                 Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => {
@@ -283,6 +307,15 @@ impl Host {
             self.arrivals.expect(image, Some(pages));
         }
         Ok(())
+    }
+
+    /// True if VMs here have an image, and all of them are of this family: an earlier
+    /// daemon fetched it.
+    fn is_of(&self, image: ImageId, family: FamilyId) -> Result<bool, HostError> {
+        let vms = self.store.vms()?.into_iter();
+        let users = vms.filter(|vm| [vm.memory_image, vm.disk_image].contains(&Some(image)));
+        let families: BTreeSet<_> = users.map(|vm| vm.family).collect();
+        Ok(families == BTreeSet::from([family]))
     }
 
     /// The VM as if it were here, asleep.
@@ -325,6 +358,13 @@ impl Host {
         };
         let network = network_of(FamilyNo(family.number))?;
         Ok(Vm::new(record, network, None))
+    }
+}
+
+fn origin(handout: &Handout) -> Origin {
+    Origin {
+        family: handout.family.id,
+        server: handout.pager.ip(),
     }
 }
 
