@@ -121,6 +121,7 @@ impl Cluster {
             if number == 0 {
                 let endpoint = etcd.endpoint().to_string();
                 host.told.push(("FORKYARD_CLUSTER", endpoint.into()));
+                host.told.push(("FORKYARD_ETCD_INSECURE", "true".into()));
             }
         }
         self.etcd = Some(etcd);

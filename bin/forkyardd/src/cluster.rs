@@ -4,6 +4,7 @@
 //! ```text
 //! report   tells the cluster of this host's VMs: after each change, and now and then
 //! fence    while the lease is lost, holds VMs still, if the operator wants that
+//! closed   keeps guests from etcd and the nodes' ports
 //! tenants  ends VMs whose allocation has ended, and allocations whose VMs have
 //! ```
 
@@ -11,9 +12,9 @@ mod places;
 
 use crate::tenants;
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use forkyard_cluster::{
-    Allocation, Claim, Cluster, ClusterError, Endpoint, Reach, Settings, Standing, Token,
+    Allocation, Claim, Cluster, ClusterError, Endpoint, PlainEtcd, Reach, Settings, Standing, Token,
 };
 use forkyard_fork::{Host, HostError};
 use forkyard_tls::{Certificate, Trust};
@@ -129,6 +130,10 @@ pub struct ClusterArgs {
     /// Partition in which Slurm allocates; its default one if absent.
     #[arg(long, env = "FORKYARD_SLURM_PARTITION", value_name = "NAME")]
     slurm_partition: Option<String>,
+    /// Found a cluster also if its etcd is spoken to in the clear (http://) over the
+    /// network. Only nodes must reach it: whatever does can become one.
+    #[arg(long, env = "FORKYARD_ETCD_INSECURE", value_name = "BOOL", action = ArgAction::Set, default_value_t = false, default_missing_value = "true", num_args = 0..=1)]
+    etcd_insecure: bool,
     /// What an etcd with an https:// address is held to: sha256:FINGERPRINT, or a
     /// file in PEM. Without, what this host trusts.
     #[arg(long, env = "FORKYARD_ETCD_CA", value_name = "CERTIFICATE")]
@@ -175,6 +180,10 @@ impl ClusterArgs {
         let cluster = Cluster::start(Settings {
             etcd: self.cluster.clone(),
             etcd_tls,
+            plain_etcd: match self.etcd_insecure {
+                true => PlainEtcd::Anywhere,
+                false => PlainEtcd::Loopback,
+            },
             name,
             reach: Reach {
                 api: (advertise, port).into(),
@@ -267,6 +276,7 @@ impl Node {
         tokio::join!(
             self.keep_reporting(host),
             self.keep_fence(host),
+            crate::closed::keep_cluster(self, host),
             tenants::keep(self.cluster(), host)
         );
     }

@@ -2,8 +2,15 @@
 //! one's cluster, by their certificates, and hosts that were invited to become
 //! nodes, by their invitations. A request is judged by its head: the body of
 //! one that is refused is never read.
+//!
+//! Credentials that hold are never refused for what their address sent before. Answers to
+//! others come late, once their address has failed too often.
 
-use crate::{cluster::Node, reply::Refusal};
+use crate::{
+    cluster::Node,
+    doors::{Party, Visit},
+    reply::Refusal,
+};
 use axum::{
     extract::{Extension, Request, State},
     http::{HeaderName, header},
@@ -14,10 +21,18 @@ use forkyard_access::Access;
 use forkyard_client::USER;
 use forkyard_tls::Fingerprint;
 use forkyard_types::{ErrorKind, NodeName};
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::time::sleep;
 
 /// Where a host that was invited asks to be let in.
 pub const JOIN: &str = "/v1/join";
+
+/// Time after which a client may find a place again.
+const FULL: Duration = Duration::from_secs(1);
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -77,17 +92,44 @@ pub struct Gate {
 pub async fn judge(
     State(gate): State<Gate>,
     Extension(peer): Extension<Peer>,
+    Extension(visit): Extension<Arc<Visit>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let path = request.uri().path();
+    let (path, address) = (request.uri().path(), peer.address.ip());
+    // Of failures before this one.
+    let delay = gate.access.delay(address, Instant::now());
     let asker = match gate.asker(peer, path, &request) {
         Ok(asker) => asker,
-        Err(refusal) => return refusal.into_response(),
+        Err(refusal) => {
+            sleep(delay).await;
+            return refusal.into_response();
+        }
     };
     tracing::debug!(peer = %peer.address, ?asker, path, "request");
+    let admitted = match &asker {
+        Asker::User(name) => visit.admit(Party::Token(name.clone())),
+        Asker::Node(..) => visit.admit(Party::Node),
+        Asker::Guest | Asker::Host => Ok(()),
+    };
+    if let Err(full) = admitted {
+        return Refusal::new(ErrorKind::Exhausted, &full.to_string())
+            .hinting("end other requests first: `logs --follow`, say")
+            .retrying(FULL)
+            .into_response();
+    }
+    let invited = asker == Asker::Guest;
     request.extensions_mut().insert(asker);
-    next.run(request).await
+    if !invited {
+        return next.run(request).await;
+    }
+    // Each costs a question to etcd: it is put late, but put.
+    sleep(delay).await;
+    let response = next.run(request).await;
+    if !response.status().is_success() {
+        gate.access.charge(address, Instant::now());
+    }
+    response
 }
 
 impl Gate {
@@ -109,7 +151,6 @@ impl Gate {
         }
         let address = peer.address.ip();
         if path == JOIN && self.cluster.is_some() {
-            self.access.listens_to(address, Instant::now())?;
             return Ok(Asker::Guest);
         }
         let token = header(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));

@@ -1,6 +1,7 @@
 //! The API: routes, each with its description, and nothing but translation
 //! between HTTP and the host. A route that is not described does not exist.
 
+mod bodies;
 mod host;
 mod images;
 mod input;
@@ -10,6 +11,7 @@ mod tickets;
 mod tokens;
 mod vms;
 
+pub use bodies::Bodies;
 pub use input::Input;
 
 use crate::{
@@ -61,6 +63,8 @@ pub struct Shared {
     pub idle: Idle,
     /// The cluster that it is a node of, if it is one.
     pub cluster: Option<Node>,
+    /// Memory for bodies of requests.
+    pub bodies: Bodies,
 }
 
 macro_rules! part {
@@ -225,6 +229,7 @@ fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
         })
         .layer(DefaultBodyLimit::max(BODY))
         .with_state(shared.clone())
+        .layer(from_fn_with_state(shared.bodies.clone(), bodies::budget))
         .layer(from_fn_with_state(shared.clone(), forward::route))
         .layer(from_fn_with_state(shared.idle.clone(), busy))
 }

@@ -1,7 +1,9 @@
 //! `forkyardd`: one daemon per host. It may die at any moment: VMs run on,
 //! and the next one takes them over.
 
+mod closed;
 mod cluster;
+mod doors;
 mod forward;
 mod gate;
 mod http;
@@ -39,7 +41,7 @@ use tokio::{
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  forkyardd\n  forkyardd --listen 0.0.0.0:7433\n  forkyardd --cluster http://10.0.0.1:2379 --node a --advertise 10.0.0.1\n  forkyardd --join TOKEN --node b --advertise 10.0.0.2\n\nThe `forkyard` command starts one by itself if none runs."
+    after_help = "Examples:\n  forkyardd\n  forkyardd --listen 0.0.0.0:7433\n  forkyardd --cluster https://10.0.0.1:2379 --etcd-ca CA.pem --node a --advertise 10.0.0.1\n  forkyardd --join TOKEN --node b --advertise 10.0.0.2\n\nThe `forkyard` command starts one by itself if none runs."
 )]
 struct Args {
     /// What outlives a restart of the host: records and disks.
@@ -221,12 +223,14 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             return Err(error);
         }
     };
-    match (&node, &args.peers) {
+    let peers = args.peers.clone().map(PeersFile::new);
+    match (&node, &peers) {
         (Some(node), _) => {
             let cluster = node.cluster().clone();
             host.meet(Some(cluster.reach().pages), Box::new(Nodes(cluster)));
+            closed::of_cluster(node, &host).await;
         }
-        (None, Some(file)) => host.meet(args.pages, Box::new(PeersFile(file.clone()))),
+        (None, Some(file)) => host.meet(args.pages, Box::new(file.clone())),
         (None, None) => {}
     }
     let (socket, listener) = listen::socket(&args.run_dir)?;
@@ -237,6 +241,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         metrics,
         idle: Idle::new(),
         cluster: node.clone(),
+        bodies: http::Bodies::default(),
     };
     let (stop, stopped) = watch::channel(false);
     let ended = |mut stopped: watch::Receiver<bool>| async move {
@@ -264,11 +269,16 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let local =
         axum::serve(listener, http::local(&shared)).with_graceful_shutdown(ended(stopped.clone()));
     let background = async {
-        if let Some(node) = &node {
-            tokio::select! {
-                () = node.run(&host) => {}
-                () = ended(stopped.clone()) => {}
+        let kept = async {
+            match (&node, &peers) {
+                (Some(node), _) => node.run(&host).await,
+                (None, Some(peers)) => closed::keep_peers(peers, &host).await,
+                (None, None) => {}
             }
+        };
+        tokio::select! {
+            () = kept => {}
+            () = ended(stopped.clone()) => {}
         }
     };
     let (served, (), (), ()) = tokio::join!(local.into_future(), network, end, background);

@@ -107,7 +107,6 @@ pub fn not_let_in(why: &Refused) {
     let reason = match why {
         Refused::NoToken => "none",
         Refused::Expired { .. } => "expired",
-        Refused::TooOften { .. } => "too_often",
         Refused::Unknown => "unknown",
         // Nobody's fault out there.
         Refused::Store(_) => return,

@@ -8,7 +8,8 @@
 //! trust = "sha256:…"        # or a file of certificates; the system's if absent
 //! ```
 //!
-//! It is read whenever a peer is needed, so that it can be changed at any time. It
+//! It is read whenever a peer is needed, so that it can be changed at any time; what is
+//! made of it, TLS above all, is kept until it has changed. It
 //! holds secrets, and is refused if others than its owner may read it.
 
 use crate::forward::CLONES;
@@ -25,14 +26,39 @@ use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;
 use serde::Deserialize;
 use std::{
-    collections::BTreeMap, error::Error, fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc,
+    collections::BTreeMap,
+    error::Error,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// The peers of a file.
-#[derive(Debug)]
-pub struct PeersFile(pub PathBuf);
+#[derive(Clone, Debug)]
+pub struct PeersFile {
+    path: PathBuf,
+    known: Arc<Mutex<Known>>,
+}
 
-#[derive(Debug, Deserialize)]
+/// What was made of the file.
+#[derive(Debug, Default)]
+struct Known {
+    /// Of this text.
+    text: String,
+    listing: Listing,
+    peers: BTreeMap<String, Kept>,
+}
+
+/// A peer that was needed.
+#[derive(Debug)]
+struct Kept {
+    /// Content of the file of its certificates, if there is one.
+    authorities: Option<Vec<u8>>,
+    daemon: Arc<Daemon>,
+}
+
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Listing {
     #[serde(default)]
@@ -62,35 +88,67 @@ struct Daemon {
 }
 
 impl PeersFile {
-    fn read(&self) -> Result<Listing, ApiError> {
-        let path = self.0.display();
+    /// The peers of the file at `path`, which need not be there yet.
+    pub fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            known: Arc::default(),
+        }
+    }
+
+    /// Names or addresses of all peers, and their ports.
+    pub fn places(&self) -> Result<Vec<(String, u16)>, ApiError> {
+        let known = self.read()?;
+        let places = known.listing.peer.values();
+        let places = places.filter_map(|entry| match entry.url.parse::<Place>() {
+            Ok(Place::Network { host, port }) => Some((host, port)),
+            Ok(Place::Socket(_)) | Err(_) => None,
+        });
+        Ok(places.collect())
+    }
+
+    /// What the file says, looked at again only if its text has changed.
+    fn read(&self) -> Result<MutexGuard<'_, Known>, ApiError> {
+        let path = self.path.display();
         let failed = |error: &dyn Error| invalid(format!("{path}: {error}"));
-        let facts = fs::metadata(&self.0).map_err(|error| failed(&error))?;
+        let facts = fs::metadata(&self.path).map_err(|error| failed(&error))?;
         if facts.permissions().mode() & 0o077 != 0 {
             return Err(ApiError {
                 hint: Some(format!("`chmod 600 {path}`")),
                 ..invalid(format!("{path} holds tokens, and others may read it"))
             });
         }
-        let text = fs::read_to_string(&self.0).map_err(|error| failed(&error))?;
+        let text = fs::read_to_string(&self.path).map_err(|error| failed(&error))?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.text == text {
+            return Ok(known);
+        }
         let listing: Listing = toml::from_str(&text).map_err(|error| failed(&error))?;
         match listing.peer.contains_key(HERE) {
             true => Err(invalid(format!(
                 "{path} names a peer {HERE:?}, which means the host itself"
             ))),
-            false => Ok(listing),
+            false => {
+                *known = Known {
+                    text,
+                    listing,
+                    peers: BTreeMap::new(),
+                };
+                Ok(known)
+            }
         }
     }
 }
 
 impl Neighbours for PeersFile {
     fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError> {
-        let mut listing = self.read()?;
-        let entry = listing.peer.remove(name).ok_or_else(|| {
+        let mut known = self.read()?;
+        let listing = &known.listing;
+        let entry = listing.peer.get(name).ok_or_else(|| {
             let known: Vec<_> = listing.peer.keys().map(String::as_str).collect();
             ApiError {
                 kind: ErrorKind::NotFound,
-                message: format!("no such peer is in {}", self.0.display()),
+                message: format!("no such peer is in {}", self.path.display()),
                 hint: Some(format!("it names: {}", known.join(", "))),
             }
         })?;
@@ -98,15 +156,33 @@ impl Neighbours for PeersFile {
             .url
             .parse::<Place>()
             .map_err(|error| invalid(format!("peer {name}: {error}")))?;
-        let trust = entry.trust.map(|text| text.parse::<Trust>()).transpose();
+        let trust = entry.trust.as_ref().map(|text| text.parse::<Trust>());
+        let trust = trust.transpose();
         let trust = trust.map_err(|error| invalid(format!("peer {name}: {error}")))?;
         let trust = trust.unwrap_or(Trust::System);
-        let client = Client::at(place, Some(entry.token), &trust).map_err(|e| told(&e))?;
-        Ok(Arc::new(Daemon {
+        let authorities = match &trust {
+            // One that cannot be read is told of below.
+            Trust::Authorities(path) => fs::read(path).ok(),
+            Trust::Pinned(_) | Trust::System => None,
+        };
+        if let Some(kept) = known.peers.get(name)
+            && kept.authorities == authorities
+        {
+            return Ok(kept.daemon.clone());
+        }
+        let token = entry.token.clone();
+        let client = Client::at(place, Some(token), &trust).map_err(|e| told(&e))?;
+        let daemon = Arc::new(Daemon {
             name: name.to_owned(),
             client,
             cluster: None,
-        }))
+        });
+        let kept = Kept {
+            authorities,
+            daemon: daemon.clone(),
+        };
+        known.peers.insert(name.to_owned(), kept);
+        Ok(daemon)
     }
 
     /// One that the file names no more may be named again.
@@ -284,7 +360,7 @@ mod tests {
         let path = folder.path().join("peers.toml");
         fs::write(&path, text).expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
-        (folder, PeersFile(path))
+        (folder, PeersFile::new(path))
     }
 
     const B: &str = "[peer.b]\nurl = \"https://192.0.2.2:7433\"\ntoken = \"t\"\n";
@@ -300,6 +376,19 @@ mod tests {
         let error = peers.find("c").expect_err("not named");
         assert_eq!(error.kind, ErrorKind::NotFound);
         assert!(error.hint.is_some_and(|hint| hint.ends_with(" b")));
+    }
+
+    #[test]
+    fn a_peer_is_made_once_until_its_file_changes() {
+        let (_folder, peers) = file(&pinned(), 0o600);
+        let first = peers.find("b").expect("named");
+        assert!(Arc::ptr_eq(&first, &peers.find("b").expect("named")));
+        // Of the same length, and within the same tick of the file system's clock.
+        fs::write(&peers.path, pinned().replace("\"t\"", "\"u\"")).expect("written");
+        let second = peers.find("b").expect("named");
+        assert!(!Arc::ptr_eq(&first, &second));
+        fs::write(&peers.path, "").expect("written");
+        peers.find("b").expect_err("it is named no more");
     }
 
     #[test]
@@ -319,7 +408,7 @@ mod tests {
             let error = peers.find("b").expect_err(&text);
             assert_eq!(error.kind, ErrorKind::Invalid, "{text}");
         }
-        let nowhere = PeersFile("/nonexistent/peers.toml".into());
+        let nowhere = PeersFile::new("/nonexistent/peers.toml".into());
         nowhere.find("b").expect_err("not there");
     }
 }

@@ -1,7 +1,7 @@
 //! The API over the network: TLS alone, and bounds on what a stranger can
-//! hold: connections, and the time for each step before the token is seen.
+//! hold: connections (`doors`), and the time for each step before the token is seen.
 
-use crate::{gate::Peer, metrics::Connected};
+use crate::{doors::Doors, gate::Peer, metrics::Connected};
 use axum::{Router, body::Body};
 use forkyard_tls::{Fingerprint, ServerConfig};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
@@ -12,14 +12,11 @@ use hyper_util::{
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-/// Connections at once; the next must wait to be accepted.
-const CONNECTIONS: usize = 256;
 /// How long a client may take to agree on keys.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long it may take to send the head of a request, the next one of an
@@ -48,43 +45,48 @@ impl Remote {
     pub async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
         let router = router.layer(tower_http::timeout::RequestBodyTimeoutLayer::new(BODY));
         let tls = TlsAcceptor::from(self.tls);
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let doors = Arc::new(Doors::default());
         let graceful = GracefulShutdown::new();
         tokio::pin!(stop);
         loop {
-            let accepted = async {
-                let place = places.clone().acquire_owned().await;
-                (place, self.listener.accept().await)
-            };
-            let (place, accepted) = tokio::select! {
+            let accepted = tokio::select! {
                 () = &mut stop => break,
-                accepted = accepted => accepted,
+                accepted = self.listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, peer)) => {
                     let (tls, router, watcher) = (tls.clone(), router.clone(), graceful.watcher());
+                    let visit = doors.enter(peer.ip());
                     tokio::spawn(async move {
-                        let _place = place;
                         let _connected = Connected::new();
-                        let Some(stream) = secured(&tls, stream, peer).await else {
-                            return;
+                        let served = async {
+                            let Some(stream) = secured(&tls, stream, peer).await else {
+                                return;
+                            };
+                            let shown = stream.get_ref().1.peer_certificates();
+                            let who = Peer {
+                                address: peer,
+                                certificate: shown.and_then(<[_]>::first).map(Fingerprint::of),
+                            };
+                            let service = service_fn(|mut request: Request<Incoming>| {
+                                request.extensions_mut().insert(who);
+                                request.extensions_mut().insert(visit.clone());
+                                router.clone().oneshot(request.map(Body::new))
+                            });
+                            let connection = http1::Builder::new()
+                                .timer(TokioTimer::new())
+                                .header_read_timeout(HEAD)
+                                .max_buf_size(HEAD_BYTES)
+                                .serve_connection(TokioIo::new(stream), service);
+                            if let Err(error) = watcher.watch(connection).await {
+                                tracing::debug!(%peer, %error, "connection broke off");
+                            }
                         };
-                        let shown = stream.get_ref().1.peer_certificates();
-                        let who = Peer {
-                            address: peer,
-                            certificate: shown.and_then(<[_]>::first).map(Fingerprint::of),
-                        };
-                        let service = service_fn(move |mut request: Request<Incoming>| {
-                            request.extensions_mut().insert(who);
-                            router.clone().oneshot(request.map(Body::new))
-                        });
-                        let connection = http1::Builder::new()
-                            .timer(TokioTimer::new())
-                            .header_read_timeout(HEAD)
-                            .max_buf_size(HEAD_BYTES)
-                            .serve_connection(TokioIo::new(stream), service);
-                        if let Err(error) = watcher.watch(connection).await {
-                            tracing::debug!(%peer, %error, "connection broke off");
+                        tokio::select! {
+                            () = served => {}
+                            () = visit.closed() => {
+                                tracing::debug!(%peer, "connection closed: others need its place");
+                            }
                         }
                     });
                 }
@@ -113,5 +115,42 @@ async fn secured(
             tracing::debug!(%peer, %error, "no handshake");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::{Json, routing::get};
+    use forkyard_client::{Client, Trust};
+    use forkyard_tls::Certificate;
+    use forkyard_types::TokenSecret;
+    use futures::future::{join_all, pending};
+    use hyper::Method;
+
+    #[tokio::test]
+    async fn idle_connections_keep_no_request_waiting() {
+        let folder = tempfile::tempdir().expect("folder");
+        let names = ["127.0.0.1".to_owned()];
+        let certificate = Certificate::kept_in(folder.path(), &names).expect("a certificate");
+        let trust = certificate.fingerprint().to_string();
+        let trust: Trust = trust.parse().expect("a fingerprint");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let at = listener.local_addr().expect("an address");
+        let remote = Remote {
+            listener,
+            tls: certificate.server().expect("TLS"),
+        };
+        let router = Router::new().route("/", get(async || Json(7)));
+        let serving = tokio::spawn(remote.serve(router, pending()));
+        let idle = join_all((0..256).map(|_| TcpStream::connect(at))).await;
+        let token = TokenSecret("unread".into());
+        let place = format!("https://{at}").parse().expect("a place");
+        let client = Client::at(place, Some(token), &trust).expect("a client");
+        // Before any of them is given up for its silence.
+        let told = timeout(HANDSHAKE / 2, client.call::<u32>(Method::GET, "/"));
+        assert_eq!(told.await.expect("at once").expect("answered"), 7);
+        drop(idle);
+        serving.abort();
     }
 }

@@ -102,6 +102,16 @@ impl Refusal {
     }
 }
 
+impl Refusal {
+    /// Says after which time another try may succeed.
+    pub fn retrying(self, after: Duration) -> Self {
+        Self {
+            retry: Some(after),
+            ..self
+        }
+    }
+}
+
 impl From<ApiError> for Refusal {
     fn from(error: ApiError) -> Self {
         Self { error, retry: None }
@@ -142,10 +152,6 @@ impl From<Refused> for Refusal {
         let text = error.to_string();
         match error {
             Refused::Store(error) => HostError::from(error).into(),
-            Refused::TooOften { wait } => Self {
-                retry: Some(wait),
-                ..Self::new(ErrorKind::Exhausted, &text)
-            },
             Refused::NoToken | Refused::Unknown | Refused::Expired { .. } => Self::new(ErrorKind::Unauthorized, &text).hinting(
                 "`forkyard token create NAME` on the host makes one; give it as FORKYARD_TOKEN, or as `Authorization: Bearer …`",
             ),
@@ -165,7 +171,7 @@ impl IntoResponse for Refusal {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if let Some(wait) = self.retry {
-            // Rounded up: to try again too early is charged for.
+            // Rounded up: what is tried too early fails again.
             headers.insert(header::RETRY_AFTER, (wait.as_secs() + 1).into());
         }
         response
@@ -202,10 +208,9 @@ mod tests {
     }
 
     #[test]
-    fn who_failed_too_often_is_told_when_to_try_again() {
-        let refusal = Refusal::from(Refused::TooOften {
-            wait: Duration::from_millis(2500),
-        });
+    fn a_client_that_may_try_again_is_told_when() {
+        let refusal =
+            Refusal::new(ErrorKind::Exhausted, "full").retrying(Duration::from_millis(2500));
         let response = refusal.into_response();
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(response.headers()[header::RETRY_AFTER], "3");

@@ -1,8 +1,9 @@
-//! How often an address may come without a good token.
+//! Delay of answers to addresses that keep failing.
 //!
-//! Each has some failures to spend, and gets one back every so often. The
-//! table is bounded: who fills it from many addresses makes it forget the one
-//! that failed longest ago, not anyone's tokens.
+//! Each address has some failures to spend, and regains one every so often. Once
+//! they are spent, answers to its failures come late. Nothing is refused for it: a
+//! valid token passes whatever others at the same address sent. The table is bounded:
+//! when it is full, the address that failed longest ago is forgotten.
 
 use std::{
     collections::HashMap,
@@ -17,24 +18,23 @@ const FORGIVEN: Duration = Duration::from_secs(3);
 /// Addresses that are remembered.
 const ADDRESSES: usize = 1024;
 
-/// Who failed lately.
+/// Addresses that failed lately.
 #[derive(Debug, Default)]
 pub struct Failures {
-    /// When everything an address did will be forgiven.
+    /// Time at which all failures of an address are forgiven.
     clean: HashMap<IpAddr, Instant>,
 }
 
 impl Failures {
-    /// How long an address must wait before it is listened to; none if not at all.
-    pub fn wait(&self, from: IpAddr, now: Instant) -> Option<Duration> {
-        let debt = self.debt(from, now);
-        let most = FORGIVEN * (BURST - 1);
-        (debt > most).then(|| debt - most)
+    /// Delay of the next answer to an address, [`FORGIVEN`] at most; none while it has
+    /// failures to spend.
+    pub fn delay(&self, from: IpAddr, now: Instant) -> Duration {
+        self.debt(from, now).saturating_sub(FORGIVEN * (BURST - 1))
     }
 
-    /// An address has failed once more.
+    /// Counts a failure of an address.
     pub fn charge(&mut self, from: IpAddr, now: Instant) {
-        let debt = self.debt(from, now) + FORGIVEN;
+        let debt = (self.debt(from, now) + FORGIVEN).min(FORGIVEN * BURST);
         self.clean.retain(|_, clean| *clean > now);
         if self.clean.len() >= ADDRESSES
             && let Some(oldest) = self.clean.iter().min_by_key(|(_, clean)| **clean)
@@ -51,8 +51,9 @@ impl Failures {
     }
 }
 
-/// One who has an IPv6 address has 2^64 of them.
-fn network(from: IpAddr) -> IpAddr {
+/// The network that one client is taken for: its IPv4 address, or the /64 of its IPv6
+/// address, of which it has all addresses.
+pub fn network(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
@@ -70,16 +71,19 @@ mod tests {
     const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
     #[test]
-    fn an_address_may_fail_a_few_times_and_is_listened_to_again_later() {
+    fn answers_to_an_address_that_keeps_failing_come_late_but_never_later_than_that() {
         let (mut failures, now) = (Failures::default(), Instant::now());
         for _ in 0..BURST {
-            assert_eq!(failures.wait(A, now), None);
+            assert_eq!(failures.delay(A, now), Duration::ZERO);
             failures.charge(A, now);
         }
-        let wait = failures.wait(A, now).expect("too often");
-        assert_eq!(failures.wait(A, now + wait), None);
+        for _ in 0..1000 {
+            assert_eq!(failures.delay(A, now), FORGIVEN);
+            failures.charge(A, now);
+        }
+        assert_eq!(failures.delay(A, now + FORGIVEN), Duration::ZERO);
         let other = "10.0.0.2".parse().expect("an address");
-        assert_eq!(failures.wait(other, now), None);
+        assert_eq!(failures.delay(other, now), Duration::ZERO);
     }
 
     #[test]
@@ -90,13 +94,13 @@ mod tests {
         }
         let relative = Ipv6Addr::from(1 << 70 | 0xffff).into();
         let stranger = Ipv6Addr::from(1u128 << 71).into();
-        assert!(failures.wait(relative, now).is_some());
-        assert!(failures.wait(stranger, now).is_none());
+        assert!(!failures.delay(relative, now).is_zero());
+        assert!(failures.delay(stranger, now).is_zero());
     }
 
     proptest! {
         #[test]
-        fn the_table_stays_small_and_nobody_waits_who_did_not_fail(
+        fn the_table_stays_small_and_an_address_without_failures_is_not_delayed(
             events in prop::collection::vec((0..3000u32, 0..500u64), 1..2000)
         ) {
             let (mut failures, start) = (Failures::default(), Instant::now());
@@ -106,7 +110,7 @@ mod tests {
                 failures.charge(IpAddr::V4(from.into()), start + passed);
                 prop_assert!(failures.clean.len() <= ADDRESSES);
             }
-            prop_assert_eq!(failures.wait(A, start + passed), None);
+            prop_assert!(failures.delay(A, start + passed).is_zero());
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Who may use the API over the network.
 //!
 //! ```text
-//! request --> has this address failed too often lately? --> refused, unread
+//! request --> token known, unexpired, its secret the right one? --> admitted
 //!                |no
-//!             token known, unexpired, its secret the right one? --> admitted
-//!                |no
-//!             refused, and the address is charged for it
+//!             refused; the address is charged, and its next refusals come late
 //! ```
+//!
+//! A valid token is never refused or delayed for what its address sent before: many
+//! users share one behind a NAT. There is nothing to guess in 256 random bits; the
+//! delay bounds the work that failures cost.
 //!
 //! A token is `fy_ID_SECRET`. The host keeps a hash of the secret alone, which
 //! is 256 random bits: no dictionary helps against it, so a fast hash does.
@@ -14,7 +16,7 @@
 
 mod failures;
 
-pub use failures::Failures;
+pub use failures::{Failures, network};
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use forkyard_store::{Store, StoreError, TokenRecord};
@@ -47,12 +49,6 @@ pub enum Refused {
     Expired {
         /// Its name.
         name: String,
-    },
-    /// This address has sent too many wrong ones.
-    #[error("too many requests from this address came without a good token")]
-    TooOften {
-        /// How long it has to wait.
-        wait: Duration,
     },
     /// The records cannot be read.
     #[error(transparent)]
@@ -146,16 +142,12 @@ impl Access {
         Ok(token)
     }
 
-    /// Whether an address is listened to that comes with something else than a
-    /// token; what it brings is judged elsewhere, and [`Access::charge`] told.
-    pub fn listens_to(&self, from: IpAddr, instant: Instant) -> Result<(), Refused> {
-        match self.failures().wait(from, instant) {
-            Some(wait) => Err(Refused::TooOften { wait }),
-            None => Ok(()),
-        }
+    /// Delay of the next refusal to an address, which failed too often lately.
+    pub fn delay(&self, from: IpAddr, instant: Instant) -> Duration {
+        self.failures().delay(from, instant)
     }
 
-    /// What an address came with was no good.
+    /// Counts a failure of an address: credentials that did not hold.
     pub fn charge(&self, from: IpAddr, instant: Instant) {
         self.failures().charge(from, instant);
     }
@@ -164,8 +156,8 @@ impl Access {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides on a request from `from` that carries `token`. Blocks for as
-    /// long as one row is read.
+    /// Decides on a request from `from` that carries `token`, and counts a failure.
+    /// Blocks for as long as one row is read.
     pub fn admit(
         &self,
         from: IpAddr,
@@ -173,7 +165,6 @@ impl Access {
         now: u64,
         instant: Instant,
     ) -> Result<TokenView, Refused> {
-        self.listens_to(from, instant)?;
         let outcome = match token {
             Some(token) => self.judge(token, now),
             None => Err(Refused::NoToken),

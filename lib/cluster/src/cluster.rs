@@ -29,6 +29,8 @@ use tokio::{sync::Notify, task::JoinSet};
 pub struct Settings {
     /// The cluster's etcd; if none, the one that this host was told of.
     pub etcd: Vec<Endpoint>,
+    /// Where a cluster may be founded whose etcd is spoken to in the clear.
+    pub plain_etcd: PlainEtcd,
     /// How it is reached by TLS.
     pub etcd_tls: Option<Arc<ClientConfig>>,
     /// This node's name.
@@ -45,6 +47,17 @@ pub struct Settings {
     pub invitation: Option<Token>,
     /// Who hands out room: the same on every node.
     pub allocation: Allocation,
+}
+
+/// Where a cluster may be founded whose etcd is spoken to in the clear. Whatever reaches
+/// such an etcd can write to it, and so become a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlainEtcd {
+    /// On this host alone.
+    #[default]
+    Loopback,
+    /// Anywhere: the operator says that only nodes reach it.
+    Anywhere,
 }
 
 /// Who hands out room.
@@ -135,6 +148,14 @@ impl Cluster {
             None if endpoints.is_empty() => return Err(ClusterError::NoEtcd),
             None => {
                 let etcd = client(&endpoints);
+                if settings.plain_etcd == PlainEtcd::Loopback
+                    && let Some(open) = endpoints.iter().find(|it| it.is_open())
+                    && membership::founded(&etcd, &book).await?.is_none()
+                {
+                    return Err(ClusterError::PlainEtcd {
+                        endpoint: open.to_string(),
+                    });
+                }
                 membership::found(&etcd, &book, folder, name, settings.reach).await?;
             }
         }
@@ -295,6 +316,29 @@ impl Cluster {
                 Ok(Client::node(api, node.as_str(), shared.client.clone()))
             }
         }
+    }
+
+    /// The cluster's etcd: names or addresses, and ports.
+    pub fn etcd(&self) -> Vec<(String, u16)> {
+        let endpoints = self.shared().etcd.endpoints().iter();
+        let places = endpoints.map(Endpoint::place);
+        places.map(|(host, port)| (host.to_owned(), port)).collect()
+    }
+
+    /// Where nodes are reached, this one included, as far as is known.
+    pub fn reaches(&self) -> Vec<Reach> {
+        let shared = self.shared();
+        shared.roll.with(|nodes| {
+            let others = nodes.members.values().map(|member| member.reach);
+            others.chain([shared.reach]).collect()
+        })
+    }
+
+    /// Waits until something of the nodes has changed. Cancel-safe, but what changes
+    /// between two calls is not told.
+    pub async fn changed(&self) {
+        // It ends with this.
+        let _ = self.shared().roll.changes().changed().await;
     }
 
     /// Whether a name is no node's any more. A node that was removed itself, or has

@@ -18,6 +18,12 @@ pub enum ClusterError {
         /// The node that can invite it.
         keeper: NodeName,
     },
+    /// Whatever reaches this etcd could make itself a node.
+    #[error("{endpoint} would be spoken to in the clear, over the network")]
+    PlainEtcd {
+        /// The etcd.
+        endpoint: String,
+    },
     /// Neither was one founded nor is there an invitation.
     #[error("this host does not know of a cluster's etcd")]
     NoEtcd,
@@ -144,7 +150,7 @@ impl ClusterError {
         match self {
             Self::NoSuchNode { .. } => ErrorKind::NotFound,
             Self::NotKnown => ErrorKind::Unauthorized,
-            Self::Invitation(_) => ErrorKind::Invalid,
+            Self::Invitation(_) | Self::PlainEtcd { .. } => ErrorKind::Invalid,
             Self::NotInvited { .. }
             | Self::NoEtcd
             | Self::Fenced { .. }
@@ -177,9 +183,12 @@ impl ClusterError {
                     "`forkyard node invite` on node {keeper} prints a token for `forkyardd --join`"
                 ));
             }
+            Self::PlainEtcd { .. } => {
+                "give etcd certificates and name it https://; --etcd-insecure founds the cluster all the same, where only nodes reach etcd"
+            }
             Self::NotKeeper { keeper } => return Some(format!("ask on node {keeper}")),
             Self::NoEtcd => {
-                "`forkyardd --cluster http://HOST:2379` founds a cluster, and `--join TOKEN` joins one"
+                "`forkyardd --cluster https://HOST:2379` founds a cluster, and `--join TOKEN` joins one"
             }
             Self::Fenced { .. } => {
                 "it goes on by itself once it reaches etcd; `forkyard node ls` and the daemon's log tell more"

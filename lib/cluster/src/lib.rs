@@ -27,7 +27,7 @@ mod tenancy;
 mod tenure;
 
 pub use admin::Force;
-pub use cluster::{Allocation, Cluster, Settings};
+pub use cluster::{Allocation, Cluster, PlainEtcd, Settings};
 pub use error::ClusterError;
 pub use forkyard_allocate::{Denied, Grant, Layout, Need, Place, Wish};
 pub use forkyard_etcd::Endpoint;

@@ -74,7 +74,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Reach, Settings};
+    use crate::{PlainEtcd, Reach, Settings};
     use forkyard_etcd::server::Server;
     use forkyard_types::{ByteCount, Room};
     use std::{net::Ipv4Addr, time::Duration};
@@ -87,6 +87,7 @@ mod tests {
         let cluster = Cluster::start(Settings {
             etcd: vec![server.endpoint()],
             etcd_tls: None,
+            plain_etcd: PlainEtcd::default(),
             name: "a".parse().expect("a name"),
             reach: Reach {
                 api,

@@ -31,6 +31,7 @@ fn settings(server: &Server, node: &str, folder: &TempDir) -> Settings {
     Settings {
         etcd: vec![server.endpoint()],
         etcd_tls: None,
+        plain_etcd: forkyard_cluster::PlainEtcd::default(),
         name: name(node),
         reach: reach(7),
         offers: Room {
@@ -107,6 +108,30 @@ async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut(
         assert!(begun.elapsed() < SOON, "still waiting for {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test]
+async fn no_cluster_is_founded_in_the_clear_beyond_this_host_unless_that_is_wanted() {
+    let server = Server::start().expect("etcd");
+    let folder = tempfile::tempdir().expect("a folder");
+    // No loopback by its name, though it leads there.
+    let open = server
+        .endpoint()
+        .to_string()
+        .replace("127.0.0.1", "0.0.0.0");
+    let open = Settings {
+        etcd: vec![open.parse().expect("an endpoint")],
+        ..settings(&server, "a", &folder)
+    };
+    let refused = Cluster::start(open.clone()).await;
+    assert!(matches!(refused, Err(ClusterError::PlainEtcd { .. })));
+    let wanted = Settings {
+        plain_etcd: forkyard_cluster::PlainEtcd::Anywhere,
+        ..open.clone()
+    };
+    drop(Cluster::start(wanted).await.expect("founded"));
+    // It goes on as the node that it is.
+    Cluster::start(open).await.expect("a node");
 }
 
 #[tokio::test]

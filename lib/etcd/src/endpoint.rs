@@ -1,6 +1,6 @@
 //! Where an etcd is.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, net::IpAddr, str::FromStr};
 
 /// Port of etcd's clients, where none is said.
 const PORT: u16 = 2379;
@@ -22,6 +22,21 @@ impl Endpoint {
     /// Whether TLS is spoken there.
     pub fn is_secure(&self) -> bool {
         self.secure
+    }
+
+    /// Name or address, an IPv6 one without brackets, and port.
+    pub fn place(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
+
+    fn is_loopback(&self) -> bool {
+        let address: Result<IpAddr, _> = self.host.parse();
+        self.host == "localhost" || address.is_ok_and(|it| it.is_loopback())
+    }
+
+    /// True if it is spoken to in the clear and over the network.
+    pub fn is_open(&self) -> bool {
+        !self.secure && !self.is_loopback()
     }
 
     /// As the head of a request names it.
@@ -70,6 +85,21 @@ impl fmt::Display for Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_sent_in_the_clear_beyond_this_host_is_open() {
+        for (text, open) in [
+            ("http://10.0.0.9:2379", true),
+            ("http://etcd.example", true),
+            ("https://10.0.0.9:2379", false),
+            ("http://localhost", false),
+            ("http://127.0.0.1:1", false),
+            ("http://[::1]:2379", false),
+        ] {
+            let endpoint: Endpoint = text.parse().expect(text);
+            assert_eq!(endpoint.is_open(), open, "{text}");
+        }
+    }
 
     #[test]
     fn an_endpoint_survives_its_text() {

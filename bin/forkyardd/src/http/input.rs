@@ -1,5 +1,6 @@
 //! The body of a request, and what is said to one that is not as it should be.
 
+use super::bodies::{self, Budget};
 use crate::reply::Refusal;
 use axum::{
     Json,
@@ -17,6 +18,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        if let Some(budget) = request.extensions().get::<Budget>().cloned() {
+            budget.take(bodies::length(&request)).await?;
+        }
         match Json::from_request(request, state).await {
             Ok(Json(body)) => Ok(Self(body)),
             Err(rejection) => Err(told(&rejection)),

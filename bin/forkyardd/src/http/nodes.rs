@@ -1,11 +1,11 @@
 //! The nodes of a cluster: list, invite, drain, remove; quotas; and how a host
 //! that was invited becomes one.
 
-use super::{Answer, Input, Shared, spawned};
-use crate::{cluster::Node, gate::Peer, reply::Refusal};
+use super::{Answer, Input, spawned};
+use crate::{cluster::Node, reply::Refusal};
 use axum::{
     Json,
-    extract::{Extension, Path, Query, State},
+    extract::{Path, Query, State},
     http::StatusCode,
 };
 use forkyard_cluster::{ClusterError, Force};
@@ -14,7 +14,7 @@ use forkyard_types::{
     QuotaView,
 };
 use serde::Deserialize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use utoipa::IntoParams;
 
 /// Longest that an invitation holds: a week.
@@ -59,21 +59,11 @@ pub async fn invite(
 /// Let in a host that was invited: it comes without a token.
 #[utoipa::path(post, path = "/v1/join", tag = "cluster", request_body = JoinRequest,
     responses((status = 200, body = Joined, description = "It is a node now"), Refusal))]
-pub async fn join(
-    State(shared): State<Shared>,
-    Extension(peer): Extension<Peer>,
-    Input(request): Input<JoinRequest>,
-) -> Answer<Joined> {
-    let node = member(shared.cluster)?;
-    let outcome = spawned(async move {
-        let outcome = node.cluster().admit(request).await;
-        Ok::<_, Refusal>(outcome)
-    });
-    let outcome = outcome.await?;
-    if matches!(outcome, Err(ClusterError::NotKnown)) {
-        shared.access.charge(peer.address.ip(), Instant::now());
-    }
-    Ok(Json(outcome?))
+pub async fn join(State(node): Cluster, Input(request): Input<JoinRequest>) -> Answer<Joined> {
+    let node = member(node)?;
+    // Spawned: an invitation that is used up must have made a node.
+    let joined = spawned(async move { node.cluster().admit(request).await });
+    Ok(Json(joined.await?))
 }
 
 /// Have a node take nothing new; what runs on it runs on.

@@ -1,14 +1,37 @@
 //! What other hosts ask of this one.
 
-use super::{Answer, Input, spawned};
+use super::{Answer, Input, Shared, spawned};
 use crate::{cluster::Node, gate::Asker, reply::Refusal};
-use axum::{Extension, Json, extract::State};
+use axum::{
+    Json,
+    extract::{FromRequestParts, State},
+    http::request::Parts,
+};
 use forkyard_fork::Host;
 use forkyard_types::{
     ErrorKind, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest, PeerForkResponse,
     PeerTicketRequest, PeerTicketResponse,
 };
 use std::sync::Arc;
+
+/// A host that may ask: one with a token or, in a cluster, a node. To be taken before
+/// the body, which is not read if it may not.
+#[derive(Debug)]
+pub struct Neighbour(Asker);
+
+impl FromRequestParts<Shared> for Neighbour {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Refusal> {
+        match parts.extensions.get::<Asker>() {
+            Some(asker) if shared.cluster.is_none() || asker.is_node() => Ok(Self(asker.clone())),
+            Some(_) | None => Err(Refusal::new(
+                ErrorKind::Forbidden,
+                "this host is a node of a cluster: only its nodes may ask for this",
+            )),
+        }
+    }
+}
 
 /// Make clones of an instant of another host's VM. Their pages are fetched from
 /// there as they are touched. At most 64 MiB of request. In a cluster its nodes
@@ -18,19 +41,11 @@ use std::sync::Arc;
 pub async fn clones(
     State(host): State<Arc<Host>>,
     State(node): State<Option<Node>>,
-    Extension(asker): Extension<Asker>,
+    Neighbour(asker): Neighbour,
     Input(request): Input<PeerForkRequest>,
 ) -> Answer<PeerForkResponse> {
-    if let Some(node) = node {
-        if !asker.is_node() {
-            return Err(Refusal::new(
-                ErrorKind::Forbidden,
-                "this host is a node of a cluster: only its nodes have clones made here",
-            ));
-        }
-        if let Some(user) = asker.user() {
-            node.cluster().own(request.handout.family.id, user.into());
-        }
+    if let (Some(node), Some(user)) = (node, asker.user()) {
+        node.cluster().own(request.handout.family.id, user.into());
     }
     // Spawned: a host that goes away must not leave half a clone.
     Ok(Json(
@@ -45,16 +60,9 @@ pub async fn clones(
     responses((status = 200, body = PeerFamiliesResponse, description = "One entry a family"), Refusal))]
 pub async fn families(
     State(host): State<Arc<Host>>,
-    State(node): State<Option<Node>>,
-    Extension(asker): Extension<Asker>,
+    _: Neighbour,
     Input(request): Input<PeerFamiliesRequest>,
 ) -> Answer<PeerFamiliesResponse> {
-    if node.is_some() && !asker.is_node() {
-        return Err(Refusal::new(
-            ErrorKind::Forbidden,
-            "this host is a node of a cluster: only its nodes tell it where families are",
-        ));
-    }
     // Spawned: what is begun of a network is to be ended.
     Ok(Json(
         spawned(async move { host.hear(request).await }).await?,
@@ -67,15 +75,8 @@ pub async fn families(
     responses((status = 200, body = PeerTicketResponse, description = "Those that have ended"), Refusal))]
 pub async fn ticket(
     State(host): State<Arc<Host>>,
-    State(node): State<Option<Node>>,
-    Extension(asker): Extension<Asker>,
+    _: Neighbour,
     Input(request): Input<PeerTicketRequest>,
 ) -> Answer<PeerTicketResponse> {
-    if node.is_some() && !asker.is_node() {
-        return Err(Refusal::new(
-            ErrorKind::Forbidden,
-            "this host is a node of a cluster: only its nodes ask for tickets' clones",
-        ));
-    }
     Ok(Json(host.tell_of_ticket(request).await))
 }
