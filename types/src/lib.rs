@@ -16,6 +16,7 @@ mod report;
 mod ticket;
 mod unit;
 mod usage;
+mod users;
 
 pub use access::*;
 pub use api::*;
@@ -32,3 +33,4 @@ pub use report::*;
 pub use ticket::*;
 pub use unit::*;
 pub use usage::*;
+pub use users::*;

@@ -103,7 +103,8 @@ fn dispatch(socket: &Path, mechanism: Mechanism) -> anyhow::Result<()> {
 /// lets go would take threads from the next dispatcher's hands.
 fn lock(socket: &Path) -> anyhow::Result<fs::File> {
     let path = socket.with_extension("lock");
-    let lock = fs::File::create(&path).with_context(|| path.display().to_string())?;
+    let lock =
+        forkyard_sys_host::private::open(&path).with_context(|| path.display().to_string())?;
     let begun = Instant::now();
     while let Err(error) = lock.try_lock() {
         if begun.elapsed() > ENDS {

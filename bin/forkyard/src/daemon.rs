@@ -61,7 +61,8 @@ fn start(run_dir: &Path, log: &Path, variables: &[(&str, OsString)]) -> anyhow::
         .with_file_name("forkyardd");
     fs::create_dir_all(run_dir)
         .with_context(|| format!("cannot create {} (are you root?)", run_dir.display()))?;
-    let log = fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let log = forkyard_sys_host::private::create(log)
+        .with_context(|| format!("cannot write {}", log.display()))?;
     Command::new(&program)
         .args(["--detach", "--exit-when-idle", "--run-dir"])
         .arg(run_dir)

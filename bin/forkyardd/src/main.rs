@@ -172,6 +172,9 @@ fn run(args: Args) -> anyhow::Result<()> {
         return Ok(());
     }
     log::install()?;
+    // Whatever the user's is: QEMUs and images' builders read much of what is made here. What they
+    // must not read says so.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     if args.detach {
         nix::unistd::setsid().context("cannot become a session of its own")?;
     }

@@ -1,7 +1,13 @@
 //! Guests that want too much, and what a QEMU that a guest has taken over could do.
 
 use forkyard_e2e::{Host, eventually};
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    thread,
+};
 
 #[test]
 fn a_fork_bomb_is_refused_and_its_neighbours_do_not_notice() {
@@ -134,8 +140,64 @@ fn a_qemu_has_no_rights_no_network_and_a_user_of_its_own() {
         );
         let network = |pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("a network");
         assert_ne!(network(pid), network(daemon), "{}", vm.name);
+        for kind in ["ipc", "uts", "cgroup"] {
+            let of = |pid| fs::read_link(format!("/proc/{pid}/ns/{kind}")).expect("a namespace");
+            assert_ne!(of(pid), of(daemon), "{kind} of {}", vm.name);
+        }
+        let mut folders = vec![PathBuf::from(&root)];
+        while let Some(folder) = folders.pop() {
+            let facts = fs::metadata(&folder).expect("there");
+            let open = facts.permissions().mode() & 0o002 != 0;
+            assert!(!open, "{} of {}", folder.display(), vm.name);
+            // Others are of other file systems, which are there to be read.
+            let below = fs::read_dir(&folder).into_iter().flatten().flatten();
+            let own = below.filter(|entry| {
+                let facts = entry.metadata();
+                facts.is_ok_and(|it| {
+                    it.is_dir() && it.dev() == fs::metadata(&root).map_or(0, |root| root.dev())
+                })
+            });
+            folders.extend(own.map(|entry| entry.path()));
+        }
     }
+    users_of_the_host_see_nothing(&host);
     host.end();
+}
+
+/// Checks that a user of the host can open nothing in which there is something of a guest, nor what
+/// others wait for.
+fn users_of_the_host_see_nothing(host: &Host) {
+    host.ok(["checkpoint", "p", "--name", "kept"]);
+    let kept = host.vm("kept").id.to_string();
+    let (run, state) = (host.folder().join("run"), host.folder().join("state"));
+    let mut paths = vec![
+        run.join("lock"),
+        run.join("daemon.log"),
+        run.join("pager.log"),
+        run.join("api.sock"),
+        state.join("vms").join(&kept).join("memory.pages"),
+        state.join("vms").join(&kept).join("devices"),
+    ];
+    let clone = host.vm("p-1").pid.expect("it runs");
+    let maps = fs::read_to_string(format!("/proc/{clone}/maps")).expect("alive");
+    let pages = run.join("pages");
+    let image = maps.lines().find_map(|line| {
+        line.split_whitespace()
+            .nth(5)
+            .map(Path::new)
+            .filter(|path| path.starts_with(&pages))
+    });
+    paths.push(image.expect("its memory").to_owned());
+    let opened = thread::scope(|scope| {
+        let opening = scope.spawn(|| {
+            // The kernel checks by this, which is the thread's own, and by no capability then.
+            nix::unistd::setfsuid(65_534.into());
+            let opens = |path: &&PathBuf| fs::File::open(path).is_ok();
+            paths.iter().filter(opens).collect::<Vec<_>>()
+        });
+        opening.join().expect("no panic")
+    });
+    assert!(opened.is_empty(), "{opened:?}");
 }
 
 #[test]

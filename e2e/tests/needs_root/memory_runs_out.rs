@@ -25,7 +25,10 @@ fn a_guest_out_of_memory_or_without_its_supervisor_still_does_what_it_is_told() 
         host.start(words, "").wait().code == Some(0)
     });
     assert_eq!(host.vm("p").silence, None);
-    let usual = host.sh("p", "cat /proc/self/oom_score_adj; cut -d' ' -f 19 /proc/self/stat");
+    let usual = host.sh(
+        "p",
+        "cat /proc/self/oom_score_adj; cut -d' ' -f 19 /proc/self/stat",
+    );
     assert_eq!(usual, "0\n0", "a command is as any");
 
     let agent = |role: &str| host.sh("p", &format!("agents {role}"));

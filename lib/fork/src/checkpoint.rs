@@ -21,14 +21,16 @@ use forkyard_disk::{Backing, Format};
 use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_store::VmRecord;
+use forkyard_sys_host::private;
 use forkyard_types::{
     CheckpointRequest, ForkId, ForkPhase, ForkReport, ImageId, RequestId, VmId, VmName, VmState,
     VmView,
 };
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
+    fs::{self, DirBuilder, File},
     io::Write,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
@@ -147,21 +149,20 @@ impl Host {
         };
         let slices = record.chain.clone();
         let memory = blocking(move || {
-            fs::create_dir(&folder).map_err(HostError::io("create", &folder))?;
+            // It holds all of a guest's memory.
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&folder)
+                .map_err(HostError::io("create", &folder))?;
             let devices = folder.join(DEVICES);
-            let written = File::create_new(&devices).and_then(|mut file| {
+            let written = private::create_new(&devices).and_then(|mut file| {
                 file.write_all(&descriptor)?;
                 file.sync_all()
             });
             written.map_err(HostError::io("write", &devices))?;
             let memory = folder.join(MEMORY);
             let source = File::open(&seen).map_err(HostError::io("read", &seen))?;
-            let file = File::options()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .open(&memory)
-                .map_err(HostError::io("create", &memory))?;
+            let file = private::create_new(&memory).map_err(HostError::io("create", &memory))?;
             write_file(&source, lineage, &file)?;
             file.sync_all().map_err(HostError::io("write", &memory))?;
             // The guest flushed its disk, and QEMU it to the host's cache.

@@ -429,7 +429,8 @@ fn passable(folder: &Path) -> Result<(), HostError> {
 
 fn lock_folder(run: &Path) -> Result<File, HostError> {
     let path = run.join("lock");
-    let file = File::create(&path).map_err(HostError::io("create", &path))?;
+    // A user that could open it could hold the lock.
+    let file = forkyard_sys_host::private::open(&path).map_err(HostError::io("create", &path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => Err(HostError::Locked { run: run.into() }),

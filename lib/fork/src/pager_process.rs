@@ -7,8 +7,9 @@
 
 use crate::{Folders, HostError, Options};
 use forkyard_pager::PagerClient;
+use forkyard_sys_host::private;
 use std::{
-    fs::{self, File},
+    fs,
     io::{BufRead, BufReader},
     os::unix::{fs::MetadataExt, process::CommandExt},
     path::Path,
@@ -30,7 +31,7 @@ pub(crate) fn ensure(folders: &Folders, options: Options) -> Result<PagerClient,
     }
     let mount = folders.pages();
     let log = folders.run.join("pager.log");
-    let file = File::create(&log).map_err(HostError::io("write", &log))?;
+    let file = private::create(&log).map_err(HostError::io("write", &log))?;
     let mut child = Command::new(&program)
         .arg("--mount")
         .arg(&mount)

@@ -4,23 +4,16 @@
 use crate::{HostError, vm::Vm};
 use forkyard_disk::Chains;
 use forkyard_store::{StoreError, VmRecord};
-use forkyard_types::VmId;
+use forkyard_types::{FIRST_FAMILY_GID, VM_UIDS, VmId};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-/// Users that QEMUs run as: one a VM, so that no VM can touch another's
-/// process or files. Far from any a distribution gives out.
-const FIRST_UID: u32 = 1_900_000_000;
-const UIDS: u32 = 60_000;
-/// Groups that share disk slices: one a family.
-const FIRST_GID: u32 = FIRST_UID + UIDS;
-
 /// Group of a family's QEMUs.
 pub(crate) fn gid(number: forkyard_store::FamilyNo) -> u32 {
-    FIRST_GID + u32::from(number.0)
+    FIRST_FAMILY_GID + u32::from(number.0)
 }
 
 /// The VMs of a host.
@@ -34,10 +27,11 @@ pub(crate) struct Registry {
 impl Registry {
     /// A user no other QEMU runs as, until it is given back.
     pub fn take_uid(&mut self) -> Result<u32, StoreError> {
-        let free = (FIRST_UID..FIRST_UID + UIDS).find(|uid| !self.uids.contains(uid));
+        let mut users = VM_UIDS;
+        let free = users.find(|uid| !self.uids.contains(uid));
         let uid = free.ok_or(StoreError::Exhausted {
             what: "VM",
-            limit: UIDS,
+            limit: VM_UIDS.end - VM_UIDS.start,
         })?;
         self.uids.insert(uid);
         Ok(uid)

@@ -23,7 +23,7 @@ use exec::Desk;
 use forkyard_types::{ApiError, Epoch, ForkId};
 use slot::Slot;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -57,6 +57,16 @@ pub struct Hello {
     pub epoch: Option<Epoch>,
 }
 
+/// A call that takes up one of the places that a guest has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    /// It has no answer yet, and may be forgotten.
+    Open,
+    /// Its answer waits for the guest to read: whatever the guest says, the place is taken until
+    /// that is on its way.
+    Answering,
+}
+
 /// A guest that wakes as somebody: what it was told, to be said again if its
 /// agent dies before it has heard.
 #[derive(Clone, Debug)]
@@ -82,7 +92,7 @@ struct Shared {
     alive: Slot<()>,
     waking: Mutex<Option<Waking>>,
     desks: Mutex<BTreeMap<Session, Desk>>,
-    calls: Mutex<BTreeSet<CallId>>,
+    calls: Mutex<BTreeMap<CallId, Call>>,
     next: AtomicU32,
 }
 
@@ -278,11 +288,17 @@ impl Guest {
         call: CallId,
         outcome: Result<Answer, ApiError>,
     ) -> Result<(), LinkError> {
-        match lock(&self.shared.calls).remove(&call) {
-            true => {}
-            false => return Ok(()),
+        match lock(&self.shared.calls).get_mut(&call) {
+            Some(state @ Call::Open) => *state = Call::Answering,
+            Some(Call::Answering) | None => return Ok(()),
         }
-        self.say(ToGuest::Reply { call, outcome }).await
+        let place = Place {
+            shared: &self.shared,
+            call,
+        };
+        let said = self.say(ToGuest::Reply { call, outcome }).await;
+        drop(place);
+        said
     }
 
     /// Waits until the link is gone, and says why. Cancel-safe.
@@ -338,6 +354,18 @@ fn understood((version, epoch): (u16, Option<Epoch>)) -> Result<Hello, LinkError
     match version {
         VERSION => Ok(Hello { epoch }),
         guest => Err(LinkError::Version { guest }),
+    }
+}
+
+/// The place of a call that is being answered; given back when dropped.
+struct Place<'a> {
+    shared: &'a Shared,
+    call: CallId,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        lock(&self.shared.calls).remove(&self.call);
     }
 }
 

@@ -21,7 +21,7 @@
 
 use crate::catalog::Node;
 use crate::service::{PendingRead, Service};
-use forkyard_types::{ByteOff, ImageId, PageCount};
+use forkyard_types::{ByteOff, ImageId, PageCount, VM_UIDS};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
@@ -120,6 +120,9 @@ impl Filesystem for Images {
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if !may_open(req.uid()) {
+            return reply.error(Errno::EACCES);
+        }
         if !self.0.open(Node(ino.0), req.unique()) {
             return reply.error(Errno::ENOENT);
         }
@@ -229,6 +232,12 @@ impl Filesystem for Images {
     }
 }
 
+/// Whether a user of the host may open an image: root, and users of VMs, which are told the names of
+/// their own. Names alone keep no secret from other users: they are on command lines.
+fn may_open(uid: u32) -> bool {
+    uid == 0 || VM_UIDS.contains(&uid)
+}
+
 /// One name for each image: `FromStr` would take several.
 fn canonical(name: &str) -> Option<ImageId> {
     name.parse()
@@ -238,7 +247,8 @@ fn canonical(name: &str) -> Option<ImageId> {
 
 fn file(ino: INodeNo, pages: PageCount) -> FileAttr {
     let size = pages.bytes().map_or(u64::MAX, |bytes| bytes.0);
-    attributes(ino, FileType::RegularFile, 0o666, size)
+    // What it says to users; who may open it is not decided by it.
+    attributes(ino, FileType::RegularFile, 0o600, size)
 }
 
 fn directory() -> FileAttr {

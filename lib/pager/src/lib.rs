@@ -22,8 +22,9 @@
 //! - **VMs outlive the pager**: when it dies, or makes way for another version,
 //!   its [keeper](keep) starts another that goes on with all it served.
 //!
-//! Names are capabilities: an image's id is drawn from 122 random bits, the
-//! directory lists nothing, and whoever knows the id may open the file.
+//! Names are capabilities among VMs: an image's id is drawn from 122 random bits, the
+//! directory lists nothing, and a user of a VM that knows the id may open the file. Other users of
+//! the host may open none.
 //!
 //! Which images there are is the daemon's decision; how they are stored, and what
 //! the kernel is given before it asks, the pager's own. The kernel reads

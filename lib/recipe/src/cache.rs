@@ -21,6 +21,7 @@ use crate::{
     progress::{Event, Progress},
     recipe::Recipe,
 };
+use forkyard_sys_host::private;
 use forkyard_types::ByteCount;
 use std::{
     fs::{self, File, TryLockError},
@@ -213,13 +214,8 @@ impl Workplace {
         let locks = cache.join("lock");
         fs::create_dir_all(&locks).map_err(io_error("make", &locks))?;
         let path = locks.join(what);
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .read(true)
-            .open(&path)
-            .map_err(io_error("open", &path))?;
+        // A user that could open it could hold the lock.
+        let lock = private::open(&path).map_err(io_error("open", &path))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

@@ -47,15 +47,23 @@ impl Store {
             path: path.into(),
             source,
         };
-        let mut connection = Connection::open(path).map_err(failed)?;
-        // It holds what lets others in. SQLite gives the files beside it its mode.
-        if let Err(error) = fs::set_permissions(path, fs::Permissions::from_mode(0o600)) {
+        // It holds what lets others in: closed to them before there is anything in it. SQLite
+        // gives the files beside it its mode. One that exists is not opened here: closing it would
+        // drop the locks that SQLite has of it if this process has it open already.
+        let closed = match forkyard_sys_host::private::create_new(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+            }
+            created => created.map(drop),
+        };
+        if let Err(error) = closed {
             let path = path.into();
             return Err(StoreError::Closed {
                 path,
                 source: error,
             });
         }
+        let mut connection = Connection::open(path).map_err(failed)?;
         schema::prepare(path, &mut connection)?;
         Ok(Self {
             path: path.into(),

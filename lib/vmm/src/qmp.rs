@@ -5,6 +5,7 @@
 //! for another's. Of the events only whether the vCPUs run is kept: a flood of
 //! them takes no memory.
 
+mod bounded;
 mod command;
 mod handshake;
 

@@ -12,6 +12,7 @@ pub mod huge;
 pub mod mapping;
 pub mod memory;
 pub mod pagemap;
+pub mod private;
 pub mod process;
 pub mod room;
 pub mod sched;

@@ -181,6 +181,12 @@ pub fn isolate(
             check(libc::setsid())?;
             check(libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET))?;
             check(libc::setns(room.as_raw_fd(), libc::CLONE_NEWNS))?;
+            // Shared memory, queues, names and the place in the tree of cgroups are its own; keys of
+            // the daemon's session are not in it.
+            check(libc::unshare(
+                libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP,
+            ))?;
+            join_own_keyring();
             bound(bounds)?;
             check(libc::setgroups(groups.len(), groups.as_ptr()))?;
             drop_capabilities()?;
@@ -207,9 +213,12 @@ pub fn empty_network() -> io::Result<OwnedFd> {
 /// In a child about to `exec`: what it becomes cannot raise these again.
 fn bound(bounds: Bounds) -> io::Result<()> {
     const A_SECOND: u64 = 1_000_000;
+    const FILES: u64 = 4096;
     let wanted = [
         (libc::RLIMIT_CORE, Some(0)),
         (libc::RLIMIT_RTTIME, Some(A_SECOND)),
+        (libc::RLIMIT_NOFILE, Some(FILES)),
+        (libc::RLIMIT_MSGQUEUE, Some(0)),
         (libc::RLIMIT_NPROC, bounds.threads),
         (libc::RLIMIT_DATA, bounds.private),
     ];
@@ -223,6 +232,20 @@ fn bound(bounds: Bounds) -> io::Result<()> {
         check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
     }
     Ok(())
+}
+
+/// In a child about to `exec`: gives it a session keyring with nothing in it. A kernel without
+/// keyrings has none to be kept from.
+fn join_own_keyring() {
+    const JOIN_SESSION_KEYRING: libc::c_int = 1;
+    // SAFETY: takes an integer, and a null pointer for a keyring without a name.
+    unsafe {
+        libc::syscall(
+            libc::SYS_keyctl,
+            JOIN_SESSION_KEYRING,
+            std::ptr::null::<libc::c_char>(),
+        )
+    };
 }
 
 /// In a child about to `exec`: nothing it becomes may have more than its user

@@ -35,6 +35,8 @@ const OWN: &str = "/proc/thread-self/ns/mnt";
 /// Bytes and files of a room's own: a device state, and places for pieces.
 const OWN_SIZE: &CStr = c"80m";
 const OWN_FILES: &CStr = c"65536";
+/// Whatever the process's is: a process in a room may make nothing in it.
+const OTHERS_READ: Mode = Mode::from_bits_truncate(0o022);
 
 /// A mount namespace. It goes with the last process in it and the last of these.
 #[derive(Clone, Debug)]
@@ -131,7 +133,7 @@ impl Room {
                 Err(error) => return Err(error.into()),
             }
             setns(&own, CloneFlags::CLONE_NEWNS)?;
-            umask(Mode::empty());
+            umask(OTHERS_READ);
             for piece in &pieces {
                 piece.place()?;
             }
@@ -178,7 +180,7 @@ impl Room {
             // A thread that shares its root with others may enter no other.
             unshare(CloneFlags::CLONE_FS)?;
             setns(&*self.0, CloneFlags::CLONE_NEWNS)?;
-            umask(Mode::empty());
+            umask(OTHERS_READ);
             work()
         })
     }

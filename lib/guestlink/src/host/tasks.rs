@@ -1,6 +1,6 @@
 //! The two tasks of a connection: one writes, one reads.
 
-use super::{Frame, LinkError, Shared, Waking, exec::Desk, lock, pace::Pace, say_at_once};
+use super::{Call, Frame, LinkError, Shared, Waking, exec::Desk, lock, pace::Pace, say_at_once};
 use crate::{CallId, Decoder, FrameError, Request, ToGuest, ToHost};
 use forkyard_types::{ApiError, ErrorKind};
 use std::{
@@ -157,7 +157,10 @@ impl Shared {
             }
             ToHost::Call { call, request } => self.called(call, request, calls),
             ToHost::Forget { call } => {
-                lock(&self.calls).remove(&call);
+                let mut calls = lock(&self.calls);
+                if calls.get(&call) == Some(&Call::Open) {
+                    calls.remove(&call);
+                }
             }
             ToHost::AskTime { asked } => {
                 // Past the queue: it is asked for while the guest holds still.
@@ -172,7 +175,7 @@ impl Shared {
     /// it was told last: it is said again to its successor, which holds user
     /// code still until it knows.
     fn restarted(&self) {
-        lock(&self.calls).clear();
+        lock(&self.calls).retain(|_, call| *call == Call::Answering);
         for (_, desk) in std::mem::take(&mut *lock(&self.desks)) {
             desk.lose(LinkError::Lost);
         }
@@ -204,7 +207,10 @@ impl Shared {
     fn called(&self, call: CallId, request: Request, calls: &mpsc::Sender<(CallId, Request)>) {
         let room = {
             let mut open = lock(&self.calls);
-            open.len() < CALLS && open.insert(call)
+            open.len() < CALLS && !open.contains_key(&call) && {
+                open.insert(call, Call::Open);
+                true
+            }
         };
         if room && calls.try_send((call, request)).is_ok() {
             return;

@@ -4,7 +4,7 @@ use crate::harness::{Fixture, byte, filling, layer, size};
 use crate::puppet::{Order, Puppet, pattern};
 use forkyard_image::Lineage;
 use forkyard_sys_host::mapping::Mapping;
-use forkyard_types::{ImageId, PAGE_SIZE, PageCount};
+use forkyard_types::{ImageId, PAGE_SIZE, PageCount, VM_UIDS};
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -207,4 +207,27 @@ fn readers_at_once_all_see_the_truth() {
             });
         }
     });
+}
+
+#[test]
+fn users_of_the_host_open_no_image_and_users_of_vms_do() {
+    let pager = Fixture::start();
+    let path = pager.path(pager.publish(3, filling));
+    // The kernel checks by these, which are each thread's own.
+    let open_as = |uid: u32| {
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(|| {
+                nix::unistd::setfsuid(uid.into());
+                File::open(&path).map(drop).map_err(|error| error.kind())
+            });
+            opening.join().expect("no panic")
+        })
+    };
+    let denied = Err(std::io::ErrorKind::PermissionDenied);
+    for stranger in [1, 1000, 65_534, VM_UIDS.start - 1, VM_UIDS.end] {
+        assert_eq!(open_as(stranger), denied, "user {stranger}");
+    }
+    for user in [0, VM_UIDS.start, VM_UIDS.end - 1] {
+        assert_eq!(open_as(user), Ok(()), "user {user}");
+    }
 }

@@ -7,6 +7,7 @@
 //! other has: what comes before its answer is not for this client, and as QEMU
 //! carries commands out one by one, nothing after it is another's.
 
+use super::bounded::Bounded;
 use qapi::{
     futures::{QapiStream, QmpStreamTokio},
     qmp::QapiCapabilities,
@@ -26,7 +27,8 @@ use tokio::{
 const AT_MOST: u64 = 4 << 20;
 
 /// What is read once hands are shaken: the greeting again, and then what follows.
-pub(super) type Reading = QmpStreamTokio<Chain<Cursor<Vec<u8>>, BufReader<ReadHalf<UnixStream>>>>;
+pub(super) type Reading =
+    QmpStreamTokio<Chain<Cursor<Vec<u8>>, BufReader<Bounded<ReadHalf<UnixStream>>>>>;
 /// What commands are written to.
 pub(super) type Writing = QmpStreamTokio<WriteHalf<UnixStream>>;
 
@@ -47,7 +49,7 @@ struct Refusal {
 /// use then.
 pub(super) async fn shake(stream: UnixStream) -> io::Result<QapiStream<Reading, Writing>> {
     let (reading, mut writing) = tokio::io::split(stream);
-    let mut lines = BufReader::new(reading).take(AT_MOST);
+    let mut lines = BufReader::new(Bounded::new(reading)).take(AT_MOST);
     let mut greeting = Vec::new();
     let is_greeting = |line: &[u8]| serde_json::from_slice::<QapiCapabilities>(line).is_ok();
     while !is_greeting(&greeting) {
@@ -78,7 +80,7 @@ pub(super) async fn shake(stream: UnixStream) -> io::Result<QapiStream<Reading, 
 
 /// Reads one line in place of another.
 async fn next(
-    lines: &mut tokio::io::Take<BufReader<ReadHalf<UnixStream>>>,
+    lines: &mut tokio::io::Take<BufReader<Bounded<ReadHalf<UnixStream>>>>,
     line: &mut Vec<u8>,
 ) -> io::Result<()> {
     line.clear();

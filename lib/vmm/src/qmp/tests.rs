@@ -1,6 +1,13 @@
 use super::*;
 use qapi::qmp::{blockdev_del, cont, query_status, stop};
-use std::{future::Future, path::PathBuf};
+use std::{
+    future::Future,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
@@ -301,4 +308,23 @@ async fn a_flood_of_events_hides_neither_the_answer_nor_the_last_word() {
     qmp.execute(cont {}).await.expect("answered");
     qmp.execute(stop {}).await.expect("answered");
     assert!(qmp.seen_stopped());
+}
+
+#[tokio::test]
+async fn peer_whose_line_has_no_end_fails_what_waits_and_is_read_no_more() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = sent.clone();
+    let (_dir, path) = played(move |mut peer| async move {
+        peer.shake_hands().await;
+        let piece = vec![b'a'; 64 << 10];
+        // Far more than its socket holds: it is written only as far as it is read.
+        while peer.out.write_all(&piece).await.is_ok() {
+            counted.fetch_add(piece.len(), Ordering::Relaxed);
+        }
+    });
+    let qmp = Qmp::connect(&path, LONG).await.expect("connects");
+    let answer = qmp.execute(query_status {}).await;
+    assert!(matches!(answer, Err(QmpError::Closed)), "{answer:?}");
+    let sent = sent.load(Ordering::Relaxed);
+    assert!(sent < 2 * bounded::LINE, "{sent} bytes were read");
 }

@@ -347,7 +347,8 @@ fn start(run_dir: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot create {} (are you root?)", run_dir.display()))?;
     let program = std::env::current_exe()?.with_file_name("forkyard-dispatcher");
     let log = run_dir.join("sched.log");
-    let to = fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    let to = forkyard_sys_host::private::create(&log)
+        .with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(&program);
     command.args(["serve", "--socket"]).arg(&socket);
     command
