@@ -100,6 +100,24 @@ impl Networks {
         Ok(())
     }
 
+    /// Points all families to their places on other hosts again: a bridge that was down
+    /// has forgotten its neighbours.
+    pub(crate) async fn point_again(&self) -> Result<(), NetworkError> {
+        let all = self.tunnels.lock().await;
+        for (family, laid) in all.iter() {
+            // Without its ends it is laid anew the next time.
+            let Ok(ends) = ends(*family) else { continue };
+            let requests = point(ends, laid.subnet, &[], &laid.holdings);
+            let pointed = match spawn_blocking(move || carry_out(requests)).await {
+                Ok(pointed) => pointed,
+                Err(broke) => std::panic::resume_unwind(broke.into_panic()),
+            };
+            let link = Link::Tunnel(*family).name();
+            pointed.map_err(|source| NetworkError::Places { link, source })?;
+        }
+        Ok(())
+    }
+
     /// Parts a family's network from other hosts, if it was joined with any.
     pub(crate) async fn shrink(&self, family: FamilyId) -> Result<(), NetworkError> {
         let gone = self.tunnels.lock().await.remove(&family);

@@ -4,7 +4,7 @@
 //! a commit of others touches our tables
 //!   --> families' bridges down: nothing passes
 //!   --> all rules anew, in one transaction; tunnels' after that
-//!   --> bridges up
+//!   --> bridges up, and pointed to the places on other hosts again
 //! ```
 //!
 //! If the rules cannot be put back, the bridges stay down and the caller tries again.
@@ -65,6 +65,7 @@ impl Networks {
         self.switch(Bridges::Down).await?;
         self.put_back().await?;
         self.switch(Bridges::Up).await?;
+        self.point_again().await?;
         self.note(|wall| {
             wall.broken = false;
             wall.mended = wall.mended.saturating_add(1);
@@ -140,8 +141,6 @@ impl Networks {
 fn read(text: &str) -> Result<Vec<Value>, NetworkError> {
     let file = serde_json::from_str::<Value>(text);
     let mut file = file.map_err(|source| NetworkError::Rules { source })?;
-    Ok(match file["nftables"].take() {
-        Value::Array(commands) => commands,
-        _ => Vec::new(),
-    })
+    let commands = file["nftables"].as_array_mut().map(std::mem::take);
+    Ok(commands.unwrap_or_default())
 }

@@ -6,7 +6,10 @@ use crate::{
 };
 use forkyard_network::{Link, Subnet};
 use forkyard_types::{Address, Mac, NetworkPolicy};
-use std::net::{SocketAddrV4, UdpSocket};
+use std::{
+    net::{SocketAddrV4, UdpSocket},
+    process::Command,
+};
 
 /// What a host answers an ARP for this address with.
 fn is_answer(of: Address) -> impl Fn(&[u8]) -> bool {
@@ -45,6 +48,27 @@ fn members_on_three_hosts_hear_each_other_from_the_first_frame_and_arp_is_answer
         one.send(&still);
         assert!(other.receives(&still));
     }
+}
+
+#[test]
+fn hosts_of_a_family_hear_each_other_after_the_rules_of_one_were_flushed() {
+    let hosts = Stations::new(2);
+    let family = hosts.family(7, &[0, 1]);
+    let [here, there] = [0, 1].map(|host| hosts.guest(host, family, 7, first_place(host)));
+    hosts.on(0, async move |networks| {
+        let mut watch = networks.watch().expect("not given out yet");
+        let nft = Command::new("nft").args(["flush", "ruleset"]).status();
+        assert!(nft.expect("nft").success());
+        while !networks
+            .mend(&watch.next().await.expect("told"))
+            .await
+            .expect("mended")
+        {}
+    });
+    let (mac, ip) = (here.address.mac, here.address.ip);
+    here.send(&arp(mac, mac, ip, there.address.ip));
+    assert!(here.waits(PATIENCE, is_answer(there.address)));
+    assert!(hear_each_other(&here, &there));
 }
 
 #[test]
