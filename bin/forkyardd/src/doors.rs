@@ -111,13 +111,13 @@ impl Places {
         for stranger in self.strangers.values() {
             *each.entry(stranger.network).or_default() += 1;
         }
-        let crowded = match each.get(&network) {
-            Some(count) if *count >= OF_NETWORK => Some(network),
-            _ if self.strangers.len() >= STRANGERS => {
-                let most = each.into_iter().max_by_key(|(_, count)| *count);
-                most.map(|(network, _)| network)
-            }
-            _ => None,
+        let crowded = if each.get(&network).is_some_and(|count| *count >= OF_NETWORK) {
+            Some(network)
+        } else if self.strangers.len() >= STRANGERS {
+            let most = each.into_iter().max_by_key(|(_, count)| *count);
+            most.map(|(network, _)| network)
+        } else {
+            None
         };
         let oldest = crowded.and_then(|crowded| {
             let mut strangers = self.strangers.iter();
@@ -230,7 +230,7 @@ mod tests {
     fn crowds_from_many_addresses_cost_the_largest_of_them_its_oldest() {
         let doors = Arc::new(Doors::default());
         let lone = doors.enter(address(1));
-        let crowd: Vec<_> = (0..STRANGERS as u32)
+        let crowd: Vec<_> = (0..128)
             .map(|n| doors.enter(address(10 + n / 8)))
             .collect();
         assert!(!is_closed(&lone));
@@ -242,8 +242,8 @@ mod tests {
         let doors = Arc::new(Doors::default());
         let full = |party: &Party, most: usize| {
             let mut visits = Vec::new();
-            for n in 0..most {
-                let visit = doors.enter(address(n as u32));
+            for n in (0..).take(most) {
+                let visit = doors.enter(address(n));
                 visit.admit(party.clone()).expect("a place");
                 visits.push(visit);
             }

@@ -22,7 +22,6 @@ use crate::{
     vm::Vm,
 };
 use forkyard_pager::{PagerError, Refusal};
-use forkyard_store::VmRecord;
 use forkyard_types::{
     CloneResult, ForkId, ForkPhase, ForkReport, ForkRequest, ForkResponse, ForkStarted, ImageId,
     Member, TicketId, VmState, VmView,
@@ -358,11 +357,9 @@ impl Host {
         if kept.iter().any(|vm| vm.notes().kept() == Some(image)) {
             return;
         }
-        let used = self.store.vms().map(|vms| {
-            vms.iter()
-                .any(|vm: &VmRecord| [vm.memory_image, vm.disk_image].contains(&Some(image)))
-        });
-        if matches!(used, Ok(false))
+        // Asked of the records alone: many clones that end at once each ask.
+        let used = self.store.families_of_image(image);
+        if used.is_ok_and(|families| families.is_empty())
             && !self.arrivals.is_held(image)
             && let Err(error) = self.drop_image(image).await
         {

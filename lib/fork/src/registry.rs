@@ -117,10 +117,7 @@ impl Registry {
     /// Every VM, the oldest first.
     pub fn all(&self) -> Vec<Arc<Vm>> {
         let mut all: Vec<_> = self.vms.values().cloned().collect();
-        all.sort_by_key(|vm| {
-            let record = vm.record();
-            (record.created, record.family, record.member)
-        });
+        all.sort_by_cached_key(|vm| vm.place());
         all
     }
 }

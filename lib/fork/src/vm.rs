@@ -5,7 +5,9 @@ use forkyard_capture::Region;
 use forkyard_guestlink::{Cloned, Guest};
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, Store, StoreError, VmRecord};
-use forkyard_types::{Address, ByteCount, PAGE_SIZE, VmId, VmName, VmState, VmView};
+use forkyard_types::{
+    Address, ByteCount, FamilyId, Member, PAGE_SIZE, VmId, VmName, VmState, VmView,
+};
 use forkyard_vmm::{Engine, Machine as _, Qemu};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{MutexGuard as AsyncGuard, watch};
@@ -109,6 +111,12 @@ impl Vm {
     /// Its record as of now.
     pub fn record(&self) -> VmRecord {
         lock(&self.record).clone()
+    }
+
+    /// Place in the order of VMs: by age, then by place in the family.
+    pub fn place(&self) -> (u64, FamilyId, Member) {
+        let record = lock(&self.record);
+        (record.created, record.family, record.member)
     }
 
     /// vCPUs that it was granted, if these may not be all it has.

@@ -8,7 +8,7 @@ use forkyard_types::{
     ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, RequestId, VmId, VmName, VmState,
 };
 use rusqlite::{Row, params};
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 /// How a VM came to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +190,20 @@ impl Store {
         Ok(())
     }
 
+    /// Families of the VMs whose memory or disk is a view of an image.
+    pub fn families_of_image(&self, image: ImageId) -> Result<BTreeSet<FamilyId>, StoreError> {
+        let connection = self.lock();
+        let mut statement = connection
+            .prepare_cached(
+                "SELECT DISTINCT family FROM vm WHERE memory_image = ?1 OR disk_image = ?1",
+            )
+            .map_err(self.failed())?;
+        let rows = statement
+            .query_map([image.to_string()], |row| parsed(row, "family"))
+            .map_err(self.failed())?;
+        rows.collect::<Result<_, _>>().map_err(self.failed())
+    }
+
     /// Every VM, the oldest first.
     pub fn vms(&self) -> Result<Vec<VmRecord>, StoreError> {
         let connection = self.lock();
@@ -255,6 +269,23 @@ mod tests {
         drop(store);
         let store = Store::open(&folder.path().join("db")).expect("again");
         assert_eq!(store.vms().expect("read"), [vm]);
+    }
+
+    #[test]
+    fn an_image_is_of_the_families_whose_vms_use_it() {
+        let (_folder, store, family) = store();
+        let vm = vm(family, "p", 0);
+        store.put_vm(&vm).expect("new");
+        for image in [vm.memory_image, vm.disk_image].into_iter().flatten() {
+            let families = store.families_of_image(image).expect("looked");
+            assert_eq!(families, [family].into());
+        }
+        let other = store.families_of_image(ImageId::random());
+        assert!(other.expect("looked").is_empty());
+        store.remove_vm(vm.id).expect("removed");
+        for image in [vm.memory_image, vm.disk_image].into_iter().flatten() {
+            assert!(store.families_of_image(image).expect("looked").is_empty());
+        }
     }
 
     #[test]

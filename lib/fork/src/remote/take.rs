@@ -312,10 +312,7 @@ impl Host {
     /// True if VMs here have an image, and all of them are of this family: an earlier
     /// daemon fetched it.
     fn is_of(&self, image: ImageId, family: FamilyId) -> Result<bool, HostError> {
-        let vms = self.store.vms()?.into_iter();
-        let users = vms.filter(|vm| [vm.memory_image, vm.disk_image].contains(&Some(image)));
-        let families: BTreeSet<_> = users.map(|vm| vm.family).collect();
-        Ok(families == BTreeSet::from([family]))
+        Ok(self.store.families_of_image(image)? == BTreeSet::from([family]))
     }
 
     /// The VM as if it were here, asleep.
