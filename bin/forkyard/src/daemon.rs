@@ -2,7 +2,7 @@
 
 use crate::NoDaemon;
 use anyhow::Context;
-use forkyard_client::{Client, Place, TokenSecret, Trust};
+use forkyard_client::{Client, ClientError, Place, TokenSecret, Trust};
 use std::{
     ffi::OsString,
     fs,
@@ -27,8 +27,11 @@ pub async fn ensure(run_dir: &Path) -> anyhow::Result<Client> {
 /// The same, with more in its environment if it is started here.
 pub async fn ensure_with(run_dir: &Path, variables: &[(&str, OsString)]) -> anyhow::Result<Client> {
     let client = Client::new(run_dir);
-    if client.answers().await {
-        return Ok(client);
+    match client.ping(START).await {
+        Ok(()) => return Ok(client),
+        // Another one could not be started beside it.
+        Err(error @ ClientError::Hangs { .. }) => return Err(error.into()),
+        Err(_) => {}
     }
     let log = run_dir.join("daemon.log");
     let mut child = start(run_dir, &log, variables)?;

@@ -3,7 +3,7 @@
 use crate::Place;
 use forkyard_tls::TlsError;
 use forkyard_types::ApiError;
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 /// Why a request came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,14 @@ pub enum ClientError {
         place: Place,
         /// What the network said.
         source: io::Error,
+    },
+    /// The daemon is there, and does not answer.
+    #[error("the daemon at {place} does not answer: a ping was left without an answer for {} s", after.as_secs())]
+    Hangs {
+        /// The daemon.
+        place: Place,
+        /// How long the ping was waited for.
+        after: Duration,
     },
     /// What answers is not shown to be the daemon.
     #[error("what answers at {place} is not shown to be the daemon")]
@@ -78,6 +86,7 @@ impl ClientError {
         match self {
             Self::NoDaemon { .. }
             | Self::Unreachable { .. }
+            | Self::Hangs { .. }
             | Self::NotTrusted { .. }
             | Self::NoToken { .. }
             | Self::Tls { .. } => true,
@@ -95,6 +104,9 @@ impl ClientError {
             Self::Unreachable { .. } => {
                 Some("is FORKYARD_URL right, and does `forkyardd --listen` run there?")
             }
+            Self::Hangs { .. } => Some(
+                "look at its log; if it stays so, end it and start it again: its VMs run on, and the next daemon takes them over",
+            ),
             Self::NotTrusted { .. } => Some(
                 "set FORKYARD_CA to its certificate's fingerprint (sha256:…), which `forkyard token create` \
                  shows on its host, or to a file with that certificate or what vouches for it",

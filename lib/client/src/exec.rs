@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 #[derive(Debug)]
 pub struct Events {
     body: Incoming,
+    client: Client,
     pending: Vec<u8>,
 }
 
@@ -19,6 +20,7 @@ impl Client {
         let answer = self.stream(&format!("/v1/vms/{vm}/exec"), request).await?;
         Ok(Events {
             body: answer.into_body(),
+            client: self.clone(),
             pending: Vec::new(),
         })
     }
@@ -33,9 +35,11 @@ impl Events {
                 let line: Vec<u8> = self.pending.drain(..=end).collect();
                 return Ok(Some(serde_json::from_slice(&line)?));
             }
-            match self.body.frame().await {
+            let body = &mut self.body;
+            let frame = async { Ok(body.frame().await.transpose()?) };
+            match self.client.attend(frame).await? {
                 Some(frame) => {
-                    let data = frame?.into_data().unwrap_or_else(|_| Bytes::new());
+                    let data = frame.into_data().unwrap_or_else(|_| Bytes::new());
                     self.pending.extend_from_slice(&data);
                 }
                 None => return Ok(None),

@@ -8,6 +8,7 @@ mod error;
 mod exec;
 mod logs;
 mod place;
+mod presence;
 
 pub use disk::{Disk, UploadError};
 pub use error::ClientError;
@@ -55,6 +56,7 @@ pub struct Client {
     way: Way,
     /// On whose behalf, as a header bears it.
     user: Option<String>,
+    patience: presence::Patience,
 }
 
 #[derive(Clone, Debug)]
@@ -76,7 +78,11 @@ enum Way {
 
 impl From<Way> for Client {
     fn from(way: Way) -> Self {
-        Self { way, user: None }
+        Self {
+            way,
+            user: None,
+            patience: presence::Patience::default(),
+        }
     }
 }
 
@@ -139,28 +145,14 @@ impl Client {
         }
     }
 
-    /// Whether a daemon answers. On a socket that a daemon has just died on one may
-    /// still be able to connect: a process that it was about to start holds it.
-    pub async fn answers(&self) -> bool {
-        match &self.way {
-            Way::Socket(_) => matches!(
-                self.open(Method::GET, "/v1/ping", Bytes::new()).await,
-                Ok(_) | Err(ClientError::Refused(_))
-            ),
-            Way::Network { host, port, .. } => {
-                TcpStream::connect((host.as_str(), *port)).await.is_ok()
-            }
-            Way::Node { address, .. } => TcpStream::connect(address).await.is_ok(),
-        }
-    }
-
     /// Sends a request without a body and reads the whole answer.
     pub async fn call<A: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
     ) -> Result<A, ClientError> {
-        read(self.open(method, path, Bytes::new()).await?).await
+        let answer = self.open(method, path, Bytes::new()).await?;
+        self.attend(read(answer)).await
     }
 
     /// Posts `body` and reads the whole answer.
@@ -169,7 +161,8 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<A, ClientError> {
-        read(self.stream(path, body).await?).await
+        let answer = self.stream(path, body).await?;
+        self.attend(read(answer)).await
     }
 
     /// Posts `body` and leaves the answer's body to be read as it comes.
@@ -209,8 +202,20 @@ impl Client {
     }
 
     /// Sends a request as it is, with what lets us in added to it; the answer
-    /// may be a refusal.
+    /// may be a refusal. Fails if the daemon stops answering pings meanwhile.
     pub async fn pass_on<B>(
+        &self,
+        request: Builder,
+        body: B,
+    ) -> Result<Response<Incoming>, ClientError>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static,
+    {
+        self.attend(self.exchange(request, body)).await
+    }
+
+    /// Sends a request and waits for the head of its answer, however long that takes.
+    async fn exchange<B>(
         &self,
         request: Builder,
         body: B,

@@ -3,25 +3,35 @@
 use crate::{Client, ClientError};
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::{Method, body::Incoming};
+use hyper::{Method, Response, body::Incoming};
 
 /// A console that is listened to.
 #[derive(Debug)]
-pub struct Logs(Incoming);
+pub struct Logs {
+    body: Incoming,
+    client: Client,
+}
 
 impl Client {
     /// What a VM's guest has said, and with `follow` what it says until it ends.
     pub async fn logs(&self, vm: &str, follow: bool) -> Result<Logs, ClientError> {
         let path = format!("/v1/vms/{vm}/logs?follow={follow}");
         let answer = self.open(Method::GET, &path, Bytes::new()).await?;
-        Ok(Logs(answer.into_body()))
+        Ok(self.listening(answer))
     }
 
     /// What a VM's guest says from now on.
     pub async fn listen(&self, vm: &str) -> Result<Logs, ClientError> {
         let path = format!("/v1/vms/{vm}/logs?follow=true&history=false");
         let answer = self.open(Method::GET, &path, Bytes::new()).await?;
-        Ok(Logs(answer.into_body()))
+        Ok(self.listening(answer))
+    }
+
+    fn listening(&self, answer: Response<Incoming>) -> Logs {
+        Logs {
+            body: answer.into_body(),
+            client: self.clone(),
+        }
     }
 
     /// Types on a VM's console; waits while its guest does not read.
@@ -34,11 +44,15 @@ impl Client {
 impl Logs {
     /// The next bytes; none at the end. Cancel-safe.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
-        while let Some(frame) = self.0.frame().await {
-            if let Ok(piece) = frame?.into_data() {
-                return Ok(Some(piece));
+        let body = &mut self.body;
+        let next = async {
+            while let Some(frame) = body.frame().await {
+                if let Ok(piece) = frame?.into_data() {
+                    return Ok(Some(piece));
+                }
             }
-        }
-        Ok(None)
+            Ok(None)
+        };
+        self.client.attend(next).await
     }
 }
