@@ -263,6 +263,8 @@ impl Agent {
                 // A fork that it was about to hold still for is given up.
                 self.waiting = None;
                 self.go_on();
+                // It may have stood still all the same: on a full disk, while no daemon ran.
+                self.stood_still();
             }
         }
     }

@@ -58,10 +58,14 @@ impl Guest {
 
     /// Answers the agent, who asks for the time.
     fn tell_time(&mut self) {
+        self.tell_time_of(1);
+    }
+
+    fn tell_time_of(&mut self, host: u64) {
         let ToHost::AskTime { asked } = self.hear() else {
             panic!("it does not ask for the time");
         };
-        self.agent.act(ToGuest::Time { asked, host: 1 });
+        self.agent.act(ToGuest::Time { asked, host });
     }
 
     fn quiesce(&mut self, fork: ForkId) {
@@ -126,6 +130,21 @@ fn a_worker_that_follows_one_that_died_holding_user_code_does_not_let_it_go() {
     assert_eq!(guest.agent.epoch, None, "its identity is to be applied");
     guest.resume();
     assert!(!guest.is_frozen());
+}
+
+#[test]
+fn guest_that_stood_still_without_being_held_catches_up_when_it_is_let_go_on() {
+    const S: u64 = 1_000_000_000;
+    let mut guest = Guest::new("0");
+    let fake = clock::tests::Fake::default();
+    guest.agent.clock = Clock::new(Box::new(fake.clone()));
+    guest.agent.act(ToGuest::Ping);
+    guest.tell_time_of(100 * S);
+    fake.pass(S);
+    // A disk that was full stopped it for 20 s, and another daemon has it by now.
+    guest.agent.act(ToGuest::Resume);
+    guest.tell_time_of(121 * S);
+    assert_eq!(fake.wall_now(), i128::from(21 * S));
 }
 
 #[test]
