@@ -317,6 +317,7 @@ pub struct ExecRequest {
     pub argv: Vec<String>,
     /// Environment added to the agent's own.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<Vec<String>>))]
     pub env: Vec<(String, String)>,
     /// What the command reads from standard input, base64; then end of file.
     #[serde(default)]

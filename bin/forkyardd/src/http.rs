@@ -12,7 +12,7 @@ mod tokens;
 mod vms;
 
 pub use bodies::Bodies;
-pub use input::Input;
+pub use input::{Input, Query};
 
 use crate::{
     cluster::Node,
@@ -25,13 +25,14 @@ use crate::{
 use axum::{
     Extension, Json, Router,
     extract::{DefaultBodyLimit, FromRef, Request, State},
+    http::StatusCode,
     middleware::{Next, from_fn_with_state},
     response::Response,
     routing::any,
 };
 use forkyard_access::Access;
 use forkyard_fork::Host;
-use forkyard_types::{ErrorKind, ExecEvent, RemoteView};
+use forkyard_types::{ErrorKind, ExecEvent, ExportFormat, ImportFormat, RemoteView};
 use std::sync::Arc;
 use utoipa::{
     Modify, OpenApi,
@@ -92,7 +93,7 @@ type Answer<T> = Result<Json<T>, Refusal>;
         description = "Fork running virtual machines. `{vm}` is a name or an id. A request that changes something is \
             carried out to its end even if the client goes away."
     ),
-    components(schemas(ExecEvent)),
+    components(schemas(ExecEvent, ImportFormat, ExportFormat)),
     modifiers(&Reached)
 )]
 struct Description;
@@ -226,6 +227,7 @@ fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
         .fallback(async || Refusal::new(ErrorKind::NotFound, "there is nothing at this path"))
         .method_not_allowed_fallback(async || {
             Refusal::new(ErrorKind::Invalid, "this path does not know this method")
+                .answered(StatusCode::METHOD_NOT_ALLOWED)
         })
         .layer(DefaultBodyLimit::max(BODY))
         .with_state(shared.clone())

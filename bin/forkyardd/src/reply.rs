@@ -64,10 +64,25 @@ const KINDS: [(ErrorKind, StatusCode, &str); 9] = [
     ),
 ];
 
+/// Status codes of requests that fail by their form, whose kind is `invalid` or,
+/// of those that are too large, `exhausted`.
+const FORMS: [(StatusCode, &str); 3] = [
+    (StatusCode::BAD_REQUEST, "The query string is wrong"),
+    (
+        StatusCode::METHOD_NOT_ALLOWED,
+        "The path does not know this method; `Allow` lists those it knows",
+    ),
+    (
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "The body is larger than this request may have",
+    ),
+];
+
 /// A request that did not succeed.
 #[derive(Debug)]
 pub struct Refusal {
     error: ApiError,
+    status: Option<StatusCode>,
     retry: Option<Duration>,
 }
 
@@ -80,6 +95,7 @@ impl Refusal {
                 message: message.to_owned(),
                 hint: None,
             },
+            status: None,
             retry: None,
         }
     }
@@ -93,6 +109,14 @@ impl Refusal {
             "the daemon failed to handle the request: this is a bug",
         )
         .hinting(hint)
+    }
+
+    /// Answers with another status code than its kind has.
+    pub fn answered(self, status: StatusCode) -> Self {
+        Self {
+            status: Some(status),
+            ..self
+        }
     }
 
     /// And what can be done about it.
@@ -114,7 +138,11 @@ impl Refusal {
 
 impl From<ApiError> for Refusal {
     fn from(error: ApiError) -> Self {
-        Self { error, retry: None }
+        Self {
+            error,
+            status: None,
+            retry: None,
+        }
     }
 }
 
@@ -165,6 +193,7 @@ impl IntoResponse for Refusal {
         crate::metrics::refused(kind);
         let status = KINDS.iter().find(|(known, ..)| *known == kind);
         let status = status.map_or(StatusCode::INTERNAL_SERVER_ERROR, |(_, status, _)| *status);
+        let status = self.status.unwrap_or(status);
         let mut response = (status, Json(self.error)).into_response();
         let headers = response.headers_mut();
         if kind == ErrorKind::Unauthorized {
@@ -180,7 +209,7 @@ impl IntoResponse for Refusal {
 
 impl IntoResponses for Refusal {
     fn responses() -> BTreeMap<String, RefOr<response::Response>> {
-        let described = |(_, status, text): (ErrorKind, StatusCode, &str)| {
+        let described = |(status, text): (StatusCode, &str)| {
             let schema = Ref::from_schema_name(ApiError::name());
             let content = ContentBuilder::new().schema(Some(schema)).build();
             let response = ResponseBuilder::new()
@@ -188,7 +217,8 @@ impl IntoResponses for Refusal {
                 .content("application/json", content);
             (status.as_str().to_owned(), response.build().into())
         };
-        KINDS.into_iter().map(described).collect()
+        let kinds = KINDS.map(|(_, status, text)| (status, text));
+        kinds.into_iter().chain(FORMS).map(described).collect()
     }
 }
 

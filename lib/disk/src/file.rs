@@ -41,7 +41,10 @@ pub fn copy_template(from: &Path, to: &Path, access: Access) -> Result<(), DiskE
         .mode(MODE)
         .open(to)
         .map_err(DiskError::io("create", to))?;
-    let written = write_sparse(&file, &empty)
+    // The mode asked for at its creation is cut by the umask.
+    let written = file
+        .set_permissions(Permissions::from_mode(MODE))
+        .and_then(|()| write_sparse(&file, &empty))
         .and_then(|()| fchown(&file, Some(access.uid), Some(access.gid)));
     written.map_err(|error| {
         // The first error is the one to tell of.

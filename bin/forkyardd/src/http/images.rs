@@ -1,11 +1,11 @@
 //! Guest images: list, build, remove, in and out.
 
-use super::{Answer, spawned};
+use super::{Answer, Query, spawned};
 use crate::reply::Refusal;
 use axum::{
     Json,
     body::Body,
-    extract::{Path, Query, State},
+    extract::{Path, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };

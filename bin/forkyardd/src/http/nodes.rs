@@ -1,11 +1,11 @@
 //! The nodes of a cluster: list, invite, drain, remove; quotas; and how a host
 //! that was invited becomes one.
 
-use super::{Answer, Input, spawned};
+use super::{Answer, Input, Query, spawned};
 use crate::{cluster::Node, reply::Refusal};
 use axum::{
     Json,
-    extract::{Path, Query, State},
+    extract::{Path, State},
     http::StatusCode,
 };
 use forkyard_cluster::{ClusterError, Force};
@@ -31,7 +31,7 @@ fn member(node: Option<Node>) -> Result<Node, Refusal> {
 }
 
 /// List the nodes of the cluster, by name.
-#[utoipa::path(get, path = "/v1/nodes", tag = "cluster",
+#[utoipa::path(get, path = "/v1/nodes", operation_id = "list_nodes", tag = "cluster",
     responses((status = 200, body = Vec<NodeView>, description = "The nodes"), Refusal))]
 pub async fn list(State(node): Cluster) -> Answer<Vec<NodeView>> {
     Ok(Json(member(node)?.cluster().nodes().await?))
@@ -94,7 +94,7 @@ pub struct Removal {
 }
 
 /// Remove a node for good. Its VMs are forgotten.
-#[utoipa::path(delete, path = "/v1/nodes/{node}", tag = "cluster", params(("node" = String, Path, description = "Its name"), Removal),
+#[utoipa::path(delete, path = "/v1/nodes/{node}", operation_id = "remove_node", tag = "cluster", params(("node" = String, Path, description = "Its name"), Removal),
     responses((status = 200, body = NodeView, description = "The node as it was"), Refusal))]
 pub async fn remove(
     State(node): Cluster,

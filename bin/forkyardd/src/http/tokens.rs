@@ -13,7 +13,7 @@ use forkyard_types::{TokenGrant, TokenRequest, TokenView};
 use std::sync::Arc;
 
 /// List the tokens, expired ones included.
-#[utoipa::path(get, path = "/v1/tokens", tag = "tokens",
+#[utoipa::path(get, path = "/v1/tokens", operation_id = "list_tokens", tag = "tokens",
     responses((status = 200, body = Vec<TokenView>, description = "The tokens, without their secrets"), Refusal))]
 pub async fn list(State(access): State<Arc<Access>>) -> Answer<Vec<TokenView>> {
     Ok(Json(access.list()?))
@@ -37,7 +37,7 @@ pub async fn create(
 
 /// Take a token back: requests that come with it from now on are refused. Not
 /// over the network.
-#[utoipa::path(delete, path = "/v1/tokens/{token}", tag = "tokens", params(("token" = String, Path, description = "Name or id")),
+#[utoipa::path(delete, path = "/v1/tokens/{token}", operation_id = "remove_token", tag = "tokens", params(("token" = String, Path, description = "Name or id")),
     responses((status = 200, body = TokenView, description = "The token as it was"), Refusal))]
 pub async fn remove(
     State(access): State<Arc<Access>>,

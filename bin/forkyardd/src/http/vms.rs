@@ -1,11 +1,11 @@
 //! VMs: boot, fork, run commands in, end.
 
-use super::{Answer, Input, spawned};
+use super::{Answer, Input, Query, spawned};
 use crate::{cluster::Node, forward, gate::Asker, reply::Refusal};
 use axum::{
     Json,
     body::{Body, Bytes, to_bytes},
-    extract::{Extension, Path, Query, Request, State},
+    extract::{Extension, Path, Request, State},
     http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
@@ -28,7 +28,7 @@ type Cluster = State<Option<Node>>;
 
 /// List the VMs, the oldest first: in a cluster those of every node, this
 /// one's first, as the others last told of them.
-#[utoipa::path(get, path = "/v1/vms", tag = "vms", responses((status = 200, body = Vec<ListedVm>, description = "The VMs"), Refusal))]
+#[utoipa::path(get, path = "/v1/vms", operation_id = "list_vms", tag = "vms", responses((status = 200, body = Vec<ListedVm>, description = "The VMs"), Refusal))]
 pub async fn list(
     State(host): Shared,
     State(node): Cluster,
@@ -208,7 +208,7 @@ pub async fn one(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> 
 }
 
 /// End a VM and remove all that is its own.
-#[utoipa::path(delete, path = "/v1/vms/{vm}", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+#[utoipa::path(delete, path = "/v1/vms/{vm}", operation_id = "remove_vm", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
     responses((status = 200, body = VmView, description = "The VM as it was"), Refusal))]
 pub async fn remove(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
     Ok(Json(spawned(async move { host.remove(&vm).await }).await?))
