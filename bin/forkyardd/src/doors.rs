@@ -230,9 +230,7 @@ mod tests {
     fn crowds_from_many_addresses_cost_the_largest_of_them_its_oldest() {
         let doors = Arc::new(Doors::default());
         let lone = doors.enter(address(1));
-        let crowd: Vec<_> = (0..128)
-            .map(|n| doors.enter(address(10 + n / 8)))
-            .collect();
+        let crowd: Vec<_> = (0..128).map(|n| doors.enter(address(10 + n / 8))).collect();
         assert!(!is_closed(&lone));
         assert_eq!(crowd.iter().filter(|visit| is_closed(visit)).count(), 1);
     }

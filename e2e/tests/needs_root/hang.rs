@@ -82,7 +82,7 @@ fn a_shell_an_agent_or_a_pager_that_hangs_fails_what_needs_it_and_nothing_else()
 
     // An agent hangs while its daemon lives: it says so, and why nothing can be done.
     let words = ["exec", "p", "--", "sh", "-c"];
-    let stop = "w=$(agent-worker); (sleep 10; kill -CONT $w) & kill -STOP $w";
+    let stop = "w=$(agent-worker); (sleep 30; kill -CONT $w) & kill -STOP $w";
     let stopping = host.start(words.into_iter().chain([stop]).collect::<Vec<_>>(), "");
     eventually("p to be silent", || host.vm("p").silence.is_some());
     let told = host.fails(["exec", "p", "--", "true"]);

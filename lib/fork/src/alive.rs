@@ -21,6 +21,8 @@ use tokio::time::sleep;
 
 /// Between two questions.
 const EVERY: Duration = Duration::from_secs(2);
+/// Questions without an answer, one after the other, that make silence.
+const QUESTIONS: u32 = 2;
 
 impl Host {
     /// Asks a running VM's agent every few seconds whether it is there.
@@ -30,6 +32,7 @@ impl Host {
         tokio::spawn(async move {
             // Only what is noted here is taken back here.
             let mut noted = false;
+            let mut unanswered = 0;
             loop {
                 sleep(EVERY).await;
                 // Kept for no longer: the link to the guest goes with the body.
@@ -40,18 +43,20 @@ impl Host {
                     continue;
                 }
                 match body.guest.ping(patience).await {
-                    Ok(()) if noted => {
+                    Ok(()) if !noted => unanswered = 0,
+                    Ok(()) => {
                         tracing::info!(vm = %vm.name(), "its agent answers again");
                         vm.note_silence(None);
-                        noted = false;
+                        (noted, unanswered) = (false, 0);
                     }
-                    Ok(()) => {}
                     Err(LinkError::Timeout { .. }) if is_still(&vm) || vm.silence().is_some() => {}
+                    // It may have stood still for a part of the time.
+                    Err(LinkError::Timeout { .. }) if unanswered + 1 < QUESTIONS => unanswered += 1,
                     Err(error @ LinkError::Timeout { .. }) => {
                         tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent does not answer");
                         vm.note_silence(Some(format!(
                             "its agent has not answered for {} s: it was ended, or the guest hangs or has no processor time left",
-                            patience.as_secs()
+                            (patience * QUESTIONS).as_secs()
                         )));
                         noted = true;
                     }
