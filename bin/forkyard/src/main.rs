@@ -3,12 +3,15 @@
 //!
 //! Exit codes: 0 done; 1 the request failed; 2 the command line is wrong;
 //! 3 some of several things asked for failed; 4 no daemon could be reached;
-//! 5 not done within `--timeout`; `exec` exits as the guest's command did.
+//! 5 not done within `--timeout`; 141 the reader of the output has gone; `exec` exits as the
+//! guest's command did.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
+#[macro_use]
+mod output;
 mod args;
 mod commands;
 mod daemon;
-mod output;
 
 use clap::Parser;
 use forkyard_client::ClientError;

@@ -1,21 +1,81 @@
 //! What the user sees: tables and JSON on standard output, the rest on
 //! standard error.
+//!
+//! A reader that has gone, as `head` does, ends this program quietly with the status that a shell
+//! gives to one that SIGPIPE ended. Standard output that cannot be written otherwise, say
+//! for a full disk, is an error; standard error that cannot be written is not.
 
 use forkyard_client::ClientError;
 use forkyard_types::{ListedVm, NetworkPolicy, VmView};
 use serde::Serialize;
+use std::{
+    fmt,
+    io::{self, ErrorKind, Write},
+    process::exit,
+};
+
+/// Status of a program whose reader has gone: 128 and the number of SIGPIPE.
+const READER_GONE: i32 = 141;
+
+/// Prints a line on standard output.
+macro_rules! say {
+    ($($words:tt)*) => { $crate::output::said(format_args!($($words)*), "\n") };
+}
+
+/// Prints a piece of a line on standard output.
+macro_rules! say_piece {
+    ($($words:tt)*) => { $crate::output::said(format_args!($($words)*), "") };
+}
+
+/// Prints a line on standard error.
+macro_rules! tell {
+    ($($words:tt)*) => { $crate::output::told(format_args!($($words)*), "\n") };
+}
+
+/// Prints a piece of a line on standard error.
+macro_rules! tell_piece {
+    ($($words:tt)*) => { $crate::output::told(format_args!($($words)*), "") };
+}
+
+/// Writes to standard output; ends this program if that cannot be done.
+pub fn said(words: fmt::Arguments<'_>, end: &str) {
+    let mut out = io::stdout().lock();
+    let written = write!(out, "{words}{end}").and_then(|()| out.flush());
+    if let Err(error) = written {
+        exit(cannot_write(&error));
+    }
+}
+
+/// Writes to standard error, if that can be done.
+pub fn told(words: fmt::Arguments<'_>, end: &str) {
+    let _ = write!(io::stderr().lock(), "{words}{end}");
+}
+
+/// The status to end with where standard output cannot be written, after saying why.
+pub fn cannot_write(error: &io::Error) -> i32 {
+    match error.kind() {
+        ErrorKind::BrokenPipe => READER_GONE,
+        _ => {
+            told(
+                format_args!("forkyard: cannot write the output: {error}"),
+                "\n",
+            );
+            1
+        }
+    }
+}
 
 /// Prints an answer as JSON.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    say!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
 }
 
 /// Says what went wrong, why, and what to do.
 pub fn complain(error: &anyhow::Error) {
-    eprintln!("forkyard: {error:#}");
+    tell!("forkyard: {error:#}");
     if let Some(hint) = error.downcast_ref().and_then(ClientError::hint) {
-        eprintln!("  {hint}");
+        tell!("  {hint}");
     }
 }
 
@@ -33,7 +93,7 @@ pub fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
             .zip(widths)
             .map(|(cell, width)| format!("{cell:<width$}"))
             .collect();
-        println!("{}", line.join("  ").trim_end());
+        say!("{}", line.join("  ").trim_end());
     };
     print(&heads.map(str::to_owned));
     rows.iter().for_each(print);

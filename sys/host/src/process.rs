@@ -181,10 +181,10 @@ pub fn isolate(
             check(libc::setsid())?;
             check(libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET))?;
             check(libc::setns(room.as_raw_fd(), libc::CLONE_NEWNS))?;
-            // Shared memory, queues, names and the place in the tree of cgroups are its own; keys of
+            // Shared memory, queues and the place in the tree of cgroups are its own; keys of
             // the daemon's session are not in it.
             check(libc::unshare(
-                libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP,
+                libc::CLONE_NEWIPC | libc::CLONE_NEWCGROUP,
             ))?;
             join_own_keyring();
             bound(bounds)?;

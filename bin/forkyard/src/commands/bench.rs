@@ -70,13 +70,13 @@ pub async fn bench(
     plots(&results, &bench.out)?;
     match format {
         Format::Json => output::json(&results)?,
-        Format::Text => print!("{text}"),
+        Format::Text => say_piece!("{text}"),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn tell(what: &str) {
-    eprintln!("bench: {what}");
+    tell!("bench: {what}");
 }
 
 /// Pages copied and read, each way by a daemon that does so, with folders of its

@@ -29,7 +29,7 @@ pub async fn console(client: &Client, wanted: Console) -> anyhow::Result<ExitCod
     let mut said = client.listen(&vm).await?;
     let raw = stdin().is_terminal().then(Raw::enter).transpose()?;
     if raw.is_some() {
-        eprint!("the console of {vm}; Ctrl-] leaves\r\n");
+        tell_piece!("the console of {vm}; Ctrl-] leaves\r\n");
     }
     let mut typed = keyboard(raw.is_some());
     let mut left = false;

@@ -92,7 +92,7 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
     bar.finish_and_clear();
     copied?;
     if format == Format::Json {
-        println!("{}", json!({"bytes": bar.position()}));
+        say!("{}", json!({"bytes": bar.position()}));
     }
     Ok(ExitCode::SUCCESS)
 }

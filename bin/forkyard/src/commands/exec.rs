@@ -1,6 +1,6 @@
 //! `exec`: the guest's command as if it ran here.
 
-use crate::args::Exec;
+use crate::{args::Exec, output};
 use anyhow::Context;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use forkyard_client::{Client, ClientError};
@@ -52,8 +52,10 @@ fn write(stream: &mut impl Write, data: &str) -> anyhow::Result<()> {
     let data = BASE64_STANDARD
         .decode(data)
         .context("the daemon's answer is not what was expected")?;
-    stream
-        .write_all(&data)
-        .and_then(|()| stream.flush())
-        .context("cannot write the output")
+    let written = stream.write_all(&data).and_then(|()| stream.flush());
+    if let Err(error) = written {
+        // The command is hung up on with the connection.
+        std::process::exit(output::cannot_write(&error));
+    }
+    Ok(())
 }

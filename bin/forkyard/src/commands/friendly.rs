@@ -235,8 +235,8 @@ fn model(format: Format, wanted: &Modelled) -> anyhow::Result<()> {
     at_rest(&rest);
     for (name, trajectory) in [("adaptation", &adapted), ("admission", &admitted)] {
         match trajectory.fair_from(FAIR) {
-            Some(from) => println!("{name}: guests within 5 % of each other from {from:.1} on"),
-            None => println!("{name}: guests never within 5 % of each other"),
+            Some(from) => say!("{name}: guests within 5 % of each other from {from:.1} on"),
+            None => say!("{name}: guests never within 5 % of each other"),
         }
     }
     Ok(())
@@ -245,7 +245,7 @@ fn model(format: Format, wanted: &Modelled) -> anyhow::Result<()> {
 /// A line for each eleventh part of the time, or thereabouts.
 fn over_time(title: &str, trajectory: &Trajectory) {
     const LINES: usize = 10;
-    println!("{title}");
+    say!("{title}");
     let step = (trajectory.times.len() / LINES).max(1);
     let last = trajectory.times.len().saturating_sub(1);
     let at = |values: &[f64], n: usize| values.get(n).copied().unwrap_or(f64::NAN);
@@ -256,7 +256,7 @@ fn over_time(title: &str, trajectory: &Trajectory) {
             .iter()
             .map(|line| format!("{:6.2}", at(line, n)))
             .collect();
-        println!(
+        say!(
             "{:8.1}  {}  price {:9.0}  feedback {:.3}",
             at(&trajectory.times, n),
             threads.join(" "),
@@ -264,22 +264,22 @@ fn over_time(title: &str, trajectory: &Trajectory) {
             at(&trajectory.control, n),
         );
     }
-    println!();
+    say!("");
 }
 
 fn at_rest(rest: &Steady) {
-    println!(
+    say!(
         "At rest: {:.3} threads each, congestion {:.4}, price {:.0}",
         rest.threads, rest.congestion, rest.price
     );
-    println!(
+    say!(
         "Linearised: alpha {:.3}, beta {:.4}; roots {}: {}",
         rest.alpha,
         rest.beta,
         roots(&rest.roots),
         regime(rest.regime)
     );
-    println!(
+    say!(
         "By equation 15: G {:.4}; roots {}: {}",
         rest.g,
         roots(&rest.paper_roots),
@@ -351,14 +351,14 @@ fn rehearse(format: Format, wanted: &Tried) -> anyhow::Result<()> {
             .collect();
         return output::json(&json!({ "config": config, "periods": rounds }));
     }
-    println!(
+    say!(
         "Threads of each guest, by the law {:?}",
         config.threads.law.build().name()
     );
     let step = rounds.len().div_ceil(24).max(1);
     for (n, round) in rounds.iter().enumerate().step_by(step) {
         let demand: Vec<_> = round.demand.iter().map(|n| format!("{n:6.2}")).collect();
-        println!(
+        say!(
             "{n:6}  {}  slowdown {:6.2}  fairness {:.3}",
             demand.join(" "),
             round.slowdown,
@@ -369,7 +369,7 @@ fn rehearse(format: Format, wanted: &Tried) -> anyhow::Result<()> {
     let mean = |of: &dyn Fn(&forkyard_friendly::Round) -> f64| {
         half.iter().map(of).sum::<f64>() / half.len() as f64
     };
-    println!(
+    say!(
         "Second half: fairness {:.3}, load {:.2} of capacity, slowdown {:.2}",
         mean(&|round| fair(&round.demand)),
         mean(&|round| round.demand.iter().sum::<f64>() / wanted.capacity),

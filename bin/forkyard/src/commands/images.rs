@@ -75,10 +75,10 @@ pub async fn doctor(client: &Client, format: Format, doctor: Doctor) -> anyhow::
 
 fn report(seen: &Diagnosis) {
     for problem in &seen.problems {
-        println!("problem: {problem}");
+        say!("problem: {problem}");
     }
     for note in &seen.notes {
-        println!("note: {note}");
+        say!("note: {note}");
     }
     for left in &seen.leftovers {
         let fate = if left.removed {
@@ -86,9 +86,9 @@ fn report(seen: &Diagnosis) {
         } else {
             "left behind; `forkyard doctor --repair` removes it"
         };
-        println!("{} {}: {fate}", left.kind, left.name);
+        say!("{} {}: {fate}", left.kind, left.name);
     }
     if seen.problems.is_empty() && seen.leftovers.is_empty() {
-        println!("all is well");
+        say!("all is well");
     }
 }

@@ -1,7 +1,6 @@
 //! `logs`.
 
 use crate::args::{Format, Logs};
-use anyhow::Context;
 use forkyard_client::Client;
 use serde_json::json;
 use std::{io::Write, process::ExitCode};
@@ -19,9 +18,9 @@ pub async fn logs(client: &Client, format: Format, wanted: Logs) -> anyhow::Resu
                 json!({"console": String::from_utf8_lossy(&piece)})
             ),
         };
-        written
-            .and_then(|()| out.flush())
-            .context("cannot write the output")?;
+        if let Err(error) = written.and_then(|()| out.flush()) {
+            std::process::exit(crate::output::cannot_write(&error));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

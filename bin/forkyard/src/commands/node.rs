@@ -124,8 +124,8 @@ async fn invite(client: &Client, format: Format, expires: Duration) -> anyhow::R
     match format {
         Format::Json => output::json(&invitation)?,
         Format::Text => {
-            println!("{}", invitation.token);
-            eprintln!(
+            say!("{}", invitation.token);
+            tell!(
                 "on the new host, within {}: FORKYARD_JOIN=TOKEN forkyardd --node NAME --advertise IP",
                 humantime::format_duration(expires)
             );
@@ -155,7 +155,7 @@ async fn each(
     };
     match format {
         Format::Json => output::json(&done)?,
-        Format::Text => done.iter().for_each(|node| println!("{}", node.name)),
+        Format::Text => done.iter().for_each(|node| say!("{}", node.name)),
     }
     Ok(code)
 }

@@ -78,17 +78,17 @@ fn simulate(format: Format, wanted: Simulate) -> anyhow::Result<ExitCode> {
     if let Some(seeds) = wanted.seeds {
         scenario.seeds = seeds;
     }
-    let results = run(&scenario, |what| eprintln!("sched: {what}"))?;
+    let results = run(&scenario, |what| tell!("sched: {what}"))?;
     match format {
         Format::Json => output::json(&results)?,
-        Format::Text => print!("{}", table(&results)),
+        Format::Text => say_piece!("{}", table(&results)),
     }
     if let Some(folder) = wanted.plots {
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
         let name = wanted.file.file_stem().unwrap_or_default();
         for path in plots(&results, &name.to_string_lossy(), &folder)? {
-            eprintln!("sched: drew {}", path.display());
+            tell!("sched: drew {}", path.display());
         }
     }
     Ok(ExitCode::SUCCESS)

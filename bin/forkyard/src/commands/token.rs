@@ -64,16 +64,16 @@ async fn create(
     match format {
         Format::Json => output::json(&grant)?,
         Format::Text => {
-            println!("export FORKYARD_TOKEN={}", grant.token.0);
+            say!("export FORKYARD_TOKEN={}", grant.token.0);
             match grant.remote {
                 Some(remote) => {
-                    println!("export FORKYARD_CA={}", remote.fingerprint);
-                    eprintln!(
+                    say!("export FORKYARD_CA={}", remote.fingerprint);
+                    tell!(
                         "and FORKYARD_URL=https://HOST:PORT; the daemon listens on {}",
                         remote.listen
                     );
                 }
-                None => eprintln!(
+                None => tell!(
                     "this daemon does not listen on the network yet: `forkyardd --listen ADDRESS:PORT`"
                 ),
             }
@@ -104,7 +104,7 @@ async fn remove(client: &Client, format: Format, tokens: Vec<String>) -> anyhow:
     };
     match format {
         Format::Json => output::json(&done)?,
-        Format::Text => done.iter().for_each(|token| println!("{}", token.name)),
+        Format::Text => done.iter().for_each(|token| say!("{}", token.name)),
     }
     Ok(code)
 }

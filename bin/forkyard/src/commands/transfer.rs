@@ -154,7 +154,7 @@ pub async fn import(client: &Client, format: Format, wanted: Import) -> anyhow::
     })?;
     match format {
         Format::Json => output::json(&image)?,
-        Format::Text => println!("{}: {}; forkyard run {0}", image.name, image.summary),
+        Format::Text => say!("{}: {}; forkyard run {0}", image.name, image.summary),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -211,7 +211,7 @@ pub async fn export(client: &Client, format: Format, wanted: Export) -> anyhow::
             "format": kind,
             "bytes": bytes,
         }))?,
-        Format::Text => println!("{}", wanted.file.display()),
+        Format::Text => say!("{}", wanted.file.display()),
     }
     Ok(ExitCode::SUCCESS)
 }

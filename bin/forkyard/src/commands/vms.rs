@@ -100,12 +100,12 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
     let vm = vm?;
     match format {
         Format::Json => output::json(&vm)?,
-        Format::Text if run.patience.no_wait => println!("{} is starting", vm.name),
+        Format::Text if run.patience.no_wait => say!("{} is starting", vm.name),
         Format::Text => {
-            println!("{} runs at {}", vm.name, vm.address.ip);
+            say!("{} runs at {}", vm.name, vm.address.ip);
             vm.published
                 .iter()
-                .for_each(|port| println!("published {port}"));
+                .for_each(|port| say!("published {port}"));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -139,7 +139,7 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
         let begun: ForkStarted = client.post(&fork.patience.path(&path), &request).await?;
         match format {
             Format::Json => output::json(&begun)?,
-            Format::Text => println!("fork {} of {} has begun", begun.fork, fork.vm),
+            Format::Text => say!("fork {} of {} has begun", begun.fork, fork.vm),
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -153,7 +153,7 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
             CloneResult::Vm(vm) => made.push(VmView::clone(vm)),
             CloneResult::Error(error) => {
                 failed += 1;
-                eprintln!("forkyard: a clone failed: {error}");
+                tell!("forkyard: a clone failed: {error}");
             }
         }
     }
@@ -162,7 +162,7 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
         Format::Text => {
             output::vms(&made);
             let report = &answer.report;
-            println!(
+            say!(
                 "{} clones: running after {}, ready after {}; {} stood still for {}",
                 made.len(),
                 output::ms(report.running_us),
@@ -196,7 +196,7 @@ pub async fn checkpoint(
     let kept: VmView = client.post(&path, &request).await?;
     match format {
         Format::Json => output::json(&kept)?,
-        Format::Text => println!("{} can be forked: forkyard fork {0}", kept.name),
+        Format::Text => say!("{} can be forked: forkyard fork {0}", kept.name),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -228,11 +228,11 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
         return Ok(ExitCode::SUCCESS);
     }
     output::vms(std::slice::from_ref(&seen.vm));
-    println!("\nepoch    {}", seen.vm.epoch);
-    println!("mac      {}", seen.vm.address.mac);
-    println!("network  {}", output::network(&seen.network));
+    say!("\nepoch    {}", seen.vm.epoch);
+    say!("mac      {}", seen.vm.address.mac);
+    say!("network  {}", output::network(&seen.network));
     if let Some(image) = seen.memory_image {
-        println!(
+        say!(
             "memory   a view of an image of {} in {} layers; {} of it, {} with data, served in {} requests, to {} users",
             image.pages,
             image.layers,
@@ -241,7 +241,7 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
             image.requests,
             image.users
         );
-        println!(
+        say!(
             "image    {} of data: {} from below; its own: {} plain, {} packed into {}, {} found elsewhere",
             image.data,
             image.shared,
@@ -250,30 +250,30 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
             image.packed_bytes,
             image.deduplicated
         );
-        println!(
+        say!(
             "touched  {} asked for, {} given ahead",
             image.touched, image.prefetched
         );
     }
     for awaited in &seen.vm.awaits {
-        println!(
+        say!(
             "away     {} of {} of its {}, on another host",
             awaited.away, awaited.pages, awaited.part
         );
     }
     if let Some(why) = &seen.vm.failure {
-        println!("failure  {why}");
+        say!("failure  {why}");
     }
-    println!("private  {}", seen.private_pages);
+    say!("private  {}", seen.private_pages);
     for slice in &seen.disk {
-        println!("disk     {} ({})", slice.path, slice.allocated);
+        say!("disk     {} ({})", slice.path, slice.allocated);
     }
-    println!("warm     {} clones", seen.warm);
+    say!("warm     {} clones", seen.warm);
     for path in &seen.secrets {
-        println!("secret   {path}");
+        say!("secret   {path}");
     }
     for fork in &seen.forks {
-        println!(
+        say!(
             "fork     pause {} (disk {}, descriptor {}, capture {} of {}), load {}; running {}, ready {}; {} fetched by then",
             output::ms(fork.pause_us),
             output::ms(fork.disk_us),
@@ -368,7 +368,7 @@ async fn each(
     }
     match format {
         Format::Json => output::json(&done)?,
-        Format::Text => done.iter().for_each(|vm| println!("{}", vm.name)),
+        Format::Text => done.iter().for_each(|vm| say!("{}", vm.name)),
     }
     Ok(match (failed, done.len()) {
         (0, _) => ExitCode::SUCCESS,

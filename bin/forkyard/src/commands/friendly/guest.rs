@@ -181,7 +181,7 @@ fn shown(format: Format, state: &Value) -> anyhow::Result<()> {
     if format == Format::Json {
         return output::json(state);
     }
-    println!("{}", summary(state));
+    say!("{}", summary(state));
     Ok(())
 }
 

@@ -106,7 +106,7 @@ pub async fn police(
             // The daemon may be on its way back; who is capped is to stay so.
             Err(error) if missed < PATIENCE => {
                 missed += 1;
-                eprintln!("forkyard: no sample ({error:#}): goes on");
+                tell!("forkyard: no sample ({error:#}): goes on");
                 continue;
             }
             Err(error) => return Err(error),
@@ -185,7 +185,7 @@ impl Drop for Custody {
             if lives(pid)
                 && let Err(error) = sched::let_go(&self.run_dir, pid)
             {
-                eprintln!(
+                tell!(
                     "forkyard: {name} stays capped ({error:#}): forkyard sched release {name}"
                 );
             }
@@ -233,16 +233,16 @@ fn name(format: Format, found: &Finding<String>, cap: Option<u32>) -> anyhow::Re
         Format::Json => {
             let mut told = serde_json::to_value(found)?;
             told["capped_percent"] = json!(cap);
-            println!("{told}");
+            say!("{told}");
         }
         Format::Text => {
-            println!(
+            say!(
                 "{} does not yield: it had {:.2} CPUs, where a fair share was {:.2} and others \
                  waited; it wanted {:.2} before, and {:.2} at the least since; {} times on end",
                 found.guest, found.used, found.share, found.before, found.fell_to, found.missed
             );
             if let Some(cap) = cap {
-                println!("{} is capped to {cap} % of a CPU", found.guest);
+                say!("{} is capped to {cap} % of a CPU", found.guest);
             }
         }
     }

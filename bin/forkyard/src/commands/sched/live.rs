@@ -184,7 +184,7 @@ pub async fn top(run_dir: &Path, format: Format, options: Top) -> anyhow::Result
         return show(run_dir, format);
     }
     loop {
-        print!("{CLEAR}");
+        say_piece!("{CLEAR}");
         show(run_dir, format)?;
         tokio::time::sleep(Duration::from_secs(options.interval)).await;
     }
@@ -224,7 +224,7 @@ pub fn metrics(run_dir: &Path, format: Format) -> anyhow::Result<ExitCode> {
     if format == Format::Json {
         return show(run_dir, format);
     }
-    print!("{}", exposition(&done(run_dir, &Request::Show)?));
+    say_piece!("{}", exposition(&done(run_dir, &Request::Show)?));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -278,7 +278,7 @@ fn print(shown: &Shown) {
         Means::Freezer => "",
         Means::SchedExt => " by sched_ext",
     };
-    println!(
+    say!(
         "policy {}{by}, {} switches, dispatcher {:.1} % of a CPU",
         shown.policy,
         shown.switches,
