@@ -183,9 +183,7 @@ pub fn isolate(
             check(libc::setns(room.as_raw_fd(), libc::CLONE_NEWNS))?;
             // Shared memory, queues and the place in the tree of cgroups are its own; keys of
             // the daemon's session are not in it.
-            check(libc::unshare(
-                libc::CLONE_NEWIPC | libc::CLONE_NEWCGROUP,
-            ))?;
+            check(libc::unshare(libc::CLONE_NEWIPC | libc::CLONE_NEWCGROUP))?;
             join_own_keyring();
             bound(bounds)?;
             check(libc::setgroups(groups.len(), groups.as_ptr()))?;

@@ -270,7 +270,9 @@ fn over_time(title: &str, trajectory: &Trajectory) {
 fn at_rest(rest: &Steady) {
     say!(
         "At rest: {:.3} threads each, congestion {:.4}, price {:.0}",
-        rest.threads, rest.congestion, rest.price
+        rest.threads,
+        rest.congestion,
+        rest.price
     );
     say!(
         "Linearised: alpha {:.3}, beta {:.4}; roots {}: {}",

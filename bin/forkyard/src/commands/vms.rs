@@ -252,13 +252,16 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
         );
         say!(
             "touched  {} asked for, {} given ahead",
-            image.touched, image.prefetched
+            image.touched,
+            image.prefetched
         );
     }
     for awaited in &seen.vm.awaits {
         say!(
             "away     {} of {} of its {}, on another host",
-            awaited.away, awaited.pages, awaited.part
+            awaited.away,
+            awaited.pages,
+            awaited.part
         );
     }
     if let Some(why) = &seen.vm.failure {

@@ -185,9 +185,7 @@ impl Drop for Custody {
             if lives(pid)
                 && let Err(error) = sched::let_go(&self.run_dir, pid)
             {
-                tell!(
-                    "forkyard: {name} stays capped ({error:#}): forkyard sched release {name}"
-                );
+                tell!("forkyard: {name} stays capped ({error:#}): forkyard sched release {name}");
             }
         }
     }
@@ -239,7 +237,12 @@ fn name(format: Format, found: &Finding<String>, cap: Option<u32>) -> anyhow::Re
             say!(
                 "{} does not yield: it had {:.2} CPUs, where a fair share was {:.2} and others \
                  waited; it wanted {:.2} before, and {:.2} at the least since; {} times on end",
-                found.guest, found.used, found.share, found.before, found.fell_to, found.missed
+                found.guest,
+                found.used,
+                found.share,
+                found.before,
+                found.fell_to,
+                found.missed
             );
             if let Some(cap) = cap {
                 say!("{} is capped to {cap} % of a CPU", found.guest);
