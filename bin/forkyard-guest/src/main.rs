@@ -6,6 +6,7 @@
 //! a runtime of threads it does not need: it is in every guest's memory.
 
 mod agent;
+mod files;
 mod init;
 mod vmfork;
 
@@ -18,7 +19,15 @@ const AGENT: &str = "@forkyard-guest";
 const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args_os()
+    let raw: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    // Paths need not be UTF-8.
+    if let [_, role, words @ ..] = raw.as_slice()
+        && role == "files"
+    {
+        return files::main(words);
+    }
+    let words: Vec<String> = raw
+        .iter()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let (name, words) = words

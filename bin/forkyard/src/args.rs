@@ -82,7 +82,7 @@ pub enum Command {
     /// Sit at a guest's serial console; Ctrl-] leaves.
     #[command(after_help = "Example: forkyard console p")]
     Console(Console),
-    /// Copy files and folders between here and a VM.
+    /// Copy files and folders between here and a VM. Sockets and devices are left out, and told.
     #[command(after_help = "Example: forkyard cp input p:/root && forkyard cp p-3:/root/result .")]
     Cp(Copy),
     /// List the VMs.
@@ -367,7 +367,7 @@ pub struct Doctor {
 /// `cp`
 #[derive(Debug, ClapArgs)]
 pub struct Copy {
-    /// A path here, or VM:PATH. A folder is copied with all that is in it.
+    /// A path here, or VM:PATH. A folder is copied with all that is in it; of DIR/. only that.
     #[arg(value_name = "FROM")]
     pub from: End,
     /// Likewise. If it is a folder that exists the copy goes into it.

@@ -2,6 +2,7 @@
 //! between HTTP and the host. A route that is not described does not exist.
 
 mod bodies;
+mod files;
 mod host;
 mod images;
 mod input;
@@ -151,6 +152,14 @@ fn common() -> OpenApiRouter<Shared> {
                 .routes(routes!(peer::ticket))
                 .layer(DefaultBodyLimit::max(INPUT)),
         )
+        .routes(routes!(files::read_tree, files::write_tree))
+        .routes(routes!(
+            files::read_file,
+            files::write_file,
+            files::remove_file
+        ))
+        .routes(routes!(files::stat))
+        .routes(routes!(files::list, files::make_folder))
         .routes(routes!(vms::logs))
         .routes(routes!(vms::console))
         .routes(routes!(vms::inspect))

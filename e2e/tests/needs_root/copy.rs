@@ -1,7 +1,13 @@
 //! Files in and out, and what a guest says on its console.
 
 use forkyard_e2e::Host;
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{
+    fs,
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        net::UnixListener,
+    },
+};
 
 #[test]
 fn files_and_folders_are_copied_in_and_out_whole_or_not_at_all() {
@@ -41,6 +47,25 @@ fn files_and_folders_are_copied_in_and_out_whole_or_not_at_all() {
     host.ok(["cp", &path("in/run"), "p:/m/there/run"]);
     host.ok(["cp", "p:/m/run", &path("out")]);
     assert_eq!(host.sh("p", "/m/run"), "ran");
+
+    // What no size is known of, holes, what is no file, and no program of the image's.
+    host.ok(["cp", "p:/proc/cpuinfo", &path("out")]);
+    assert!(
+        fs::read(here.path().join("out/cpuinfo"))
+            .expect("there")
+            .len()
+            > 50
+    );
+    let made = "mkdir /m/odd; mkfifo /m/odd/fifo; echo x >/m/odd/x; truncate -s 200M /m/odd/holes;";
+    host.sh("p", made);
+    host.ok(["cp", "p:/m/odd/.", &path("out/odd")]);
+    let holes = fs::metadata(here.path().join("out/odd/holes")).expect("there");
+    assert!(holes.len() == 200 << 20 && holes.blocks() < 100);
+    let _listens = UnixListener::bind(here.path().join("out/odd/socket")).expect("bound");
+    host.ok(["cp", &path("out/odd"), "p:/m/back"]);
+    let held =
+        "[ $(du -k /m/back/holes | cut -f1) -lt 100 ] && ls /m/back | xargs; rm -r /m/odd /m/back";
+    assert_eq!(host.sh("p", held), "holes x");
 
     for (words, why) in [
         (["cp", "p:/nowhere/x", &path("x")], "nowhere"),

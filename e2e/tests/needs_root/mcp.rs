@@ -136,6 +136,22 @@ fn an_agent_runs_forks_and_uses_vms() {
     let text = ran["stdout"].as_str().expect("text");
     assert!(text.len() < 100_000 && text.starts_with("begin") && text.ends_with("end\n"));
 
+    let folder = json!({ "vm": "p", "path": "/root/a", "content": "x" });
+    assert!(agent.refused("write_file", folder).contains("folder"));
+    let folder = agent.refused("read_file", json!({ "vm": "p", "path": "/root/a" }));
+    assert!(folder.contains("folder"), "{folder}");
+    let argv = ["sh", "-c", "chmod 755 /tmp/x; ln -s x /tmp/l"];
+    agent.done("exec", json!({ "vm": "p", "argv": argv }));
+    let through = json!({ "vm": "p", "path": "/tmp/l", "content": "y" });
+    agent.done("write_file", through);
+    let argv = [
+        "sh",
+        "-c",
+        "ls /root; readlink /tmp/l; stat -c %a /tmp/x; cat /tmp/x",
+    ];
+    let ran = agent.done("exec", json!({ "vm": "p", "argv": argv }));
+    assert_eq!(ran["stdout"], "a\nx\n755\ny");
+
     // What goes wrong is told, and the session goes on.
     let missing = agent.refused("read_file", json!({ "vm": "p", "path": "/none" }));
     assert!(missing.contains("/none"), "{missing}");

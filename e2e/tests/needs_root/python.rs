@@ -42,7 +42,7 @@ with p:
         try:
             a.files.write("/nowhere/x", b"x")
             raise AssertionError("not told")
-        except CommandFailed:
+        except ForkyardError:
             pass
         refused("timeout", lambda: a.exec("sleep", "1000", timeout=0.5))
         # Output as it comes, and a command that is hung up on.
@@ -145,7 +145,7 @@ fn python_copies_folders_in_and_out_whole_or_not_at_all_and_believes_no_guest() 
     host.python(
         r##"
 import asyncio, io, os, pathlib, shutil, tarfile, tempfile
-from forkyard_host import AsyncForkyard, CommandFailed, Forkyard
+from forkyard_host import AsyncForkyard, Forkyard, ForkyardError
 from forkyard_host._copy import _unpack
 
 here = pathlib.Path(tempfile.mkdtemp())
@@ -177,11 +177,25 @@ assert (here / "out" / "run").stat().st_mode & 0o777 == 0o755
 p.files.put(here / "in" / "run", "/m")
 p.files.put(here / "in" / "run", "/m/there/run")
 p.files.get("/m/run", here / "out")
-assert "nowhere" in str(fails(CommandFailed, lambda: p.files.put(here / "in", "/nowhere/x")))
-assert "nowhere" in str(fails(CommandFailed, lambda: p.files.get("/nowhere/x", here / "x")))
+assert "nowhere" in str(fails(ForkyardError, lambda: p.files.put(here / "in", "/nowhere/x")))
+assert "nowhere" in str(fails(ForkyardError, lambda: p.files.get("/nowhere/x", here / "x")))
 fails(OSError, lambda: p.files.put(here / "nothing", "/m"))
 fails(OSError, lambda: p.files.get("/m/run", here / "no" / "such"))
-fails(ValueError, lambda: p.files.get("/", here))
+p.files.write("/m/s/a", b"one", mode=0o640, parents=True)
+p.files.write("/m/s/a", b"other")
+assert p.files.read("/m/s/a", 1, 3) == b"the"
+assert p.files.stat("/m/s/a").mode == 0o640
+p.files.make_folder("/m/s/b/c")
+assert [(f.name, f.kind) for f in p.files.list("/m/s")] == [("a", "file"), ("b", "folder")]
+p.files.get("/m/s/.", here / "contents")
+assert (here / "contents" / "a").read_bytes() == b"other"
+p.files.get("/proc/cpuinfo", here / "contents")
+assert (here / "contents" / "cpuinfo").read_bytes()
+(here / "contents" / "holes").touch()
+os.truncate(here / "contents" / "holes", 1 << 20)
+p.files.remove("/m/s", recursive=True)
+assert fails(ForkyardError, lambda: p.files.stat("/m/s")).kind == "not_found"
+shutil.rmtree(here / "contents")
 assert sorted(os.listdir(here)) == ["in", "out"]
 assert p.exec("ls", "-A", "/m").text == "run\nthere"
 
@@ -197,25 +211,33 @@ asyncio.run(copies())
 away, into = here / "away", here / "into"
 away.mkdir()
 into.mkdir()
-sent = io.BytesIO()
-with tarfile.open(fileobj=sent, mode="w") as stream:
-    def send(name, kind=tarfile.REGTYPE, link=""):
-        entry = tarfile.TarInfo(name)
-        entry.type, entry.linkname, entry.size = kind, link, 3 if kind == tarfile.REGTYPE else 0
-        stream.addfile(entry, io.BytesIO(b"bad"))
-    send("evil", tarfile.DIRTYPE)
-    send("evil/good")
-    send("evil/link", tarfile.SYMTYPE, str(away))
-    send("evil/link/planted")
-    send("evil/../../planted")
-    send("../planted")
-    send("evil/hard", tarfile.LNKTYPE, "../../etc/passwd")
-    send("evil/pipe", tarfile.FIFOTYPE)
-    send("evil/device", tarfile.CHRTYPE)
-sent.seek(0)
-_unpack(sent, str(into))
-assert os.listdir(away) == [] and os.listdir(into) == ["evil"] and not (here / "planted").exists()
-assert sorted(os.listdir(into / "evil")) == ["good", "link"]
+def unpack(*entries):
+    sent = io.BytesIO()
+    with tarfile.open(fileobj=sent, mode="w") as stream:
+        for name, kind, link in entries:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname, entry.size = kind, link, 3 if kind == tarfile.REGTYPE else 0
+            stream.addfile(entry, io.BytesIO(b"bad"))
+    sent.seek(0)
+    with tempfile.TemporaryDirectory(dir=into) as half:
+        _unpack(sent, half, "evil")
+        return sorted(os.listdir(pathlib.Path(half) / "it"))
+
+FILE, FOLDER, LINK, SAME = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
+top = ("evil", FOLDER, "")
+for hostile in (
+    [("evil", LINK, str(away))],
+    [("evil", SAME, "/etc/passwd")],
+    [("other", FILE, "")],
+    [top, ("evil/link", LINK, str(away)), ("evil/link/planted", FILE, "")],
+    [top, ("evil/../../planted", FILE, "")],
+    [top, ("../planted", FILE, "")],
+    [top, ("evil/hard", SAME, "../../etc/passwd")],
+):
+    fails(ForkyardError, lambda: unpack(*hostile))
+odd = [("evil/good", FILE, ""), ("evil/pipe", tarfile.FIFOTYPE, ""), ("evil/device", tarfile.CHRTYPE, "")]
+assert unpack(top, *odd) == ["good"]
+assert os.listdir(away) == os.listdir(into) == [] and not (here / "planted").exists()
 p.remove()
 shutil.rmtree(here)
 "##,

@@ -6,6 +6,7 @@
 mod disk;
 mod error;
 mod exec;
+mod files;
 mod logs;
 mod place;
 mod presence;
@@ -13,6 +14,7 @@ mod presence;
 pub use disk::{Disk, UploadError};
 pub use error::ClientError;
 pub use exec::Events;
+pub use files::of_files;
 pub use forkyard_tls::Trust;
 pub use forkyard_types::TokenSecret;
 pub use logs::Logs;

@@ -24,6 +24,14 @@ pub enum HostError {
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
+    /// A guest could not read or write a file.
+    #[error("{said}")]
+    Files {
+        /// Kind of failure.
+        kind: ErrorKind,
+        /// What the guest said.
+        said: String,
+    },
     /// No VM of that name or id.
     #[error("there is no VM {name:?}")]
     NoSuchVm {
@@ -280,6 +288,7 @@ impl HostError {
             Self::NoSuchVm { .. } | Self::NoSuchImage { .. } | Self::NoSuchCheckpoint { .. } => {
                 ErrorKind::NotFound
             }
+            Self::Files { kind, .. } => *kind,
             Self::Peer { source, .. } | Self::Number(source) | Self::Room(source) => source.kind,
             Self::NotPassable { .. }
             | Self::Lost { .. }

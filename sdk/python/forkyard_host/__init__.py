@@ -16,7 +16,7 @@ there is another module, `forkyard`: there a program forks the VM it runs in.
 
 from ._aio import AsyncFiles, AsyncForkyard, AsyncVm
 from ._client import Files, Forkyard, Process, Vm
-from ._types import CommandFailed, ExecResult, Forked, ForkyardError, PartialFork, Unreachable
+from ._types import CommandFailed, ExecResult, FileEntry, Forked, ForkyardError, PartialFork, Unreachable
 
 __all__ = [
     "AsyncFiles",
@@ -24,6 +24,7 @@ __all__ = [
     "AsyncVm",
     "CommandFailed",
     "ExecResult",
+    "FileEntry",
     "Files",
     "Forked",
     "Forkyard",

@@ -10,10 +10,10 @@ import asyncio
 import ssl
 from os import PathLike
 from types import TracebackType
-from typing import Any, Mapping
+from typing import Any, List, Mapping
 
 from ._client import Files, Forkyard, Vm
-from ._types import ExecResult, Forked, ForkyardError
+from ._types import ExecResult, FileEntry, Forked, ForkyardError
 
 
 class AsyncForkyard:
@@ -124,13 +124,29 @@ class AsyncFiles:
     def __init__(self, files: Files) -> None:
         self._sync = files
 
-    async def read(self, path: str) -> bytes:
-        """The whole content."""
-        return await asyncio.to_thread(self._sync.read, path)
+    async def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes:
+        """The content, or a part of it."""
+        return await asyncio.to_thread(self._sync.read, path, offset, limit)
 
-    async def write(self, path: str, content: bytes, mode: int = 0o644) -> None:
-        """Replace a file as a whole."""
-        await asyncio.to_thread(self._sync.write, path, content, mode)
+    async def write(self, path: str, content: bytes, mode: int | None = None, *, parents: bool = False) -> None:
+        """Replace a file as a whole; see Files.write."""
+        await asyncio.to_thread(self._sync.write, path, content, mode, parents=parents)
+
+    async def stat(self, path: str) -> FileEntry:
+        """Facts of a file."""
+        return await asyncio.to_thread(self._sync.stat, path)
+
+    async def list(self, path: str) -> List[FileEntry]:
+        """What is in a folder."""
+        return await asyncio.to_thread(self._sync.list, path)
+
+    async def make_folder(self, path: str) -> None:
+        """Make a folder, and those above it."""
+        await asyncio.to_thread(self._sync.make_folder, path)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a file or folder; see Files.remove."""
+        await asyncio.to_thread(self._sync.remove, path, recursive=recursive)
 
     async def put(self, here: str | PathLike[str], there: str) -> None:
         """Copy a file or folder into the VM; see Files.put."""

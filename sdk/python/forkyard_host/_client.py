@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import math
 import ssl
-import uuid
 from base64 import b64decode, b64encode
 from os import PathLike, fspath
 from types import TracebackType
-from typing import Any, Iterator, Literal, Mapping
+from typing import Any, Iterator, List, Literal, Mapping
 
 from ._copy import get, put
-from ._http import Endpoint, Stream, of_vm
-from ._types import CommandFailed, ExecResult, Forked, ForkyardError, Unreachable
+from ._http import Endpoint, Stream, of_files, of_vm
+from ._types import CommandFailed, ExecResult, FileEntry, Forked, ForkyardError, Unreachable
 
-_PIECE = 16 << 20  # Bytes of a file in one request; the daemon takes 64 MiB with its base64.
+_PIECE = 256 << 10  # Bytes of a file in one piece.
 
 
 class Forkyard:
@@ -197,45 +196,62 @@ class Process:
 
 
 class Files:
-    """Files of a VM. Needs `cat`, `sh`, `mv` and `chmod` there, and for folders `tar` and `mktemp`."""
+    """Files of a VM. Its agent does the work: nothing of the image is needed."""
 
     def __init__(self, vm: Vm) -> None:
         self._vm = vm
 
-    def read(self, path: str) -> bytes:
-        """The whole content; CommandFailed if it cannot be read."""
-        return self._vm.exec("cat", "--", path, check=True).stdout
+    def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes:
+        """The content, or a part of it; ForkyardError if it cannot be read."""
+        part = {} if limit is None else {"limit": str(limit)}
+        stream = self._vm._end.open("GET", of_files(self._vm.id, "files", path=path, offset=str(offset), **part))
+        try:
+            return stream.read()
+        finally:
+            stream.close()
 
-    def write(self, path: str, content: bytes, mode: int = 0o644) -> None:
+    def write(self, path: str, content: bytes, mode: int | None = None, *, parents: bool = False) -> None:
         """Replace a file as a whole: it is the old one or the new one at any moment.
 
-        CommandFailed if it cannot be written.
+        Its mode stays unless one is given; a new one has 0o644. `parents` makes
+        the folders above it. ForkyardError if it cannot be written.
         """
-        new = f"{path}.{uuid.uuid4().hex}"
-        try:
-            for begin in range(0, max(len(content), 1), _PIECE):
-                piece = content[begin : begin + _PIECE]
-                self._vm.exec("sh", "-c", 'umask 077 && cat >>"$1"', "sh", new, stdin=piece, check=True)
-            finish = 'chmod "$1" -- "$2" && mv -fT -- "$2" "$3"'
-            self._vm.exec("sh", "-c", finish, "sh", f"{mode:o}", new, path, check=True)
-        except CommandFailed:
-            self._vm.exec("rm", "-f", "--", new)
-            raise
+        more = {} if mode is None else {"mode": f"{mode:o}"}
+        to = of_files(self._vm.id, "files", path=path, parents="true" if parents else "false", **more)
+        view = memoryview(content)
+        pieces = (bytes(view[at : at + _PIECE]) for at in range(0, len(view), _PIECE))
+        self._vm._end.open("PUT", to, content=pieces).close()
+
+    def stat(self, path: str) -> FileEntry:
+        """Facts of a file; of a link itself. ForkyardError of kind not_found if there is none."""
+        return FileEntry.of(self._vm._end.call("GET", of_files(self._vm.id, "stat", path=path)))
+
+    def list(self, path: str) -> List[FileEntry]:
+        """What is in a folder, by name."""
+        return [FileEntry.of(entry) for entry in self._vm._end.call("GET", of_files(self._vm.id, "folder", path=path))]
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder, and those above it that are not there."""
+        self._vm._end.call("PUT", of_files(self._vm.id, "folder", path=path))
+
+    def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a file or an empty folder, or with `recursive` one with all that is in it."""
+        self._vm._end.call("DELETE", of_files(self._vm.id, "files", path=path, recursive="true" if recursive else "false"))
 
     def put(self, here: str | PathLike[str], there: str) -> None:
         """Copy a file or folder of this host's into the VM, where it is root's.
 
-        Into `there` if that is a folder, else as `there`; whole or not at all.
-        Links stay links. OSError if it cannot be read here, CommandFailed if it
-        cannot be written there.
+        Into `there` if that is a folder, else as `there`; `here` that ends in `/.`
+        is what is in it. Links stay links; sockets, FIFOs and devices are left out.
+        OSError if it cannot be read here, ForkyardError if it cannot be written there.
         """
-        put(self._vm, fspath(here), there)
+        put(self._vm._end, self._vm.id, fspath(here), there)
 
     def get(self, there: str, here: str | PathLike[str]) -> None:
         """Copy a file or folder of the VM's to this host.
 
-        Into `here` if that is a folder, else as `here`; whole or not at all.
-        Nothing is written elsewhere, whatever the guest sends. CommandFailed if
-        it cannot be read there, OSError if it cannot be written here.
+        Into `here` if that is a folder, else as `here`. Nothing is written
+        elsewhere, whatever the guest sends. ForkyardError if it cannot be read
+        there, OSError if it cannot be written here.
         """
-        get(self._vm, there, fspath(here))
+        get(self._vm._end, self._vm.id, there, fspath(here))

@@ -1,104 +1,78 @@
-"""Files and folders between here and a guest: a tar stream through a command there, as `forkyard cp` does it.
+"""Files and folders between here and a guest: a tar stream that the guest's agent reads or writes.
 
 What arrives is unpacked beside its destination and takes its name once it is
 whole; copying that fails leaves nothing. A guest is not believed: what it sends
-stays below the destination, and is files, folders and links alone.
+is what was asked for, stays below the destination, and is files, folders and links alone.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import queue
 import shutil
 import tarfile
 import tempfile
-from typing import TYPE_CHECKING, Callable, Iterator
+import threading
+from typing import Callable, Iterator
 
-from ._types import CommandFailed, ExecResult, ForkyardError
+from ._http import Endpoint, Stream, of_files
+from ._types import ForkyardError
 
-if TYPE_CHECKING:
-    from ._client import Process, Vm
-
-_PIECE = 4 << 20  # Bytes of a stream in one request.
-
-_PACK = 'cd "$(dirname -- "$1")" && exec tar -cf - -- "$2"'
-
-# Makes a folder beside where $1 is to be.
-_MAKE = """
-to=$1
-[ -d "$to" ] || to=$(dirname -- "$to")
-[ -d "$to" ] || { echo "there is no folder $to" >&2; exit 1; }
-mktemp -d -- "${to%/}/.forkyard-cp.XXXXXX"
-"""
-
-# Takes what has arrived at $1 to its place.
-_INSTALL = """
-set -e
-from=$1 to=$2 name=$3
-if [ -d "$to" ]; then to=${to%/}/$name; fi
-tar -C "$from" -xf "$from/tar"
-mv -T -- "$from/$name" "$to"
-rm -rf "$from"
-"""
+_PIECE = 256 << 10  # Bytes of a stream in one piece.
+_UNDER_WAY = 4  # Pieces.
 
 
-def put(vm: Vm, here: str, there: str) -> None:
+def put(end: Endpoint, vm: str, here: str, there: str) -> None:
     """Copy a file or folder of this host's into a VM."""
     os.lstat(here)
-    name = _name(here)
-    half = vm.exec("sh", "-c", _MAKE, "sh", there, check=True).text
+    pieces = _Pieces(here, _name(here) or ".")
     try:
-
-        def send(piece: bytes) -> None:
-            vm.exec("sh", "-c", 'cat >>"$1/tar"', "sh", half, stdin=piece, check=True)
-
-        out = _Outgoing(send)
-        with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT) as archive:
-            archive.add(here, arcname=name, filter=_sent)
-        out.flush()
-        vm.exec("sh", "-c", _INSTALL, "sh", half, there, name, check=True)
+        end.open("PUT", of_files(vm, "archive", path=there), content=pieces).close()
     except BaseException:
-        # What failed is worth more than that this may fail, too.
-        try:
-            vm.exec("rm", "-rf", "--", half)
-        except ForkyardError:
-            pass
+        pieces.stop()
+        # What could not be read here comes first: the rest follows from it.
+        if pieces.error is not None and not isinstance(pieces.error, BrokenPipeError):
+            raise pieces.error
         raise
 
 
-def get(vm: Vm, there: str, here: str) -> None:
+def get(end: Endpoint, vm: str, there: str, here: str) -> None:
     """Copy a file or folder of a VM's to this host."""
     name = _name(there)
-    to = os.path.join(here, name) if os.path.isdir(here) else here
-    with tempfile.TemporaryDirectory(prefix=".forkyard-cp.", dir=os.path.dirname(os.path.abspath(to))) as half:
-        bad: Exception | None = None
-        # By its folder, so that a link itself is copied, and not what it leads to.
-        with vm.start("sh", "-c", _PACK, "sh", there, name) as process:
-            stream = _Incoming(process)
-            try:
-                _unpack(stream, half)
-            except (tarfile.TarError, OSError) as error:
-                bad = error
-            if bad is None or isinstance(bad, tarfile.TarError):
-                # To its end, which may tell more than a stream cut short does.
-                stream.drain()
-                if process.code:
-                    raise CommandFailed(ExecResult(process.argv, process.code, b"", bytes(stream.complaints)))
-        if isinstance(bad, tarfile.TarError):
-            raise ForkyardError("guest", f"{vm.name} sent what is no tar stream: {bad}") from bad
-        if bad is not None:
-            raise bad
-        whole = os.path.join(half, name)
-        if not os.path.lexists(whole):
-            raise ForkyardError("guest", f"{vm.name} sent no {name}")
-        os.replace(whole, to)
+    into = os.path.isdir(here)
+    if into:
+        to = os.path.join(here, name) if name else here
+    else:
+        to = here.rstrip("/")
+    beside = os.path.dirname(os.path.abspath(to)) if name or not into else os.path.abspath(here)
+    with tempfile.TemporaryDirectory(prefix=".forkyard-cp.", dir=beside) as half:
+        stream = end.open("GET", of_files(vm, "archive", path=there))
+        try:
+            incoming = _Incoming(stream)
+            _unpack(incoming, half, name)
+            # To the end of the connection: one that breaks off is told.
+            incoming.drain()
+        except tarfile.TarError as error:
+            raise ForkyardError("guest", f"the VM sent what is no tar stream: {error}") from error
+        finally:
+            stream.close()
+        _place(os.path.join(half, "it"), to, merge=into)
 
 
 def _name(path: str) -> str:
+    """The name that a copy has; none for what is in a folder."""
     name = os.path.basename(path.rstrip("/"))
-    if name in ("", ".", ".."):
-        raise ValueError(f"{path!r} ends in no name")
-    return name
+    return "" if name in ("", ".", "..") else name
+
+
+def _place(whole: str, to: str, merge: bool) -> None:
+    """Moves what is whole to its place: a folder into one that is there, all else over what is there."""
+    if merge and os.path.isdir(whole) and os.path.isdir(to) and not os.path.islink(to.rstrip("/")):
+        for name in os.listdir(whole):
+            _place(os.path.join(whole, name), os.path.join(to, name), merge=True)
+        return
+    os.replace(whole, to)
 
 
 def _sent(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -110,46 +84,169 @@ def _sent(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return entry
 
 
-def _unpack(stream: _Incoming, into: str) -> None:
-    root = os.path.realpath(into)
-    modes: list[tuple[str, int]] = []
+def _pack(archive: tarfile.TarFile, path: str, name: str) -> None:
+    """Adds a tree that others may change meanwhile."""
+    try:
+        entry = archive.gettarinfo(path, arcname=name)
+    except FileNotFoundError:
+        return
+    # None for a socket.
+    if entry is None or _sent(entry) is None:
+        return
+    if not entry.isreg():
+        archive.addfile(entry)
+        if entry.isdir():
+            for inner in os.listdir(path):
+                _pack(archive, os.path.join(path, inner), f"{name}/{inner}")
+        return
+    try:
+        file = open(path, "rb")
+    except FileNotFoundError:
+        return
+    with file:
+        head = file.read(_PIECE)
+        if len(head) < _PIECE:
+            # All of it, whatever size it was said to have.
+            entry.size = len(head)
+            archive.addfile(entry, io.BytesIO(head))
+            return
+        file.seek(0)
+        entry.size = max(os.fstat(file.fileno()).st_size, len(head))
+        archive.addfile(entry, _Padded(file))
+
+
+class _Padded(io.RawIOBase):
+    """A file, and zeros where it became shorter."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        return self._file.read(size).ljust(size, b"\0")
+
+
+def _unpack(stream: io.RawIOBase | io.BytesIO, half: str, name: str) -> None:
+    """Unpacks one file or folder of this name, or the content of one, as `it`."""
+    umask = _umask()
+    root = os.path.join(os.path.realpath(half), "it")
+    modes: list[tuple[str, int, float]] = []
+    first = True
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for entry in archive:
-            at = _below(root, entry.name)
-            if at is None:
-                continue
+            at = _below(root, entry.name, name)
+            if at is None or first and (at != root or not (entry.isdir() or entry.isreg() and name)):
+                raise ForkyardError("guest", f"the VM sent {entry.name!r}, which was not asked for")
+            first = False
+            mode = entry.mode & 0o777 & ~umask
             if os.path.lexists(at) and not (entry.isdir() and os.path.isdir(at) and not os.path.islink(at)):
                 os.unlink(at)
             if entry.isdir():
                 os.makedirs(at, mode=0o700, exist_ok=True)
                 # Last: it may be one that nothing can be put into.
-                modes.append((at, entry.mode & 0o777))
+                modes.append((at, mode, entry.mtime))
             elif entry.isreg():
                 content = archive.extractfile(entry)
                 assert content is not None
                 with open(at, "xb") as file:
-                    shutil.copyfileobj(content, file)
-                    os.fchmod(file.fileno(), entry.mode & 0o777)
+                    _write(content, file, entry)
+                    os.fchmod(file.fileno(), mode)
                 os.utime(at, (entry.mtime, entry.mtime))
             elif entry.issym():
                 os.symlink(entry.linkname, at)
             elif entry.islnk():
-                other = _below(root, entry.linkname)
-                if other is not None:
-                    os.link(other, at, follow_symlinks=False)
-    for path, mode in reversed(modes):
+                other = _below(root, entry.linkname, name)
+                if other is None or other == root:
+                    raise ForkyardError("guest", f"the VM sent a link to {entry.linkname!r}, which was not asked for")
+                os.link(other, at, follow_symlinks=False)
+        failure = archive.pax_headers.get("FORKYARD.failure")
+    if failure or first:
+        raise ForkyardError("guest", failure or "the VM sent nothing")
+    for path, mode, mtime in reversed(modes):
+        os.utime(path, (mtime, mtime))
         os.chmod(path, mode)
 
 
-def _below(root: str, name: str) -> str | None:
-    """Where an entry goes; none if that is elsewhere than below the root."""
-    parts = [part for part in name.split("/") if part not in ("", ".")]
-    if not parts or ".." in parts:
+def _write(content: io.BufferedIOBase, file: io.BufferedWriter, entry: tarfile.TarInfo) -> None:
+    """Writes a file, its holes as holes."""
+    sparse: list[tuple[int, int]] | None = getattr(entry, "sparse", None)
+    if sparse is None:
+        shutil.copyfileobj(content, file, _PIECE)
+        return
+    at = 0
+    for offset, length in sparse:
+        # A stream cannot seek: zeros are read, and not written.
+        while at < offset:
+            at += len(content.read(min(_PIECE, offset - at))) or offset - at
+        file.seek(offset)
+        end = offset + length
+        while at < end:
+            piece = content.read(min(_PIECE, end - at))
+            if not piece:
+                raise tarfile.ReadError("unexpected end of data")
+            file.write(piece)
+            at += len(piece)
+    file.truncate(entry.size)
+
+
+def _below(root: str, path: str, name: str) -> str | None:
+    """Where an entry goes; none if that is elsewhere than at the root or below it."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts or name and parts[:1] != [name]:
         return None
+    parts = parts[1:] if name else parts
     at = os.path.join(root, *parts)
+    if not parts:
+        return root
     folder = os.path.realpath(os.path.dirname(at))
     # A link that came earlier may lead anywhere.
     return at if os.path.commonpath([root, folder]) == root else None
+
+
+def _umask() -> int:
+    with open("/proc/self/status") as status:
+        return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o022)
+
+
+class _Pieces:
+    """A tree as the pieces of a tar stream, packed by a thread of its own."""
+
+    def __init__(self, here: str, name: str) -> None:
+        self.error: BaseException | None = None
+        self._pieces: queue.Queue[bytes | None] = queue.Queue(_UNDER_WAY)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(here, name), daemon=True)
+        self._thread.start()
+
+    def _run(self, here: str, name: str) -> None:
+        try:
+            with tarfile.open(fileobj=_Outgoing(self._put), mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT) as archive:
+                _pack(archive, here, name)
+        except BaseException as error:
+            self.error = error
+        try:
+            self._put(None)
+        except BrokenPipeError:
+            pass
+
+    def _put(self, piece: bytes | None) -> None:
+        while not self._stopped.is_set():
+            try:
+                return self._pieces.put(piece, timeout=0.2)
+            except queue.Full:
+                pass
+        raise BrokenPipeError("nothing more is wanted")
+
+    def __iter__(self) -> Iterator[bytes]:
+        while (piece := self._pieces.get()) is not None:
+            yield piece
+        if self.error is not None:
+            # The request breaks off: the guest keeps nothing.
+            raise self.error
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._stopped.set()
+        self._thread.join()
 
 
 class _Outgoing(io.RawIOBase):
@@ -157,49 +254,29 @@ class _Outgoing(io.RawIOBase):
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
-        self._piece = bytearray()
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
-        self._piece += data
-        while len(self._piece) >= _PIECE:
-            self._send(bytes(self._piece[:_PIECE]))
-            del self._piece[:_PIECE]
+        if data:
+            self._send(bytes(data))
         return len(data)
-
-    def flush(self) -> None:
-        if self._piece:
-            self._send(bytes(self._piece))
-            self._piece.clear()
 
 
 class _Incoming(io.RawIOBase):
-    """What a command writes to its standard output, as a stream."""
+    """An answer, as a stream."""
 
-    def __init__(self, process: Process) -> None:
-        self.complaints = bytearray()
-        self._pieces: Iterator[tuple[str, bytes]] = iter(process)
-        self._piece = b""
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        while not self._piece:
-            name, data = next(self._pieces, ("end", b""))
-            if name == "end":
-                return b""
-            if name == "stdout":
-                self._piece = data
-            elif len(self.complaints) < 64 << 10:
-                self.complaints += data
-        size = len(self._piece) if size < 0 else size
-        taken, self._piece = self._piece[:size], self._piece[size:]
-        return taken
+        return self._stream.read(None if size < 0 else size)
 
     def drain(self) -> None:
         """Reads it to its end."""
-        while self.read():
+        while self.read(_PIECE):
             pass

@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import ssl
-from typing import Any
+from typing import Any, Iterable
 from urllib.parse import quote, urlsplit
 
 from ._types import ForkyardError, Unreachable
@@ -73,10 +73,10 @@ class Stream:
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"the daemon closed the connection: {error}") from error
 
-    def read(self) -> bytes:
-        """The rest. Blocks."""
+    def read(self, size: int | None = None) -> bytes:
+        """The rest, or so many bytes of it at most. Blocks."""
         try:
-            return self._response.read()
+            return self._response.read(size)
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"the daemon closed the connection: {error}") from error
 
@@ -109,14 +109,23 @@ class Endpoint:
             return _UnixConnection(self._parts.path)
         return _TlsConnection(self._parts.netloc, *_trust(self._context))
 
-    def open(self, method: str, path: str, body: Any = None) -> Stream:
-        """Sends a request. ForkyardError unless it succeeds."""
-        headers = {"Content-Type": "application/json"}
+    def open(self, method: str, path: str, body: Any = None, content: Iterable[bytes] | None = None) -> Stream:
+        """Sends a request, with a body as JSON or with content as it is. ForkyardError unless it succeeds."""
+        headers = {"Content-Type": "application/json" if content is None else "application/octet-stream"}
         if self._token and self._parts.scheme == "https":
             headers["Authorization"] = f"Bearer {self._token}"
         connection = self._connection()
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            try:
+                if content is not None:
+                    headers["Transfer-Encoding"] = "chunked"
+                    connection.request(method, path, content, headers, encode_chunked=True)
+                else:
+                    connection.request(method, path, None if body is None else json.dumps(body), headers)
+            except (BrokenPipeError, ConnectionResetError):
+                # The daemon took no more of it, and says why.
+                if content is None:
+                    raise
             # The response takes it away from the connection.
             sock = connection.sock
             stream = Stream(connection, connection.getresponse(), sock)
@@ -144,6 +153,11 @@ class Endpoint:
 def of_vm(vm: str, *rest: str) -> str:
     """The path of a VM, or of something it can do."""
     return "/v1/vms/" + "/".join(quote(part, safe="") for part in (vm, *rest))
+
+
+def of_files(vm: str, what: str, **query: str) -> str:
+    """The path of a request about files of a VM."""
+    return of_vm(vm, what) + "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
 
 
 def _refusal(status: int, answer: bytes) -> ForkyardError:

@@ -57,6 +57,26 @@ class ExecResult:
         return self.stdout.decode(errors="replace").removesuffix("\n")
 
 
+@dataclass(frozen=True)
+class FileEntry:
+    """A file in a guest."""
+
+    name: str
+    kind: str
+    """file, folder, link or other."""
+    size: int
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+    target: str | None = None
+    """Where a link leads."""
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> FileEntry:
+        return cls(**{name: answer.get(name) for name in cls.__dataclass_fields__})  # type: ignore[arg-type]
+
+
 class Forked(Generic[V]):
     """The clones a fork made, and the errors of those it could not make.
 

@@ -1,48 +1,36 @@
-//! `cp`: files and folders between here and a guest, as a tar stream through a
-//! command there.
+//! `cp`: files and folders between here and a guest, as a tar stream that the
+//! guest's agent reads or writes.
 //!
-//! What arrives is unpacked beside its destination and takes its name once it
-//! is whole; copying that fails leaves nothing. A guest is not believed: what it
-//! sends stays below the destination, and is files, folders and links alone.
+//! A new folder takes its name once it is whole, and so does each file; copying that
+//! fails leaves nothing half done. A guest is not believed: what it sends is what was
+//! asked for, below the destination, and files, folders and links alone.
 
 mod stream;
 
 use crate::args::{Copy, Format};
-use anyhow::{Context, bail, ensure};
-use base64::{Engine, prelude::BASE64_STANDARD};
-use forkyard_client::{Client, ClientError};
-use forkyard_types::{ExecEvent, ExecRequest, ExitStatus};
+use anyhow::{Context, bail};
+use forkyard_client::{Client, UploadError, of_files};
+use forkyard_files::{FilesError, Modes, Noted, Target, Wanted, Writer, pack, unpack};
+use forkyard_types::FilesWritten;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 use std::{
+    ffi::OsStr,
     fs,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     process::ExitCode,
     str::FromStr,
 };
-use stream::{Incoming, Outgoing};
+use stream::{Incoming, Leaving, Outgoing};
 use tokio::{sync::mpsc, task::spawn_blocking};
 
-/// Bytes of a tar stream in one request.
-const PIECE: usize = 4 << 20;
+/// Bytes of a tar stream in one piece.
+const PIECE: usize = 256 << 10;
 /// Pieces on their way.
 const UNDER_WAY: usize = 4;
-
-/// Makes a folder beside where $1 is to be.
-const MAKE: &str = r#"
-to=$1
-[ -d "$to" ] || to=$(dirname -- "$to")
-[ -d "$to" ] || { echo "there is no folder $to" >&2; exit 1; }
-mktemp -d -- "${to%/}/.forkyard-cp.XXXXXX""#;
-
-/// Takes what has arrived at $1 to its place.
-const INSTALL: &str = r#"
-set -e
-from=$1 to=$2 name=$3
-if [ -d "$to" ]; then to=${to%/}/$name; fi
-tar -C "$from" -xf "$from/tar"
-mv -T -- "$from/$name" "$to"
-rm -rf "$from""#;
+/// Umask, where it cannot be told.
+const UMASK: u32 = 0o022;
 
 /// One end of a copy.
 #[derive(Clone, Debug)]
@@ -90,7 +78,9 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
         }
     };
     bar.finish_and_clear();
-    copied?;
+    for note in copied? {
+        eprintln!("forkyard: {}", plain(&note));
+    }
     if format == Format::Json {
         say!("{}", json!({"bytes": bar.position()}));
     }
@@ -104,139 +94,135 @@ pub async fn send_quietly(
     vm: &str,
     path: &str,
 ) -> anyhow::Result<()> {
-    send(client, from, vm, path, &ProgressBar::hidden()).await
+    let sent = send(client, from, vm, path, &ProgressBar::hidden()).await;
+    sent.map(drop)
 }
 
+/// Copies from a VM; returns what was left out.
 async fn fetch(
     client: &Client,
     vm: &str,
     path: &str,
     to: PathBuf,
     bar: &ProgressBar,
-) -> anyhow::Result<()> {
-    let name = name_of(Path::new(path))?;
-    let to = if to.is_dir() { to.join(&name) } else { to };
-    let beside = to.parent().filter(|dir| !dir.as_os_str().is_empty());
-    let half = tempfile::Builder::new()
-        .prefix(".forkyard-cp.")
-        .tempdir_in(beside.unwrap_or(Path::new(".")))
-        .with_context(|| format!("cannot write beside {}", to.display()))?;
-    // By its folder, so that the link itself is copied, and not what it leads to.
-    let script = r#"cd "$(dirname -- "$1")" && exec tar -cf - -- "$2""#;
-    let mut events = client.exec(vm, &shell(script, [path, &name], None)).await?;
+) -> anyhow::Result<Vec<String>> {
+    let from = of_files(vm, "archive", &[("path", path)]);
+    let mut coming = client.disk(&from).await?;
     let (pieces, arriving) = mpsc::channel(UNDER_WAY);
-    let folder = half.path().to_owned();
-    let unpacking = spawn_blocking(move || stream::unpack(Incoming::new(arriving), &folder));
-    let mut said = Vec::new();
-    let end = loop {
-        match events.next().await? {
-            Some(ExecEvent::Stdout(data)) => {
-                let data = decoded(&data)?;
-                bar.inc(data.len() as u64);
+    let name = name_of(Path::new(path)).map(OsStr::to_owned);
+    let unpacking = spawn_blocking(move || {
+        let wanted = name.as_deref().map_or(Wanted::Contents, Wanted::Named);
+        let mut notes = Vec::new();
+        let target = Target { path: &to, wanted };
+        let modes = Modes::masked(umask());
+        // Bounded by the reader.
+        let mut note = |text| notes.push(text);
+        unpack(Incoming::new(arriving), target, modes, &mut note).map(|_| notes)
+    });
+    let broken = loop {
+        match coming.next().await {
+            Ok(Some(piece)) => {
+                bar.inc(piece.len() as u64);
                 // Gone if it failed, which it says itself.
-                if pieces.send(data).await.is_err() {
+                if pieces.send(piece.to_vec()).await.is_err() {
                     break None;
                 }
             }
-            Some(ExecEvent::Stderr(data)) => said.extend(decoded(&data)?),
-            Some(ExecEvent::Exit(status)) => break Some(status),
-            Some(ExecEvent::Error(error)) => return Err(ClientError::from(error).into()),
-            None => bail!("the daemon closed the connection before the end of the copy"),
+            Ok(None) => break None,
+            Err(error) => break Some(error),
         }
     };
     drop(pieces);
-    let unpacked = unpacking.await?;
-    if let Some(status) = end {
-        ensure_done(vm, status, &said)?;
+    match (unpacking.await?, broken) {
+        (Ok(notes), _) => Ok(notes),
+        (Err(FilesError::Sender(why)), _) => bail!("{vm} gave up: {}", plain(&why)),
+        (Err(FilesError::Short), Some(error)) => Err(error).context("the copy broke off"),
+        (Err(error @ FilesError::Unasked { .. }), _) => {
+            Err(error).with_context(|| format!("what {vm} sent is refused"))
+        }
+        (Err(error), _) => Err(error).with_context(|| format!("cannot copy {path} of {vm}")),
     }
-    unpacked.with_context(|| format!("cannot unpack what {vm} sent"))?;
-    let whole = half.path().join(&name);
-    fs::rename(&whole, &to).with_context(|| format!("cannot make {}", to.display()))
 }
 
+/// Copies into a VM; returns what was left out.
 async fn send(
     client: &Client,
     from: PathBuf,
     vm: &str,
     path: &str,
     bar: &ProgressBar,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<String>> {
     fs::symlink_metadata(&from).with_context(|| format!("cannot read {}", from.display()))?;
-    let name = name_of(&from)?;
-    // Beside where it is to be: moving it there is then one step.
-    let half_made = shell(MAKE, [path, ""], None);
-    let half = run(client, vm, half_made).await?;
-    let half = half.trim_end();
-    let sent = async {
-        let (pieces, mut leaving) = mpsc::channel(UNDER_WAY);
-        let top = name.clone();
-        let packing =
-            spawn_blocking(move || stream::pack(&from, &top, Outgoing::new(pieces, PIECE)));
-        while let Some(piece) = leaving.recv().await {
-            bar.inc(piece.len() as u64);
-            let append = shell(r#"cat >>"$1/tar""#, [half, ""], Some(piece));
-            run(client, vm, append).await?;
+    let to = of_files(vm, "archive", &[("path", path)]);
+    let (pieces, leaving) = mpsc::channel(UNDER_WAY);
+    let packing = spawn_blocking(move || {
+        let top = name_of(&from).map_or(&b"."[..], |name| name.as_bytes());
+        let mut notes = Vec::new();
+        let mut note = |text| notes.push(text);
+        let mut writer = Writer::new(Outgoing::new(pieces, PIECE));
+        pack(&from, top, &mut writer, Noted::Apart(&mut note))?;
+        writer.finish()?;
+        Ok::<_, FilesError>(notes)
+    });
+    let sent = client
+        .upload::<FilesWritten>(&to, None, Leaving::new(leaving), |bytes| bar.inc(bytes))
+        .await;
+    match (packing.await?, sent) {
+        (Ok(mut notes), Ok(written)) => {
+            notes.extend(written.notes);
+            Ok(notes)
         }
-        packing.await??;
-        let mut install = shell(INSTALL, [half, path], None);
-        install.argv.push(name);
-        run(client, vm, install).await
+        // The guest took no more, and says why.
+        (Ok(_) | Err(FilesError::Stream(_)), Err(UploadError::Client(error))) => Err(error.into()),
+        (Err(error), _) => Err(error.into()),
+        (Ok(_), Err(error)) => Err(error.into()),
+    }
+}
+
+/// Name that a copy has unless it is given another; none for a folder's content alone.
+fn name_of(path: &Path) -> Option<&OsStr> {
+    let bytes = path.as_os_str().as_bytes();
+    path.file_name().filter(|_| !bytes.ends_with(b"/."))
+}
+
+/// Text of a stranger's, with nothing in it that a terminal obeys.
+fn plain(text: &str) -> String {
+    let shown = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
     };
-    let sent = sent.await;
-    if sent.is_err() {
-        // What failed is worth more than that this may fail, too.
-        let _ = run(client, vm, shell(r#"rm -rf -- "$1""#, [half, ""], None)).await;
-    }
-    sent.map(drop)
+    text.chars().map(shown).collect()
 }
 
-/// The name that a copy has unless it is given another.
-fn name_of(path: &Path) -> anyhow::Result<String> {
-    let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.with_context(|| format!("{} ends in no name", path.display()))?;
-    Ok(name.to_owned())
+/// Permission bits that new files of this process lack.
+fn umask() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
+        .unwrap_or(UMASK)
 }
 
-fn shell(script: &str, words: [&str; 2], stdin: Option<Vec<u8>>) -> ExecRequest {
-    let argv = ["sh", "-c", script, "sh", words[0], words[1]];
-    ExecRequest {
-        argv: argv.map(str::to_owned).to_vec(),
-        env: Vec::new(),
-        stdin: stdin.map(|bytes| BASE64_STANDARD.encode(bytes)),
-        timeout_s: None,
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Runs a command in a guest; what it printed.
-async fn run(client: &Client, vm: &str, command: ExecRequest) -> anyhow::Result<String> {
-    let mut events = client.exec(vm, &command).await?;
-    let (mut out, mut said) = (Vec::new(), Vec::new());
-    while let Some(event) = events.next().await? {
-        match event {
-            ExecEvent::Stdout(data) => out.extend(decoded(&data)?),
-            ExecEvent::Stderr(data) => said.extend(decoded(&data)?),
-            ExecEvent::Exit(status) => {
-                ensure_done(vm, status, &said)?;
-                return Ok(String::from_utf8_lossy(&out).into_owned());
-            }
-            ExecEvent::Error(error) => return Err(ClientError::from(error).into()),
+    #[test]
+    fn a_path_that_ends_in_a_dot_or_is_the_root_means_what_is_in_it() {
+        for (path, name) in [
+            ("a/b", Some("b")),
+            ("a/b/", Some("b")),
+            ("a/.", None),
+            (".", None),
+            ("..", None),
+            ("/", None),
+            ("a/..", None),
+        ] {
+            assert_eq!(name_of(Path::new(path)), name.map(OsStr::new), "{path}");
         }
     }
-    bail!("the daemon closed the connection before the end of the copy")
-}
 
-fn ensure_done(vm: &str, status: ExitStatus, said: &[u8]) -> anyhow::Result<()> {
-    let said = String::from_utf8_lossy(said);
-    ensure!(
-        status == ExitStatus::Code(0),
-        "{vm} cannot: {} (it takes sh, tar, mv and mktemp there)",
-        said.trim_end()
-    );
-    Ok(())
-}
-
-fn decoded(data: &str) -> anyhow::Result<Vec<u8>> {
-    BASE64_STANDARD
-        .decode(data)
-        .context("the daemon's answer is not what was expected")
+    #[test]
+    fn what_a_guest_says_moves_no_cursor() {
+        assert_eq!(plain("a\u{1b}[31mb\nc é"), "a\\u{1b}[31mb\\nc é");
+    }
 }

@@ -1,13 +1,12 @@
-//! Commands and files in guests. Files go through commands: every guest has a
-//! shell, `cat`, `head` and `tail`.
+//! Commands and files in guests.
 
 use super::{
     bounded::Bounded,
     words::{Encoding, Exec, Read, Write},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
-use forkyard_client::{Client, ClientError};
-use forkyard_types::{ExecEvent, ExecRequest, ExitStatus};
+use forkyard_client::{Client, ClientError, UploadError, of_files};
+use forkyard_types::{ExecEvent, ExecRequest, ExitStatus, FilesWritten};
 use serde::Serialize;
 use serde_json::json;
 
@@ -33,16 +32,6 @@ pub enum GuestError {
     /// Not base64.
     #[error("not base64")]
     Base64(#[from] base64::DecodeError),
-    /// The guest could not.
-    #[error("the guest cannot {what} {path}: {said}")]
-    File {
-        /// What was tried.
-        what: &'static str,
-        /// On which file.
-        path: String,
-        /// What its shell said.
-        said: String,
-    },
 }
 
 /// What a command came to.
@@ -77,18 +66,21 @@ pub async fn exec(client: &Client, words: Exec) -> Result<Ran, GuestError> {
 /// Reads a file, or a part of it.
 pub async fn read_file(client: &Client, words: Read) -> Result<serde_json::Value, GuestError> {
     let limit = words.limit.unwrap_or(BYTES).min(MOST_BYTES);
-    let first = words.offset.unwrap_or(0).saturating_add(1);
+    let offset = words.offset.unwrap_or(0).to_string();
     // One byte more than wanted tells whether that was all.
-    let script = "exec <\"$1\" && tail -c +\"$2\" | head -c \"$3\"";
-    let arguments = [first.to_string(), (limit + 1).to_string()];
-    let request = shell(script, &words.path, &arguments, None);
-    let (mut content, mut said) = (Vec::new(), Bounded::default());
-    let exit = follow(client, &words.vm, &request, |out, err| {
-        content.extend_from_slice(out);
-        said.push(err);
-    })
-    .await?;
-    judge(exit, said, "read", &words.path)?;
+    let most = (limit + 1).to_string();
+    let query = [
+        ("path", words.path.as_str()),
+        ("offset", &offset),
+        ("limit", &most),
+    ];
+    let mut coming = client.disk(&of_files(&words.vm, "files", &query)).await?;
+    let mut content = Vec::new();
+    while let Some(piece) = coming.next().await?
+        && content.len() as u64 <= limit
+    {
+        content.extend_from_slice(&piece);
+    }
     let more = content.len() as u64 > limit;
     content.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     Ok(match text_of(&content, more) {
@@ -114,55 +106,27 @@ fn text_of(content: &[u8], more: bool) -> Option<&str> {
     }
 }
 
-/// Writes a file: beside it, then in its place.
+/// Replaces a file as a whole, with the folders above it.
 pub async fn write_file(client: &Client, words: Write) -> Result<serde_json::Value, GuestError> {
     let content = match words.encoding {
         Some(Encoding::Base64) => BASE64_STANDARD.decode(&words.content)?,
         Some(Encoding::Text) | None => words.content.into_bytes(),
     };
-    let mode = match words.executable {
-        Some(true) => "755",
-        Some(false) | None => "644",
-    };
-    let script = "mkdir -p \"$(dirname \"$1\")\" && cat >\"$1.new\" && chmod \"$2\" \"$1.new\" && mv \"$1.new\" \"$1\"";
-    let request = shell(script, &words.path, &[mode.to_owned()], Some(&content));
-    let mut said = Bounded::default();
-    let exit = follow(client, &words.vm, &request, |_, err| said.push(err)).await?;
-    judge(exit, said, "write", &words.path)?;
-    Ok(json!({ "path": words.path, "bytes": content.len() }))
-}
-
-fn shell(script: &str, path: &str, more: &[String], stdin: Option<&[u8]>) -> ExecRequest {
-    // A path that begins with a hyphen is a path all the same.
-    let path = match path.starts_with('-') {
-        true => format!("./{path}"),
-        false => path.to_owned(),
-    };
-    let mut argv: Vec<_> = ["sh", "-c", script, "sh"].map(str::to_owned).into();
-    argv.push(path);
-    argv.extend_from_slice(more);
-    ExecRequest {
-        argv,
-        env: Vec::new(),
-        stdin: stdin.map(|content| BASE64_STANDARD.encode(content)),
-        timeout_s: Some(SECONDS),
+    let mut query = vec![("path", words.path.as_str()), ("parents", "true")];
+    // A file that is there keeps its mode.
+    match words.executable {
+        Some(true) => query.push(("mode", "755")),
+        Some(false) => query.push(("mode", "644")),
+        None => {}
     }
-}
-
-fn judge(
-    exit: ExitStatus,
-    said: Bounded,
-    what: &'static str,
-    path: &str,
-) -> Result<(), GuestError> {
-    if exit == ExitStatus::Code(0) {
-        return Ok(());
+    let to = of_files(&words.vm, "files", &query);
+    let size = Some(content.len() as u64);
+    let sent = client.upload::<FilesWritten>(&to, size, content.as_slice(), |_| {});
+    match sent.await {
+        Ok(_) => Ok(json!({ "path": words.path, "bytes": content.len() })),
+        Err(UploadError::Client(error)) => Err(error.into()),
+        Err(_) => Err(GuestError::Broke),
     }
-    Err(GuestError::File {
-        what,
-        path: path.to_owned(),
-        said: said.into_text().trim().to_owned(),
-    })
 }
 
 /// Runs a command to its end, and passes on what it writes.

@@ -75,7 +75,7 @@ pub struct Write {
     pub content: String,
     /// How `content` is spelt, `text` if absent.
     pub encoding: Option<Encoding>,
-    /// Whether it may be run as a program, no if absent.
+    /// Whether it may be run as a program; if absent as the file that is there, or no.
     pub executable: Option<bool>,
 }
 

@@ -1,0 +1,38 @@
+//! Members of a stream.
+
+/// Kind of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Regular file of this size. Its data are in the stream, but for holes.
+    File {
+        /// Size, holes included.
+        size: u64,
+        /// Extents with data, as offset and length, in order; none: all of it.
+        extents: Option<Vec<(u64, u64)>>,
+    },
+    /// Folder.
+    Folder,
+    /// Symbolic link, and where it leads.
+    Link(Vec<u8>),
+    /// Another name of an earlier member.
+    Same(Vec<u8>),
+    /// Device, FIFO or the like, which is never unpacked.
+    Other,
+}
+
+/// Member of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Path as bytes, without a leading or trailing slash.
+    pub path: Vec<u8>,
+    /// Kind.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Time of last change of the content: seconds and nanoseconds.
+    pub mtime: (i64, u32),
+}

@@ -1,0 +1,303 @@
+//! Files of guests: a program of the agent's own does the work there, as a command
+//! whose input and output are the files. Nothing of the image takes part in it.
+//!
+//! A guest that fails, or is hostile, fails its request: what it says is bounded, and
+//! bytes pass through without being kept.
+
+use crate::{Host, HostError};
+use forkyard_guestlink::{Exec, ExecInput, ExecOut, Stream};
+use forkyard_types::{ErrorKind, ExitStatus, FileEntry, FileRead, FileWrite, FilesWritten};
+
+/// The program, in every guest.
+const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
+/// Most bytes of what a guest says beside the content.
+const MOST_SAID: usize = 4 << 10;
+/// Most bytes of an answer that is no content.
+const MOST_ANSWER: usize = 8 << 20;
+
+/// Content that leaves a guest. Dropped before its end, the guest stops.
+#[derive(Debug)]
+pub struct FilesOut {
+    running: Exec,
+    /// The first of it, which tells that there is some.
+    first: Option<Vec<u8>>,
+    said: Vec<u8>,
+    over: bool,
+}
+
+/// Content that goes into a guest. Dropped before its end, the guest keeps
+/// nothing that is not whole.
+#[derive(Debug)]
+pub struct FilesIn {
+    running: Exec,
+    input: ExecInput,
+    framed: bool,
+    answer: Vec<u8>,
+    said: Vec<u8>,
+    end: Option<Result<(), HostError>>,
+}
+
+impl Host {
+    /// Starts to read a file or a folder as a tar stream. Returns once there is some of
+    /// it. Cancel-safe.
+    pub async fn read_tree(&self, vm: &str, path: String) -> Result<FilesOut, HostError> {
+        self.files_out(vm, vec!["send".into(), path]).await
+    }
+
+    /// Starts to read a file. Returns once there is some of it, or its end.
+    /// Cancel-safe.
+    pub async fn read_file(&self, vm: &str, wanted: FileRead) -> Result<FilesOut, HostError> {
+        let number = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
+        let words = vec![
+            "read".into(),
+            wanted.path,
+            number(wanted.offset),
+            number(wanted.limit),
+        ];
+        self.files_out(vm, words).await
+    }
+
+    /// Starts to unpack a tar stream in a guest. Cancel-safe.
+    pub async fn write_tree(&self, vm: &str, path: String) -> Result<FilesIn, HostError> {
+        let running = self.files(vm, vec!["receive".into(), path]).await?;
+        Ok(FilesIn::new(running, false))
+    }
+
+    /// Starts to replace a file. Cancel-safe.
+    pub async fn write_file(&self, vm: &str, wanted: FileWrite) -> Result<FilesIn, HostError> {
+        let mode = wanted.mode.unwrap_or_default();
+        let bits = u32::from_str_radix(&mode, 8);
+        if !mode.is_empty() && !bits.is_ok_and(|bits| bits <= 0o7777) {
+            return Err(HostError::Invalid(format!(
+                "mode {mode:?} is no octal number such as 755"
+            )));
+        }
+        let parents = if wanted.parents { "parents" } else { "" };
+        let words = vec!["write".into(), wanted.path, mode, parents.into()];
+        let running = self.files(vm, words).await?;
+        Ok(FilesIn::new(running, true))
+    }
+
+    /// Tells of a file; of a link itself. Cancel-safe.
+    pub async fn stat_file(&self, vm: &str, path: String) -> Result<FileEntry, HostError> {
+        let answer = self.files_answer(vm, vec!["stat".into(), path]).await?;
+        understood(&answer)
+    }
+
+    /// Tells of each file in a folder, by name. Cancel-safe.
+    pub async fn list_files(&self, vm: &str, path: String) -> Result<Vec<FileEntry>, HostError> {
+        let answer = self.files_answer(vm, vec!["list".into(), path]).await?;
+        let lines = answer
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty());
+        let mut entries: Vec<FileEntry> = lines.map(understood).collect::<Result<_, _>>()?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// Removes a file, or a folder. Not cancel-safe: what was asked may be done in part.
+    pub async fn remove_file(
+        &self,
+        vm: &str,
+        path: String,
+        recursive: bool,
+    ) -> Result<(), HostError> {
+        let recursive = if recursive { "recursive" } else { "" };
+        self.files_answer(vm, vec!["remove".into(), path, recursive.into()])
+            .await
+            .map(drop)
+    }
+
+    /// Makes a folder, and those above it that are not there.
+    pub async fn make_folder(&self, vm: &str, path: String) -> Result<(), HostError> {
+        self.files_answer(vm, vec!["folder".into(), path])
+            .await
+            .map(drop)
+    }
+
+    async fn files(&self, vm: &str, words: Vec<String>) -> Result<Exec, HostError> {
+        if words
+            .get(1)
+            .is_none_or(|path| path.is_empty() || path.contains('\0'))
+        {
+            return Err(HostError::Invalid(
+                "the path is empty, or has a zero byte".into(),
+            ));
+        }
+        let mut argv = vec![PROGRAM.to_owned(), "files".to_owned()];
+        argv.extend(words);
+        let body = self.vm(vm)?.awake()?;
+        Ok(body.guest.exec(argv, Vec::new()).await?)
+    }
+
+    async fn files_out(&self, vm: &str, words: Vec<String>) -> Result<FilesOut, HostError> {
+        let running = self.files(vm, words).await?;
+        // A file is all in the output: no input.
+        running.input().end().await?;
+        let mut out = FilesOut {
+            running,
+            first: None,
+            said: Vec::new(),
+            over: false,
+        };
+        out.first = out.next().await?;
+        Ok(out)
+    }
+
+    async fn files_answer(&self, vm: &str, words: Vec<String>) -> Result<Vec<u8>, HostError> {
+        let mut out = self.files_out(vm, words).await?;
+        let mut answer = Vec::new();
+        while let Some(piece) = out.next().await? {
+            answer.extend(piece);
+            if answer.len() > MOST_ANSWER {
+                return Err(HostError::Files {
+                    kind: ErrorKind::Exhausted,
+                    said: "the folder has too many files to be listed at once".into(),
+                });
+            }
+        }
+        Ok(answer)
+    }
+}
+
+impl FilesOut {
+    /// The next bytes; none at the end. Fails if the guest did. Cancel-safe.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, HostError> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
+        while !self.over {
+            match self.running.next().await {
+                Some(ExecOut::Output {
+                    stream: Stream::Out,
+                    data,
+                }) => return Ok(Some(data)),
+                Some(ExecOut::Output {
+                    stream: Stream::Err,
+                    data,
+                }) => hear(&mut self.said, &data),
+                Some(ExecOut::Lost(error)) => return Err(error.into()),
+                end => {
+                    self.over = true;
+                    ended(end, &self.said)?;
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl FilesIn {
+    fn new(running: Exec, framed: bool) -> Self {
+        Self {
+            input: running.input(),
+            running,
+            framed,
+            answer: Vec::new(),
+            said: Vec::new(),
+            end: None,
+        }
+    }
+
+    /// Sends bytes as fast as the guest takes them; false if it takes no more.
+    /// Not cancel-safe.
+    pub async fn push(&mut self, mut bytes: Vec<u8>) -> bool {
+        if bytes.is_empty() {
+            return self.end.is_none();
+        }
+        if self.framed {
+            let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
+            bytes.splice(..0, length);
+        }
+        self.send(bytes).await
+    }
+
+    /// Ends the content; returns what the guest made of it.
+    pub async fn finish(mut self) -> Result<FilesWritten, HostError> {
+        if self.framed {
+            self.send(0_u32.to_le_bytes().to_vec()).await;
+        }
+        if self.end.is_none() {
+            self.input.end().await?;
+        }
+        while self.end.is_none() {
+            let out = self.running.next().await;
+            self.hear(out);
+        }
+        self.end.unwrap_or(Ok(()))?;
+        match self.answer.is_empty() {
+            true => Ok(FilesWritten::default()),
+            false => understood(&self.answer),
+        }
+    }
+
+    async fn send(&mut self, bytes: Vec<u8>) -> bool {
+        let input = self.input.clone();
+        let sent = input.send(bytes);
+        tokio::pin!(sent);
+        loop {
+            if self.end.is_some() {
+                return false;
+            }
+            tokio::select! {
+                biased;
+                out = self.running.next() => self.hear(out),
+                sent = &mut sent => return match sent {
+                    Ok(()) => true,
+                    Err(error) => {
+                        self.end = Some(Err(error.into()));
+                        false
+                    }
+                },
+            }
+        }
+    }
+
+    fn hear(&mut self, out: Option<ExecOut>) {
+        match out {
+            Some(ExecOut::Output {
+                stream: Stream::Out,
+                data,
+            }) if self.answer.len() < MOST_ANSWER => self.answer.extend(data),
+            Some(ExecOut::Output {
+                stream: Stream::Out,
+                ..
+            }) => {}
+            Some(ExecOut::Output {
+                stream: Stream::Err,
+                data,
+            }) => hear(&mut self.said, &data),
+            Some(ExecOut::Lost(error)) => self.end = Some(Err(error.into())),
+            end => self.end = Some(ended(end, &self.said)),
+        }
+    }
+}
+
+fn hear(said: &mut Vec<u8>, data: &[u8]) {
+    let room = MOST_SAID.saturating_sub(said.len()).min(data.len());
+    said.extend_from_slice(&data[..room]);
+}
+
+/// Judges an end by its code, as the program in the guest gives it.
+fn ended(end: Option<ExecOut>, said: &[u8]) -> Result<(), HostError> {
+    let text = || String::from_utf8_lossy(said).trim().to_owned();
+    let (kind, said) = match end {
+        Some(ExecOut::Ended(ExitStatus::Code(0))) => return Ok(()),
+        Some(ExecOut::Ended(ExitStatus::Code(3))) => (ErrorKind::NotFound, text()),
+        Some(ExecOut::Ended(ExitStatus::Code(4))) => (ErrorKind::Invalid, text()),
+        Some(ExecOut::NotStarted(why)) => (ErrorKind::Guest, why),
+        _ => (ErrorKind::Guest, text()),
+    };
+    let said = match said.is_empty() {
+        true => "the guest's agent gave up the copy without a word".to_owned(),
+        false => said,
+    };
+    Err(HostError::Files { kind, said })
+}
+
+fn understood<T: serde::de::DeserializeOwned>(answer: &[u8]) -> Result<T, HostError> {
+    serde_json::from_slice(answer).map_err(|_| HostError::Files {
+        kind: ErrorKind::Guest,
+        said: "the guest's agent answered nonsense".into(),
+    })
+}
