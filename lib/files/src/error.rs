@@ -53,9 +53,9 @@ pub enum FilesError {
 impl FilesError {
     /// Wraps an error of reading the stream.
     pub(crate) fn stream(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof => Self::Short,
-            _ => Self::Stream(error),
+        match error.kind() == io::ErrorKind::UnexpectedEof {
+            true => Self::Short,
+            false => Self::Stream(error),
         }
     }
 }

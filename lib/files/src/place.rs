@@ -150,12 +150,12 @@ impl Base {
 
 fn folder_at(path: &Path) -> Result<OwnedFd, FilesError> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-    open(path, flags, Mode::empty()).map_err(|error| match error {
-        nix::errno::Errno::ENOENT => FilesError::Place {
+    open(path, flags, Mode::empty()).map_err(|error| match error == nix::errno::Errno::ENOENT {
+        true => FilesError::Place {
             path: path.into(),
             why: "there is no such folder",
         },
-        error => FilesError::Write {
+        false => FilesError::Write {
             path: path.into(),
             source: error.into(),
         },

@@ -120,7 +120,9 @@ impl Tree {
             return match entry.kind {
                 // The folder that is there.
                 Kind::Folder => Ok(()),
-                _ => Err(FilesError::Unasked { path: "/".into() }),
+                Kind::File { .. } | Kind::Link(_) | Kind::Same(_) | Kind::Other => {
+                    Err(FilesError::Unasked { path: "/".into() })
+                }
             };
         };
         let failed = |tree: &Self, error: Errno| FilesError::Write {
@@ -233,18 +235,18 @@ impl Tree {
                 true => about,
                 false => None,
             };
-            let folder = self
-                .folder(name, depth, after)
-                .map_err(|error| match error {
-                    Errno::ENOTDIR | Errno::ELOOP => FilesError::Place {
+            let folder = self.folder(name, depth, after).map_err(|error| {
+                match [Errno::ENOTDIR, Errno::ELOOP].contains(&error) {
+                    true => FilesError::Place {
                         path: self.shown(&parts[..=depth]),
                         why: "it is there, and is no folder",
                     },
-                    error => FilesError::Write {
+                    false => FilesError::Write {
                         path: self.shown(&parts[..=depth]),
                         source: error.into(),
                     },
-                })?;
+                }
+            })?;
             self.open.push(folder);
         }
         Ok(())
