@@ -322,12 +322,18 @@ fn tell(what: &impl serde::Serialize) -> Result<(), Failure> {
 }
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
-    let code = match error.kind() {
-        io::ErrorKind::NotFound => NOT_FOUND,
-        io::ErrorKind::NotADirectory
-        | io::ErrorKind::DirectoryNotEmpty
-        | io::ErrorKind::InvalidInput => REFUSED,
-        _ => 1,
+    let asked = [
+        io::ErrorKind::NotADirectory,
+        io::ErrorKind::DirectoryNotEmpty,
+        io::ErrorKind::InvalidInput,
+    ];
+    let code = match (
+        error.kind() == io::ErrorKind::NotFound,
+        asked.contains(&error.kind()),
+    ) {
+        (true, _) => NOT_FOUND,
+        (false, true) => REFUSED,
+        (false, false) => 1,
     };
     Failure {
         code,
@@ -349,17 +355,19 @@ fn said(error: &FilesError) -> Failure {
         said = format!("{said}: {error}");
         cause = error.source();
     }
-    let code = match error {
-        FilesError::Read { source, .. } | FilesError::Write { source, .. }
-            if source.kind() == io::ErrorKind::NotFound =>
-        {
-            NOT_FOUND
-        }
+    let missing = matches!(error, FilesError::Read { source, .. } | FilesError::Write { source, .. }
+        if source.kind() == io::ErrorKind::NotFound);
+    let asked = matches!(
+        error,
         FilesError::Place { .. }
-        | FilesError::Format(_)
-        | FilesError::Unasked { .. }
-        | FilesError::Short => REFUSED,
-        _ => 1,
+            | FilesError::Format(_)
+            | FilesError::Unasked { .. }
+            | FilesError::Short
+    );
+    let code = match (missing, asked) {
+        (true, _) => NOT_FOUND,
+        (false, true) => REFUSED,
+        (false, false) => 1,
     };
     Failure { code, said }
 }
