@@ -144,7 +144,11 @@ class Clone(NamedTuple):
 
 
 class Ticket:
-    """A reservation of clones; made by request_ticket()."""
+    """A reservation of clones; made by request_ticket().
+
+    It belongs to this process. One that is collected before clone() is given back;
+    when the process ends before join(), its clones end.
+    """
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer

@@ -25,6 +25,8 @@ pub enum VmState {
     /// It never ran: an instant of another VM's memory and disk, kept to be
     /// forked from.
     Checkpoint,
+    /// Being removed. Its record stays until its QEMU is proven gone.
+    Ending,
 }
 
 /// `POST /v1/vms/{id}/checkpoint`: keep the present instant of a running VM.

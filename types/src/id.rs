@@ -217,6 +217,9 @@ pub struct Member(pub u16);
 pub struct VmName(String);
 
 impl VmName {
+    /// Characters of the longest.
+    pub const MAX: usize = 63;
+
     /// Its text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -233,7 +236,7 @@ impl FromStr for VmName {
     type Err = InvalidId;
     fn from_str(text: &str) -> Result<Self, InvalidId> {
         let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        let fits = (1..=63).contains(&text.len())
+        let fits = (1..=Self::MAX).contains(&text.len())
             && text.bytes().all(inner)
             && !text.starts_with('-')
             && !text.ends_with('-');

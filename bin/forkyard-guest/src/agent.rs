@@ -12,6 +12,7 @@
 mod addresses;
 mod calls;
 mod clock;
+mod holders;
 mod hooks;
 pub mod identity;
 mod netlink;
@@ -161,6 +162,7 @@ impl Agent {
             version: VERSION,
             epoch: self.epoch,
         });
+        self.calls.ask_again();
     }
 
     fn ask_time(&mut self) {

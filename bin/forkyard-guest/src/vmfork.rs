@@ -15,12 +15,14 @@ vmfork: fork this virtual machine
       Clones this VM N times (1 if not said), runs COMMAND in each clone with
       FORKYARD_ID (1 to N) and FORKYARD_COUNT set, prints what they write as
       `[ID] line`, joins, and exits with the first code that is not 0.
+      If it is interrupted or killed, its clones end.
       --hierarchical: runs COMMAND N times in as few clones as have so many
       vCPUs, one a vCPU; numbers are the commands'.
       Example: vmfork run -n 4 -- sh -c 'echo part $FORKYARD_ID of $FORKYARD_COUNT'
 
   vmfork id            print the number of this clone, 0 in a VM that was booted
-  vmfork ticket N      reserve N clones; prints the ticket
+  vmfork ticket N      reserve N clones; prints the ticket, which is given back
+                       if it is not cloned with within an hour
   vmfork clone TICKET  clone; prints 0 in the parent, 1 and up in the clones
   vmfork exit CODE     end this clone; its memory and disk vanish
   vmfork join TICKET   wait until every clone has ended; prints `ID CODE` for each
@@ -78,7 +80,9 @@ fn dispatch(words: &[String]) -> Result<ExitCode, Failure> {
         ["id"] => println!("{}", client.id()?),
         ["ticket", count] => println!(
             "{}",
-            client.request_ticket(number(count)?, TicketKind::Flat)?.id
+            client
+                .request_detached(number(count)?, TicketKind::Flat)?
+                .id
         ),
         ["clone", ticket] => match client.clone_vm(self::ticket(ticket)?)? {
             Cloning::Parent { failed } => {

@@ -3,8 +3,8 @@
 //!
 //! Exit codes: 0 done; 1 the request failed; 2 the command line is wrong;
 //! 3 some of several things asked for failed; 4 no daemon could be reached;
-//! 5 not done within `--timeout`; 141 the reader of the output has gone; `exec` exits as the
-//! guest's command did.
+//! 5 not done within `--timeout`; 130 interrupted; 141 the reader of the output has gone;
+//! `exec` exits as the guest's command did.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
@@ -33,6 +33,8 @@ fn main() -> ExitCode {
             ExitCode::from(4)
         } else if error.is::<commands::vms::Impatient>() {
             ExitCode::from(5)
+        } else if error.is::<commands::vms::Interrupted>() {
+            ExitCode::from(130)
         } else {
             ExitCode::FAILURE
         }

@@ -271,8 +271,9 @@ impl Node {
         &self.0.cluster
     }
 
-    /// Does what goes on in the background, for ever. Cancel-safe.
-    pub async fn run(&self, host: &Host) {
+    /// Does what goes on in the background, for ever. Cancel-safe: what it does to
+    /// VMs is done on tasks of their own.
+    pub async fn run(&self, host: &Arc<Host>) {
         tokio::join!(
             self.keep_reporting(host),
             self.keep_fence(host),
@@ -336,7 +337,7 @@ impl Node {
 
     /// Says when the lease is lost and when it is back; and holds VMs still in
     /// between, if that is wanted.
-    async fn keep_fence(&self, host: &Host) {
+    async fn keep_fence(&self, host: &Arc<Host>) {
         let holds = |standing| matches!(standing, Standing::Holding { .. });
         loop {
             let standing = self.cluster().standing();
@@ -357,24 +358,27 @@ impl Node {
     }
 
     /// Has every VM that runs stand still, and notes it.
-    async fn hold_still(&self, host: &Host) {
+    async fn hold_still(&self, host: &Arc<Host>) {
         let running = |vm: &VmView| vm.state == VmState::Running && vm.silence.is_none();
         for vm in self.own(host).into_iter().filter(running) {
             // Noted first: one that is held and not noted would never go on.
             let mut held = self.noted();
             held.insert(vm.id);
             self.note(&held);
-            if let Err(error) = host.pause(vm.id.as_str()).await {
+            let id = vm.id;
+            let pause = |host: Arc<Host>| async move { host.pause(id.as_str()).await };
+            if let Err(error) = to_its_end(host, pause).await {
                 tracing::warn!(vm = %vm.name, error = &error as &dyn Error, "not held still");
             }
         }
     }
 
     /// Lets go on what a fence has held still, also an earlier daemon's.
-    async fn let_go(&self, host: &Host) {
+    async fn let_go(&self, host: &Arc<Host>) {
         let mut held = self.noted();
         for id in held.clone() {
-            match host.resume(id.as_str()).await {
+            let resume = |host: Arc<Host>| async move { host.resume(id.as_str()).await };
+            match to_its_end(host, resume).await {
                 Ok(_) | Err(HostError::NoSuchVm { .. } | HostError::NotRunning { .. }) => {
                     held.remove(&id);
                     self.note(&held);
@@ -402,4 +406,17 @@ impl Node {
             tracing::warn!(%error, "what the fence holds is not noted");
         }
     }
+}
+
+/// Does something to a VM on a task of its own: it ends in good order whatever becomes
+/// of who waits for it. Cancel-safe.
+pub async fn to_its_end<F>(
+    host: &Arc<Host>,
+    work: impl FnOnce(Arc<Host>) -> F,
+) -> Result<VmView, HostError>
+where
+    F: Future<Output = Result<VmView, HostError>> + Send + 'static,
+{
+    let done = tokio::spawn(work(host.clone())).await;
+    done.unwrap_or(Err(HostError::Closing))
 }

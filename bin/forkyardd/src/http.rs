@@ -168,6 +168,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::resume))
         .routes(routes!(vms::usage))
         .routes(routes!(tickets::list))
+        .routes(routes!(tickets::remove))
         .routes(routes!(images::images))
         .routes(routes!(
             images::build_image,

@@ -271,6 +271,20 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     };
     let local =
         axum::serve(listener, http::local(&shared)).with_graceful_shutdown(ended(stopped.clone()));
+    // A client that follows a log would keep it for ever.
+    let farewell = async {
+        ended(stopped.clone()).await;
+        tokio::time::sleep(remote::FAREWELL).await;
+    };
+    let local = async {
+        tokio::select! {
+            served = local.into_future() => served,
+            () = farewell => {
+                tracing::info!("requests under way were cut off");
+                Ok(())
+            }
+        }
+    };
     let background = async {
         let kept = async {
             match (&node, &peers) {
@@ -284,7 +298,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             () = ended(stopped.clone()) => {}
         }
     };
-    let (served, (), (), ()) = tokio::join!(local.into_future(), network, end, background);
+    let (served, (), (), ()) = tokio::join!(local, network, end, background);
     served?;
     host.close().await;
     Ok(())

@@ -27,7 +27,7 @@ const BODY: Duration = Duration::from_secs(30);
 /// Bytes of a head.
 const HEAD_BYTES: usize = 64 << 10;
 /// How long requests under way have when the daemon ends.
-const FAREWELL: Duration = Duration::from_secs(5);
+pub const FAREWELL: Duration = Duration::from_secs(5);
 /// Before trying again where no connection can be accepted.
 const BREATH: Duration = Duration::from_millis(200);
 

@@ -14,7 +14,7 @@ use forkyard_cluster::{Cluster, ClusterError, Layout, Need, Reservation, Wish};
 use forkyard_fork::{Granted, Host, HostError, Lot, Neighbours as _, Room};
 use forkyard_types::{ApiError, CloneResult, ErrorKind, NodeName, TicketId, VmId, VmView};
 use futures::future::{BoxFuture, FutureExt};
-use std::{collections::BTreeSet, error::Error, time::Duration};
+use std::{collections::BTreeSet, error::Error, sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 /// Between two looks.
@@ -187,7 +187,7 @@ impl Rooms {
 }
 
 /// Keeps VMs and what they live on together, for ever. Cancel-safe.
-pub async fn keep(cluster: &Cluster, host: &Host) {
+pub async fn keep(cluster: &Cluster, host: &Arc<Host>) {
     let (mut before, mut failing) = (Seen::default(), false);
     loop {
         sleep(LOOK).await;
@@ -212,7 +212,7 @@ pub async fn keep(cluster: &Cluster, host: &Host) {
     }
 }
 
-async fn look(cluster: &Cluster, host: &Host) -> Result<Seen, ClusterError> {
+async fn look(cluster: &Cluster, host: &Arc<Host>) -> Result<Seen, ClusterError> {
     cluster.may_act()?;
     // Before anything else is looked at: what is kept was granted, and its VMs made.
     let kept = cluster.kept();
@@ -231,7 +231,7 @@ async fn look(cluster: &Cluster, host: &Host) -> Result<Seen, ClusterError> {
     Ok(seen)
 }
 
-async fn act(cluster: &Cluster, host: &Host, before: &Seen, seen: &Seen) {
+async fn act(cluster: &Cluster, host: &Arc<Host>, before: &Seen, seen: &Seen) {
     for grant in before.empty.intersection(&seen.empty) {
         cluster.give_back(*grant);
     }
@@ -248,8 +248,9 @@ async fn act(cluster: &Cluster, host: &Host, before: &Seen, seen: &Seen) {
 }
 
 /// Ends a VM, wherever it is; none is fine.
-async fn end(cluster: &Cluster, host: &Host, vm: VmId) -> Result<(), ApiError> {
-    match host.remove(vm.as_str()).await {
+async fn end(cluster: &Cluster, host: &Arc<Host>, vm: VmId) -> Result<(), ApiError> {
+    let remove = |host: Arc<Host>| async move { host.remove(vm.as_str()).await };
+    match crate::cluster::to_its_end(host, remove).await {
         Ok(_) => return Ok(()),
         Err(HostError::NoSuchVm { .. }) => {}
         Err(error) => return Err(error.to_api()),

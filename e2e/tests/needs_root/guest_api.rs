@@ -1,7 +1,7 @@
 //! Forks asked for by the guest itself.
 
-use forkyard_e2e::Host;
-use forkyard_types::{VmState, VmView};
+use forkyard_e2e::{Host, eventually};
+use forkyard_types::{TicketView, VmState, VmView};
 
 #[track_caller]
 fn only_p_is_left(host: &Host) {
@@ -77,6 +77,29 @@ fn a_shell_clones_joins_exits_and_kills() {
         .wait()
         .exited(1);
     only_p_is_left(&host);
+
+    // What holds a ticket is gone, and nothing of the ticket is left.
+    for (signal, code) in [("KILL", 128 + 9), ("TERM", 128 + 15)] {
+        let words = ["vmfork", "run", "-n", "2", "--", "sleep", "1000"];
+        let job = host.start([&["exec", "p", "--"], &words[..]].concat(), "");
+        let running = |vm: &&VmView| vm.state == VmState::Running;
+        eventually("its clones", || {
+            host.vms().iter().filter(running).count() == 3
+        });
+        host.sh("p", &format!("kill -{signal} $(pidof vmfork)"));
+        job.wait().exited(code);
+        eventually("their end", || host.vms().len() == 1);
+        let tickets: Vec<TicketView> = host.json(["ticket", "ls"]);
+        assert!(tickets.is_empty(), "{tickets:?}");
+    }
+
+    // One that no process holds is the operator's to remove.
+    let ticket = host.sh("p", "vmfork ticket 2");
+    host.ok(["ticket", "rm", &ticket]);
+    let tickets: Vec<TicketView> = host.json(["ticket", "ls"]);
+    assert!(tickets.is_empty(), "{tickets:?}");
+    host.fails(["exec", "p", "--", "vmfork", "clone", &ticket]);
+    host.fails(["ticket", "rm", &ticket]);
     host.end();
 }
 

@@ -184,6 +184,6 @@ pub(crate) fn name_key(book: &Book, name: &str, end: &str) -> String {
 fn takes_room(state: VmState) -> bool {
     match state {
         VmState::Starting | VmState::Warm | VmState::Running | VmState::Paused => true,
-        VmState::Stopped | VmState::Checkpoint => false,
+        VmState::Stopped | VmState::Checkpoint | VmState::Ending => false,
     }
 }

@@ -44,8 +44,8 @@ impl Host {
         adopted.into_iter().collect::<Result<(), _>>()?;
         for record in &records {
             match record.state {
-                // Nobody was ever told of it.
-                VmState::Starting | VmState::Warm => self.erase(record).await,
+                // Never announced, or being removed when the last daemon ended.
+                VmState::Starting | VmState::Warm | VmState::Ending => self.erase(record).await,
                 VmState::Running | VmState::Paused => {}
                 VmState::Checkpoint => {
                     if let Err(error) = self.serve_checkpoint(record).await {

@@ -8,7 +8,7 @@ use crate::{
 use forkyard_disk::{Backing, Format};
 use forkyard_guestlink::{Guest, Identify, LinkError};
 use forkyard_network::{Ports, Subnet};
-use forkyard_store::VmRecord;
+use forkyard_store::{FamilyRecord, VmRecord};
 use forkyard_types::{
     ByteCount, Epoch, Member, NetworkPolicy, RunRequest, VmId, VmName, VmState, VmView, WayOut,
 };
@@ -107,7 +107,29 @@ impl Host {
             .get_or_try_init(|| self.choose_accel(&base))
             .await?;
         let family = self.found_family(request.max_clones).await?;
+        let vm = self.record_founder(&family, &request, accel).await;
+        if vm.is_err() {
+            // With all that was recorded of it.
+            self.end_family_if_empty(family.id).await;
+        }
+        Ok(Founded {
+            vm: vm?,
+            base,
+            policy: request.network,
+            ports,
+        })
+    }
+
+    /// Records the first VM of a family. If that fails, the caller removes the family.
+    async fn record_founder(
+        &self,
+        family: &FamilyRecord,
+        request: &RunRequest,
+        accel: Accel,
+    ) -> Result<Arc<Vm>, HostError> {
         self.store.put_network(family.id, &request.network)?;
+        let network = network_of(family.number)?;
+        let uid = self.registry().take_uid()?;
         let id = VmId::random();
         let record = VmRecord {
             id,
@@ -120,10 +142,10 @@ impl Host {
             birth: None,
             generation: 0,
             epoch: Epoch::random(),
-            image: request.image,
+            image: request.image.clone(),
             vcpus: request.vcpus,
             memory: ByteCount::from_mib(request.memory_mib).unwrap_or_default(),
-            uid: self.registry().take_uid()?,
+            uid: uid.get(),
             accel: accel.to_string(),
             state: VmState::Starting,
             created: crate::now(),
@@ -131,7 +153,7 @@ impl Host {
             memory_image: None,
             chain: vec![self.folders.disks(id).join("0.qcow2")],
             machine: None,
-            secrets: request.secrets,
+            secrets: request.secrets.clone(),
             request: None,
             disk_image: None,
             failure: None,
@@ -139,20 +161,12 @@ impl Host {
         let nobody = std::collections::BTreeSet::new();
         self.store
             .take_members(family.id, 1, Subnet::MEMBERS, &nobody)?;
-        let recorded = self.store.put_vm(&record);
-        if let Err(error) = recorded {
-            self.erase(&record).await;
-            return Err(error.into());
-        }
+        self.store.put_vm(&record)?;
+        uid.keep();
         self.registry().occupy(&record);
-        let vm = Arc::new(Vm::new(record, network_of(family.number)?, None));
+        let vm = Arc::new(Vm::new(record, network, None));
         self.registry().insert(vm.clone());
-        Ok(Founded {
-            vm,
-            base,
-            policy: request.network,
-            ports,
-        })
+        Ok(vm)
     }
 
     /// Boots it, or removes it. Whoever wants its end waits for its turn.
@@ -251,7 +265,10 @@ impl Host {
             initrd: base.initramfs.clone(),
             cmdline: format!("{CMDLINE} forkyard.probe=1"),
             marker: "forkyard-probe-ok".to_owned(),
-            owner: Owner { uid, gid: uid },
+            owner: Owner {
+                uid: uid.get(),
+                gid: uid.get(),
+            },
             dir: dir.clone(),
             within: Probe::WITHIN,
         };
@@ -263,7 +280,7 @@ impl Host {
                 &self.folders.cache.join("accel.json"),
             )
             .await;
-        self.registry().give_back_uid(uid);
+        drop(uid);
         if let Err(error) = std::fs::remove_dir_all(&dir) {
             tracing::warn!(%error, "probe's folder not removed");
         }

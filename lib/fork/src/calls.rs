@@ -79,9 +79,16 @@ impl Host {
                 .request_ticket(vm, count, kind, request.id)
                 .await
                 .map(Answer::Ticket),
+            Ask::RequestDetached { count, kind } => {
+                let granted = self.request_ticket(vm, count, kind, request.id).await;
+                if let Ok(ticket) = &granted {
+                    self.detach_ticket(ticket.id);
+                }
+                granted.map(Answer::Ticket)
+            }
             Ask::Clone { ticket } => self.clone_ticket(vm, None, ticket, request.id).await,
             Ask::Join { ticket } => self.join(vm.id, ticket).await,
-            Ask::Kill { ticket } => self.kill(vm, ticket).await,
+            Ask::Kill { ticket } => self.kill(vm.id, ticket).await.map(|()| Answer::Killed),
             Ask::Exit { status, others } => match self.exit(vm, status, others).await {
                 Ok(()) => return Ok(None),
                 Err(error) => Err(error),
@@ -94,6 +101,9 @@ impl Host {
             Ask::DisjointFrames(frames) => disjoint::mark(vm, &frames),
             Ask::WaitFork { .. } => Err(HostError::Invalid(
                 "the guest's agent itself knows of forks".into(),
+            )),
+            Ask::EndWithMe { .. } => Err(HostError::Invalid(
+                "the guest's agent itself knows its programs' ends".into(),
             )),
             Ask::Disjoint { .. } => Err(HostError::Invalid(
                 "the guest's agent itself knows its programs' addresses".into(),
@@ -287,17 +297,21 @@ impl Host {
         }
     }
 
-    async fn kill(&self, caller: &Vm, ticket: TicketId) -> Result<Answer, HostError> {
-        let Killed { alive, unused } = self.tickets(|tickets| tickets.kill(ticket, caller.id))?;
+    /// Ends a ticket's clones, gives back what it promised, and uses it up.
+    pub(crate) async fn kill(&self, caller: VmId, ticket: TicketId) -> Result<(), HostError> {
+        let Killed { alive, unused } = self.tickets(|tickets| tickets.kill(ticket, caller))?;
         self.ended.notify_waiters();
         if let Some(grant) = unused {
             // Its places are taken until the shells kept for them have gone.
-            self.trim_shells(caller).await;
+            let caller = self.registry().get(caller);
+            if let Some(caller) = caller {
+                self.trim_shells(&caller).await;
+            }
             drop(grant);
         }
         self.end_all(alive).await;
         self.tickets(|tickets| tickets.spend(ticket));
-        Ok(Answer::Killed)
+        Ok(())
     }
 
     /// Ends a clone that asked for it; its memory and disk vanish.

@@ -63,6 +63,7 @@ impl Host {
         request: CheckpointRequest,
         asked: Option<RequestId>,
     ) -> Result<Arc<Vm>, HostError> {
+        let _under_way = self.begin_fork(parent)?;
         let fork = ForkId::random();
         Span::current().record("fork", tracing::field::display(fork));
         let mut report = ForkReport::default();
@@ -71,6 +72,12 @@ impl Host {
         // Held until it is recorded. It is no clone that runs: no limit applies.
         let mut place = self.quotas.take(parent.record().family, 1, None, || 0)?;
         let member = self.take_members(parent, &mut place)?.remove(0);
+        // Before anything is taken: without these there is nothing to keep it as.
+        let name = match request.name {
+            Some(name) => name,
+            None => made_up(&parent.name(), member.0)?,
+        };
+        let uid = self.registry().take_uid()?;
         let generation = self.generation(parent, &body, turn.next.take()).await?;
         let image = generation.image;
         let (_, spare, rest) = generation.split(0);
@@ -87,16 +94,15 @@ impl Host {
         let id = VmId::random();
         let record = VmRecord {
             id,
-            name: request
-                .name
-                .map_or_else(|| made_up(&of_parent, member.0), Ok)?,
+            name,
             member,
             birth: Some(forkyard_store::Birth {
                 parent: parent.id,
                 fork: Some(fork),
                 granted: parent.granted(),
             }),
-            uid: self.registry().take_uid()?,
+            // Given back with the record from here on.
+            uid: uid.keep(),
             state: VmState::Starting,
             created: crate::now(),
             warm: 0,
@@ -122,6 +128,10 @@ impl Host {
                 self.note_fork(fork, parent, &report);
                 let vm = Arc::new(Vm::new(record, network, None));
                 self.registry().insert(vm.clone());
+                if parent.forks.is_closed() {
+                    self.end(&vm, None).await;
+                    crate::fork::still_there(parent)?;
+                }
                 // Nobody maps it any more: the file has taken its place.
                 self.retire(image).await;
                 tracing::info!(parent = %parent.name(), name = %vm.name(), ?report, "checkpoint");
@@ -224,8 +234,10 @@ impl Host {
         wanted: &[Wanted],
         asked: Asked,
     ) -> Result<Forked, HostError> {
+        let _under_way = self.begin_fork(asleep)?;
         let going = self.progress.begin(asleep, wanted.len(), &asked);
         let outcome = self.wake_clones(asleep, wanted, asked, &going).await;
+        let outcome = self.unless_removed(asleep, outcome).await;
         going.over(&outcome);
         outcome
     }
@@ -300,9 +312,33 @@ pub(crate) fn files(folder: &Path) -> [PathBuf; 2] {
     [folder.join(MEMORY), folder.join(DEVICES)]
 }
 
-/// A name for a checkpoint that was given none.
-fn made_up(parent: &VmRecord, member: u16) -> Result<VmName, HostError> {
-    let name = format!("{}-at-{member}", parent.name);
+/// A name for a checkpoint that was given none: its parent's, as much of it as fits.
+fn made_up(parent: &VmName, member: u16) -> Result<VmName, HostError> {
+    let end = format!("-at-{member}");
+    let parent = parent.as_str();
+    let fits = parent.len().min(VmName::MAX.saturating_sub(end.len()));
+    let begin = parent.get(..fits).unwrap_or(parent);
+    let name = format!("{}{end}", begin.trim_end_matches('-'));
     name.parse()
         .map_err(|_| HostError::Invalid(format!("{name} is no name: give one")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_whose_name_is_long_has_checkpoints_with_names_that_fit() {
+        let name = |text: &str| text.parse::<VmName>().expect("a name");
+        let made = |text: &str| made_up(&name(text), 1042).map(|made| made.to_string());
+        assert_eq!(made("p").expect("fits"), "p-at-1042");
+        let long = "x".repeat(VmName::MAX);
+        let kept = "x".repeat(55);
+        assert_eq!(made(&long).expect("fits"), format!("{kept}-at-1042"));
+        let cut = format!("{}-{}", "x".repeat(54), "y".repeat(8));
+        assert_eq!(
+            made(&cut).expect("fits"),
+            format!("{}-at-1042", "x".repeat(54))
+        );
+    }
 }

@@ -88,6 +88,7 @@ impl Host {
         record.state = VmState::Starting;
         let network = parent.network;
         let outcome = async {
+            crate::fork::still_there(parent)?;
             self.name_clone(&mut record, &parent.record())?;
             let address = crate::vm::address(network, &record);
             let own = crate::vm::address(network, &parent.record()).ip;

@@ -10,12 +10,13 @@ use tokio::sync::mpsc;
 
 /// How long a guest may take to power off when asked.
 const POWER_OFF: Duration = Duration::from_secs(15);
+/// Between attempts to end a QEMU that does not end.
+const AGAIN: Duration = Duration::from_secs(10);
 
 impl Host {
-    /// Takes a running VM in: from here on it is listed, its calls are
-    /// answered and its end is noticed.
+    /// Registers a running VM, answers its calls and watches for its end. It is
+    /// registered first: a call or an end that finds no such VM would be lost.
     pub(crate) fn take_in(&self, vm: Arc<Vm>, calls: mpsc::Receiver<(CallId, Request)>) {
-        // First: what ends from here on must be found.
         self.registry().insert(vm.clone());
         self.serve_calls(&vm, calls);
         if let Ok(body) = vm.body() {
@@ -50,13 +51,18 @@ impl Host {
         Ok(vm.view())
     }
 
-    /// Ends a VM and removes all that is its own.
+    /// Ends a VM and removes all that is its own, forks of it that are under way
+    /// included. Not cancel-safe: run it on a task of its own.
     pub async fn remove(&self, vm: &str) -> Result<VmView, HostError> {
         let vm = match self.vm(vm) {
             Err(HostError::Elsewhere { .. }) => return self.remove_elsewhere(vm).await,
             found => found?,
         };
         let view = vm.view();
+        // Clones that are being made of it end with it, before anything is taken
+        // away from under them.
+        vm.forks.close();
+        vm.forks.over().await;
         self.end(&vm, None).await;
         Ok(view)
     }
@@ -111,15 +117,8 @@ impl Host {
             return;
         }
         let record = vm.record();
-        // As before it was made: a daemon that takes over in the middle of this
-        // removes the rest.
-        let doomed = VmRecord {
-            state: VmState::Starting,
-            ..record.clone()
-        };
-        if let Err(error) = self.store.put_vm(&doomed) {
-            note(&record, "record", Err(error.into()));
-        }
+        // A daemon that takes over in the middle of this removes the rest.
+        self.note_ending(&record);
         if let Some(generation) = turn.next.take() {
             self.discard(vm, generation).await;
         }
@@ -136,6 +135,15 @@ impl Host {
             tickets.forget(vm.id);
         });
         self.ended.notify_waiters();
+    }
+
+    fn note_ending(&self, record: &VmRecord) {
+        let ending = VmRecord {
+            state: VmState::Ending,
+            ..record.clone()
+        };
+        let noted = self.store.put_vm(&ending);
+        note(record, "record", noted.map_err(HostError::from));
     }
 
     /// Ends what runs of a VM, if anything does.
@@ -174,11 +182,13 @@ impl Host {
 
     /// Removes whatever there is of a recorded VM or shell: its process,
     /// network, files and at last its record. What cannot be removed is logged
-    /// and left for the doctor; the rest goes all the same.
+    /// and left for the doctor; the rest goes all the same. The record, and with it
+    /// the user its QEMU runs as, stays until that QEMU is proven gone.
     pub(crate) async fn erase(&self, record: &VmRecord) {
         self.discard_process(record).await;
         // One that was started and not yet recorded is found by its cgroup.
         let cgroup = self.engine.remove_cgroup(record.id).await;
+        let is_gone = cgroup.is_ok();
         note(record, "cgroup", cgroup.map_err(HostError::from));
         note(
             record,
@@ -202,6 +212,10 @@ impl Host {
         let disks = self.folders.disks(record.id);
         self.remove_files(&crate::checkpoint::files(&disks));
         let _ = fs::remove_dir(disks);
+        if !is_gone {
+            self.note_ending(record);
+            return self.erase_later(record.clone());
+        }
         match self.store.remove_vm(record.id) {
             Ok(()) => self.registry().give_back_uid(record.uid),
             Err(error) => note(record, "record", Err(error.into())),
@@ -210,6 +224,17 @@ impl Host {
             self.retire(image).await;
         }
         self.end_family_if_empty(record.family).await;
+    }
+
+    /// Tries again to end a QEMU that did not end. The next daemon does, too.
+    fn erase_later(&self, record: VmRecord) {
+        let host = self.handle();
+        tokio::spawn(async move {
+            tokio::time::sleep(AGAIN).await;
+            if let Some(host) = host.upgrade() {
+                Box::pin(host.erase(&record)).await;
+            }
+        });
     }
 
     /// Removes a family that has no VM left, here or elsewhere, and its network.

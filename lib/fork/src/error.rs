@@ -118,6 +118,9 @@ pub enum HostError {
         /// The folder.
         run: PathBuf,
     },
+    /// The daemon is ending, and begins nothing more.
+    #[error("the daemon is ending: ask again in a moment")]
+    Closing,
     /// QEMUs, which run as nobody in particular, cannot get to their files.
     #[error("QEMU cannot pass through {}", folder.display())]
     NotPassable {
@@ -305,9 +308,12 @@ impl HostError {
             | Self::Running { .. }
             | Self::Import(ImportError::Taken { .. })
             | Self::ImageInUse { .. }
+            | Self::Closing
             | Self::Locked { .. } => ErrorKind::Conflict,
             Self::Ticket(Denied::Unknown(_)) => ErrorKind::NotFound,
-            Self::Ticket(Denied::AlreadyCloned(_) | Denied::NotCloned(_)) => ErrorKind::Conflict,
+            Self::Ticket(Denied::AlreadyCloned(_) | Denied::NotCloned(_) | Denied::Foreign(_)) => {
+                ErrorKind::Conflict
+            }
             Self::Store(StoreError::NameTaken { .. } | StoreError::TokenNameTaken { .. }) => {
                 ErrorKind::Conflict
             }

@@ -19,6 +19,7 @@ use crate::{
     remote::{Dealt, Frozen},
     shells::Assigned,
     telemetry::Counted,
+    under_way::Begun,
     vm::Vm,
 };
 use forkyard_pager::{PagerError, Refusal};
@@ -99,7 +100,7 @@ impl Host {
         let host = self.handle();
         let work = tokio::spawn(async move {
             let Some(host) = host.upgrade() else {
-                return Err(HostError::Invalid("the daemon ends".into()));
+                return Err(HostError::Closing);
             };
             // Whoever asked may have gone away.
             let tell = || {
@@ -200,10 +201,40 @@ impl Host {
         wanted: &[Wanted],
         asked: Asked,
     ) -> Result<Forked, HostError> {
+        let _under_way = self.begin_fork(parent)?;
         let going = self.progress.begin(parent, wanted.len(), &asked);
         let outcome = self.make_clones(parent, wanted, &asked, &going).await;
+        let outcome = self.unless_removed(parent, outcome).await;
         going.over(&outcome);
         outcome
+    }
+
+    /// Counts a fork of a VM, unless that is being removed or the daemon ends.
+    pub(crate) fn begin_fork<'a>(
+        &'a self,
+        parent: &'a Vm,
+    ) -> Result<(Begun<'a>, Begun<'a>), HostError> {
+        let here = self.forks.begin().ok_or(HostError::Closing)?;
+        let of_parent = parent.forks.begin().ok_or_else(|| removed(parent))?;
+        Ok((here, of_parent))
+    }
+
+    /// Ends the clones of a VM that was removed while they were made: its removal
+    /// waits for this, and leaves nothing that nobody was told of.
+    pub(crate) async fn unless_removed(
+        &self,
+        parent: &Vm,
+        outcome: Result<Forked, HostError>,
+    ) -> Result<Forked, HostError> {
+        if !parent.forks.is_closed() {
+            return outcome;
+        }
+        if let Ok(forked) = outcome {
+            let made = forked.clones.iter();
+            let made = made.filter_map(|(_, made)| made.as_ref().ok());
+            self.end_all(made.map(|vm| vm.id).collect()).await;
+        }
+        Err(removed(parent))
     }
 
     async fn make_clones(
@@ -219,6 +250,7 @@ impl Host {
         let counted = Counted::begin(wanted.len());
         let mut report = ForkReport::default();
         let mut turn = parent.turn_to_fork().await;
+        still_there(parent)?;
         let body = parent.body()?;
         let shells = async {
             let mut generation = self.generation(parent, &body, turn.next.take()).await?;
@@ -397,6 +429,19 @@ impl Host {
             }
         });
     }
+}
+
+/// Refuses to make a clone of a VM that is being removed.
+pub(crate) fn still_there(parent: &Vm) -> Result<(), HostError> {
+    match parent.forks.is_closed() {
+        true => Err(removed(parent)),
+        false => Ok(()),
+    }
+}
+
+fn removed(parent: &Vm) -> HostError {
+    let name = parent.name().to_string();
+    HostError::NoSuchVm { name }
 }
 
 /// Gives each clone wanted its shell. Where there are fewer shells, the last

@@ -161,6 +161,7 @@ impl Host {
         template: &std::path::Path,
     ) -> Result<WarmShell, HostError> {
         let parent_record = parent.record();
+        let uid = self.registry().take_uid()?;
         let id = VmId::random();
         let slice = self.folders.disks(id).join("0.qcow2");
         let mut chain = vec![slice.clone()];
@@ -176,7 +177,7 @@ impl Host {
             }),
             generation: parent_record.generation.saturating_add(1),
             epoch: Epoch::random(),
-            uid: self.registry().take_uid()?,
+            uid: uid.get(),
             state: VmState::Warm,
             created: crate::now(),
             warm: 0,
@@ -188,6 +189,7 @@ impl Host {
             ..parent_record
         };
         self.store.put_vm(&record)?;
+        uid.keep();
         self.registry().occupy(&record);
         match self.furnish(parent, record.clone(), template).await {
             Ok(shell) => Ok(shell),

@@ -12,6 +12,7 @@ use crate::{
     registry::{Registry, gid},
     remote::{Abroad, Arrivals, Meeting, order},
     ticket::Tickets,
+    under_way::UnderWay,
     vm::{Machine, Vm, lock},
 };
 use forkyard_capture::{HostAddr, Pages, Region, count};
@@ -31,7 +32,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
     time::Duration,
 };
-use tokio::sync::{Notify, OnceCell, watch};
+use tokio::{
+    sync::{Notify, OnceCell, watch},
+    time::timeout,
+};
 
 /// What an operator may choose.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +110,8 @@ pub struct Host {
     pub(crate) parted: tokio::sync::Mutex<BTreeSet<FamilyId>>,
     /// How far forks are.
     pub(crate) progress: Progress,
+    /// Forks and checkpoints under way; none begins once the daemon ends.
+    pub(crate) forks: UnderWay,
     /// Who goes first while a fork is made.
     pub(crate) makers: Makers,
     registry: Mutex<Registry>,
@@ -166,6 +172,7 @@ impl Host {
             arrivals: Arrivals::default(),
             makers: Makers::default(),
             progress: Progress::default(),
+            forks: UnderWay::default(),
             abroad: Abroad::default(),
             doomed: Mutex::default(),
             parted: tokio::sync::Mutex::default(),
@@ -183,8 +190,13 @@ impl Host {
     }
 
     /// Lets go of the host. VMs run on; with none left, the pager goes too, unless
-    /// clones elsewhere get pages of it.
+    /// clones elsewhere get pages of it. Forks that were begun come first, also
+    /// those whose users did not wait for them.
     pub async fn close(&self) {
+        self.forks.close();
+        if timeout(self.options.patience, self.finish()).await.is_err() {
+            tracing::warn!("a fork is left half done: the next daemon undoes it");
+        }
         if self.registry().all().is_empty() {
             // What was removed there a moment ago needs nothing any more.
             self.look_abroad().await;
@@ -210,6 +222,15 @@ impl Host {
             {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the pager stays");
             }
+        }
+    }
+
+    /// Waits until no VM is being forked, paused or ended.
+    async fn finish(&self) {
+        self.forks.over().await;
+        let vms = self.registry().all();
+        for vm in vms {
+            drop(vm.turn.lock().await);
         }
     }
 

@@ -105,7 +105,11 @@ impl Host {
         let record = vm.record();
         match record.state {
             VmState::Checkpoint | VmState::Stopped => {}
-            VmState::Starting | VmState::Warm | VmState::Running | VmState::Paused => {
+            VmState::Starting
+            | VmState::Warm
+            | VmState::Running
+            | VmState::Paused
+            | VmState::Ending => {
                 return Err(HostError::Running { vm: vm.name() });
             }
         }

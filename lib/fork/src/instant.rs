@@ -75,9 +75,7 @@ impl Host {
                 .await
                 .map(|taken| (take, taken, first)),
             Err(error) => {
-                if let Err(error) = body.machine.discard_overlay(overlay).await {
-                    tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
-                }
+                close(parent, &body.machine, overlay).await;
                 Err(error)
             }
         };
@@ -120,13 +118,17 @@ impl Host {
         let machine = &body.machine;
         // Recorded first: a daemon that takes over in the middle of this must
         // not take the frozen slice for the one that is written to.
-        self.lengthen_chain(parent, overlay_path)?;
+        if let Err(error) = self.lengthen_chain(parent, overlay_path) {
+            close(parent, machine, overlay).await;
+            return Err(error);
+        }
         // Until the end of this: all that is done now is waited for.
         let _precedence = machine.precedence();
         let stopped = Instant::now();
         if let Err(error) = machine.stop().await {
             // It may have stopped all the same, and only its answer was late.
             let _ = continued(parent, machine).await;
+            close(parent, machine, overlay).await;
             self.settle_chain(parent, machine).await?;
             return Err(error.into());
         }
@@ -183,7 +185,15 @@ impl Host {
     }
 }
 
-/// Lets the vCPUs go on, unless the user wants them still.
+/// Closes an overlay that was not put to use.
+async fn close(parent: &Vm, machine: &Machine, overlay: Overlay) {
+    if let Err(error) = machine.discard_overlay(overlay).await {
+        tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
+    }
+}
+
+/// Lets the vCPUs go on, unless the user wants them still. If QEMU refuses now,
+/// the VM is let go on later, as one that stopped by itself is.
 async fn continued(parent: &Vm, machine: &Machine) -> Result<(), VmmError> {
     match parent.is_paused() {
         true => Ok(()),

@@ -42,6 +42,7 @@ mod shells;
 mod stuck;
 pub mod telemetry;
 mod ticket;
+mod under_way;
 mod usage;
 mod vm;
 mod wall;

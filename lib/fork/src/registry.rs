@@ -1,14 +1,17 @@
 //! The VMs of a host: who is called what, which numbers are taken, which disk
 //! slices are in use. Bookkeeping only.
 
-use crate::{HostError, vm::Vm};
+use crate::{
+    HostError,
+    vm::{Vm, lock},
+};
 use forkyard_disk::Chains;
 use forkyard_store::{StoreError, VmRecord};
 use forkyard_types::{FIRST_FAMILY_GID, VM_UIDS, VmId};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 /// Group of a family's QEMUs.
@@ -20,31 +23,64 @@ pub(crate) fn gid(number: forkyard_store::FamilyNo) -> u32 {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     vms: BTreeMap<VmId, Arc<Vm>>,
-    uids: BTreeSet<u32>,
+    uids: Uids,
     chains: Chains,
 }
 
+type Uids = Arc<Mutex<BTreeSet<u32>>>;
+
+/// A user that no other QEMU runs as: given back when dropped, unless a record
+/// keeps it.
+#[derive(Debug)]
+pub(crate) struct Uid {
+    uid: u32,
+    uids: Option<Uids>,
+}
+
+impl Uid {
+    /// Its number.
+    pub fn get(&self) -> u32 {
+        self.uid
+    }
+
+    /// Leaves it to a record, which gives it back when it goes.
+    pub fn keep(mut self) -> u32 {
+        self.uids = None;
+        self.uid
+    }
+}
+
+impl Drop for Uid {
+    fn drop(&mut self) {
+        if let Some(uids) = &self.uids {
+            lock(uids).remove(&self.uid);
+        }
+    }
+}
+
 impl Registry {
-    /// A user no other QEMU runs as, until it is given back.
-    pub fn take_uid(&mut self) -> Result<u32, StoreError> {
+    /// A user no other QEMU runs as.
+    pub fn take_uid(&mut self) -> Result<Uid, StoreError> {
+        let mut taken = lock(&self.uids);
         let mut users = VM_UIDS;
-        let free = users.find(|uid| !self.uids.contains(uid));
+        let free = users.find(|uid| !taken.contains(uid));
         let uid = free.ok_or(StoreError::Exhausted {
             what: "VM",
             limit: VM_UIDS.end - VM_UIDS.start,
         })?;
-        self.uids.insert(uid);
-        Ok(uid)
+        taken.insert(uid);
+        let uids = Some(self.uids.clone());
+        Ok(Uid { uid, uids })
     }
 
-    /// Gives a user back.
+    /// Gives back the user that a record kept.
     pub fn give_back_uid(&mut self, uid: u32) {
-        self.uids.remove(&uid);
+        lock(&self.uids).remove(&uid);
     }
 
     /// Counts a recorded VM's or shell's user and slices as taken.
     pub fn occupy(&mut self, record: &VmRecord) {
-        self.uids.insert(record.uid);
+        lock(&self.uids).insert(record.uid);
         let mut under: Option<&PathBuf> = None;
         for slice in record.chain.iter().rev() {
             // Known already if it is shared with a relative.
@@ -158,12 +194,21 @@ mod tests {
     #[test]
     fn a_users_number_is_free_only_once_it_is_given_back() {
         let mut registry = Registry::default();
-        let first = registry.take_uid().expect("there are many");
+        let first = registry.take_uid().expect("there are many").keep();
         registry.vacate(&record(first));
         // The store may still have it, and refuses another.
         let second = registry.take_uid().expect("there are many");
-        assert_ne!(first, second);
+        assert_ne!(first, second.get());
         registry.give_back_uid(first);
-        assert_eq!(registry.take_uid().expect("free again"), first);
+        assert_eq!(registry.take_uid().expect("free again").get(), first);
+    }
+
+    #[test]
+    fn a_users_number_that_no_record_came_to_keep_gives_itself_back() {
+        let mut registry = Registry::default();
+        let lost = registry.take_uid().expect("there are many");
+        let number = lost.get();
+        drop(lost);
+        assert_eq!(registry.take_uid().expect("free again").get(), number);
     }
 }

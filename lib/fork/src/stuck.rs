@@ -2,10 +2,10 @@
 //! on where it was once there is room.
 
 use crate::{
-    Host,
+    Host, HostError,
     vm::{Body, Vm},
 };
-use forkyard_vmm::{Machine as _, RunState, VmmError};
+use forkyard_vmm::{Machine as _, RunState};
 use std::{sync::Arc, time::Duration};
 
 /// Between attempts to have it go on.
@@ -42,11 +42,16 @@ impl Host {
     }
 }
 
-async fn go_on(vm: &Vm, body: &Body) -> Result<(), VmmError> {
-    if body.machine.run_state().await? != RunState::Failed {
-        return Ok(());
+async fn go_on(vm: &Vm, body: &Body) -> Result<(), HostError> {
+    match body.machine.run_state().await? {
+        RunState::Failed => vm.note_silence(Some(FULL.to_owned())),
+        // Stopped for a fork, which has given up the turn: QEMU refused to go on then.
+        RunState::Paused => {
+            body.machine.cont().await?;
+            return Ok(body.guest.resume().await?);
+        }
+        RunState::Running | RunState::Waiting | RunState::Ended => return Ok(()),
     }
-    vm.note_silence(Some(FULL.to_owned()));
     body.machine.cont().await?;
     // If there is still no room it stops again at once.
     tokio::time::sleep(AGAIN).await;

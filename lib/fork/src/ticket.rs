@@ -11,6 +11,7 @@
 //! what changed, so that the next daemon goes on with it.
 
 mod far;
+mod given_back;
 mod kept;
 mod view;
 
@@ -29,6 +30,9 @@ pub enum Denied {
     /// It has been cloned with already.
     #[error("ticket {0} has been cloned with already")]
     AlreadyCloned(TicketId),
+    /// Granted on another host.
+    #[error("ticket {0} was granted on another host: `forkyard ticket rm` it there")]
+    Foreign(TicketId),
     /// There is nothing to wait for yet.
     #[error("ticket {0} has not been cloned with yet")]
     NotCloned(TicketId),
@@ -151,6 +155,10 @@ struct Entry {
     /// Granted on another host, at this time, in seconds since 1970; none: here.
     #[serde(default)]
     foreign: Option<u64>,
+    /// When it is given back unless it is cloned with before, in seconds since
+    /// 1970; none: it ends with the process that asked for it.
+    #[serde(default)]
+    until: Option<u64>,
 }
 
 /// Every ticket that is not spent.
@@ -175,6 +183,7 @@ impl Tickets {
             kind,
             phase: Phase::Granted(grant),
             foreign: None,
+            until: None,
         };
         self.entries.insert(id, entry);
         self.changed.insert(id);

@@ -1,6 +1,9 @@
 //! One VM as its host knows it.
 
-use crate::{HostError, calls::Disjoint, generation::Generation, noted::Notes, requests::Requests};
+use crate::{
+    HostError, calls::Disjoint, generation::Generation, noted::Notes, requests::Requests,
+    under_way::UnderWay,
+};
 use forkyard_capture::Region;
 use forkyard_guestlink::{Cloned, Guest};
 use forkyard_network::Subnet;
@@ -30,6 +33,8 @@ pub(crate) struct Vm {
     record: Mutex<VmRecord>,
     body: Mutex<Option<Arc<Body>>>,
     notes: Mutex<Notes>,
+    /// Forks and checkpoints of it under way; none begins once it is being removed.
+    pub forks: UnderWay,
     /// How many wait for the turn to fork it.
     wanting: watch::Sender<u32>,
     /// Why it does not answer, if it does not.
@@ -102,6 +107,7 @@ impl Vm {
             record: Mutex::new(record),
             body: Mutex::new(body.map(Arc::new)),
             notes: Mutex::default(),
+            forks: UnderWay::default(),
             wanting: watch::Sender::new(0),
             silence: Mutex::default(),
             turn: tokio::sync::Mutex::default(),

@@ -142,12 +142,31 @@ impl Client {
     }
 
     /// Reserves clones, or processes in clones. Fewer may be granted than are
-    /// asked for.
+    /// asked for. The ticket belongs to this process: when that ends, clones
+    /// that were not joined are ended, and a ticket not yet cloned with is given back.
     pub fn request_ticket(&self, count: u16, kind: TicketKind) -> Result<Ticket, CallError> {
         let Answer::Ticket(ticket) = self.call(Ask::RequestTicket { count, kind })? else {
             return Err(CallError::Unexpected);
         };
         Ok(ticket)
+    }
+
+    /// Reserves clones for no process in particular. A ticket that is not cloned
+    /// with in time is given back.
+    pub fn request_detached(&self, count: u16, kind: TicketKind) -> Result<Ticket, CallError> {
+        let Answer::Ticket(ticket) = self.call(Ask::RequestDetached { count, kind })? else {
+            return Err(CallError::Unexpected);
+        };
+        Ok(ticket)
+    }
+
+    /// Ends this clone, with this status for the parent's join, when this
+    /// process ends in any other way than by [`Client::exit`].
+    pub fn end_with_me(&self, status: u8) -> Result<(), CallError> {
+        let Answer::Tied = self.call(Ask::EndWithMe { status })? else {
+            return Err(CallError::Unexpected);
+        };
+        Ok(())
     }
 
     /// Clones this VM: returns once in the parent and once in every clone.

@@ -225,7 +225,8 @@ pub enum Stream {
 /// The fork API as guest programs call it (SnowFlock, Table I).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
-    /// Reserve clones; answered by [`Answer::Ticket`].
+    /// Reserve clones; answered by [`Answer::Ticket`]. When the calling process
+    /// ends, the agent asks [`Ask::Kill`] in its place.
     RequestTicket {
         /// How many; fewer may be granted.
         count: u16,
@@ -295,6 +296,21 @@ pub enum Ask {
     ///
     /// [`MOST_FRAMES`]: crate::MOST_FRAMES
     DisjointFrames(Vec<Frames>),
+    /// Reserve clones for no process in particular: the ticket outlives the
+    /// caller, and is given back if it is not cloned with in time. Answered by
+    /// [`Answer::Ticket`].
+    RequestDetached {
+        /// How many; fewer may be granted.
+        count: u16,
+        /// Of what.
+        kind: TicketKind,
+    },
+    /// End this clone, with this status, when the calling process ends. The
+    /// agent itself answers, [`Answer::Tied`].
+    EndWithMe {
+        /// Status for the parent's join.
+        status: u8,
+    },
 }
 
 /// A call, and what tells it from others that ask the same.
@@ -339,6 +355,8 @@ pub enum Answer {
     Dropped,
     /// The memory is marked as disjoint access.
     Marked,
+    /// This clone ends with the caller.
+    Tied,
 }
 
 /// How one clone, or one process of a hierarchical ticket, ended.

@@ -81,6 +81,7 @@ fn state_text(state: VmState) -> &'static str {
         VmState::Paused => "paused",
         VmState::Stopped => "stopped",
         VmState::Checkpoint => "checkpoint",
+        VmState::Ending => "ending",
     }
 }
 
@@ -92,6 +93,7 @@ fn state_of(text: &str) -> Option<VmState> {
         VmState::Paused,
         VmState::Stopped,
         VmState::Checkpoint,
+        VmState::Ending,
     ]
     .into_iter()
     .find(|state| state_text(*state) == text)

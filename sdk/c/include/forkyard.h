@@ -70,7 +70,9 @@ extern "C" {
 
 /*
  Reserves clones of this VM; fewer may be granted than are asked for. NULL
- if none were. To be freed with forkyard_ticket_free.
+ if none were. To be freed with forkyard_ticket_free. The ticket belongs to this
+ process: when it ends, clones that were not joined are ended, and what was
+ reserved is given back.
  */
 struct forkyard_ticket *forkyard_request_ticket(uint16_t count);
 
@@ -205,7 +207,8 @@ const char *forkyard_ticket_ip(const struct forkyard_ticket *ticket, uint16_t id
 int forkyard_ticket_status(const struct forkyard_ticket *ticket, uint16_t id);
 
 /*
- Frees a ticket, used up or not. The clones it was for live on.
+ Frees a ticket, used up or not. One that was not cloned with is given back.
+ Clones that were not joined live on until this process ends: it holds them.
 
  # Safety
  As forkyard_join; the ticket must not be used afterwards.

@@ -75,6 +75,7 @@ pub unsafe extern "C" fn forkyard_create_clones(
     // SAFETY: null or a string, by this function's contract.
     match unsafe { named(checkpoint) } {
         Some(checkpoint) => call(|client| {
+            ticket.use_up();
             let created = client.create_clones(checkpoint, ticket.id);
             created.map(|_| 0)
         }),

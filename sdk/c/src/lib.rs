@@ -17,6 +17,7 @@ use std::{
     ffi::{CString, c_char, c_int, c_void},
     panic::{AssertUnwindSafe, catch_unwind},
     ptr,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 /// Why a call failed: what calls return, negated in none.
@@ -48,6 +49,23 @@ pub struct Ticket {
     clones: Vec<Place>,
     /// How numbers that are no clone's own ended, in hierarchical tickets.
     others: BTreeMap<u16, c_int>,
+    /// Process that asked for it: a child's copy is not the ticket.
+    holder: u32,
+    /// Cloned with, or used up: freeing it gives nothing back.
+    used: AtomicBool,
+}
+
+impl Ticket {
+    fn use_up(&self) {
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    /// Clones this VM. Marked first, for the clones to have the mark, too.
+    fn clone_with(&self, client: &Client) -> Result<Cloning, CallError> {
+        self.use_up();
+        let cloned = client.clone_vm(self.id);
+        cloned.inspect_err(|_| self.used.store(false, Ordering::Relaxed))
+    }
 }
 
 #[derive(Debug)]
@@ -134,12 +152,16 @@ impl From<Granted> for Ticket {
             text: text(granted.id.to_string()),
             clones: granted.clones.into_iter().map(place).collect(),
             others: BTreeMap::new(),
+            holder: std::process::id(),
+            used: AtomicBool::new(false),
         }
     }
 }
 
 /// Reserves clones of this VM; fewer may be granted than are asked for. NULL
-/// if none were. To be freed with forkyard_ticket_free.
+/// if none were. To be freed with forkyard_ticket_free. The ticket belongs to this
+/// process: when it ends, clones that were not joined are ended, and what was
+/// reserved is given back.
 #[unsafe(no_mangle)]
 pub extern "C" fn forkyard_request_ticket(count: u16) -> *mut Ticket {
     request(count, TicketKind::Flat)
@@ -176,7 +198,7 @@ pub unsafe extern "C" fn forkyard_clone(ticket: *const Ticket) -> c_int {
     let Some(ticket) = (unsafe { ticket.as_ref() }) else {
         return no_ticket();
     };
-    call(|client| match client.clone_vm(ticket.id)? {
+    call(|client| match ticket.clone_with(client)? {
         Cloning::Parent { .. } => Ok(0),
         Cloning::Clone { id, processes } => Ok(team::fork_all(client, id, processes).into()),
     })
@@ -195,7 +217,7 @@ pub unsafe extern "C" fn forkyard_clone_only(ticket: *const Ticket, processes: *
         return no_ticket();
     };
     call(|client| {
-        let (id, count) = match client.clone_vm(ticket.id)? {
+        let (id, count) = match ticket.clone_with(client)? {
             Cloning::Parent { .. } => (0, 0),
             Cloning::Clone { id, processes } => (id, processes),
         };
@@ -307,6 +329,7 @@ pub unsafe extern "C" fn forkyard_kill(ticket: *const Ticket) -> c_int {
     let Some(ticket) = (unsafe { ticket.as_ref() }) else {
         return no_ticket();
     };
+    ticket.use_up();
     call(|client| client.kill(ticket.id).map(|()| 0))
 }
 
@@ -381,7 +404,8 @@ pub unsafe extern "C" fn forkyard_ticket_status(ticket: *const Ticket, id: u16) 
     own.map(|place| place.status).or_else(other).unwrap_or(LOST)
 }
 
-/// Frees a ticket, used up or not. The clones it was for live on.
+/// Frees a ticket, used up or not. One that was not cloned with is given back.
+/// Clones that were not joined live on until this process ends: it holds them.
 ///
 /// # Safety
 /// As forkyard_join; the ticket must not be used afterwards.
@@ -390,7 +414,11 @@ pub unsafe extern "C" fn forkyard_ticket_free(ticket: *mut Ticket) {
     if !ticket.is_null() {
         // SAFETY: not null, so from Box::into_raw in forkyard_request_ticket,
         // and by this function's contract freed just here.
-        drop(unsafe { Box::from_raw(ticket) });
+        let ticket = unsafe { Box::from_raw(ticket) };
+        if !ticket.used.load(Ordering::Relaxed) && ticket.holder == std::process::id() {
+            // Used up by its name meanwhile, perhaps: then there is nothing to give back.
+            let _ = catch_unwind(|| Client::from_env().kill(ticket.id));
+        }
     }
 }
 

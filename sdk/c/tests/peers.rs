@@ -127,7 +127,10 @@ fn answer(ask: &Ask, joined: &mut bool) -> Result<Answer, ApiError> {
             message: format!("{bytes} at {address}"),
             hint: None,
         }),
-        Ask::Exit { .. } | Ask::DisjointFrames(_) => Err(ApiError {
+        Ask::Exit { .. }
+        | Ask::DisjointFrames(_)
+        | Ask::RequestDetached { .. }
+        | Ask::EndWithMe { .. } => Err(ApiError {
             kind: ErrorKind::Invalid,
             message: "not a clone".into(),
             hint: None,

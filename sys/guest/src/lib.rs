@@ -1,6 +1,6 @@
 //! The guest kernel's interfaces that no safe crate offers: the random number
 //! generator's pool, network interfaces by ioctl, raw frames, joining a cgroup before exec,
-//! going before other threads.
+//! going before other threads, the ends of processes.
 //!
 //! The only place in the guest's programs that may say `unsafe`.
 #![allow(unsafe_code)]
@@ -9,4 +9,5 @@ pub mod announce;
 pub mod command;
 pub mod first;
 pub mod interface;
+pub mod process;
 pub mod random;

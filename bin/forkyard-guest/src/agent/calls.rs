@@ -2,12 +2,17 @@
 //! host has answered, or, for the call that made a clone and for those that wait
 //! for a fork, by the clone itself.
 
-use super::{addresses, identity, outbox::Outbox};
+use super::{
+    addresses,
+    holders::{Held, Holder},
+    identity,
+    outbox::Outbox,
+};
 use forkyard_guestlink::{Answer, Ask, CallId, Cloned, FrameReader, Request, SOCKET, ToHost, send};
-use forkyard_types::{ApiError, Epoch, ErrorKind, RequestId};
+use forkyard_types::{ApiError, Epoch, ErrorKind, RequestId, TicketId};
 use std::{
-    collections::BTreeMap,
-    fs, io,
+    collections::{BTreeMap, BTreeSet},
+    fs, io, mem,
     net::Shutdown,
     os::unix::{
         fs::PermissionsExt,
@@ -37,6 +42,18 @@ struct Caller {
     conversation: Conversation,
     request: RequestId,
     stream: UnixStream,
+    role: Role,
+}
+
+/// What a call's answer changes about who holds what.
+#[derive(Debug)]
+enum Role {
+    /// Asks for a ticket, which will end with this process.
+    Holder(Holder),
+    /// Uses a ticket up.
+    Spends(TicketId),
+    /// Changes nothing.
+    Other,
 }
 
 #[derive(Debug, Default)]
@@ -45,18 +62,27 @@ struct Pending {
     waiting: BTreeMap<CallId, Caller>,
     /// Those that want to know when this VM becomes a clone.
     watching: Vec<Caller>,
+    /// What ends with processes.
+    held: Held,
+    /// Calls for tickets whose callers have gone.
+    orphaned: BTreeSet<CallId>,
 }
 
 impl Pending {
     fn is_full(&self) -> bool {
         self.waiting.len() + self.watching.len() >= MOST
     }
+
+    fn number(&mut self) -> CallId {
+        self.last = self.last.wrapping_add(1);
+        CallId(self.last)
+    }
 }
 
 /// The calls under way.
 #[derive(Debug)]
 pub struct Calls {
-    pending: Mutex<Pending>,
+    pending: Arc<Mutex<Pending>>,
     outbox: Arc<Outbox>,
     /// The folder of processes.
     processes: PathBuf,
@@ -65,12 +91,12 @@ pub struct Calls {
 impl Calls {
     pub fn new(outbox: Arc<Outbox>) -> Self {
         Self {
-            pending: Mutex::new(Pending {
+            pending: Arc::new(Mutex::new(Pending {
                 // An answer to a call of an earlier agent must not be taken
                 // for another's.
                 last: RequestId::random().0.as_fields().0,
                 ..Pending::default()
-            }),
+            })),
             outbox,
             processes: addresses::PROCESSES.into(),
         }
@@ -100,15 +126,19 @@ impl Calls {
             let Ok(stream) = stream.try_clone() else {
                 break;
             };
+            let (ask, role) = role_of(ask, &stream);
             let caller = Caller {
                 conversation,
                 request: id,
                 stream,
+                role,
             };
             if let Ask::WaitFork { since } = ask {
                 self.watch(since, caller);
             } else if let Ask::Disjoint { address, bytes } = ask {
                 self.disjoint(address, bytes, caller);
+            } else if let Ask::EndWithMe { status } = ask {
+                self.tie(status, caller);
             } else if let Ask::DisjointFrames(_) = ask {
                 // Which frames are whose is not a program's to say.
                 tell(caller, &Err(no_program()));
@@ -124,8 +154,15 @@ impl Calls {
             .waiting
             .extract_if(.., |_, caller| caller.conversation == conversation)
             .collect();
+        // A ticket that is granted to a process that has gone is given back: its
+        // answer must be heard.
+        let (orphaned, forgotten): (Vec<_>, Vec<_>) = gone
+            .into_iter()
+            .partition(|(_, caller)| matches!(caller.role, Role::Holder(_)));
+        let orphaned = orphaned.into_iter().map(|(call, _)| call);
+        pending.orphaned.extend(orphaned);
         drop(pending);
-        for (call, _) in gone {
+        for (call, _) in forgotten {
             self.outbox.push(ToHost::Forget { call });
         }
     }
@@ -136,8 +173,7 @@ impl Calls {
             drop(pending);
             return tell(caller, &Err(too_many()));
         }
-        pending.last = pending.last.wrapping_add(1);
-        let call = CallId(pending.last);
+        let call = pending.number();
         let request = Request {
             id: caller.request,
             ask,
@@ -173,11 +209,61 @@ impl Calls {
         tell(caller, &outcome);
     }
 
+    /// This clone ends with its caller.
+    fn tie(&self, status: u8, caller: Caller) {
+        let outcome = match Holder::of_peer(&caller.stream) {
+            Ok(holder) => {
+                let others = Vec::new();
+                self.hold(holder, Ask::Exit { status, others });
+                Ok(Answer::Tied)
+            }
+            Err(error) => {
+                let why = format!("the kernel does not tell who calls: {error}");
+                Err(refusal(ErrorKind::Guest, &why))
+            }
+        };
+        tell(caller, &outcome);
+    }
+
+    /// Has this asked of the host when that process ends.
+    fn hold(&self, holder: Holder, ask: Ask) {
+        let Some(entry) = self.lock().held.add(&holder, ask) else {
+            return;
+        };
+        let (pending, outbox) = (self.pending.clone(), self.outbox.clone());
+        thread::spawn(move || {
+            if let Err(error) = holder.wait() {
+                eprintln!("forkyard-guest: wait for a program: {error}");
+                return;
+            }
+            let asks = lock(&pending).held.ended(entry);
+            asks.into_iter().for_each(|ask| owe(&pending, &outbox, ask));
+        });
+    }
+
     /// The host has answered.
     pub fn answer(&self, call: CallId, outcome: Outcome) {
-        let waiting = self.lock().waiting.remove(&call);
-        if let Some(caller) = waiting {
-            tell(caller, &outcome);
+        let mut pending = self.lock();
+        pending.held.paid(call);
+        let orphaned = pending.orphaned.remove(&call);
+        let waiting = pending.waiting.remove(&call);
+        drop(pending);
+        match (waiting, &outcome) {
+            (Some(mut caller), _) => {
+                // Before the program hears of it, for it may then end at once.
+                match (mem::replace(&mut caller.role, Role::Other), &outcome) {
+                    (Role::Holder(holder), Ok(Answer::Ticket(ticket))) => {
+                        self.hold(holder, Ask::Kill { ticket: ticket.id });
+                    }
+                    (Role::Spends(ticket), Ok(_)) => self.lock().held.spent(ticket),
+                    (Role::Holder(_) | Role::Spends(_) | Role::Other, _) => {}
+                }
+                tell(caller, &outcome);
+            }
+            (None, Ok(Answer::Ticket(ticket))) if orphaned => {
+                owe(&self.pending, &self.outbox, Ask::Kill { ticket: ticket.id });
+            }
+            (None, _) => {}
         }
     }
 
@@ -185,7 +271,7 @@ impl Calls {
     /// `wait_fork()`.
     pub fn cloned(&self, cloned: Cloned) {
         let mut pending = self.lock();
-        let watching = std::mem::take(&mut pending.watching);
+        let watching = mem::take(&mut pending.watching);
         let made_it: Vec<_> = pending
             .waiting
             .extract_if(.., |_, caller| Some(caller.request) == cloned.request)
@@ -204,13 +290,17 @@ impl Calls {
         }
     }
 
-    /// Every call fails but this request's, and those that wait for a fork.
+    /// This is a clone now: its processes hold nothing, and every call fails but
+    /// this request's, and those that wait for a fork.
     pub fn fail_all(&self, but: Option<RequestId>, why: &str) {
-        let failed: Vec<_> = self
-            .lock()
+        let mut pending = self.lock();
+        pending.held.clear();
+        pending.orphaned.clear();
+        let failed: Vec<_> = pending
             .waiting
             .extract_if(.., |_, caller| Some(caller.request) != but)
             .collect();
+        drop(pending);
         for (_, caller) in failed {
             tell(caller, &Err(refusal(ErrorKind::Conflict, why)));
         }
@@ -219,14 +309,61 @@ impl Calls {
     /// Another daemon of the host's may not know of the calls under way: their
     /// programs are hung up on, and make them again.
     pub fn hang_up(&self) {
-        for (_, caller) in std::mem::take(&mut self.lock().waiting) {
+        let mut pending = self.lock();
+        pending.orphaned.clear();
+        let waiting = mem::take(&mut pending.waiting);
+        drop(pending);
+        for (_, caller) in waiting {
             // One that has gone makes no more calls.
             let _ = caller.stream.shutdown(Shutdown::Both);
         }
     }
 
+    /// Another daemon is asked again what the last one did not answer.
+    pub fn ask_again(&self) {
+        let owed = self.lock().held.owed();
+        for (call, request) in owed {
+            self.outbox.push(ToHost::Call { call, request });
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pending)
+    }
+}
+
+fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks this of the host for a process that has ended.
+fn owe(pending: &Mutex<Pending>, outbox: &Outbox, ask: Ask) {
+    let mut pending = lock(pending);
+    let call = pending.number();
+    let request = pending.held.owe(call, ask);
+    drop(pending);
+    outbox.push(ToHost::Call { call, request });
+}
+
+/// A ticket is held by the process that asks for it. Of one that the kernel does
+/// not tell it is held by nothing, and has its time.
+fn role_of(ask: Ask, stream: &UnixStream) -> (Ask, Role) {
+    match ask {
+        Ask::RequestTicket { count, kind } => match Holder::of_peer(stream) {
+            Ok(holder) => (ask, Role::Holder(holder)),
+            Err(_) => (Ask::RequestDetached { count, kind }, Role::Other),
+        },
+        Ask::Join { ticket } | Ask::Kill { ticket } => (ask, Role::Spends(ticket)),
+        Ask::Clone { .. }
+        | Ask::Exit { .. }
+        | Ask::WaitFork { .. }
+        | Ask::Checkpoint
+        | Ask::CreateClones { .. }
+        | Ask::DropCheckpoint { .. }
+        | Ask::Disjoint { .. }
+        | Ask::DisjointFrames(_)
+        | Ask::RequestDetached { .. }
+        | Ask::EndWithMe { .. } => (ask, Role::Other),
     }
 }
 
@@ -260,167 +397,4 @@ pub(super) fn refusal(kind: ErrorKind, why: &str) -> ApiError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use forkyard_guestlink::Frames;
-    use forkyard_types::TicketId;
-    use std::{fs::File, os::fd::OwnedFd};
-
-    /// The calls of an agent, and the host's end of its port.
-    fn calls() -> (Arc<Calls>, FrameReader<UnixStream>) {
-        let (port, host) = UnixStream::pair().expect("a pair");
-        let outbox = Arc::new(Outbox::new(File::from(OwnedFd::from(port))));
-        outbox.start();
-        (Arc::new(Calls::new(outbox)), FrameReader::new(host))
-    }
-
-    fn caller(calls: &Arc<Calls>, conversation: Conversation) -> UnixStream {
-        let (program, stream) = UnixStream::pair().expect("a pair");
-        let calls = calls.clone();
-        thread::spawn(move || calls.converse(conversation, &stream));
-        program
-    }
-
-    fn asked(ask: Ask) -> Request {
-        Request {
-            id: RequestId::random(),
-            ask,
-        }
-    }
-
-    fn join(program: &mut UnixStream, host: &mut FrameReader<UnixStream>) -> (CallId, RequestId) {
-        let wanted = asked(Ask::Join {
-            ticket: TicketId::random(),
-        });
-        send(program, &wanted).expect("taken");
-        match host.read_message() {
-            Ok(Some(ToHost::Call { call, request })) if request == wanted => (call, request.id),
-            other => panic!("the host heard {other:?}"),
-        }
-    }
-
-    fn answer(program: UnixStream) -> Outcome {
-        let answer = FrameReader::new(program).read_message();
-        answer.expect("sense").expect("an answer")
-    }
-
-    fn as_clone(request: Option<RequestId>) -> Cloned {
-        Cloned {
-            id: 3,
-            processes: 2,
-            vcpus: None,
-            request,
-        }
-    }
-
-    #[test]
-    fn caller_that_goes_is_forgotten_here_and_by_the_host() {
-        let (calls, mut host) = calls();
-        let (mut gone, mut stays) = (caller(&calls, 1), caller(&calls, 2));
-        let (call, _) = join(&mut gone, &mut host);
-        let (other, _) = join(&mut stays, &mut host);
-        drop(gone);
-        let heard = host.read_message::<ToHost>().expect("sense");
-        assert_eq!(heard, Some(ToHost::Forget { call }));
-        let waiting: Vec<_> = calls.lock().waiting.keys().copied().collect();
-        assert_eq!(waiting, [other]);
-    }
-
-    #[test]
-    fn in_a_clone_every_call_fails_but_the_one_that_made_it() {
-        let (calls, mut host) = calls();
-        let (mut made_it, mut other) = (caller(&calls, 1), caller(&calls, 2));
-        let (_, request) = join(&mut made_it, &mut host);
-        join(&mut other, &mut host);
-        calls.fail_all(Some(request), IN_A_CLONE);
-        calls.cloned(as_clone(Some(request)));
-        let refused = answer(other).expect_err("refused");
-        assert_eq!(refused.kind, ErrorKind::Conflict);
-        let cloned = answer(made_it);
-        assert!(matches!(
-            cloned,
-            Ok(Answer::Cloned {
-                id: 3,
-                processes: 2,
-                ..
-            })
-        ));
-    }
-
-    #[test]
-    fn whoever_waits_for_a_fork_is_told_in_the_clone_whoever_asked_for_it() {
-        let (calls, _host) = calls();
-        let mut watcher = caller(&calls, 1);
-        let since = Epoch::random();
-        send(&mut watcher, &asked(Ask::WaitFork { since })).expect("taken");
-        while calls.lock().watching.is_empty() {
-            thread::yield_now();
-        }
-        calls.fail_all(None, IN_A_CLONE);
-        calls.cloned(as_clone(None));
-        assert_eq!(answer(watcher).expect("told"), Answer::Forked { id: 3 });
-    }
-
-    #[test]
-    fn memory_that_a_program_marks_is_its_own_and_is_told_in_page_frames() {
-        let (port, host) = UnixStream::pair().expect("a pair");
-        let outbox = Arc::new(Outbox::new(File::from(OwnedFd::from(port))));
-        outbox.start();
-        // This process is the caller; there is no other to be seen.
-        let processes = addresses::tests::process(std::process::id(), 16, &[8, 9, 0, 3]);
-        let calls = Arc::new(Calls {
-            processes: processes.path().to_owned(),
-            ..Calls::new(outbox)
-        });
-        let mut host = FrameReader::new(host);
-        let mut program = caller(&calls, 1);
-        let frames = |first, count| Frames { first, count };
-        for (marked, refused) in [
-            (Ask::DisjointFrames(vec![frames(1, 1)]), ErrorKind::Invalid),
-            (
-                Ask::Disjoint {
-                    address: 90 << 12,
-                    bytes: 1,
-                },
-                ErrorKind::Guest,
-            ),
-        ] {
-            send(&mut program, &asked(marked)).expect("taken");
-            let outcome: Option<Outcome> =
-                FrameReader::new(&program).read_message().expect("sense");
-            let error = outcome.expect("an answer").expect_err("refused");
-            assert_eq!(error.kind, refused);
-        }
-        let marks = asked(Ask::Disjoint {
-            address: 16 << 12,
-            bytes: 4 << 12,
-        });
-        send(&mut program, &marks).expect("taken");
-        // The first that it hears: the host never heard of the others.
-        let heard = host.read_message().expect("sense");
-        let Some(ToHost::Call { call, request }) = heard else {
-            panic!("the host heard {heard:?}");
-        };
-        assert_eq!(request.id, marks.id);
-        let want = Ask::DisjointFrames(vec![frames(3, 1), frames(8, 2)]);
-        assert_eq!(request.ask, want);
-        calls.answer(call, Ok(Answer::Marked));
-        assert_eq!(answer(program), Ok(Answer::Marked));
-    }
-
-    #[test]
-    fn calls_beyond_the_most_are_refused() {
-        let (calls, mut host) = calls();
-        let mut program = caller(&calls, 1);
-        for _ in 0..MOST {
-            join(&mut program, &mut host);
-        }
-        let one_more = asked(Ask::Exit {
-            status: 0,
-            others: vec![],
-        });
-        send(&mut program, &one_more).expect("taken");
-        let refused = answer(program).expect_err("refused");
-        assert_eq!(refused.kind, ErrorKind::Exhausted);
-    }
-}
+mod tests;

@@ -9,7 +9,10 @@
 //! In a clone of a hierarchical ticket the middle of that is done once for
 //! each process it is granted, side by side.
 //!
-//! A clone that dies says nothing; the join tells.
+//! A clone that dies says nothing; the join tells. When this program ends before
+//! the join, by a signal or however, the clones end: on SIGINT, SIGTERM and SIGHUP
+//! it kills its ticket first, and otherwise the agent does, to which the ticket's
+//! holder is this process. A clone ends with its own copy of this process.
 
 use super::{
     Failure, number,
@@ -19,7 +22,8 @@ use super::{
 use forkyard_guestlink::{
     CHUNK, Client, CloneEnd, Cloning, FrameReader, IDENTITY_FILE, SOCKET, Stream, send,
 };
-use forkyard_types::{ExitStatus, TicketKind};
+use forkyard_types::{ExitStatus, TicketId, TicketKind};
+use nix::sys::signal::{SigSet, Signal};
 use std::{
     collections::BTreeMap,
     fs,
@@ -28,7 +32,11 @@ use std::{
     os::unix::process::ExitStatusExt,
     path::Path,
     process::{Child, Command, ExitCode, Stdio},
-    sync::{Mutex, PoisonError, mpsc},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -87,8 +95,20 @@ fn parse<'a>(words: &'a [&'a str]) -> Result<Words<'a>, Failure> {
     }
 }
 
+/// A signal has ended the job: the thread that saw it ends this process.
+static GIVEN_UP: AtomicBool = AtomicBool::new(false);
+
 /// Runs the command in clones.
 pub fn run(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
+    let outcome = run_job(client, words);
+    // What failed then failed for that reason.
+    while GIVEN_UP.load(Ordering::SeqCst) {
+        thread::park();
+    }
+    outcome
+}
+
+fn run_job(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
     let words = parse(words)?;
     let failed = |what: &str| {
         let what = what.to_owned();
@@ -100,7 +120,11 @@ pub fn run(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
     let home = listener
         .local_addr()
         .map_err(failed("cannot listen on the family's network"))?;
+    let signals = ends();
+    let blocked = signals.thread_block();
+    blocked.map_err(|error| Failure::Failed(format!("cannot block signals: {error}")))?;
     let ticket = client.request_ticket(words.count, words.kind)?;
+    give_up_on(signals, client.clone(), ticket.id);
     let count: u16 = ticket
         .clones
         .iter()
@@ -112,6 +136,9 @@ pub fn run(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
     match client.clone_vm(ticket.id)? {
         Cloning::Clone { id, processes } => {
             drop(listener);
+            // Its command, too, is to be interrupted as any other.
+            let _ = signals.thread_unblock();
+            client.end_with_me(LOST)?;
             let job = Job {
                 count,
                 home,
@@ -125,6 +152,24 @@ pub fn run(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
             Ok(gather(client, ticket.id, listener, words.prefix))
         }
     }
+}
+
+/// Signals by which the user ends a job.
+fn ends() -> SigSet {
+    SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])
+}
+
+/// Ends the clones and this process at the first of these signals, which every
+/// thread has blocked.
+fn give_up_on(signals: SigSet, client: Client, ticket: TicketId) {
+    thread::spawn(move || {
+        let Ok(signal) = signals.wait() else { return };
+        GIVEN_UP.store(true, Ordering::SeqCst);
+        eprintln!("vmfork: {signal}: its clones are ended");
+        // In a clone it is refused: the ticket is the parent's.
+        let _ = client.kill(ticket);
+        std::process::exit(128 + signal as i32);
+    });
 }
 
 fn own_address() -> io::Result<IpAddr> {
@@ -288,7 +333,9 @@ fn gather(
                 return ExitCode::from(ends.iter().map(code).find(|code| *code != 0).unwrap_or(0));
             }
             Event::Joined(Err(why)) => {
-                eprintln!("vmfork: cannot join: {why}");
+                if !GIVEN_UP.load(Ordering::SeqCst) {
+                    eprintln!("vmfork: cannot join: {why}");
+                }
                 return ExitCode::FAILURE;
             }
         }

@@ -3,7 +3,7 @@
 use crate::{args::Format, output};
 use clap::Subcommand;
 use forkyard_client::Client;
-use forkyard_types::{ListedVm, TicketSeat, TicketView, VmId};
+use forkyard_types::{ListedVm, TicketId, TicketSeat, TicketView, VmId};
 use hyper::Method;
 use std::process::ExitCode;
 
@@ -13,11 +13,48 @@ pub enum Ticket {
     /// List the tickets that are not used up, and how many of their clones live.
     #[command(after_help = "Example: forkyard ticket ls, or forkyard ticket ls -o json")]
     Ls,
+    /// End a ticket's clones, and give back what it promised.
+    #[command(after_help = "Example: forkyard ticket rm 7Zk3mQ2xB9a")]
+    Rm {
+        /// Tickets, by id.
+        #[arg(required = true)]
+        tickets: Vec<TicketId>,
+    },
 }
 
-/// Lists tickets.
+/// Lists tickets, or removes some.
 pub async fn ticket(client: &Client, format: Format, ticket: Ticket) -> anyhow::Result<ExitCode> {
-    let Ticket::Ls = ticket;
+    match ticket {
+        Ticket::Ls => list(client, format).await,
+        Ticket::Rm { tickets } => remove(client, format, tickets).await,
+    }
+}
+
+async fn remove(
+    client: &Client,
+    format: Format,
+    tickets: Vec<TicketId>,
+) -> anyhow::Result<ExitCode> {
+    let mut removed: Vec<TicketView> = Vec::new();
+    for ticket in &tickets {
+        let path = format!("/v1/tickets/{ticket}");
+        match client.call(Method::DELETE, &path).await {
+            Ok(ticket) => removed.push(ticket),
+            Err(error) => output::complain(&error.into()),
+        }
+    }
+    match format {
+        Format::Json => output::json(&removed)?,
+        Format::Text => removed.iter().for_each(|ticket| say!("{}", ticket.id)),
+    }
+    Ok(match (removed.len(), tickets.len()) {
+        (done, asked) if done == asked => ExitCode::SUCCESS,
+        (0, _) => ExitCode::FAILURE,
+        (_, _) => ExitCode::from(super::vms::PARTLY),
+    })
+}
+
+async fn list(client: &Client, format: Format) -> anyhow::Result<ExitCode> {
     let tickets: Vec<TicketView> = client.call(Method::GET, "/v1/tickets").await?;
     match format {
         Format::Json => output::json(&tickets)?,

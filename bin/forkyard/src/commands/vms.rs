@@ -14,10 +14,10 @@ use forkyard_types::{
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::{path::Path, process::ExitCode, time::Duration};
+use std::{collections::BTreeSet, path::Path, process::ExitCode, time::Duration};
 
 /// Some of several things asked for failed.
-const PARTLY: u8 = 3;
+pub const PARTLY: u8 = 3;
 
 /// How long a command waits for what it has asked for.
 #[derive(Clone, Copy, Debug, Args)]
@@ -41,6 +41,11 @@ pub struct Impatient {
     seconds: u32,
 }
 
+/// The user interrupted a command whose work goes on.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted; it goes on: `forkyard ps` shows what comes of it, `forkyard rm` ends it")]
+pub struct Interrupted;
+
 impl Patience {
     /// A request's path, with what it says of waiting.
     fn path(self, path: &str) -> String {
@@ -54,13 +59,20 @@ impl Patience {
         self,
         work: impl Future<Output = Result<T, ClientError>>,
     ) -> anyhow::Result<T> {
+        let work = async {
+            tokio::select! {
+                biased;
+                done = work => Ok(done?),
+                _ = tokio::signal::ctrl_c() => Err(anyhow::Error::new(Interrupted)),
+            }
+        };
         let Some(seconds) = self.timeout else {
-            return Ok(work.await?);
+            return work.await;
         };
         // Whoever hangs up before the request has arrived has asked for nothing.
         let limit = Duration::from_secs(seconds.max(1).into());
         match tokio::time::timeout(limit, work).await {
-            Ok(done) => Ok(done?),
+            Ok(done) => done,
             Err(_) => Err(Impatient { seconds }.into()),
         }
     }
@@ -334,39 +346,48 @@ pub async fn remove(
     Ok(code)
 }
 
+/// Every VM, clones first: nothing is then taken away from under anyone.
+async fn every(client: &Client) -> anyhow::Result<Vec<String>> {
+    let vms: Vec<ListedVm> = client.call(Method::GET, "/v1/vms").await?;
+    // Nobody can be asked about what is on a lost node.
+    let there = vms
+        .into_iter()
+        .filter(|vm| !vm.lost)
+        .map(|listed| listed.vm);
+    let mut vms: Vec<_> = there.collect();
+    vms.sort_by_key(|vm| std::cmp::Reverse((vm.family, vm.member)));
+    Ok(vms.into_iter().map(|vm| vm.id.to_string()).collect())
+}
+
 async fn each(
     client: &Client,
     format: Format,
     some: Some,
     request: impl Fn(&str) -> (Method, String),
 ) -> anyhow::Result<ExitCode> {
-    let names = match some.all {
-        // Clones first: nothing is then taken away from under anyone.
-        true => {
-            let vms: Vec<ListedVm> = client.call(Method::GET, "/v1/vms").await?;
-            // Nobody can be asked about what is on a lost node.
-            let there = vms
-                .into_iter()
-                .filter(|vm| !vm.lost)
-                .map(|listed| listed.vm);
-            let mut vms: Vec<_> = there.collect();
-            vms.sort_by_key(|vm| std::cmp::Reverse((vm.family, vm.member)));
-            vms.into_iter().map(|vm| vm.id.to_string()).collect()
+    let (all, mut names) = (some.all, some.vms);
+    let (mut done, mut failed) = (Vec::new(), 0);
+    let mut tried = BTreeSet::new();
+    loop {
+        if all {
+            // Again and again: clones of a fork under way are listed as they come.
+            names = every(client).await?;
+            names.retain(|name| tried.insert(name.clone()));
         }
-        false => some.vms,
-    };
-    let mut done = Vec::new();
-    let mut failed = 0;
-    for name in &names {
-        let (method, path) = request(name);
-        match client.call::<VmView>(method, &path).await {
-            Ok(vm) => done.push(vm),
-            // Its clone's exit or another client may have been faster.
-            Err(ClientError::Refused(gone)) if some.all && gone.kind == ErrorKind::NotFound => {}
-            Err(error) => {
-                failed += 1;
-                output::complain(&error.into());
+        for name in &names {
+            let (method, path) = request(name);
+            match client.call::<VmView>(method, &path).await {
+                Ok(vm) => done.push(vm),
+                // Its clone's exit or another client may have been faster.
+                Err(ClientError::Refused(gone)) if all && gone.kind == ErrorKind::NotFound => {}
+                Err(error) => {
+                    failed += 1;
+                    output::complain(&error.into());
+                }
             }
+        }
+        if !all || names.is_empty() {
+            break;
         }
     }
     match format {
@@ -378,4 +399,27 @@ async fn each(
         (_, 0) => ExitCode::FAILURE,
         (_, _) => ExitCode::from(PARTLY),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::signal::{Signal, raise};
+
+    #[tokio::test]
+    async fn a_command_that_is_interrupted_says_that_its_work_goes_on() {
+        let patience = Patience {
+            no_wait: false,
+            wait: true,
+            timeout: None,
+        };
+        let begun = async {
+            // Not before the signal is listened for.
+            tokio::task::yield_now().await;
+            raise(Signal::SIGINT).expect("to itself");
+            std::future::pending::<Result<(), ClientError>>().await
+        };
+        let error = patience.wait(begun).await.expect_err("interrupted");
+        assert!(error.is::<Interrupted>(), "{error}");
+    }
 }

@@ -1,9 +1,13 @@
 //! Tickets.
 
+use super::{Answer, spawned};
 use crate::reply::Refusal;
-use axum::{Json, extract::State};
+use axum::{
+    Json,
+    extract::{Path, State},
+};
 use forkyard_fork::Host;
-use forkyard_types::TicketView;
+use forkyard_types::{TicketId, TicketView};
 use std::sync::Arc;
 
 /// List the tickets of guests on this host that are not used up, and of other hosts' those
@@ -12,4 +16,16 @@ use std::sync::Arc;
     responses((status = 200, body = Vec<TicketView>, description = "The tickets"), Refusal))]
 pub async fn list(State(host): State<Arc<Host>>) -> Json<Vec<TicketView>> {
     Json(host.ticket_views())
+}
+
+/// End a ticket's clones, give back what it promised, and use it up.
+#[utoipa::path(delete, path = "/v1/tickets/{ticket}", tag = "vms", operation_id = "remove_ticket",
+    params(("ticket" = TicketId, Path, description = "Its id")),
+    responses((status = 200, body = TicketView, description = "The ticket as it was"), Refusal))]
+pub async fn remove(
+    State(host): State<Arc<Host>>,
+    Path(ticket): Path<TicketId>,
+) -> Answer<TicketView> {
+    let removed = spawned(async move { host.remove_ticket(ticket).await });
+    Ok(Json(removed.await?))
 }

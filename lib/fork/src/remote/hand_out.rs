@@ -252,8 +252,8 @@ impl Host {
         let PeerForkResponse { clones, report } =
             answer.inspect_err(|_| self.answered(key, Vec::new()))?;
         let mut made = Vec::new();
-        let numbered = { share.numbers().into_iter() }
-            .zip(clones)
+        let numbered = by_number(share.numbers(), clones)
+            .into_iter()
             .map(|(number, result)| match result {
                 CloneResult::Vm(vm) => {
                     let vm = VmView {
@@ -314,6 +314,20 @@ impl Host {
     }
 }
 
+/// What became of each clone that a host was asked for. One of which its answer says
+/// nothing has failed; what it says beyond these is nothing to this host.
+fn by_number(numbers: Vec<u16>, clones: Vec<CloneResult>) -> Vec<(u16, CloneResult)> {
+    let (asked, told) = (numbers.len(), clones.len());
+    let untold = ApiError {
+        kind: ErrorKind::Host,
+        message: format!("it told of {told} of {asked} clones"),
+        hint: Some("clones it made all the same are listed when they are seen".into()),
+    };
+    let rest = std::iter::repeat_with(|| CloneResult::Error(untold.clone()));
+    let clones = clones.into_iter().chain(rest);
+    numbers.into_iter().zip(clones).collect()
+}
+
 /// All of a host's clones failed for one reason.
 fn failed(share: &Share, error: &ApiError) -> Sent {
     let numbers = share.numbers().into_iter();
@@ -359,6 +373,29 @@ pub(super) fn key_of(secret: &PageSecret) -> Result<PeerKey, HostError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clone_of_which_a_peer_says_nothing_has_failed() {
+        let failed = |message: &str| {
+            CloneResult::Error(ApiError {
+                kind: ErrorKind::Host,
+                message: message.to_owned(),
+                hint: None,
+            })
+        };
+        let told = |count| {
+            let said = vec![failed("full"); count];
+            let numbered = by_number(vec![3, 5], said).into_iter();
+            let numbered = numbered.map(|(number, result)| match result {
+                CloneResult::Error(error) => (number, error.message),
+                CloneResult::Vm(vm) => panic!("{vm:?}"),
+            });
+            numbered.collect::<Vec<_>>()
+        };
+        let of = |number, text: &str| (number, text.to_owned());
+        assert_eq!(told(1), [of(3, "full"), of(5, "it told of 1 of 2 clones")]);
+        assert_eq!(told(3), [of(3, "full"), of(5, "full")]);
+    }
 
     #[test]
     fn a_key_survives_its_text_and_nonsense_is_refused() {

@@ -56,6 +56,7 @@ impl Tickets {
                 seats: seats.collect(),
             },
             foreign: Some(now),
+            until: None,
         };
         self.entries.insert(ticket.id, entry);
         self.changed.insert(ticket.id);

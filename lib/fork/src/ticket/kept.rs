@@ -138,6 +138,7 @@ impl Host {
                             grant.places = Some(places);
                         }
                     });
+                    self.give_back_in_time(id);
                 }
                 // Those on other hosts may take long to be ended.
                 Left::Kill(id, vms) => {

@@ -50,6 +50,34 @@ fn kill(tickets: &mut Tickets, id: TicketId, caller: VmId) -> Result<Vec<VmId>, 
 }
 
 #[test]
+fn a_ticket_that_no_process_holds_has_its_time_until_it_is_cloned_with() {
+    let (mut tickets, id, owner) = granted(2);
+    assert_eq!(tickets.until(id), None, "its process holds it");
+    tickets.limit(id, 100);
+    tickets.limit(id, 200);
+    assert_eq!(
+        tickets.until(id),
+        Some(100),
+        "asked for again, granted once"
+    );
+    let recorded = tickets.changes().into_iter();
+    let recorded = recorded.filter_map(|(id, entry)| Some((id, entry?)));
+    let mut next = Tickets::load(recorded.collect());
+    assert_eq!(next.until(id), Some(100), "a daemon later");
+    assert_eq!(begin(&mut next, id, owner), Ok(2));
+    assert_eq!(next.until(id), None);
+    assert!(
+        next.granted_here(id)
+            .is_ok_and(|(view, of)| view.id == id && of == owner)
+    );
+    let unknown = TicketId::random();
+    assert_eq!(
+        next.granted_here(unknown).err(),
+        Some(Denied::Unknown(unknown))
+    );
+}
+
+#[test]
 fn a_ticket_is_prepared_for_until_it_is_cloned_with_or_killed_and_holds_its_places_so_long() {
     let (mut tickets, id, owner) = granted(3);
     assert_eq!(tickets.promised_to(owner), 3);

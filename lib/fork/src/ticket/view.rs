@@ -11,7 +11,7 @@ impl Tickets {
     }
 }
 
-fn view(id: TicketId, entry: &Entry) -> TicketView {
+pub(super) fn view(id: TicketId, entry: &Entry) -> TicketView {
     let (phase, clones) = match &entry.phase {
         Phase::Granted(grant) => (
             TicketPhase::Granted,

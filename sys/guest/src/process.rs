@@ -1,0 +1,59 @@
+//! Processes that are no children of this one, and their ends.
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::{
+    io,
+    os::fd::{AsFd, FromRawFd, OwnedFd, RawFd},
+};
+
+/// One process, named by a descriptor: never another that has its number later.
+#[derive(Debug)]
+pub struct Process(OwnedFd);
+
+impl Process {
+    /// Opens the process that has this number now; `ESRCH` if there is none,
+    /// `ENOSYS` before Linux 5.3.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: takes two integers and no pointer; a number that names no
+        // process is refused.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
+        // SAFETY: the call has just returned this descriptor (close-on-exec by
+        // definition), and nothing else knows of it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Blocks until the process has ended, reaped or not.
+    pub fn wait(&self) -> io::Result<()> {
+        loop {
+            let mut ended = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut ended, PollTimeout::NONE) {
+                Ok(_) => return Ok(()),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn the_end_of_a_process_is_seen_and_one_that_has_gone_is_refused() {
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("a child");
+        let process = Process::open(child.id()).expect("it runs");
+        child.kill().expect("it runs");
+        process.wait().expect("it ends");
+        let pid = child.id();
+        child.wait().expect("reaped");
+        let error = Process::open(pid).expect_err("it has gone");
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+    }
+}
