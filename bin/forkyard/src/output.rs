@@ -53,16 +53,11 @@ pub fn told(words: fmt::Arguments<'_>, end: &str) {
 
 /// The status to end with where standard output cannot be written, after saying why.
 pub fn cannot_write(error: &io::Error) -> i32 {
-    match error.kind() {
-        ErrorKind::BrokenPipe => READER_GONE,
-        _ => {
-            told(
-                format_args!("forkyard: cannot write the output: {error}"),
-                "\n",
-            );
-            1
-        }
+    if error.kind() == ErrorKind::BrokenPipe {
+        return READER_GONE;
     }
+    tell!("forkyard: cannot write the output: {error}");
+    1
 }
 
 /// Prints an answer as JSON.

@@ -88,7 +88,8 @@ fn a_shell_an_agent_or_a_pager_that_hangs_fails_what_needs_it_and_nothing_else()
     let told = host.fails(["exec", "p", "--", "true"]);
     assert!(told.contains("has not answered for"), "{told}");
     eventually("p to answer", || host.vm("p").silence.is_none());
-    stopping.wait().exited(0);
+    let told = stopping.wait().exited(1).stderr;
+    assert!(told.contains("has not answered for"), "{told}");
     assert_eq!(host.sh("p", "hostname"), "p");
     host.end();
 }

@@ -120,7 +120,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some(message)
     };
-    std::iter::from_fn(move || next()).filter_map(|message| {
+    std::iter::from_fn(next).filter_map(|message| {
         let [kind, subsystem] = u16::from_ne_bytes([message[4], message[5]]).to_le_bytes();
         let mut attributes = message.get(HEADERS..)?;
         while let [a, b, c, d, ..] = *attributes {

@@ -79,7 +79,7 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
     };
     bar.finish_and_clear();
     for note in copied? {
-        eprintln!("forkyard: {}", plain(&note));
+        tell!("forkyard: {}", plain(&note));
     }
     if format == Format::Json {
         say!("{}", json!({"bytes": bar.position()}));

@@ -131,6 +131,8 @@ fn failed(error: io::Error) -> LinkError {
 impl Shared {
     /// Acts on one message. Never waits: a guest cannot make the host wait.
     fn hear(&self, message: ToHost, calls: &mpsc::Sender<(CallId, Request)>) {
+        // Whatever it says: what it is asked may be behind much else.
+        self.alive.fill(());
         match message {
             ToHost::Started => self.restarted(),
             ToHost::Hello { version, epoch } => self.hello.fill((version, epoch)),
@@ -166,7 +168,6 @@ impl Shared {
                 // Past the queue: it is asked for while the guest holds still.
                 let host = now_ns();
                 say_at_once(&self.direct, &ToGuest::Time { asked, host });
-                self.alive.fill(());
             }
         }
     }
