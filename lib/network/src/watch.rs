@@ -114,7 +114,7 @@ fn heed(notice: &[u8], touched: &mut bool, commits: &mut Commits) {
 
 /// The messages of nftables in a notice: what kind each is, and its first attribute.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
-    let mut next = move || {
+    let next = move || {
         let length = usize::try_from(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?)).ok()?;
         let message = bytes.get(..length).filter(|_| length >= HEADER)?;
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
