@@ -28,7 +28,7 @@ use forkyard_guestlink::{Cloned, FrameReader, Identify, ReadError, ToGuest, ToHo
 use forkyard_types::{Address, Epoch, ForkId};
 use outbox::Outbox;
 use sessions::Sessions;
-use std::{process::ExitCode, sync::Arc};
+use std::{collections::VecDeque, process::ExitCode, sync::Arc};
 pub use supervisor::supervise;
 use userland::Userland;
 
@@ -54,6 +54,9 @@ struct Agent {
     clock: Clock,
     /// What waits for the host's time.
     waiting: Option<Waiting>,
+    /// What concerns commands and came while user code waited for that: a command started then
+    /// would stand still before it is one, and this thread with it.
+    deferred: VecDeque<ToGuest>,
     epoch: Option<Epoch>,
     arriving: Option<Arriving>,
 }
@@ -127,6 +130,7 @@ impl Agent {
             userland,
             clock,
             waiting: None,
+            deferred: VecDeque::new(),
             // An identity may have been applied in part.
             epoch: identity::told().filter(|_| !held).map(|(epoch, _)| epoch),
             arriving: None,
@@ -134,6 +138,9 @@ impl Agent {
     }
 
     fn act(&mut self, message: ToGuest) {
+        if is_of_commands(&message) && self.waiting.is_some() && self.userland.is_held() {
+            return self.deferred.push_back(message);
+        }
         match message {
             ToGuest::Hello { version: _ } => self.hello(),
             ToGuest::Quiesce { fork } => self.quiesce(fork),
@@ -154,6 +161,7 @@ impl Agent {
 
     /// A host that has just connected knows nothing of what went before.
     fn hello(&mut self) {
+        self.deferred.clear();
         self.sessions.detach_all();
         self.calls.hang_up();
         self.outbox.clear();
@@ -181,7 +189,12 @@ impl Agent {
         match self.clock.hear(asked, host) {
             Heard::Stale => {}
             Heard::Again(question) => self.outbox.say_now(&question),
-            Heard::Known(reading) => self.know_time(reading),
+            Heard::Known(reading) => {
+                self.know_time(reading);
+                for message in std::mem::take(&mut self.deferred) {
+                    self.act(message);
+                }
+            }
         }
     }
 
@@ -328,6 +341,17 @@ impl Agent {
         self.outbox.say_now(&ToHost::Released { problems });
         self.outbox.release();
     }
+}
+
+fn is_of_commands(message: &ToGuest) -> bool {
+    matches!(
+        message,
+        ToGuest::Exec { .. }
+            | ToGuest::ExecInput { .. }
+            | ToGuest::ExecMore { .. }
+            | ToGuest::ExecDetach { .. }
+            | ToGuest::ExecSignal { .. }
+    )
 }
 
 #[cfg(test)]

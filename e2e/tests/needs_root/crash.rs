@@ -217,9 +217,9 @@ fn a_vm_whose_agent_is_silent_runs_on_under_the_next_daemon() {
     let host = Host::with_p([]);
     let before = host.vm("p");
     host.put_agent_worker("p");
-    // The supervisor first, or it would start another.
-    let script = "(worker=$(agent-worker); kill -9 $(cut -d' ' -f4 /proc/$worker/stat)\n\
-        kill -9 $worker; echo the agent is gone >/dev/console) &";
+    // Not ended: another would be started.
+    let script =
+        "(worker=$(agent-worker); kill -STOP $worker; echo the agent is gone >/dev/console) &";
     let mut killer = host.talk_to(["exec", "p", "--", "sh", "-c", script]);
     eventually("the agent's end", || {
         host.ok(["logs", "p"]).contains("the agent is gone")

@@ -176,3 +176,19 @@ fn the_end_of_a_command_does_not_touch_another_that_has_its_number_by_now() {
     };
     assert_eq!(end, want, "the second's end");
 }
+
+#[test]
+fn a_command_that_comes_before_user_code_goes_on_is_started_after_it() {
+    let mut guest = Guest::new("0");
+    guest.quiesce(ForkId::random());
+    assert!(matches!(guest.hear(), ToHost::Quiesced { .. }));
+    guest.agent.act(ToGuest::Resume);
+    let started = guest.cgroups.path().join("started");
+    guest.exec(3, &format!("echo >{}", started.display()));
+    assert!(!started.exists() && guest.is_frozen());
+    guest.tell_time();
+    assert!(!guest.is_frozen());
+    let end = guest.hear();
+    assert!(matches!(end, ToHost::ExecEnd { .. }), "{end:?}");
+    assert!(started.exists());
+}
