@@ -27,11 +27,12 @@ use nix::{
 use std::{
     ffi::OsString,
     fs::{self, File, Permissions},
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
+    thread,
 };
 
 /// Where daemons listen, and where pagers do.
@@ -87,6 +88,16 @@ impl Cluster {
         let mut cluster = Self::idle(count);
         cluster.found(&[]);
         cluster
+    }
+
+    /// Listens beyond all hosts, at the returned address, for as long as the tests run.
+    pub fn listen_beyond(&self) -> SocketAddr {
+        let listener = self
+            .switch
+            .within(|| TcpListener::bind((HUB, 0)).expect("bound"));
+        let at = listener.local_addr().expect("bound");
+        thread::spawn(move || listener.incoming().for_each(drop));
+        at
     }
 
     /// The same, where Slurm hands out the room: so many processors on each.

@@ -272,11 +272,8 @@ fn generations_spread_over_nodes_have_one_network_and_a_way_out_and_a_dead_node_
     let mut cluster = Cluster::of_nodes(3);
     cluster.join(1);
     cluster.join(2);
-    let etcd = cluster.etcd();
-    let (hub, port) = etcd
-        .trim_start_matches("http://")
-        .split_once(':')
-        .expect("an address");
+    let beyond = cluster.listen_beyond();
+    let (hub, port) = (beyond.ip(), beyond.port());
     let node_of = |from: &Host, vm: &str| {
         let vms: Vec<ListedVm> = from.json(["ps"]);
         let found = vms.into_iter().find(|it| it.vm.name.as_str() == vm);

@@ -26,7 +26,7 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Delay of the next answer to an address, [`FORGIVEN`] at most; none while it has
+    /// Delay of the next answer to an address, `FORGIVEN` at most; none while it has
     /// failures to spend.
     pub fn delay(&self, from: IpAddr, now: Instant) -> Duration {
         self.debt(from, now).saturating_sub(FORGIVEN * (BURST - 1))

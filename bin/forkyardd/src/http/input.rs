@@ -48,21 +48,16 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 
 fn told(rejection: &JsonRejection) -> Refusal {
     let text = rejection.body_text();
-    match rejection {
-        JsonRejection::MissingJsonContentType(_) => Refusal::new(
-            ErrorKind::Invalid,
-            "the body is not said to be JSON: send `Content-Type: application/json`",
-        ),
-        _ if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => Refusal::new(
-            ErrorKind::Exhausted,
-            "the body is larger than this request may have",
-        )
-        .answered(StatusCode::PAYLOAD_TOO_LARGE),
-        _ => {
-            let text = format!("the body is wrong: {}", cause(&text));
-            Refusal::new(ErrorKind::Invalid, &text)
-        }
+    if matches!(rejection, JsonRejection::MissingJsonContentType(_)) {
+        let text = "the body is not said to be JSON: send `Content-Type: application/json`";
+        return Refusal::new(ErrorKind::Invalid, text);
     }
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        let text = "the body is larger than this request may have";
+        return Refusal::new(ErrorKind::Exhausted, text).answered(StatusCode::PAYLOAD_TOO_LARGE);
+    }
+    let text = format!("the body is wrong: {}", cause(&text));
+    Refusal::new(ErrorKind::Invalid, &text)
 }
 
 /// Cuts off how the framework introduces a cause.
