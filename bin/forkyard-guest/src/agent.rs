@@ -52,16 +52,16 @@ struct Agent {
     calls: Arc<Calls>,
     sessions: Sessions,
     clock: Clock,
-    /// What waits for the host's time.
+    /// Step that needs the host's time first.
     waiting: Option<Waiting>,
-    /// What concerns commands and came while user code waited for that: a command started then
-    /// would stand still before it is one, and this thread with it.
+    /// Messages for commands that arrived while user code was frozen and waited for the time. A
+    /// process started then would be frozen before exec, and would block this thread.
     deferred: VecDeque<ToGuest>,
     epoch: Option<Epoch>,
     arriving: Option<Arriving>,
 }
 
-/// What is done once the host has told its time.
+/// Step to take once the host has answered with its time.
 #[derive(Debug)]
 enum Waiting {
     /// Hold user code still for this fork.
@@ -72,7 +72,7 @@ enum Waiting {
     BeSomebody {
         epoch: Epoch,
         problems: Vec<String>,
-        /// Whether the host has said already that user code may go on.
+        /// Set if the host has already let user code go on.
         released: bool,
     },
     /// Make up for time that it stood still.

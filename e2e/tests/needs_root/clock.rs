@@ -10,9 +10,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// How long VMs stand still here.
+/// Length of each standstill.
 const STANDSTILL: Duration = Duration::from_secs(5);
-/// How far off a clock may be on a host that other work shares: far less than they stand still.
+/// Largest error accepted on a host that other work shares: far below the standstill.
 const OFF: Duration = Duration::from_secs(1);
 
 fn now() -> Duration {

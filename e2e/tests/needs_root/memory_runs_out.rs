@@ -1,4 +1,4 @@
-//! What is left of a guest that has no memory left, or in which somebody ends what is not theirs.
+//! A guest that runs out of memory, and one whose agent or supervisor is killed.
 
 use forkyard_e2e::{Host, eventually};
 

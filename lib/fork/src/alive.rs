@@ -1,4 +1,4 @@
-//! Whether the agents of running VMs answer.
+//! Liveness of the agents of running VMs.
 //!
 //! ```text
 //! answers --no answer for a while--> silent: listed so, and refused what needs an agent
@@ -68,7 +68,7 @@ impl Host {
     }
 }
 
-/// Whether a VM is kept from answering on purpose.
+/// Returns true if a VM cannot answer because it is paused, forked or stopped.
 fn is_still(vm: &Vm) -> bool {
     vm.is_paused() || !vm.is_running() || vm.turn.try_lock().is_err()
 }

@@ -65,7 +65,7 @@ impl Options {
         self.patience * 2
     }
 
-    /// How long an agent may leave a question unanswered before its VM counts as silent.
+    /// Time an agent may leave one question unanswered; its VM is silent after two in a row.
     pub(crate) fn to_answer(self) -> Duration {
         (self.patience / 4).clamp(Duration::from_secs(1), Duration::from_secs(15))
     }

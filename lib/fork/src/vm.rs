@@ -223,7 +223,7 @@ impl Vm {
         }
     }
 
-    /// What runs of it, or the error that its agent cannot do anything now.
+    /// The running part of a VM whose agent answers; otherwise the error that says why it cannot.
     pub fn answering(&self) -> Result<Arc<Body>, HostError> {
         let body = self.awake()?;
         match self.silence() {

@@ -60,10 +60,9 @@ pub struct Hello {
 /// A call that takes up one of the places that a guest has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
-    /// It has no answer yet, and may be forgotten.
+    /// Unanswered call; the guest may withdraw it.
     Open,
-    /// Its answer waits for the guest to read: whatever the guest says, the place is taken until
-    /// that is on its way.
+    /// Answered call whose reply is not queued yet. The guest cannot free its slot.
     Answering,
 }
 

@@ -232,8 +232,7 @@ impl Filesystem for Images {
     }
 }
 
-/// Whether a user of the host may open an image: root, and users of VMs, which are told the names of
-/// their own. Names alone keep no secret from other users: they are on command lines.
+/// Allows root and the users of VMs, which know the names of their own images, to open one. Names alone keep no secret from other users: they are on command lines.
 fn may_open(uid: u32) -> bool {
     uid == 0 || VM_UIDS.contains(&uid)
 }

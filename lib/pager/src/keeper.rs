@@ -249,7 +249,7 @@ struct Attempts {
 }
 
 impl Attempts {
-    /// How long to wait before the next; none if the host has been waited for long enough.
+    /// Pause before the next attempt; none once the host has been waited for long enough.
     fn failed(&mut self) -> Option<Duration> {
         if self.waited >= LONGEST_WAIT {
             return None;

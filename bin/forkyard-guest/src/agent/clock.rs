@@ -63,21 +63,21 @@ fn read(clock: ClockId) -> i128 {
     })
 }
 
-/// How far the host's time is from this guest's.
+/// Distance from this guest's time to the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Host's time less the guest's, in nanoseconds.
     offset: i128,
-    /// How long the answer took, in nanoseconds.
+    /// Round trip of the answer, in nanoseconds.
     took: u64,
 }
 
-/// What an answer comes to.
+/// Result of an answer.
 #[derive(Debug, PartialEq)]
 pub enum Heard {
-    /// It answers no question that is open: a clone hears what its parent asked.
+    /// Answer to no open question: a clone receives what its parent asked.
     Stale,
-    /// It took long: ask again.
+    /// Slow answer: the question is to be sent again.
     Again(ToHost),
     Known(Reading),
 }

@@ -56,7 +56,7 @@ impl Guest {
         heard.expect("a message")
     }
 
-    /// Answers the agent, who asks for the time.
+    /// Answers the agent's question for the time.
     fn tell_time(&mut self) {
         self.tell_time_of(1);
     }

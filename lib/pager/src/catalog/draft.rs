@@ -79,16 +79,16 @@ impl Draft {
     }
 }
 
-/// Whether a draft lies over what the catalog has now.
+/// State of a draft's parent in the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freshness {
     Fresh,
-    /// Its parent has been written anew: it would keep the old layers in memory.
+    /// The parent was rewritten: the draft would keep the old layers in memory.
     Stale,
 }
 
 impl<W> Catalog<W> {
-    /// What an image of this lineage and size would be built on, if it may be published.
+    /// Collects what an image of this lineage and size is built on, if it may be published.
     pub fn base(&self, lineage: Lineage, pages: PageCount) -> Result<Base, Refusal> {
         self.may_publish(lineage.image, pages)?;
         let parent = self.parent(lineage)?.cloned();
@@ -106,7 +106,7 @@ impl<W> Catalog<W> {
         })
     }
 
-    /// Whether an image may be published: it was promised in this size, or is new.
+    /// Refuses an image that is neither new nor promised in this size.
     pub(super) fn may_publish(
         &self,
         image: forkyard_types::ImageId,
@@ -143,8 +143,8 @@ impl<W> Catalog<W> {
         })
     }
 
-    /// What clones of a draft are expected to want: what those of the image
-    /// most like it wanted, or else those of its parent.
+    /// Predicts the working set of a draft's clones: that of the most similar image, or else of
+    /// its parent.
     pub(super) fn working_set_for(&self, draft: &Draft) -> Vec<Run> {
         let of_kin = |candidate: &Candidate| match candidate {
             Candidate::Past(number) => self.memory.working_set(*number).map(<[Run]>::to_vec),

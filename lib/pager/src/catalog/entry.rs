@@ -118,7 +118,7 @@ impl<W> Entry<W> {
         joined(&self.uses.plan, self.uses.touched.order(), MOST_PUSHED)
     }
 
-    /// Whether [`working_set`](Self::working_set) has any page.
+    /// Returns true if [`working_set`](Self::working_set) is not empty.
     pub fn has_working_set(&self) -> bool {
         !self.uses.plan.is_empty() || !self.uses.touched.order().is_empty()
     }
