@@ -22,7 +22,7 @@ use std::{
     convert::Infallible,
     ffi::CString,
     fs::{self, File},
-    io,
+    io::{self, Write as _},
     os::unix::process::CommandExt,
     path::Path,
     process::{Command, ExitCode},
@@ -107,14 +107,14 @@ fn boot() -> Outcome<Infallible> {
 
 pub fn mount_at(kind: &str, place: &Path) -> Outcome {
     fs::create_dir_all(place).map_err(doing(format!("create {}", place.display())))?;
-    mount(
-        Some(kind),
-        place,
-        Some(kind),
-        MsFlags::empty(),
-        None::<&str>,
-    )
-    .map_err(doing(format!("mount {kind} on {}", place.display())))
+    mount_with(kind, place, "")
+}
+
+/// Mounts a file system on a folder that is there.
+fn mount_with(kind: &str, place: &Path, options: &str) -> Outcome {
+    let options = Some(options).filter(|options| !options.is_empty());
+    mount(Some(kind), place, Some(kind), MsFlags::empty(), options)
+        .map_err(doing(format!("mount {kind} on {}", place.display())))
 }
 
 /// Loads the modules that the initramfs brings, in its order. One that is
@@ -156,9 +156,10 @@ fn start_agent() -> Outcome {
     started.map(drop).map_err(doing("start the agent"))
 }
 
-/// To the console, and never in the way of anything.
+/// To the console, and never in the way of anything. The kernel has opened it for
+/// process 1; an image need not have one at its usual place.
 pub fn say(text: &str) {
-    let _ = fs::write("/dev/console", format!("{text}\n"));
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 fn power_off() -> ! {

@@ -46,7 +46,19 @@ fn archive(folder: &Path) -> PathBuf {
     for applet in ["sh", "cat", "sleep", "id", "init"] {
         std::os::unix::fs::symlink("busybox", tree.join("bin").join(applet)).expect("linked");
     }
-    fs::create_dir(tree.join("etc")).expect("made");
+    fs::create_dir_all(tree.join("usr/etc")).expect("made");
+    // Images of ostree have such links, and one may lead anywhere.
+    for (link, target) in [
+        ("etc", "usr/etc"),
+        ("opt", "var/opt"),
+        ("run", "/var/run"),
+        ("tmp", "../../var/scratch"),
+        ("proc", "system/proc"),
+        ("sys", "/../system/sys"),
+        ("dev", "system/dev"),
+    ] {
+        std::os::unix::fs::symlink(target, tree.join(link)).expect("linked");
+    }
     fs::write(tree.join("etc/passwd"), "web:x:33:34::/srv:/bin/sh\n").expect("written");
     fs::write(tree.join("etc/group"), "web:x:34:\nlogs:x:4:web\n").expect("written");
     let lower = folder.join("lower.tar");

@@ -11,6 +11,7 @@
 
 mod entry;
 mod error;
+pub mod inside;
 mod pack;
 mod place;
 mod reader;

@@ -5,11 +5,11 @@ use crate::{
     apt,
     cache::Workplace,
     error::{BuildError, io_error},
-    inside,
     progress::{Event, Progress},
     recipe::{Body, Recipe},
     run::{MKE2FS, MMDEBSTRAP, Program},
 };
+use forkyard_files::inside;
 use forkyard_types::ByteCount;
 use std::{
     fs, io,

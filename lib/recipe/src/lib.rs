@@ -24,7 +24,6 @@ mod error;
 mod image;
 mod import;
 mod initramfs;
-mod inside;
 mod kernel;
 mod key;
 mod modules;

@@ -11,10 +11,10 @@ use crate::{
     cache::{Workplace, list},
     error::{BuildError, io_error},
     image::{Room, make_file_system},
-    inside,
     progress::{Event, Progress},
     run::QEMU_IMG,
 };
+use forkyard_files::inside;
 use forkyard_types::{ByteCount, EntryPoint, ImageName};
 use std::{
     collections::HashSet,
@@ -202,17 +202,7 @@ fn in_layer(number: usize, source: LayerError) -> ImportError {
 /// things on, and what is to run.
 fn furnish(root: &Path, entry: &EntryPoint) -> Result<(), ImportError> {
     for (path, mode) in FOLDERS {
-        let path = Path::new(path);
-        let make = || -> io::Result<()> {
-            let place = inside::place(root, path)?;
-            // A link leads to where its folder is, or will be.
-            if place.symlink_metadata().is_err() {
-                let made = inside::directory(root, path)?;
-                fs::set_permissions(made, Permissions::from_mode(mode))?;
-            }
-            Ok(())
-        };
-        make().map_err(io_error("make", path))?;
+        inside::directory_with(root, Path::new(path), mode).map_err(io_error("make", path))?;
     }
     if entry.argv.is_empty() {
         return Ok(());

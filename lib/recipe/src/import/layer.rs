@@ -17,7 +17,7 @@ use super::{
     error::LayerError,
     metered::{Metered, Tar},
 };
-use crate::inside;
+use forkyard_files::inside;
 use forkyard_types::ByteCount;
 use nix::{
     sys::{

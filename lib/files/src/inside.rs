@@ -16,7 +16,7 @@ const MAX_LINKS: usize = 40;
 
 /// Where `path` is on the host, its directories made where they are missing.
 /// The last part itself is not followed: it may be a link, or nothing yet.
-pub(crate) fn place(root: &Path, path: &Path) -> io::Result<PathBuf> {
+pub fn place(root: &Path, path: &Path) -> io::Result<PathBuf> {
     let Some(name) = path.file_name() else {
         return Err(io::Error::other("not a path below the root"));
     };
@@ -24,7 +24,12 @@ pub(crate) fn place(root: &Path, path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Where the directory `path` is on the host; made if missing.
-pub(crate) fn directory(root: &Path, path: &Path) -> io::Result<PathBuf> {
+pub fn directory(root: &Path, path: &Path) -> io::Result<PathBuf> {
+    directory_with(root, path, 0o755)
+}
+
+/// The same, with the mode that the directory has if it is made.
+pub fn directory_with(root: &Path, path: &Path, mode: u32) -> io::Result<PathBuf> {
     let mut left: VecDeque<OsString> = names(path);
     let mut below = PathBuf::new();
     let mut links = 0;
@@ -51,9 +56,10 @@ pub(crate) fn directory(root: &Path, path: &Path) -> io::Result<PathBuf> {
             Ok(found) if found.is_dir() => below.push(name),
             Ok(_) => return Err(io::ErrorKind::NotADirectory.into()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::DirBuilder::new().mode(0o755).create(&here)?;
+                let mode = if left.is_empty() { mode } else { 0o755 };
+                fs::DirBuilder::new().mode(mode).create(&here)?;
                 // Whatever the umask of whoever runs us.
-                fs::set_permissions(&here, fs::Permissions::from_mode(0o755))?;
+                fs::set_permissions(&here, fs::Permissions::from_mode(mode))?;
                 below.push(name);
             }
             Err(error) => return Err(error),
@@ -86,12 +92,16 @@ mod tests {
         symlink("usr/bin", root.join("bin")).expect("made");
         symlink("/run", root.join("var/run")).expect("made");
         symlink("../../../../up", root.join("var/far")).expect("made");
+        symlink("var/opt", root.join("opt")).expect("made");
+        symlink("/../nowhere/yet", root.join("proc")).expect("made");
 
         let cases = [
             ("/bin/sh", "usr/bin/sh"),
             ("/var/run/lock/x", "run/lock/x"),
             ("/var/far/x", "up/x"),
             ("/new/dirs/x", "new/dirs/x"),
+            ("/opt/forkyard/x", "var/opt/forkyard/x"),
+            ("/proc/x", "nowhere/yet/x"),
             ("/x", "x"),
         ];
         for (path, place_wanted) in cases {
