@@ -243,6 +243,10 @@ pub struct VmInspect {
     /// Paths in the guest that its clones do not inherit.
     #[serde(default)]
     pub secrets: Vec<String>,
+    /// What its guest could not do when it came up, one line each: files of its own that
+    /// could not be written, hooks that failed. It runs all the same.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// What its family may do on the network.
     #[serde(default)]
     pub network: NetworkPolicy,

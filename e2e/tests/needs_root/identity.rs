@@ -1,6 +1,7 @@
 //! What makes a clone somebody else, and when.
 
 use forkyard_e2e::{Host, eventually};
+use forkyard_types::VmInspect;
 use std::{
     collections::BTreeSet,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -110,6 +111,21 @@ fn a_clones_clock_is_right_within_a_second_even_if_its_parents_is_not() {
         told + off < before,
         "the parent's clock is its owner's: {told:?}"
     );
+    host.end();
+}
+
+#[test]
+fn clones_of_a_vm_with_a_read_only_root_come_up_and_tell_what_stayed_as_it_was() {
+    let host = Host::with_p([]);
+    host.sh("p", "mount -o remount,ro /");
+    let clone = &host.fork("p", 1)[0];
+    let name = clone.name.as_str();
+    assert_eq!(host.sh(name, "hostname"), name);
+    let seen: VmInspect = host.json(["inspect", name]);
+    let told = |file: &str| seen.notes.iter().any(|note| note.starts_with(file));
+    for file in ["/etc/hostname", "/etc/machine-id", "/etc/hosts"] {
+        assert!(told(file), "{file}: {:?}", seen.notes);
+    }
     host.end();
 }
 

@@ -157,6 +157,7 @@ impl Host {
             request: None,
             disk_image: None,
             failure: None,
+            notes: Vec::new(),
         };
         let nobody = std::collections::BTreeSet::new();
         self.store

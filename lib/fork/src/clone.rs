@@ -22,6 +22,10 @@ use std::{
 };
 use tracing::{Instrument as _, debug_span, instrument};
 
+/// Most notes of a guest that are kept, and bytes of each.
+const NOTES: usize = 32;
+const NOTE: usize = 500;
+
 /// Who asked for a fork, and what its clones do not inherit.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
@@ -178,8 +182,12 @@ impl Host {
         // A hook that fails is the user's to see, not a reason to take the
         // clone away from them.
         let hooks = guest.release(patience).instrument(debug_span!("hooks"));
-        for problem in hooks.await? {
-            tracing::warn!(vm = %vm.name(), problem, "the guest goes on all the same");
+        let notes = bounded(hooks.await?);
+        for note in &notes {
+            tracing::warn!(vm = %vm.name(), note, "the guest goes on all the same");
+        }
+        if !notes.is_empty() {
+            vm.change(&self.store, |record| record.notes = notes)?;
         }
         Ok(())
     }
@@ -199,6 +207,16 @@ impl Host {
             other => Ok(other?),
         }
     }
+}
+
+/// What is kept of what a guest has to say.
+fn bounded(mut notes: Vec<String>) -> Vec<String> {
+    notes.truncate(NOTES);
+    for note in &mut notes {
+        let end = (0..=NOTE).rev().find(|at| note.is_char_boundary(*at));
+        note.truncate(end.unwrap_or(0));
+    }
+    notes
 }
 
 /// `p-3` for the third clone in the family that `p` founded, whoever its parent.

@@ -186,6 +186,7 @@ impl Host {
             machine: None,
             request: None,
             failure: None,
+            notes: Vec::new(),
             ..parent_record
         };
         self.store.put_vm(&record)?;

@@ -301,6 +301,7 @@ impl Host {
                 .collect::<Result<_, HostError>>()?,
             warm: vm.warm_shells(),
             secrets: record.secrets,
+            notes: record.notes,
             forks: self.store.forks_of(vm.id)?,
         })
     }

@@ -188,6 +188,7 @@ mod tests {
             request: None,
             disk_image: None,
             failure: None,
+            notes: Vec::new(),
         }
     }
 

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 9] = [
+const STEPS: [&str; 10] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -103,6 +103,8 @@ const STEPS: [&str; 9] = [
 ",
     // vCPUs that a clone was granted, where these are not all it has.
     "ALTER TABLE vm ADD COLUMN granted INTEGER;",
+    // What a guest could not do when it came up.
+    "ALTER TABLE vm ADD COLUMN notes TEXT NOT NULL DEFAULT '[]';",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {

@@ -71,6 +71,8 @@ pub struct VmRecord {
     pub disk_image: Option<ImageId>,
     /// Why it was ended, if not because somebody wanted that.
     pub failure: Option<String>,
+    /// What its guest could not do when it came up, one line each.
+    pub notes: Vec<String>,
 }
 
 fn state_text(state: VmState) -> &'static str {
@@ -134,6 +136,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         request: optional(row, "request")?,
         disk_image: optional(row, "disk_image")?,
         failure: row.get("failure")?,
+        notes: from_json(row, "notes")?,
     })
 }
 
@@ -142,10 +145,11 @@ impl Store {
     pub fn put_vm(&self, vm: &VmRecord) -> Result<(), StoreError> {
         let chain = json(&vm.chain).map_err(self.failed())?;
         let secrets = json(&vm.secrets).map_err(self.failed())?;
+        let notes = json(&vm.notes).map_err(self.failed())?;
         let written = self.lock().execute(
-            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24)
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13,
-                 warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23, granted=?24",
+                 warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23, granted=?24, notes=?25",
             params![
                 vm.id.as_str(),
                 vm.name.as_str(),
@@ -171,6 +175,7 @@ impl Store {
                 vm.disk_image.map(|image| image.to_string()),
                 vm.failure,
                 vm.birth.and_then(|birth| birth.granted),
+                notes,
             ],
         );
         match written {
@@ -247,6 +252,7 @@ mod tests {
             request: Some(RequestId::random()),
             disk_image: Some(ImageId::random()),
             failure: None,
+            notes: vec!["a note".into()],
         }
     }
 

@@ -8,6 +8,7 @@
 
 mod connections;
 mod cpus;
+mod etc;
 mod files;
 pub mod generators;
 pub mod network;
@@ -18,15 +19,12 @@ use super::userland::Userland;
 use crate::init::{Outcome, doing};
 use forkyard_guestlink::{Cloned, IDENTITY_FILE, Identify, SOCKET};
 use forkyard_sys_guest::random;
-use forkyard_types::{Epoch, Identity, VmId};
+use forkyard_types::{Epoch, Identity};
 use network::Connections;
 use std::{
     fs,
     path::{Path, PathBuf},
 };
-
-const HOSTS: &str = "/etc/hosts";
-const MARK: &str = "# forkyard";
 
 /// What applying an identity came to.
 #[derive(Debug, Default)]
@@ -57,8 +55,8 @@ pub fn apply(identify: &Identify, userland: &Userland) -> Applied {
     if cloned.is_some() {
         applied.take(generators::refill(&userland.processes()));
     }
-    applied.take(set_name(identity.name.as_str()));
-    applied.take(set_machine_id(identity.vm));
+    applied
+        .take(nix::unistd::sethostname(identity.name.as_str()).map_err(doing("set the host name")));
     let whose = match cloned {
         Some(_) => Connections::Parents,
         None => Connections::Own,
@@ -67,8 +65,7 @@ pub fn apply(identify: &Identify, userland: &Userland) -> Applied {
         Ok(notes) => applied.notes.extend(notes),
         Err(problem) => applied.problems.push(problem),
     }
-    applied.take(network::set_resolvers(identity.route.as_ref()));
-    applied.take(set_hosts(identity));
+    applied.notes.extend(etc::write(Path::new("/"), identity));
     for path in scrub {
         applied.take(secrets::scrub(Path::new(path)));
     }
@@ -80,48 +77,6 @@ pub fn apply(identify: &Identify, userland: &Userland) -> Applied {
     }
     applied.take(tell_programs(identity, *cloned));
     applied
-}
-
-fn set_name(name: &str) -> Outcome {
-    nix::unistd::sethostname(name).map_err(doing("set the host name"))?;
-    files::put("/etc/hostname", format!("{name}\n")).map_err(doing("write /etc/hostname"))
-}
-
-/// machine-id(5): 32 hexadecimal digits, unique to the machine.
-fn set_machine_id(vm: VmId) -> Outcome {
-    let id = format!("{}\n", machine_id(vm));
-    files::put("/etc/machine-id", &id).map_err(doing("write /etc/machine-id"))?;
-    let second = Path::new("/var/lib/dbus/machine-id");
-    // Often a link to the first.
-    if second.symlink_metadata().is_ok_and(|facts| facts.is_file()) {
-        files::put(second, &id).map_err(doing("write /var/lib/dbus/machine-id"))?;
-    }
-    Ok(())
-}
-
-/// The VM's id, spelt as machine-id(5) wants it: no two ids are spelt alike.
-fn machine_id(vm: VmId) -> String {
-    let digits: String = vm
-        .as_str()
-        .bytes()
-        .map(|letter| format!("{letter:02x}"))
-        .collect();
-    format!("{digits:0<32}")
-}
-
-/// A VM can look its own name up.
-fn set_hosts(identity: &Identity) -> Outcome {
-    let old = fs::read_to_string(HOSTS).unwrap_or_else(|_| "127.0.0.1 localhost\n".to_owned());
-    let mut text: String = old
-        .lines()
-        .filter(|line| !line.ends_with(MARK))
-        .map(|line| format!("{line}\n"))
-        .collect();
-    text.push_str(&format!(
-        "{} {} {MARK}\n",
-        identity.address.ip, identity.name
-    ));
-    files::put(HOSTS, text).map_err(doing("write /etc/hosts"))
 }
 
 /// Variables that tell a program who its VM is.
@@ -160,19 +115,4 @@ fn tell_programs(identity: &Identity, cloned: Option<Cloned>) -> Outcome {
         identity.epoch,
     );
     files::put(identity_file(), text).map_err(doing("write the identity file"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_machine_id_is_32_hexadecimal_digits_and_another_for_every_vm() {
-        let (a, b) = (machine_id(VmId::random()), machine_id(VmId::random()));
-        assert!(
-            a.len() == 32 && a.bytes().all(|b| b.is_ascii_hexdigit()),
-            "{a}"
-        );
-        assert_ne!(a, b);
-    }
 }

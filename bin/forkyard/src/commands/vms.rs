@@ -284,6 +284,9 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
         say!("disk     {} ({})", slice.path, slice.allocated);
     }
     say!("warm     {} clones", seen.warm);
+    for note in &seen.notes {
+        say!("note     {note}");
+    }
     for path in &seen.secrets {
         say!("secret   {path}");
     }

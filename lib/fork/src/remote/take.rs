@@ -352,6 +352,7 @@ impl Host {
             request: None,
             disk_image: Some(handout.disk.image),
             failure: None,
+            notes: Vec::new(),
         };
         let network = network_of(FamilyNo(family.number))?;
         Ok(Vm::new(record, network, None))

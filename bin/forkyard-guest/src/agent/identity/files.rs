@@ -1,6 +1,15 @@
 //! Small files that say who this VM is.
 
-use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
+use nix::fcntl::OFlag;
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+};
+
+/// Bytes of such a file that are read.
+const MOST: u64 = 1 << 20;
 
 /// Writes a file whole, in place. Not emptied first: a file system that finds
 /// a file emptied and written again takes care that it is on the disk when it
@@ -12,6 +21,8 @@ pub fn put(path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
         .write(true)
         .create(true)
         .truncate(false)
+        // A FIFO without a reader would hold this up for ever.
+        .custom_flags(OFlag::O_NONBLOCK.bits())
         .open(path)?;
     let before = file.metadata()?.len();
     file.write_all_at(text, 0)?;
@@ -20,6 +31,18 @@ pub fn put(path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
         file.set_len(now)?;
     }
     Ok(())
+}
+
+/// Reads a file that a program may have made anything: at most [`MOST`] bytes of it,
+/// and without waiting for whoever would write to it.
+pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path)?;
+    let mut text = String::new();
+    file.take(MOST).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 #[cfg(test)]

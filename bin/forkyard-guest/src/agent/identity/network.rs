@@ -10,11 +10,8 @@ use forkyard_types::{Address, Route};
 use nix::net::if_::if_nametoindex;
 use std::{
     fs,
-    path::Path,
     sync::{Mutex, PoisonError},
 };
-
-const RESOLVERS: &str = "/etc/resolv.conf";
 
 /// Whose connections there may be when a VM gets its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,25 +60,6 @@ pub fn become_address(
         notes.push(format!("a route was not made again: {error}"));
     }
     Ok(notes)
-}
-
-/// Whom to ask for names. Written anew for those that the family has.
-pub fn set_resolvers(route: Option<&Route>) -> Outcome {
-    let resolvers = route.map(|route| route.resolvers.as_slice());
-    let lines: String = resolvers
-        .unwrap_or_default()
-        .iter()
-        .map(|resolver| format!("nameserver {resolver}\n"))
-        .collect();
-    let path = Path::new(RESOLVERS);
-    if lines.is_empty() || fs::read_to_string(path).is_ok_and(|old| old == lines) {
-        return Ok(());
-    }
-    // A link, as a rule, to what some service would write if it ran.
-    if path.is_symlink() {
-        fs::remove_file(path).map_err(doing("replace /etc/resolv.conf"))?;
-    }
-    fs::write(path, lines).map_err(doing("write /etc/resolv.conf"))
 }
 
 /// Tells the neighbours, now that they can hear, where this VM is.

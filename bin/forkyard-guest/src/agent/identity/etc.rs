@@ -1,0 +1,173 @@
+//! Files of the image that say who this VM is: its names, its number, and whom to
+//! ask for those of others.
+//!
+//! A convenience for programs. The image decides whether they can be written: its
+//! root may be read-only, a file may be missing and have no folder, or be something
+//! else. So none of them is a reason to take a VM away from its user; each one that
+//! stays as it was is told of.
+
+use super::files;
+use forkyard_types::{Identity, VmId};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+const MARK: &str = "# forkyard";
+
+/// Writes them below a root; one line for each that could not be set.
+pub fn write(root: &Path, identity: &Identity) -> Vec<String> {
+    let etc = Etc(root);
+    let name = format!("{}\n", identity.name);
+    let id = format!("{}\n", machine_id(identity.vm));
+    let set = [
+        ("/etc/hostname", etc.put("etc/hostname", &name)),
+        ("/etc/machine-id", etc.put("etc/machine-id", &id)),
+        ("/var/lib/dbus/machine-id", etc.set_second_id(&id)),
+        ("/etc/resolv.conf", etc.set_resolvers(identity)),
+        ("/etc/hosts", etc.set_hosts(identity)),
+    ];
+    let failed = set
+        .into_iter()
+        .filter_map(|(path, done)| Some((path, done.err()?)));
+    failed
+        .map(|(path, error)| format!("{path} is not this VM's: {error}"))
+        .collect()
+}
+
+struct Etc<'a>(&'a Path);
+
+impl Etc<'_> {
+    fn at(&self, path: &str) -> PathBuf {
+        self.0.join(path)
+    }
+
+    fn put(&self, path: &str, text: &str) -> io::Result<()> {
+        files::put(self.at(path), text)
+    }
+
+    /// Often a link to the first.
+    fn set_second_id(&self, id: &str) -> io::Result<()> {
+        let second = self.at("var/lib/dbus/machine-id");
+        match second.symlink_metadata() {
+            Ok(facts) if facts.is_file() => files::put(second, id),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Whom to ask for names. Written anew for those that the family has.
+    fn set_resolvers(&self, identity: &Identity) -> io::Result<()> {
+        let resolvers = identity.route.iter().flat_map(|route| &route.resolvers);
+        let lines: String = resolvers
+            .map(|resolver| format!("nameserver {resolver}\n"))
+            .collect();
+        let path = self.at("etc/resolv.conf");
+        if lines.is_empty() || files::text(&path).is_ok_and(|old| old == lines) {
+            return Ok(());
+        }
+        // A link, as a rule, to what some service would write if it ran.
+        if path.is_symlink() {
+            fs::remove_file(&path)?;
+        }
+        files::put(path, lines)
+    }
+
+    /// A VM can look its own name up.
+    fn set_hosts(&self, identity: &Identity) -> io::Result<()> {
+        let path = self.at("etc/hosts");
+        let old = files::text(&path).unwrap_or_else(|_| "127.0.0.1 localhost\n".to_owned());
+        let mut text: String = old
+            .lines()
+            .filter(|line| !line.ends_with(MARK))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        text.push_str(&format!(
+            "{} {} {MARK}\n",
+            identity.address.ip, identity.name
+        ));
+        files::put(path, text)
+    }
+}
+
+/// The VM's id, spelt as machine-id(5) wants it: 32 hexadecimal digits, and no two
+/// ids are spelt alike.
+fn machine_id(vm: VmId) -> String {
+    let digits: String = vm
+        .as_str()
+        .bytes()
+        .map(|letter| format!("{letter:02x}"))
+        .collect();
+    format!("{digits:0<32}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forkyard_types::{Address, Epoch, FamilyId, Mac, Member, Route};
+    use std::{net::Ipv4Addr, os::unix::fs::symlink};
+
+    fn identity() -> Identity {
+        let ip = Ipv4Addr::new(10, 64, 0, 3);
+        Identity {
+            vm: VmId::random(),
+            family: FamilyId::random(),
+            member: Member(1),
+            epoch: Epoch::random(),
+            name: "p-1".parse().expect("a name"),
+            address: Address {
+                ip,
+                prefix: 24,
+                mac: Mac([2, 0, 0, 0, 0, 1]),
+            },
+            route: Some(Route {
+                gateway: Ipv4Addr::new(10, 64, 0, 1),
+                resolvers: vec![Ipv4Addr::new(10, 64, 0, 1)],
+            }),
+            parent_ip: ip,
+            seed: [0; 32],
+        }
+    }
+
+    #[test]
+    fn files_that_cannot_be_written_are_told_of_and_the_others_are_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        assert_eq!(write(root, &identity()).len(), 4, "there is no /etc");
+
+        fs::create_dir_all(root.join("etc/machine-id")).expect("made");
+        fs::write(root.join("etc/hosts"), "::1 x\n10.0.0.9 p # forkyard\n").expect("written");
+        symlink("../run/nowhere", root.join("etc/resolv.conf")).expect("linked");
+        let told = write(root, &identity());
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(
+            told[0].starts_with("/etc/machine-id is not this VM's: "),
+            "{told:?}"
+        );
+        let text = |path: &str| fs::read_to_string(root.join(path)).expect(path);
+        assert_eq!(text("etc/hostname"), "p-1\n");
+        assert_eq!(text("etc/resolv.conf"), "nameserver 10.64.0.1\n");
+        assert_eq!(text("etc/hosts"), "::1 x\n10.64.0.3 p-1 # forkyard\n");
+    }
+
+    #[test]
+    fn a_file_that_nobody_reads_is_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        fs::create_dir(root.join("etc")).expect("made");
+        for name in ["hostname", "hosts", "resolv.conf"] {
+            let pipe = root.join("etc").join(name);
+            nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        }
+        assert_eq!(write(root, &identity()).len(), 3);
+    }
+
+    #[test]
+    fn a_machine_id_is_32_hexadecimal_digits_and_another_for_every_vm() {
+        let (a, b) = (machine_id(VmId::random()), machine_id(VmId::random()));
+        assert!(
+            a.len() == 32 && a.bytes().all(|b| b.is_ascii_hexdigit()),
+            "{a}"
+        );
+        assert_ne!(a, b);
+    }
+}
