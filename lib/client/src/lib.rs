@@ -6,18 +6,18 @@
 mod disk;
 mod error;
 mod exec;
-mod files;
 mod logs;
+mod paths;
 mod place;
 mod presence;
 
 pub use disk::{Disk, UploadError};
 pub use error::ClientError;
 pub use exec::Events;
-pub use files::of_files;
 pub use forkyard_tls::Trust;
 pub use forkyard_types::TokenSecret;
 pub use logs::Logs;
+pub use paths::{escaped, of_files, of_vm};
 pub use place::{InvalidPlace, PORT, Place};
 
 use bytes::Bytes;

@@ -1,6 +1,6 @@
 //! A guest's serial console: what it says, as it comes, and what is typed.
 
-use crate::{Client, ClientError};
+use crate::{Client, ClientError, of_vm};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::{Method, Response, body::Incoming};
@@ -15,14 +15,14 @@ pub struct Logs {
 impl Client {
     /// What a VM's guest has said, and with `follow` what it says until it ends.
     pub async fn logs(&self, vm: &str, follow: bool) -> Result<Logs, ClientError> {
-        let path = format!("/v1/vms/{vm}/logs?follow={follow}");
+        let path = format!("{}?follow={follow}", of_vm(vm, "logs"));
         let answer = self.open(Method::GET, &path, Bytes::new()).await?;
         Ok(self.listening(answer))
     }
 
     /// What a VM's guest says from now on.
     pub async fn listen(&self, vm: &str) -> Result<Logs, ClientError> {
-        let path = format!("/v1/vms/{vm}/logs?follow=true&history=false");
+        let path = of_vm(vm, "logs") + "?follow=true&history=false";
         let answer = self.open(Method::GET, &path, Bytes::new()).await?;
         Ok(self.listening(answer))
     }
@@ -36,7 +36,7 @@ impl Client {
 
     /// Types on a VM's console; waits while its guest does not read.
     pub async fn type_in(&self, vm: &str, typed: Bytes) -> Result<(), ClientError> {
-        let path = format!("/v1/vms/{vm}/console");
+        let path = of_vm(vm, "console");
         self.open(Method::POST, &path, typed).await.map(drop)
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     commands::{transfer, vms::spinner},
     output,
 };
-use forkyard_client::Client;
+use forkyard_client::{Client, escaped};
 use forkyard_types::{Diagnosis, GuestImage};
 use hyper::Method;
 use std::process::ExitCode;
@@ -17,14 +17,14 @@ pub async fn image(client: &Client, format: Format, image: Image) -> anyhow::Res
         Image::Build { name } => {
             let wait = spinner(format!("building {name}"));
             let built = client
-                .call(Method::POST, &format!("/v1/images/{name}"))
+                .call(Method::POST, &format!("/v1/images/{}", escaped(&name)))
                 .await;
             wait.finish_and_clear();
             vec![built?]
         }
         Image::Rm { name } => vec![
             client
-                .call(Method::DELETE, &format!("/v1/images/{name}"))
+                .call(Method::DELETE, &format!("/v1/images/{}", escaped(&name)))
                 .await?,
         ],
         Image::Import(wanted) => return transfer::import(client, format, wanted).await,

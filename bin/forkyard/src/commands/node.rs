@@ -2,7 +2,7 @@
 
 use crate::{args::Format, output};
 use clap::Subcommand;
-use forkyard_client::Client;
+use forkyard_client::{Client, escaped};
 use forkyard_types::{Invitation, InviteRequest, NodeName, NodeView, QuotaRequest, QuotaView};
 use hyper::Method;
 use std::{process::ExitCode, time::Duration};
@@ -98,7 +98,7 @@ pub async fn node(client: &Client, format: Format, node: Node) -> anyhow::Result
         } => {
             let quotas: Vec<QuotaView> = match user {
                 Some(user) if vcpus.is_some() || unlimited => {
-                    let path = format!("/v1/quotas/{}", super::token::escaped(&user));
+                    let path = format!("/v1/quotas/{}", escaped(&user));
                     client.post(&path, &QuotaRequest { vcpus }).await?
                 }
                 user => {

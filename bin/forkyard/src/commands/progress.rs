@@ -1,7 +1,7 @@
 //! A fork while it is made: how far each host is with its clones.
 
 use super::vms::spinner;
-use forkyard_client::Client;
+use forkyard_client::{Client, of_vm};
 use forkyard_types::{ForkProgress, RequestId};
 use hyper::Method;
 use indicatif::{ProgressFinish, ProgressStyle};
@@ -26,7 +26,20 @@ pub async fn shown<T>(
     if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix}{msg}") {
         bar.set_style(style);
     }
-    let path = format!("/v1/vms/{vm}/forks");
+    let see = |fork: &ForkProgress| bar.set_message(text(vm, fork));
+    watched(client, vm, watch, see, work).await
+}
+
+/// Does the work, and meanwhile has `see` know of the fork of this VM that it asks for. As
+/// cancel-safe as the work.
+pub async fn watched<T>(
+    client: &Client,
+    vm: &str,
+    watch: RequestId,
+    mut see: impl FnMut(&ForkProgress),
+    work: impl Future<Output = T>,
+) -> T {
+    let path = of_vm(vm, "forks");
     let look = async {
         loop {
             sleep(LOOK).await;
@@ -34,7 +47,7 @@ pub async fn shown<T>(
             let forks = client.call::<Vec<ForkProgress>>(Method::GET, &path).await;
             let mut forks = forks.into_iter().flatten();
             if let Some(fork) = forks.find(|fork| fork.watch == Some(watch)) {
-                bar.set_message(text(vm, &fork));
+                see(&fork);
             }
         }
     };
@@ -46,7 +59,7 @@ pub async fn shown<T>(
 }
 
 /// All of it in a line, and one for each host.
-fn text(vm: &str, fork: &ForkProgress) -> String {
+pub fn text(vm: &str, fork: &ForkProgress) -> String {
     let sum = |count: fn(&forkyard_types::HostProgress) -> u16| {
         fork.hosts.iter().map(count).map(u32::from).sum::<u32>()
     };

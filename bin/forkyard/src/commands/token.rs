@@ -2,7 +2,7 @@
 
 use crate::{args::Format, output};
 use clap::Subcommand;
-use forkyard_client::Client;
+use forkyard_client::{Client, escaped};
 use forkyard_types::{TokenGrant, TokenRequest, TokenView};
 use hyper::Method;
 use std::{
@@ -148,26 +148,9 @@ fn day(seconds: u64) -> String {
     humantime::format_rfc3339_seconds(moment(seconds)).to_string()
 }
 
-/// A name as part of a path: names may hold what paths may not.
-pub fn escaped(name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    name.bytes()
-        .map(|byte| match plain(byte) {
-            true => char::from(byte).to_string(),
-            false => format!("%{byte:02X}"),
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_with_anything_in_it_is_one_part_of_a_path() {
-        assert_eq!(escaped("ci-1_a.b~"), "ci-1_a.b~");
-        assert_eq!(escaped("a/b ü?"), "a%2Fb%20%C3%BC%3F");
-    }
 
     #[test]
     fn a_token_that_outlives_the_calendar_is_still_listed() {

@@ -4,7 +4,7 @@
 use crate::{args::Format, commands::vms::spinner, output};
 use anyhow::{Context, bail, ensure};
 use clap::{Args as ClapArgs, ValueEnum};
-use forkyard_client::{Client, UploadError};
+use forkyard_client::{Client, UploadError, escaped};
 use forkyard_types::{ExportFormat, GuestImage, ImageName, ImportFormat};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -166,17 +166,9 @@ pub async fn export(client: &Client, format: Format, wanted: Export) -> anyhow::
         Disk::Qcow2 => ExportFormat::Qcow2,
     };
     let what = if wanted.vm { "vms" } else { "images" };
-    ensure!(
-        wanted
-            .name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'-'),
-        "{:?} is no name",
-        wanted.name
-    );
     let path = format!(
         "/v1/{what}/{}/disk?format={}",
-        wanted.name,
+        escaped(&wanted.name),
         output::word(&kind)
     );
     let beside = wanted

@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::Context;
 use clap::Args;
-use forkyard_client::{Client, ClientError};
+use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_types::{
     CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, ForkStarted,
     ListedVm, RequestId, RunRequest, VmInspect, VmView,
@@ -135,7 +135,7 @@ pub fn spinner(text: String) -> ProgressBar {
 
 /// Forks a VM.
 pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result<ExitCode> {
-    let path = format!("/v1/vms/{}/fork", fork.vm);
+    let path = of_vm(&fork.vm, "fork");
     let watch = RequestId::random();
     let request = ForkRequest {
         count: fork.count,
@@ -200,7 +200,7 @@ pub async fn checkpoint(
     format: Format,
     checkpoint: Checkpoint,
 ) -> anyhow::Result<ExitCode> {
-    let path = format!("/v1/vms/{}/checkpoint", checkpoint.vm);
+    let path = of_vm(&checkpoint.vm, "checkpoint");
     let request = CheckpointRequest {
         name: checkpoint.name,
         mode: mode(checkpoint.live),
@@ -232,9 +232,7 @@ pub async fn list(client: &Client, format: Format) -> anyhow::Result<ExitCode> {
 
 /// Shows one VM in full.
 pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Result<ExitCode> {
-    let seen: VmInspect = client
-        .call(Method::GET, &format!("/v1/vms/{vm}/inspect"))
-        .await?;
+    let seen: VmInspect = client.call(Method::GET, &of_vm(vm, "inspect")).await?;
     if format == Format::Json {
         output::json(&seen)?;
         return Ok(ExitCode::SUCCESS);
@@ -310,7 +308,7 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
 /// Has VMs stand still.
 pub async fn pause(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
     each(client, format, some, |vm| {
-        (Method::POST, format!("/v1/vms/{vm}/pause"))
+        (Method::POST, of_vm(vm, "pause"))
     })
     .await
 }
@@ -318,17 +316,14 @@ pub async fn pause(client: &Client, format: Format, some: Some) -> anyhow::Resul
 /// Lets VMs go on.
 pub async fn resume(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
     each(client, format, some, |vm| {
-        (Method::POST, format!("/v1/vms/{vm}/resume"))
+        (Method::POST, of_vm(vm, "resume"))
     })
     .await
 }
 
 /// Powers VMs off.
 pub async fn stop(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
-    each(client, format, some, |vm| {
-        (Method::POST, format!("/v1/vms/{vm}/stop"))
-    })
-    .await
+    each(client, format, some, |vm| (Method::POST, of_vm(vm, "stop"))).await
 }
 
 /// Ends VMs. With the last of them goes a daemon that was started for them.
@@ -339,10 +334,7 @@ pub async fn remove(
     some: Some,
 ) -> anyhow::Result<ExitCode> {
     let all = some.all;
-    let code = each(client, format, some, |vm| {
-        (Method::DELETE, format!("/v1/vms/{vm}"))
-    })
-    .await?;
+    let code = each(client, format, some, |vm| (Method::DELETE, of_vm(vm, ""))).await?;
     if all {
         daemon::gone(client, run_dir).await;
     }

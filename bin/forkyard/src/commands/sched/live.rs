@@ -4,7 +4,7 @@
 use crate::{args::Format, output};
 use anyhow::{Context, bail};
 use clap::Args as ClapArgs;
-use forkyard_client::Client;
+use forkyard_client::{Client, of_vm};
 use forkyard_dispatch::{
     protocol::{Because, Level, Means, Reply, Request, Shown, VcpuShown, VmShown, Wanted},
     socket::ask,
@@ -100,7 +100,7 @@ impl Which {
     async fn find(self, run_dir: &Path) -> anyhow::Result<(u32, Option<String>)> {
         match (self.vm, self.pid) {
             (Some(vm), _) => {
-                let path = format!("/v1/vms/{vm}/inspect");
+                let path = of_vm(&vm, "inspect");
                 let client = Client::new(run_dir);
                 let found: VmInspect = client.call(Method::GET, &path).await?;
                 let pid = found.vm.pid.with_context(|| format!("{vm} does not run"))?;
