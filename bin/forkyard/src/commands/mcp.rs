@@ -2,22 +2,38 @@
 //! output. A client of the API as every other command is; it keeps no state,
 //! and what it answers has a bound.
 
+mod arguments;
 mod bounded;
 mod guest;
+mod progress;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use crate::daemon;
-use forkyard_client::{Client, ClientError};
-use forkyard_types::{CloneResult, ForkRequest, ForkResponse, NetworkPolicy, RunRequest, VmView};
+use arguments::Parameters;
+use forkyard_client::{Client, ClientError, of_vm};
+use forkyard_types::{
+    CloneResult, ForkRequest, ForkResponse, NetworkPolicy, RequestId, RunRequest, VmId, VmView,
+};
 use hyper::Method;
+use progress::Said;
 use rmcp::{
-    ServerHandler, ServiceExt, handler::server::wrapper::Parameters, tool, tool_handler,
-    tool_router, transport::stdio,
+    ErrorData, RoleServer, ServerHandler, ServiceExt,
+    handler::server::{common::Extension, tool::ToolCallContext},
+    model::{CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorCode},
+    service::RequestContext,
+    tool, tool_handler, tool_router,
+    transport::stdio,
 };
 use serde::Serialize;
 use serde_json::json;
 use std::{path::PathBuf, process::ExitCode};
 use words::{Exec, Fork, Read, Rm, Run, Write};
+
+/// Tools that leave nothing half done when they are given up: a command is hung up on,
+/// and a file is written whole or not at all.
+const GIVEN_UP: [&str; 4] = ["exec", "ls", "read_file", "write_file"];
 
 /// What a tool answers: text for the agent, be it an error.
 type Told = Result<String, String>;
@@ -58,22 +74,57 @@ struct Tools {
         `write_file`; `fork` then makes clones of it in that very instant of memory and disk, in well under a second \
         each: try something in a clone, keep or `rm` it, and fork again. Clones are named after the first VM: p, p-1, p-2."
 )]
-impl ServerHandler for Tools {}
+impl ServerHandler for Tools {
+    /// Calls a tool; tells how far it is, and gives it up if the caller cancels.
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        mut context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let name = request.name.clone();
+        let said = Said::default();
+        context.extensions.insert(said.clone());
+        let (peer, cancelled) = (context.peer.clone(), context.ct.clone());
+        let token = context.meta.get_progress_token();
+        let router = Self::tool_router();
+        let answer = tokio::select! {
+            biased;
+            answer = router.call(ToolCallContext::new(self, request, context)) => answer,
+            () = cancelled.cancelled(), if GIVEN_UP.contains(&name.as_ref()) => {
+                Err(ErrorData::internal_error("cancelled", None))
+            }
+            never = progress::tell(&peer, token, &said) => match never {},
+        };
+        match answer {
+            // The model that chose the arguments is to see what is wrong with them.
+            Err(error)
+                if error.code == ErrorCode::INVALID_PARAMS && router.get(&name).is_some() =>
+            {
+                Ok(CallToolResult::error(vec![ContentBlock::text(error.message)]).into())
+            }
+            answer => answer,
+        }
+    }
+}
 
 #[tool_router]
 impl Tools {
     /// Boot a VM from an image. The first boot from an image builds it, which
     /// takes minutes.
     #[tool(annotations(destructive_hint = false))]
-    async fn run(&self, Parameters(words): Parameters<Run>) -> Told {
+    async fn run(
+        &self,
+        Parameters(words): Parameters<Run>,
+        context: RequestContext<RoleServer>,
+    ) -> Told {
         let request = RunRequest {
             name: match words.name.map(|name| name.parse()) {
                 Some(name) => Some(name.map_err(|error| told(&error))?),
                 None => None,
             },
             image: words.image,
-            vcpus: words.vcpus.unwrap_or(1),
-            memory_mib: words.memory_mib.unwrap_or(256),
+            vcpus: words.vcpus.map_or(1, |it| it.as_a()),
+            memory_mib: words.memory_mib.map_or(256, |it| it.as_a()),
             warm: 0,
             kernel: None,
             max_clones: None,
@@ -81,14 +132,21 @@ impl Tools {
             network: NetworkPolicy::default(),
         };
         let vm: VmView = self.post("/v1/vms", &request).await?;
+        if context.ct.is_cancelled() {
+            return self.undo(vec![vm.id]).await;
+        }
         text(&brief(&vm))
     }
 
     /// Run a command in a VM and wait for its end. Answers with its exit code
     /// and what it wrote; of long output the middle is left out.
     #[tool]
-    async fn exec(&self, Parameters(words): Parameters<Exec>) -> Told {
-        let ran = guest::exec(&self.client().await?, words).await;
+    async fn exec(
+        &self,
+        Parameters(words): Parameters<Exec>,
+        Extension(said): Extension<Said>,
+    ) -> Told {
+        let ran = guest::exec(&self.client().await?, words, &said).await;
         text(&ran.map_err(|error| told(&error))?)
     }
 
@@ -96,18 +154,27 @@ impl Tools {
     /// memory and disk, with a name and an address of its own. The VM itself
     /// goes on, too.
     #[tool(annotations(destructive_hint = false))]
-    async fn fork(&self, Parameters(words): Parameters<Fork>) -> Told {
-        let path = path(&words.vm, "/fork")?;
-        let count = words.count.unwrap_or(1);
-        let answer: ForkResponse = self
-            .post(
-                &path,
-                &ForkRequest {
-                    count,
-                    ..ForkRequest::default()
-                },
-            )
-            .await?;
+    async fn fork(
+        &self,
+        Parameters(words): Parameters<Fork>,
+        Extension(said): Extension<Said>,
+        context: RequestContext<RoleServer>,
+    ) -> Told {
+        let client = self.client().await?;
+        let (vm, watch) = (words.vm.as_str(), RequestId::random());
+        let request = ForkRequest {
+            count: words.count.map_or(1, |it| it.as_a()),
+            watch: Some(watch),
+            ..ForkRequest::default()
+        };
+        let path = of_vm(vm, "fork");
+        let see = |fork: &_| said.say(&super::progress::text(vm, fork));
+        let work = client.post::<ForkResponse>(&path, &request);
+        let done = super::progress::watched(&client, vm, watch, see, work).await;
+        let answer = done.map_err(refused)?;
+        if context.ct.is_cancelled() {
+            return self.undo(made(&answer)).await;
+        }
         let clones: Vec<_> = answer
             .clones
             .iter()
@@ -134,7 +201,7 @@ impl Tools {
     /// End a VM and remove its memory and disk. Its clones go on.
     #[tool(annotations(destructive_hint = true))]
     async fn rm(&self, Parameters(words): Parameters<Rm>) -> Told {
-        let vm: VmView = self.call(Method::DELETE, &path(&words.vm, "")?).await?;
+        let vm: VmView = self.call(Method::DELETE, &of_vm(&words.vm, "")).await?;
         text(&json!({ "removed": vm.name }))
     }
 
@@ -177,16 +244,24 @@ impl Tools {
         let answer = self.client().await?.post(path, body).await;
         answer.map_err(refused)
     }
+
+    /// Removes what a call made that nobody waits for any more.
+    async fn undo(&self, made: Vec<VmId>) -> Told {
+        for vm in made {
+            let path = of_vm(&vm.to_string(), "");
+            let _: VmView = self.call(Method::DELETE, &path).await?;
+        }
+        Err("cancelled: what it made has been removed".to_owned())
+    }
 }
 
-/// A VM's part of the API. What an agent takes for a name must not become
-/// another path.
-fn path(vm: &str, rest: &str) -> Result<String, String> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    match !vm.is_empty() && vm.bytes().all(plain) {
-        true => Ok(format!("/v1/vms/{vm}{rest}")),
-        false => Err(format!("{vm:?} is no name of a VM")),
-    }
+/// The clones that a fork made.
+fn made(answer: &ForkResponse) -> Vec<VmId> {
+    let vm = |clone: &CloneResult| match clone {
+        CloneResult::Vm(vm) => Some(vm.id),
+        CloneResult::Error(_) => None,
+    };
+    answer.clones.iter().filter_map(vm).collect()
 }
 
 /// What an agent needs to know of a VM.
@@ -222,37 +297,4 @@ fn told(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_no_name_reaches_no_other_path() {
-        assert_eq!(path("p-1", "/fork"), Ok("/v1/vms/p-1/fork".into()));
-        for vm in ["", "..", "../doctor", "p/stop", "p?x", "p%2f"] {
-            assert!(path(vm, "").is_err(), "{vm}");
-        }
-    }
-
-    #[test]
-    fn every_tool_is_described_to_the_last_word() {
-        let tools = Tools::tool_router().list_all();
-        let names: Vec<_> = tools.iter().map(|tool| tool.name.as_ref()).collect();
-        let wanted = ["exec", "fork", "ls", "read_file", "rm", "run", "write_file"];
-        assert_eq!(names, wanted);
-        for tool in tools {
-            assert!(tool.description.is_some_and(|text| text.len() > 10));
-            let words = tool.input_schema.get("properties").cloned();
-            for (name, word) in words
-                .as_ref()
-                .and_then(|it| it.as_object())
-                .into_iter()
-                .flatten()
-            {
-                assert!(word["description"].is_string(), "{}: {name}", tool.name);
-            }
-        }
-    }
 }

@@ -1,21 +1,21 @@
 //! Commands and files in guests.
 
 use super::{
+    arguments::Encoding,
     bounded::Bounded,
-    words::{Encoding, Exec, Read, Write},
+    progress::Said,
+    words::{Exec, Read, Write},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
-use forkyard_client::{Client, ClientError, UploadError, of_files};
-use forkyard_types::{ExecEvent, ExecRequest, ExitStatus, FilesWritten};
+use forkyard_client::{Client, ClientError, UploadError, escaped, of_files};
+use forkyard_types::{ApiError, ExecEvent, ExecRequest, ExitStatus, FilesWritten};
 use serde::Serialize;
 use serde_json::json;
 
-/// Seconds a command may take, unless it is given more, and the most it may be.
+/// Seconds a command may take, unless it is given more.
 const SECONDS: u32 = 60;
-const MOST_SECONDS: u32 = 600;
-/// Bytes read of a file, unless more are wanted, and the most there are at once.
+/// Bytes read of a file, unless more are wanted.
 const BYTES: u64 = 64 << 10;
-const MOST_BYTES: u64 = 256 << 10;
 
 /// Why nothing came of it.
 #[derive(Debug, thiserror::Error)]
@@ -23,9 +23,16 @@ pub enum GuestError {
     /// The daemon refused, or failed.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Not a name of a VM.
-    #[error("{0}")]
-    Name(String),
+    /// The command did not end by itself.
+    #[error("{error}{}", said_so_far(stdout, stderr))]
+    Failed {
+        /// Why.
+        error: ApiError,
+        /// What it had written.
+        stdout: String,
+        /// Likewise.
+        stderr: String,
+    },
     /// The daemon went away.
     #[error("the daemon closed the connection before the command ended")]
     Broke,
@@ -42,31 +49,50 @@ pub struct Ran {
     stderr: String,
 }
 
-/// Runs a command.
-pub async fn exec(client: &Client, words: Exec) -> Result<Ran, GuestError> {
+/// Runs a command. Dropped halfway, it is hung up on.
+pub async fn exec(client: &Client, words: Exec, said: &Said) -> Result<Ran, GuestError> {
     let request = ExecRequest {
         argv: words.argv,
-        env: Vec::new(),
+        env: words.env.unwrap_or_default().into_iter().collect(),
         stdin: words.stdin.map(|text| BASE64_STANDARD.encode(text)),
-        timeout_s: Some(words.timeout_s.unwrap_or(SECONDS).min(MOST_SECONDS)),
+        timeout_s: Some(words.timeout_s.map_or(SECONDS, |it| it.as_a())),
     };
     let (mut stdout, mut stderr) = (Bounded::default(), Bounded::default());
-    let exit = follow(client, &words.vm, &request, |out, err| {
-        stdout.push(out);
-        stderr.push(err);
-    })
-    .await?;
-    Ok(Ran {
-        exit,
-        stdout: stdout.into_text(),
-        stderr: stderr.into_text(),
-    })
+    let mut events = client.exec(&escaped(&words.vm), &request).await?;
+    loop {
+        match events.next().await?.ok_or(GuestError::Broke)? {
+            ExecEvent::Stdout(data) => stdout.push(&said.heard(BASE64_STANDARD.decode(data)?)),
+            ExecEvent::Stderr(data) => stderr.push(&said.heard(BASE64_STANDARD.decode(data)?)),
+            ExecEvent::Exit(exit) => {
+                return Ok(Ran {
+                    exit,
+                    stdout: stdout.into_text(),
+                    stderr: stderr.into_text(),
+                });
+            }
+            ExecEvent::Error(error) => {
+                return Err(GuestError::Failed {
+                    error,
+                    stdout: stdout.into_text(),
+                    stderr: stderr.into_text(),
+                });
+            }
+        }
+    }
+}
+
+fn said_so_far(stdout: &str, stderr: &str) -> String {
+    let said = |stream: &str, text: &str| match text {
+        "" => String::new(),
+        _ => format!("\n{stream} until then:\n{text}"),
+    };
+    said("stdout", stdout) + &said("stderr", stderr)
 }
 
 /// Reads a file, or a part of it.
 pub async fn read_file(client: &Client, words: Read) -> Result<serde_json::Value, GuestError> {
-    let limit = words.limit.unwrap_or(BYTES).min(MOST_BYTES);
-    let offset = words.offset.unwrap_or(0).to_string();
+    let limit = words.limit.map_or(BYTES, |it| it.as_a());
+    let offset = words.offset.map_or(0, |it| it.as_a::<u64>()).to_string();
     // One byte more than wanted tells whether that was all.
     let most = (limit + 1).to_string();
     let query = [
@@ -126,25 +152,6 @@ pub async fn write_file(client: &Client, words: Write) -> Result<serde_json::Val
         Ok(_) => Ok(json!({ "path": words.path, "bytes": content.len() })),
         Err(UploadError::Client(error)) => Err(error.into()),
         Err(_) => Err(GuestError::Broke),
-    }
-}
-
-/// Runs a command to its end, and passes on what it writes.
-async fn follow(
-    client: &Client,
-    vm: &str,
-    request: &ExecRequest,
-    mut heard: impl FnMut(&[u8], &[u8]),
-) -> Result<ExitStatus, GuestError> {
-    super::path(vm, "").map_err(GuestError::Name)?;
-    let mut events = client.exec(vm, request).await?;
-    loop {
-        match events.next().await?.ok_or(GuestError::Broke)? {
-            ExecEvent::Stdout(data) => heard(&BASE64_STANDARD.decode(data)?, &[]),
-            ExecEvent::Stderr(data) => heard(&[], &BASE64_STANDARD.decode(data)?),
-            ExecEvent::Exit(status) => return Ok(status),
-            ExecEvent::Error(error) => return Err(ClientError::from(error).into()),
-        }
     }
 }
 

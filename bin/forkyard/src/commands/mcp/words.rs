@@ -1,7 +1,16 @@
-//! What the tools take.
+//! Arguments of the tools, and their schemas.
 
+use super::arguments::{Encoding, Whole};
 use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// Seconds a command may take at most.
+pub const MOST_SECONDS: u64 = 600;
+/// Bytes of a file in one answer at most.
+pub const MOST_BYTES: u64 = 256 << 10;
+/// Integers that every reader of JSON has exactly.
+const EXACT: u64 = (1 << 53) - 1;
 
 /// `run`
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -10,11 +19,12 @@ pub struct Run {
     /// Image: `tiny` (BusyBox, boots fastest), `debian`, or another recipe's name.
     pub image: String,
     /// Name: lower-case letters, digits and inner hyphens. Made up if absent.
+    #[schemars(length(min = 1, max = 63))]
     pub name: Option<String>,
     /// vCPUs, 1 if absent.
-    pub vcpus: Option<u8>,
+    pub vcpus: Option<Whole<1, 64>>,
     /// Memory in MiB, 256 if absent.
-    pub memory_mib: Option<u64>,
+    pub memory_mib: Option<Whole<64, { 1 << 20 }>>,
 }
 
 /// `exec`
@@ -24,11 +34,14 @@ pub struct Exec {
     /// Name or id of the VM.
     pub vm: String,
     /// Program and arguments. No shell sees them: for one, ["sh", "-c", "…"].
+    #[schemars(length(min = 1))]
     pub argv: Vec<String>,
+    /// Variables added to the command's environment, by name.
+    pub env: Option<BTreeMap<String, String>>,
     /// What the command reads from standard input.
     pub stdin: Option<String>,
-    /// Seconds after which it is killed: 60 if absent, at most 600.
-    pub timeout_s: Option<u32>,
+    /// Seconds after which it is killed, 60 if absent.
+    pub timeout_s: Option<Whole<1, MOST_SECONDS>>,
 }
 
 /// `fork`
@@ -38,7 +51,7 @@ pub struct Fork {
     /// Name or id of the VM.
     pub vm: String,
     /// Clones wanted, 1 if absent.
-    pub count: Option<u16>,
+    pub count: Option<Whole<1, 256>>,
 }
 
 /// `rm`
@@ -56,11 +69,12 @@ pub struct Read {
     /// Name or id of the VM.
     pub vm: String,
     /// The file's path in the guest.
+    #[schemars(length(min = 1))]
     pub path: String,
     /// Bytes to pass over at its beginning, 0 if absent.
-    pub offset: Option<u64>,
-    /// Most bytes to read: 65536 if absent, at most 262144.
-    pub limit: Option<u64>,
+    pub offset: Option<Whole<0, EXACT>>,
+    /// Most bytes to read, 65536 if absent.
+    pub limit: Option<Whole<1, MOST_BYTES>>,
 }
 
 /// `write_file`
@@ -70,21 +84,12 @@ pub struct Write {
     /// Name or id of the VM.
     pub vm: String,
     /// The file's path in the guest.
+    #[schemars(length(min = 1))]
     pub path: String,
     /// What is to be in it.
     pub content: String,
-    /// How `content` is spelt, `text` if absent.
+    /// Encoding of `content`, `text` if absent.
     pub encoding: Option<Encoding>,
     /// Whether it may be run as a program; if absent as the file that is there, or no.
     pub executable: Option<bool>,
-}
-
-/// How content is spelt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Encoding {
-    /// As it is.
-    Text,
-    /// In base64.
-    Base64,
 }
