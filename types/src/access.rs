@@ -10,6 +10,7 @@ use std::fmt;
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
     /// What its owner calls it: 1 to 64 characters, unique.
+    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 64))]
     pub name: String,
     /// Seconds it holds; for ever if absent.
     #[serde(default)]

@@ -5,7 +5,7 @@ use crate::{
     NetworkPolicy, PageCount, Publish, RequestId, TicketId, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
-use std::net::Ipv4Addr;
+use std::{fmt, net::Ipv4Addr};
 
 /// Life of a VM as its owner sees it.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -27,6 +27,20 @@ pub enum VmState {
     Checkpoint,
     /// Being removed. Its record stays until its QEMU is proven gone.
     Ending,
+}
+
+impl fmt::Display for VmState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Starting => "starting",
+            Self::Warm => "warm",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Stopped => "stopped",
+            Self::Checkpoint => "a checkpoint",
+            Self::Ending => "being removed",
+        })
+    }
 }
 
 /// `POST /v1/vms/{id}/checkpoint`: keep the present instant of a running VM.
@@ -55,12 +69,15 @@ pub struct RunRequest {
     pub name: Option<VmName>,
     /// Number of vCPUs.
     #[serde(default = "one")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 64))]
     pub vcpus: u8,
     /// Memory, in MiB.
     #[serde(default = "default_memory_mib")]
+    #[cfg_attr(feature = "schema", schema(minimum = 64, maximum = 1_048_576))]
     pub memory_mib: u64,
     /// Clones to keep warm, so that a fork of that many need not start QEMU.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(maximum = 65_535))]
     pub warm: u16,
     /// A kernel of the user's own: path of a bzImage or vmlinux on the host
     /// with virtio built in or in the image's initramfs.
@@ -69,9 +86,11 @@ pub struct RunRequest {
     /// Most clones of its family that may be alive at once, promised ones
     /// included; no limit if absent.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(maximum = 65_535))]
     pub max_clones: Option<u16>,
     /// Paths in the guest that no clone inherits, unless a fork says so.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(max_items = 64))]
     pub secrets: Vec<String>,
     /// What it and its clones may do on the network.
     #[serde(default)]
@@ -154,12 +173,14 @@ impl VmView {
 #[serde(deny_unknown_fields)]
 pub struct ForkRequest {
     /// Clones wanted.
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 256))]
     pub count: u16,
     /// What matters more: the clones or the parent.
     #[serde(default)]
     pub mode: ForkMode,
     /// More paths that these clones do not inherit.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(max_items = 64))]
     pub scrub: Vec<String>,
     /// Whether they inherit what the VM was told to keep secret.
     #[serde(default)]

@@ -60,6 +60,7 @@ pub struct FilesWritten {
 #[serde(deny_unknown_fields)]
 pub struct FilePath {
     /// The path; one that does not begin with a slash begins at `/`.
+    #[cfg_attr(feature = "schema", param(min_length = 1))]
     pub path: String,
 }
 
@@ -70,6 +71,7 @@ pub struct FilePath {
 #[serde(deny_unknown_fields)]
 pub struct FileRead {
     /// The path.
+    #[cfg_attr(feature = "schema", param(min_length = 1))]
     pub path: String,
     /// First byte wanted.
     #[serde(default)]
@@ -86,10 +88,12 @@ pub struct FileRead {
 #[serde(deny_unknown_fields)]
 pub struct FileWrite {
     /// The path.
+    #[cfg_attr(feature = "schema", param(min_length = 1))]
     pub path: String,
     /// Permission bits in octal, such as `755`; if absent those of the file that is
     /// there, or 644.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", param(pattern = "^[0-7]{1,4}$"))]
     pub mode: Option<String>,
     /// Make the folders above that are not there.
     #[serde(default)]
@@ -103,6 +107,7 @@ pub struct FileWrite {
 #[serde(deny_unknown_fields)]
 pub struct FileRemove {
     /// The path.
+    #[cfg_attr(feature = "schema", param(min_length = 1))]
     pub path: String,
     /// A folder with all that is in it.
     #[serde(default)]

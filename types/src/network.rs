@@ -120,7 +120,7 @@ impl fmt::Display for Allow {
 
 /// Bits a second.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "schema", schema(value_type = String))]
+#[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^[0-9]+[gmk]?bit$"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct BitRate(u64);

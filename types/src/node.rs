@@ -150,7 +150,8 @@ fn is_false(value: &bool) -> bool {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InviteRequest {
-    /// Seconds within which it must join.
+    /// Seconds within which it must join: a week at most.
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 604_800))]
     pub expires_s: u64,
 }
 
@@ -218,6 +219,7 @@ pub struct Joined {
 pub struct QuotaRequest {
     /// vCPUs; no limit if absent.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(maximum = 4_294_967_295_u32))]
     pub vcpus: Option<u32>,
 }
 

@@ -21,6 +21,7 @@ mod run;
 mod sched_ext;
 mod stages;
 mod test;
+mod validators;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};

@@ -11,7 +11,14 @@ pub struct Stages(Vec<Stage>);
 struct Stage {
     name: &'static str,
     took: Duration,
-    failure: Option<anyhow::Error>,
+    outcome: Outcome,
+}
+
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    Passed,
+    Failed,
+    Skipped,
 }
 
 impl Stages {
@@ -20,33 +27,47 @@ impl Stages {
     pub fn run<T>(&mut self, name: &'static str, work: impl FnOnce() -> Result<T>) -> Option<T> {
         println!("== {name}");
         let start = Instant::now();
-        let (result, failure) = match work() {
-            Ok(result) => (Some(result), None),
-            Err(error) => (None, Some(error)),
+        let (result, outcome) = match work() {
+            Ok(result) => (Some(result), Outcome::Passed),
+            Err(error) => {
+                println!("{error:#}");
+                (None, Outcome::Failed)
+            }
         };
-        if let Some(error) = &failure {
-            println!("{error:#}");
-        }
         self.0.push(Stage {
             name,
             took: start.elapsed(),
-            failure,
+            outcome,
         });
         result
+    }
+
+    /// Leaves a stage out, which is no failure, for this reason.
+    pub fn skip(&mut self, name: &'static str, why: &anyhow::Error) {
+        println!("== {name}\nskipped: {why:#}");
+        self.0.push(Stage {
+            name,
+            took: Duration::ZERO,
+            outcome: Outcome::Skipped,
+        });
     }
 
     /// Prints each stage's time and outcome; an error if any failed.
     pub fn finish(self) -> Result<()> {
         println!("== stages");
         for stage in &self.0 {
-            let outcome = stage.failure.as_ref().map_or("ok", |_| "FAILED");
+            let outcome = match stage.outcome {
+                Outcome::Passed => "ok",
+                Outcome::Failed => "FAILED",
+                Outcome::Skipped => "SKIPPED",
+            };
             println!(
-                "{:>7.1} s  {outcome:6}  {}",
+                "{:>7.1} s  {outcome:7}  {}",
                 stage.took.as_secs_f64(),
                 stage.name
             );
         }
-        let failed = self.0.iter().filter(|s| s.failure.is_some());
+        let failed = self.0.iter().filter(|s| s.outcome == Outcome::Failed);
         let names: Vec<_> = failed.map(|s| s.name).collect();
         if !names.is_empty() {
             bail!("failed: {}", names.join(", "));
@@ -65,6 +86,7 @@ mod tests {
         assert_eq!(stages.run("one", || bail!("broken")), None::<()>);
         assert_eq!(stages.run("two", || Ok(2)), Some(2));
         assert_eq!(stages.run("three", || bail!("broken")), None::<()>);
+        stages.skip("four", &anyhow::anyhow!("no network"));
         let error = stages.finish().expect_err("two failed");
         assert_eq!(error.to_string(), "failed: one, three");
     }

@@ -13,7 +13,7 @@ mod tokens;
 mod vms;
 
 pub use bodies::Bodies;
-pub use input::{Input, Query};
+pub use input::{Input, Path, Query, Raw};
 
 use crate::{
     cluster::Node,
@@ -233,6 +233,15 @@ pub fn remote(shared: &Shared) -> Router {
 
 fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
     let (router, _) = api.split_for_parts();
+    in_form(router)
+        .with_state(shared.clone())
+        .layer(from_fn_with_state(shared.bodies.clone(), bodies::budget))
+        .layer(from_fn_with_state(shared.clone(), forward::route))
+        .layer(from_fn_with_state(shared.idle.clone(), busy))
+}
+
+/// Refuses paths and methods that there are not, and bodies that are too large.
+fn in_form<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     router
         .fallback(async || Refusal::new(ErrorKind::NotFound, "there is nothing at this path"))
         .method_not_allowed_fallback(async || {
@@ -240,10 +249,6 @@ fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
                 .answered(StatusCode::METHOD_NOT_ALLOWED)
         })
         .layer(DefaultBodyLimit::max(BODY))
-        .with_state(shared.clone())
-        .layer(from_fn_with_state(shared.bodies.clone(), bodies::budget))
-        .layer(from_fn_with_state(shared.clone(), forward::route))
-        .layer(from_fn_with_state(shared.idle.clone(), busy))
 }
 
 /// This description.

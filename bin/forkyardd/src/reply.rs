@@ -67,7 +67,10 @@ const KINDS: [(ErrorKind, StatusCode, &str); 9] = [
 /// Status codes of requests that fail by their form, whose kind is `invalid` or,
 /// of those that are too large, `exhausted`.
 const FORMS: [(StatusCode, &str); 3] = [
-    (StatusCode::BAD_REQUEST, "The query string is wrong"),
+    (
+        StatusCode::BAD_REQUEST,
+        "The path or the query string is wrong",
+    ),
     (
         StatusCode::METHOD_NOT_ALLOWED,
         "The path does not know this method; `Allow` lists those it knows",

@@ -72,7 +72,7 @@ pub enum HostError {
     #[error("the image could not be imported")]
     Import(#[from] ImportError),
     /// The VM is not in a state for it.
-    #[error("{vm} is {state:?}, not running")]
+    #[error("{vm} is {state}, not running")]
     NotRunning {
         /// The VM.
         vm: VmName,

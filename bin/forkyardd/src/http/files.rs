@@ -1,12 +1,12 @@
 //! Files of guests: one file's bytes, and trees as tar streams. All of it passes
 //! through in pieces.
 
-use super::{Answer, Query};
+use super::{Answer, Path, Query, Raw};
 use crate::reply::Refusal;
 use axum::{
     Json,
     body::Body,
-    extract::{Path, State},
+    extract::State,
     http::header,
     response::{IntoResponse, Response},
 };
@@ -23,7 +23,7 @@ type Shared = State<Arc<Host>>;
 /// is the content of a folder. Sockets, FIFOs and devices are left out.
 #[utoipa::path(get, path = "/v1/vms/{vm}/archive", tag = "files", params(("vm" = String, Path, description = "Name or id"), FilePath),
     operation_id = "read_archive",
-    responses((status = 200, body = Vec<u8>, content_type = "application/x-tar", description = "The files; cut off if the guest fails"), Refusal))]
+    responses((status = 200, body = Raw, content_type = "application/x-tar", description = "The files; cut off if the guest fails"), Refusal))]
 pub async fn read_tree(
     State(host): Shared,
     Path(vm): Path<String>,
@@ -39,7 +39,7 @@ pub async fn read_tree(
 /// or, if it has one file or folder, under that name.
 #[utoipa::path(put, path = "/v1/vms/{vm}/archive", tag = "files", params(("vm" = String, Path, description = "Name or id"), FilePath),
     operation_id = "write_archive",
-    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    request_body(content = Raw, content_type = "application/x-tar"),
     responses((status = 200, body = FilesWritten, description = "They are there"), Refusal))]
 pub async fn write_tree(
     State(host): Shared,
@@ -54,7 +54,7 @@ pub async fn write_tree(
 /// Read a file's bytes, to its end whatever its size.
 #[utoipa::path(get, path = "/v1/vms/{vm}/files", tag = "files", params(("vm" = String, Path, description = "Name or id"), FileRead),
     operation_id = "read_file",
-    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream", description = "The bytes; cut off if the guest fails"), Refusal))]
+    responses((status = 200, body = Raw, content_type = "application/octet-stream", description = "The bytes; cut off if the guest fails"), Refusal))]
 pub async fn read_file(
     State(host): Shared,
     Path(vm): Path<String>,
@@ -70,7 +70,7 @@ pub async fn read_file(
 /// mode and owner stay; a link stays, and what it leads to is replaced.
 #[utoipa::path(put, path = "/v1/vms/{vm}/files", tag = "files", params(("vm" = String, Path, description = "Name or id"), FileWrite),
     operation_id = "write_file",
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = Raw, content_type = "application/octet-stream"),
     responses((status = 200, body = FilesWritten, description = "It is there"), Refusal))]
 pub async fn write_file(
     State(host): Shared,

@@ -1,11 +1,11 @@
 //! Guest images: list, build, remove, in and out.
 
-use super::{Answer, Query, spawned};
+use super::{Answer, Path, Query, Raw, spawned};
 use crate::reply::Refusal;
 use axum::{
     Json,
     body::Body,
-    extract::{Path, State},
+    extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -50,7 +50,7 @@ pub async fn remove_image(State(host): Shared, Path(name): Path<String>) -> Answ
 /// Import an image: the body is a disk, or an archive of a container image.
 /// If the client goes away before the answer there is no image.
 #[utoipa::path(put, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path, description = "The image's name from here on"), ImportRequest),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = Raw, content_type = "application/octet-stream"),
     responses((status = 201, body = GuestImage, description = "VMs can be booted from it"), Refusal))]
 pub async fn import_image(
     State(host): Shared,
@@ -79,7 +79,7 @@ pub async fn import_image(
 
 /// The disk of an image that is built or imported.
 #[utoipa::path(get, path = "/v1/images/{name}/disk", tag = "images", params(("name" = String, Path, description = "The image's name"), ExportRequest),
-    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream", description = "The disk"), Refusal))]
+    responses((status = 200, body = Raw, content_type = "application/octet-stream", description = "The disk"), Refusal))]
 pub async fn export_image(
     State(host): Shared,
     Path(name): Path<String>,
@@ -91,7 +91,7 @@ pub async fn export_image(
 
 /// The disk of a checkpoint, or of a VM that has stopped, as a whole.
 #[utoipa::path(get, path = "/v1/vms/{vm}/disk", tag = "vms", params(("vm" = String, Path, description = "Name or id"), ExportRequest),
-    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream", description = "The disk"), Refusal))]
+    responses((status = 200, body = Raw, content_type = "application/octet-stream", description = "The disk"), Refusal))]
 pub async fn export_disk(
     State(host): Shared,
     Path(vm): Path<String>,

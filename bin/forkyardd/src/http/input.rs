@@ -4,11 +4,16 @@ use super::bodies::{self, Budget};
 use crate::reply::Refusal;
 use axum::{
     Json,
+    body::Bytes,
     extract::{self, FromRequest, FromRequestParts, Request, rejection::JsonRejection},
     http::{StatusCode, request::Parts},
 };
 use forkyard_types::ErrorKind;
 use serde::de::DeserializeOwned;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{KnownFormat, Object, RefOr, Schema, SchemaFormat, Type},
+};
 
 /// A body of JSON.
 #[derive(Debug)]
@@ -46,6 +51,55 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     }
 }
 
+/// A part of the path.
+#[derive(Debug)]
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        match extract::Path::from_request_parts(parts, state).await {
+            Ok(extract::Path(part)) => Ok(Self(part)),
+            Err(rejection) => {
+                let text = format!("the path is wrong: {}", cause(&rejection.body_text()));
+                Err(Refusal::new(ErrorKind::Invalid, &text).answered(StatusCode::BAD_REQUEST))
+            }
+        }
+    }
+}
+
+/// A body of bytes.
+#[derive(Debug)]
+pub struct Raw(pub Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Raw {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        match Bytes::from_request(request, state).await {
+            Ok(body) => Ok(Self(body)),
+            Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+                Err(too_large())
+            }
+            Err(_) => Err(Refusal::new(
+                ErrorKind::Invalid,
+                "the body did not come in whole",
+            )),
+        }
+    }
+}
+
+impl PartialSchema for Raw {
+    fn schema() -> RefOr<Schema> {
+        let binary = SchemaFormat::KnownFormat(KnownFormat::Binary);
+        let bytes = Object::builder().schema_type(Type::String);
+        bytes.format(Some(binary)).into()
+    }
+}
+
+impl ToSchema for Raw {}
+
 fn told(rejection: &JsonRejection) -> Refusal {
     let text = rejection.body_text();
     if matches!(rejection, JsonRejection::MissingJsonContentType(_)) {
@@ -53,11 +107,15 @@ fn told(rejection: &JsonRejection) -> Refusal {
         return Refusal::new(ErrorKind::Invalid, text);
     }
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        let text = "the body is larger than this request may have";
-        return Refusal::new(ErrorKind::Exhausted, text).answered(StatusCode::PAYLOAD_TOO_LARGE);
+        return too_large();
     }
     let text = format!("the body is wrong: {}", cause(&text));
     Refusal::new(ErrorKind::Invalid, &text)
+}
+
+fn too_large() -> Refusal {
+    let text = "the body is larger than this request may have";
+    Refusal::new(ErrorKind::Exhausted, text).answered(StatusCode::PAYLOAD_TOO_LARGE)
 }
 
 /// Cuts off how the framework introduces a cause.
@@ -71,11 +129,23 @@ fn cause(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::{body::Body, response::IntoResponse};
-    use forkyard_types::{ExecRequest, ExportRequest};
+    use crate::http::in_form;
+    use axum::{
+        Router,
+        body::Body,
+        extract::DefaultBodyLimit,
+        http::Method,
+        response::{IntoResponse, Response},
+        routing::{get, post},
+    };
+    use forkyard_types::{ExecRequest, ExportRequest, ForkRequest, TicketId};
+    use tower::ServiceExt;
 
     async fn answer(refusal: Refusal) -> (StatusCode, serde_json::Value) {
-        let response = refusal.into_response();
+        read(refusal.into_response()).await
+    }
+
+    async fn read(response: Response) -> (StatusCode, serde_json::Value) {
         let status = response.status();
         let body = axum::body::to_bytes(response.into_body(), 1 << 16).await;
         let body = serde_json::from_slice(&body.expect("a body")).expect("the error object");
@@ -109,5 +179,61 @@ mod tests {
             message.starts_with("the body is wrong: argv[0]"),
             "{message}"
         );
+    }
+
+    fn router() -> Router {
+        let large = post(async |_: Input<ExecRequest>| ()).layer(DefaultBodyLimit::max(3 << 20));
+        in_form(
+            Router::new()
+                .route("/typed", post(async |_: Raw| ()))
+                .route("/fork", post(async |_: Input<ForkRequest>| ()))
+                .route("/exec", large)
+                .route("/ticket/{ticket}", get(async |_: Path<TicketId>| ()))
+                .route("/disk", get(async |_: Query<ExportRequest>| ())),
+        )
+    }
+
+    #[tokio::test]
+    async fn requests_wrong_by_their_form_are_told_so_with_the_error_object() {
+        let (none, large) = (String::new, || "\"".repeat(2 << 20));
+        for (method, path, body, status, kind) in [
+            (Method::GET, "/nowhere", none(), 404, "not_found"),
+            (Method::DELETE, "/fork", none(), 405, "invalid"),
+            (Method::PATCH, "/disk", none(), 405, "invalid"),
+            (Method::POST, "/typed", large(), 413, "exhausted"),
+            (Method::POST, "/fork", large(), 413, "exhausted"),
+            (Method::POST, "/exec", large(), 422, "invalid"),
+            (Method::POST, "/exec", large() + &large(), 413, "exhausted"),
+            (Method::POST, "/fork", "{".into(), 422, "invalid"),
+            (Method::GET, "/ticket/%ff", none(), 400, "invalid"),
+            (Method::GET, "/ticket/none", none(), 400, "invalid"),
+            (Method::GET, "/disk?format=%ff", none(), 400, "invalid"),
+            (
+                Method::GET,
+                "/disk?format=raw&format=raw",
+                none(),
+                400,
+                "invalid",
+            ),
+        ] {
+            let what = format!("{method} {path}");
+            let request = Request::builder().method(method).uri(path);
+            let request = request.header("content-type", "application/json");
+            let request = request.body(Body::from(body)).expect("a request");
+            let response = router().oneshot(request).await.expect("an answer");
+            let allowed = response.headers().contains_key("allow");
+            let (got, error) = read(response).await;
+            assert_eq!(
+                (got.as_u16(), &error["kind"]),
+                (status, &kind.into()),
+                "{what}"
+            );
+            assert_eq!(allowed, status == 405, "{what}");
+            let text = error["message"].as_str().unwrap_or_default();
+            assert!(
+                !text.is_empty() && !text.contains("Failed to"),
+                "{what}: {text}"
+            );
+        }
     }
 }

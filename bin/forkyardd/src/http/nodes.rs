@@ -1,13 +1,9 @@
 //! The nodes of a cluster: list, invite, drain, remove; quotas; and how a host
 //! that was invited becomes one.
 
-use super::{Answer, Input, Query, spawned};
+use super::{Answer, Input, Path, Query, spawned};
 use crate::{cluster::Node, reply::Refusal};
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{Json, extract::State, http::StatusCode};
 use forkyard_cluster::{ClusterError, Force};
 use forkyard_types::{
     ErrorKind, Invitation, InviteRequest, JoinRequest, Joined, NodeName, NodeView, QuotaRequest,

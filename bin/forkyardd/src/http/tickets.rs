@@ -1,11 +1,8 @@
 //! Tickets.
 
-use super::{Answer, spawned};
+use super::{Answer, Path, spawned};
 use crate::reply::Refusal;
-use axum::{
-    Json,
-    extract::{Path, State},
-};
+use axum::{Json, extract::State};
 use forkyard_fork::Host;
 use forkyard_types::{TicketId, TicketView};
 use std::sync::Arc;

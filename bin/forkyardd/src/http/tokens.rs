@@ -1,13 +1,9 @@
 //! Tokens: given out and taken back on the Unix socket alone, so that none
 //! can make others and outlive its own end.
 
-use super::{Answer, Input, Shared};
+use super::{Answer, Input, Path, Shared};
 use crate::reply::Refusal;
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{Json, extract::State, http::StatusCode};
 use forkyard_access::Access;
 use forkyard_types::{TokenGrant, TokenRequest, TokenView};
 use std::sync::Arc;

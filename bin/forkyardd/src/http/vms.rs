@@ -1,11 +1,11 @@
 //! VMs: boot, fork, run commands in, end.
 
-use super::{Answer, Input, Query, spawned};
+use super::{Answer, Input, Path, Query, Raw, spawned};
 use crate::{cluster::Node, forward, gate::Asker, reply::Refusal};
 use axum::{
     Json,
     body::{Body, Bytes, to_bytes},
-    extract::{Extension, Path, Request, State},
+    extract::{Extension, Request, State},
     http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
@@ -333,7 +333,7 @@ pub struct Logs {
 /// What a guest has said on its serial console: its kernel, and who else
 /// writes there. The last mebibyte is kept, and nothing of the time when no daemon ran.
 #[utoipa::path(get, path = "/v1/vms/{vm}/logs", tag = "vms", params(("vm" = String, Path, description = "Name or id"), Logs),
-    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream", description = "The bytes as the guest wrote them"), Refusal))]
+    responses((status = 200, body = Raw, content_type = "application/octet-stream", description = "The bytes as the guest wrote them"), Refusal))]
 pub async fn logs(
     State(host): Shared,
     Path(vm): Path<String>,
@@ -362,12 +362,12 @@ pub async fn logs(
 /// Type on a guest's serial console. What is typed, in order, is the body; it
 /// waits while the guest does not read.
 #[utoipa::path(post, path = "/v1/vms/{vm}/console", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = Raw, content_type = "application/octet-stream"),
     responses((status = 204, description = "It is typed"), Refusal))]
 pub async fn console(
     State(host): Shared,
     Path(vm): Path<String>,
-    typed: Bytes,
+    Raw(typed): Raw,
 ) -> Result<StatusCode, Refusal> {
     host.type_in(&vm, typed.into()).await?;
     Ok(StatusCode::NO_CONTENT)
