@@ -2,7 +2,7 @@
 
 use crate::NoDaemon;
 use anyhow::Context;
-use forkyard_client::{Client, ClientError, Place, TokenSecret, Trust};
+use forkyard_client::{Client, ClientError, Place, TokenSecret, Trust, check_run_dir};
 use std::{
     ffi::OsString,
     fs,
@@ -26,11 +26,14 @@ pub async fn ensure(run_dir: &Path) -> anyhow::Result<Client> {
 
 /// The same, with more in its environment if it is started here.
 pub async fn ensure_with(run_dir: &Path, variables: &[(&str, OsString)]) -> anyhow::Result<Client> {
+    // Before anything is made.
+    check_run_dir(run_dir)?;
     let client = Client::new(run_dir);
     match client.ping(START).await {
         Ok(()) => return Ok(client),
         // Another one could not be started beside it.
         Err(error @ ClientError::Hangs { .. }) => return Err(error.into()),
+        Err(error) if error.is_forbidden() => return Err(error.into()),
         Err(_) => {}
     }
     let log = run_dir.join("daemon.log");
@@ -65,7 +68,7 @@ fn start(run_dir: &Path, log: &Path, variables: &[(&str, OsString)]) -> anyhow::
     fs::create_dir_all(run_dir)
         .with_context(|| format!("cannot create {} (are you root?)", run_dir.display()))?;
     let log = forkyard_sys_host::private::create(log)
-        .with_context(|| format!("cannot write {}", log.display()))?;
+        .with_context(|| format!("cannot write {} (are you root?)", log.display()))?;
     Command::new(&program)
         .args(["--detach", "--exit-when-idle", "--run-dir"])
         .arg(run_dir)

@@ -19,6 +19,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let args = args::Args::parse();
+    if args.output == args::Format::Json {
+        output::errors_as_json();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

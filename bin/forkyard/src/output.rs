@@ -4,15 +4,25 @@
 //! A reader that has gone, as `head` does, ends this program quietly with the status that a shell
 //! gives to one that SIGPIPE ended. Standard output that cannot be written otherwise, say
 //! for a full disk, is an error; standard error that cannot be written is not.
+//!
+//! Names and messages may be a guest's: on a terminal their control characters are shown as
+//! `\u001b`, which JSON reads as the same character. With `-o json`, errors are JSON too.
 
-use forkyard_client::ClientError;
-use forkyard_types::{ListedVm, NetworkPolicy, VmView};
+use crate::commands::vms::{Impatient, Interrupted};
+use forkyard_client::{Client, ClientError, of_vm};
+use forkyard_types::{ApiError, ErrorKind, ListedVm, NetworkPolicy, VmView};
+use hyper::Method;
 use serde::Serialize;
 use std::{
-    fmt,
-    io::{self, ErrorKind, Write},
+    borrow::Cow,
+    fmt::{self, Write as _},
+    io::{self, IsTerminal, Write},
     process::exit,
+    sync::atomic::{AtomicBool, Ordering},
 };
+
+/// Whether errors are told as JSON.
+static JSON_ERRORS: AtomicBool = AtomicBool::new(false);
 
 /// Status of a program whose reader has gone: 128 and the number of SIGPIPE.
 const READER_GONE: i32 = 141;
@@ -32,15 +42,14 @@ macro_rules! tell {
     ($($words:tt)*) => { $crate::output::told(format_args!($($words)*), "\n") };
 }
 
-/// Prints a piece of a line on standard error.
-macro_rules! tell_piece {
-    ($($words:tt)*) => { $crate::output::told(format_args!($($words)*), "") };
-}
-
 /// Writes to standard output; ends this program if that cannot be done.
 pub fn said(words: fmt::Arguments<'_>, end: &str) {
     let mut out = io::stdout().lock();
-    let written = write!(out, "{words}{end}").and_then(|()| out.flush());
+    let written = match out.is_terminal() {
+        true => write!(out, "{}{end}", plain(&words.to_string())),
+        false => write!(out, "{words}{end}"),
+    };
+    let written = written.and_then(|()| out.flush());
     if let Err(error) = written {
         exit(cannot_write(&error));
     }
@@ -48,12 +57,42 @@ pub fn said(words: fmt::Arguments<'_>, end: &str) {
 
 /// Writes to standard error, if that can be done.
 pub fn told(words: fmt::Arguments<'_>, end: &str) {
-    let _ = write!(io::stderr().lock(), "{words}{end}");
+    let mut out = io::stderr().lock();
+    let _ = match out.is_terminal() {
+        true => write!(out, "{}{end}", plain(&words.to_string())),
+        false => write!(out, "{words}{end}"),
+    };
+}
+
+/// Clears the terminal.
+pub fn clear() {
+    let mut out = io::stdout().lock();
+    if let Err(error) = out.write_all(b"\x1b[2J\x1b[H") {
+        exit(cannot_write(&error));
+    }
+}
+
+/// Text that does nothing to a terminal but to be shown: without control characters of ASCII
+/// or of Latin-1, line ends and tabs apart.
+pub fn plain(text: &str) -> Cow<'_, str> {
+    let acts = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(acts) {
+        return text.into();
+    }
+    let mut out = String::new();
+    for c in text.chars() {
+        match acts(c) {
+            // Writing to a string does not fail.
+            true => drop(write!(out, "\\u{:04x}", u32::from(c))),
+            false => out.push(c),
+        }
+    }
+    out.into()
 }
 
 /// The status to end with where standard output cannot be written, after saying why.
 pub fn cannot_write(error: &io::Error) -> i32 {
-    if error.kind() == ErrorKind::BrokenPipe {
+    if error.kind() == io::ErrorKind::BrokenPipe {
         return READER_GONE;
     }
     tell!("forkyard: cannot write the output: {error}");
@@ -66,11 +105,38 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Has errors told as JSON from now on.
+pub fn errors_as_json() {
+    JSON_ERRORS.store(true, Ordering::Relaxed);
+}
+
 /// Says what went wrong, why, and what to do.
 pub fn complain(error: &anyhow::Error) {
-    tell!("forkyard: {error:#}");
-    if let Some(hint) = error.downcast_ref().and_then(ClientError::hint) {
+    let error = as_the_api(error);
+    if JSON_ERRORS.load(Ordering::Relaxed) {
+        return tell!("{}", serde_json::to_string(&error).unwrap_or_default());
+    }
+    tell!("forkyard: {}", error.message);
+    if let Some(hint) = error.hint {
         tell!("  {hint}");
+    }
+}
+
+/// An error as the API has them.
+fn as_the_api(error: &anyhow::Error) -> ApiError {
+    let client: Option<&ClientError> = error.downcast_ref();
+    let kind = match client {
+        Some(ClientError::Refused(refused)) => refused.kind,
+        Some(_) => ErrorKind::Host,
+        None if error.is::<Impatient>() || error.is::<Interrupted>() => ErrorKind::Timeout,
+        None if error.is::<crate::NoDaemon>() => ErrorKind::Host,
+        None if error.chain().any(|cause| cause.is::<io::Error>()) => ErrorKind::Host,
+        None => ErrorKind::Invalid,
+    };
+    ApiError {
+        kind,
+        message: format!("{error:#}"),
+        hint: client.and_then(ClientError::hint).map(str::to_owned),
     }
 }
 
@@ -99,9 +165,9 @@ pub fn everywhere(listed: Vec<ListedVm>) {
     let places: Vec<_> = listed.iter().map(|it| (it.node.clone(), it.lost)).collect();
     let all: Vec<_> = listed.into_iter().map(|it| it.vm).collect();
     if places.iter().all(|(node, _)| node.is_none()) {
-        return vms(&all);
+        return show(&all, &all);
     }
-    let rows = rows(&all).into_iter().zip(places);
+    let rows = rows(&all, &all).into_iter().zip(places);
     let rows: Vec<_> = rows
         .map(|(row, (node, lost))| {
             let [name, state, host, rest @ ..] = row;
@@ -122,18 +188,32 @@ pub fn everywhere(listed: Vec<ListedVm>) {
     );
 }
 
-/// Prints VMs.
-pub fn vms(vms: &[VmView]) {
+/// Prints VMs, and whose clones they are by name, if `client` knows.
+pub async fn with_parents(client: &Client, vms: &[VmView]) {
+    let mut known = vms.to_vec();
+    for vm in vms {
+        let Some(parent) = vm.parent else { continue };
+        if known.iter().any(|vm| vm.id == parent) {
+            continue;
+        }
+        let path = of_vm(&parent.to_string(), "");
+        // One that has gone is told of by its id.
+        known.extend(client.call::<VmView>(Method::GET, &path).await);
+    }
+    show(vms, &known);
+}
+
+fn show(vms: &[VmView], known: &[VmView]) {
     table(
         [
             "NAME", "STATE", "HOST", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT",
             "FAMILY", "ID",
         ],
-        &rows(vms),
+        &rows(vms, known),
     );
 }
 
-fn rows(vms: &[VmView]) -> Vec<[String; 11]> {
+fn rows(vms: &[VmView], known: &[VmView]) -> Vec<[String; 11]> {
     vms.iter()
         .map(|vm| {
             [
@@ -150,7 +230,7 @@ fn rows(vms: &[VmView]) -> Vec<[String; 11]> {
                 vm.vcpus.to_string(),
                 vm.memory.to_string(),
                 vm.parent
-                    .map(|parent| named(vms, parent))
+                    .map(|parent| named(known, parent))
                     .unwrap_or_default(),
                 vm.family.to_string(),
                 vm.id.to_string(),
@@ -192,4 +272,48 @@ pub fn word(value: &impl Serialize) -> String {
 /// Microseconds as milliseconds.
 pub fn ms(us: u64) -> String {
     format!("{}.{} ms", us / 1000, us % 1000 / 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+
+    #[test]
+    fn control_characters_are_shown_and_do_nothing() {
+        let odd = "\u{1b}]0;title\u{7}\r\u{9b}31m\u{7f}";
+        let shown = plain(odd);
+        assert!(!shown.contains(char::is_control), "{shown}");
+        assert_eq!(shown, "\\u001b]0;title\\u0007\\u000d\\u009b31m\\u007f");
+        assert_eq!(plain("é\t✓\n"), "é\t✓\n");
+        // What escapes a character of JSON leaves it what it was.
+        let text = serde_json::to_string(odd).expect("JSON");
+        let again: String = serde_json::from_str(&plain(&text)).expect("JSON");
+        assert_eq!(again, odd);
+    }
+
+    #[test]
+    fn errors_are_the_apis_whoever_noticed_them() {
+        let refused = ApiError {
+            kind: ErrorKind::Conflict,
+            message: "p is paused".into(),
+            hint: Some("resume it".into()),
+        };
+        let error = anyhow::Error::from(ClientError::from(refused)).context("no fork");
+        let told = as_the_api(&error);
+        assert_eq!(told.kind, ErrorKind::Conflict);
+        assert_eq!(told.message, "no fork: p is paused");
+        assert_eq!(told.hint.as_deref(), Some("resume it"));
+        let file = anyhow::Error::from(io::Error::from(io::ErrorKind::NotFound));
+        for (error, kind) in [
+            (file.context("cannot read x"), ErrorKind::Host),
+            (
+                anyhow!("what x is its name does not say"),
+                ErrorKind::Invalid,
+            ),
+            (Interrupted.into(), ErrorKind::Timeout),
+        ] {
+            assert_eq!(as_the_api(&error).kind, kind, "{error}");
+        }
+    }
 }

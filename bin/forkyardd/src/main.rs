@@ -171,6 +171,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         print!("{}", http::description()?);
         return Ok(());
     }
+    forkyard_client::check_run_dir(&args.run_dir)?;
     log::install()?;
     // Whatever the user's is: QEMUs and images' builders read much of what is made here. What they
     // must not read says so.
@@ -236,10 +237,18 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         (None, Some(file)) => host.meet(args.pages, Box::new(file.clone())),
         (None, None) => {}
     }
-    let (socket, listener) = listen::socket(&args.run_dir)?;
+    let opened = listen::socket(&args.run_dir)
+        .and_then(|(socket, listener)| Ok((socket, listener, Access::open(&database)?)));
+    let (socket, listener, access) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            host.close().await;
+            return Err(error);
+        }
+    };
     let shared = http::Shared {
         host: host.clone(),
-        access: Arc::new(Access::open(&database)?),
+        access: Arc::new(access),
         remote: view,
         metrics,
         idle: Idle::new(),

@@ -81,6 +81,11 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Whether there may be a daemon on the socket, which is not ours to talk to.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::NoDaemon { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
+
     /// Whether there is no daemon to talk to, rather than one that refused.
     pub fn is_no_daemon(&self) -> bool {
         match self {
@@ -112,6 +117,11 @@ impl ClientError {
                  shows on its host, or to a file with that certificate or what vouches for it",
             ),
             Self::NoToken { .. } => Some("`forkyard token create NAME` on that host makes one"),
+            Self::NoDaemon { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Some(
+                    "the socket is root's: run this as root, or over the network with a token (`forkyardd --listen`, `forkyard token create`)",
+                )
+            }
             Self::NoDaemon { .. }
             | Self::Tls { .. }
             | Self::Broke { .. }

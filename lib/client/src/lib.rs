@@ -18,7 +18,7 @@ pub use forkyard_tls::Trust;
 pub use forkyard_types::TokenSecret;
 pub use logs::Logs;
 pub use paths::{escaped, of_files, of_vm};
-pub use place::{InvalidPlace, PORT, Place};
+pub use place::{InvalidPlace, LongRunDir, PORT, Place, check_run_dir};
 
 use bytes::Bytes;
 use forkyard_tls::{ClientConfig, ServerName};

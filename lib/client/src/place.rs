@@ -1,6 +1,10 @@
 //! Where a daemon is.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{
+    fmt,
+    path::{Path, PathBuf, absolute},
+    str::FromStr,
+};
 
 /// Port of a daemon on the network, where none is said.
 pub const PORT: u16 = 7433;
@@ -17,6 +21,29 @@ pub enum Place {
         /// Port.
         port: u16,
     },
+}
+
+/// Most bytes of the path of a Unix socket.
+const SOCKET: usize = 107;
+/// Most bytes of a run folder's path: the longest socket below it is a VM's console.
+const RUN_DIR: usize = SOCKET - "/vms/23456789abc/console.sock".len();
+
+/// A run folder below which sockets would have paths that are too long.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the run folder's path has {length} bytes, and {RUN_DIR} at most, for sockets lie in it: choose a shorter one (--run-dir, FORKYARD_RUN_DIR)"
+)]
+pub struct LongRunDir {
+    length: usize,
+}
+
+/// Refuses a run folder in which sockets could not be made.
+pub fn check_run_dir(run_dir: &Path) -> Result<(), LongRunDir> {
+    let path = absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned());
+    match path.as_os_str().len() {
+        ..=RUN_DIR => Ok(()),
+        length => Err(LongRunDir { length }),
+    }
 }
 
 /// Text that is no place.
@@ -71,6 +98,17 @@ impl fmt::Display for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn run_folder_is_as_long_as_a_consoles_socket_lets_it_be() {
+        let folder = |length: usize| PathBuf::from(format!("/{}", "r".repeat(length - 1)));
+        assert_eq!(check_run_dir(&folder(RUN_DIR)), Ok(()));
+        let socket = folder(RUN_DIR).join("vms/23456789abc/console.sock");
+        std::os::unix::net::SocketAddr::from_pathname(socket).expect("the longest there is");
+        let length = RUN_DIR + 1;
+        assert_eq!(check_run_dir(&folder(length)), Err(LongRunDir { length }));
+        assert!(check_run_dir(Path::new(&"r".repeat(RUN_DIR))).is_err());
+    }
 
     #[test]
     fn a_place_survives_its_text() {

@@ -151,7 +151,9 @@ impl Host {
         })?;
         let pager = {
             let folders = folders.clone();
-            blocking(move || pager_process::ensure(&folders, options)).await?
+            let pager = blocking(move || pager_process::ensure(&folders, options)).await;
+            // A cgroup that nothing is in goes.
+            pager.inspect_err(|_| drop(engine.close()))?
         };
         let host = Arc::new_cyclic(|me| Self {
             bases: Bases::new(folders.clone(), pager.clone()),
@@ -181,8 +183,14 @@ impl Host {
             me: me.clone(),
             _lock: lock,
         });
-        host.load_abroad()?;
-        host.adopt_all().await?;
+        let taken = async {
+            host.load_abroad()?;
+            host.adopt_all().await
+        };
+        if let Err(error) = taken.await {
+            host.close().await;
+            return Err(error);
+        }
         host.watch_arrivals();
         host.watch_rules();
         host.settled.send_replace(true);

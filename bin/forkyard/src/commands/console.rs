@@ -27,10 +27,11 @@ pub struct Console {
 pub async fn console(client: &Client, wanted: Console) -> anyhow::Result<ExitCode> {
     let vm = wanted.vm;
     let mut said = client.listen(&vm).await?;
-    let raw = stdin().is_terminal().then(Raw::enter).transpose()?;
-    if raw.is_some() {
-        tell_piece!("the console of {vm}; Ctrl-] leaves\r\n");
+    let is_terminal = stdin().is_terminal();
+    if is_terminal {
+        tell!("the console of {vm}; Ctrl-] leaves");
     }
+    let raw = is_terminal.then(Raw::enter).transpose()?;
     let mut typed = keyboard(raw.is_some());
     let mut left = false;
     while !left {

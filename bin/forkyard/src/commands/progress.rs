@@ -1,6 +1,7 @@
 //! A fork while it is made: how far each host is with its clones.
 
 use super::vms::spinner;
+use crate::output;
 use forkyard_client::{Client, of_vm};
 use forkyard_types::{ForkProgress, RequestId};
 use hyper::Method;
@@ -26,7 +27,7 @@ pub async fn shown<T>(
     if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix}{msg}") {
         bar.set_style(style);
     }
-    let see = |fork: &ForkProgress| bar.set_message(text(vm, fork));
+    let see = |fork: &ForkProgress| bar.set_message(output::plain(&text(vm, fork)).into_owned());
     watched(client, vm, watch, see, work).await
 }
 

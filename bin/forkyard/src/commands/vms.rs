@@ -165,18 +165,22 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
             CloneResult::Vm(vm) => made.push(VmView::clone(vm)),
             CloneResult::Error(error) => {
                 failed += 1;
-                tell!("forkyard: a clone failed: {error}");
+                if format == Format::Text {
+                    tell!("forkyard: a clone failed: {error}");
+                }
             }
         }
     }
     match format {
         Format::Json => output::json(&answer)?,
+        Format::Text if made.is_empty() => tell!("forkyard: no clone of {} was made", fork.vm),
         Format::Text => {
-            output::vms(&made);
+            output::with_parents(client, &made).await;
             let report = &answer.report;
             say!(
-                "{} clones: running after {}, ready after {}; {} stood still for {}",
+                "{} clone{}: running after {}, ready after {}; {} stood still for {}",
                 made.len(),
+                if made.len() == 1 { "" } else { "s" },
                 output::ms(report.running_us),
                 output::ms(report.ready_us),
                 fork.vm,
@@ -237,7 +241,7 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
         output::json(&seen)?;
         return Ok(ExitCode::SUCCESS);
     }
-    output::vms(std::slice::from_ref(&seen.vm));
+    output::with_parents(client, std::slice::from_ref(&seen.vm)).await;
     say!("\nepoch    {}", seen.vm.epoch);
     say!("mac      {}", seen.vm.address.mac);
     say!("network  {}", output::network(&seen.network));

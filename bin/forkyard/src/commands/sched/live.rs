@@ -179,12 +179,11 @@ pub fn show(run_dir: &Path, format: Format) -> anyhow::Result<ExitCode> {
 
 /// The same again and again.
 pub async fn top(run_dir: &Path, format: Format, options: Top) -> anyhow::Result<ExitCode> {
-    const CLEAR: &str = "\x1b[2J\x1b[H";
     if options.once || format == Format::Json || !io::stdout().is_terminal() {
         return show(run_dir, format);
     }
     loop {
-        say_piece!("{CLEAR}");
+        output::clear();
         show(run_dir, format)?;
         tokio::time::sleep(Duration::from_secs(options.interval)).await;
     }
