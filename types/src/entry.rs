@@ -20,7 +20,22 @@ pub struct EntryPoint {
     /// number; root if empty.
     #[serde(default)]
     pub user: String,
+    /// Signal that asks it to end: a name, with or without `SIG`, or a number;
+    /// SIGTERM if empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub stop_signal: String,
 }
+
+/// Signals by number, from 1.
+const SIGNALS: [&str; 31] = [
+    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
+    "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
+    "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+];
+/// SIGTERM.
+const TERM: u8 = 15;
+/// The first and the last of the real-time signals, as programs count them.
+const REAL_TIME: (u8, u8) = (34, 64);
 
 impl EntryPoint {
     /// Where an image says so, as JSON.
@@ -29,6 +44,34 @@ impl EntryPoint {
     pub const MOST: u64 = 1 << 20;
     /// Where programs are looked for unless it says so.
     pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+    /// Number of the signal that asks it to end; none if there is no such signal.
+    pub fn stop_number(&self) -> Option<u8> {
+        let text = self.stop_signal.trim().to_ascii_uppercase();
+        let name = text.strip_prefix("SIG").unwrap_or(&text);
+        let (first, last) = REAL_TIME;
+        let number = match name {
+            "" if self.stop_signal.is_empty() => TERM,
+            "RTMIN" => first,
+            "RTMAX" => last,
+            "IOT" => 6,
+            "CLD" => 17,
+            "POLL" => 29,
+            _ => {
+                if let Some(more) = name.strip_prefix("RTMIN+") {
+                    first.checked_add(more.parse().ok()?)?
+                } else if let Some(less) = name.strip_prefix("RTMAX-") {
+                    last.checked_sub(less.parse().ok()?)
+                        .filter(|n| *n >= first)?
+                } else if let Some(at) = SIGNALS.iter().position(|known| *known == name) {
+                    u8::try_from(at).ok()? + 1
+                } else {
+                    name.parse().ok()?
+                }
+            }
+        };
+        (1..=last).contains(&number).then_some(number)
+    }
 
     /// Whether this is an init, which insists on being process 1.
     pub fn is_init(&self) -> bool {
@@ -61,6 +104,36 @@ mod tests {
                 .iter()
                 .any(|path| is_init(path))
         );
+    }
+
+    #[test]
+    fn a_stop_signal_is_known_by_its_name_or_its_number() {
+        let number = |text: &str| {
+            let stop_signal = text.to_owned();
+            let entry = EntryPoint {
+                stop_signal,
+                ..EntryPoint::default()
+            };
+            entry.stop_number()
+        };
+        for (text, wanted) in [
+            ("", 15),
+            ("SIGTERM", 15),
+            ("SIGQUIT", 3),
+            ("int", 2),
+            ("9", 9),
+            ("SIGWINCH", 28),
+            ("SIGRTMIN+3", 37),
+            ("RTMAX-1", 63),
+            ("64", 64),
+        ] {
+            assert_eq!(number(text), Some(wanted), "{text}");
+        }
+        for text in [
+            "SIG", "SIGNONE", "0", "65", "-1", "RTMIN+31", "RTMAX-31", "RTMIN+x",
+        ] {
+            assert_eq!(number(text), None, "{text}");
+        }
     }
 
     #[test]

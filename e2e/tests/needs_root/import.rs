@@ -78,6 +78,7 @@ fn archive(folder: &Path) -> PathBuf {
     fs::create_dir_all(more.join("srv")).expect("made");
     // Counts for ever, where whoever asks finds it.
     let program = "#!/bin/sh\n\
+        trap 'echo told to end by its own signal; exit 0' USR1\n\
         echo \"$GREETING from $(id -u):$(id -G) in $PWD, $1 $2\"\n\
         echo logged >/dev/stdout\n\
         n=0\nwhile :; do n=$((n + 1)); echo $n >/tmp/count; sleep 0.1; [ ! -e /tmp/end ] || exit 3; done\n";
@@ -123,6 +124,7 @@ fn archive(folder: &Path) -> PathBuf {
         "config": {
             "Entrypoint": ["/srv/count"], "Cmd": ["one", "two words"],
             "Env": ["PATH=/bin", "GREETING=hello"], "WorkingDir": "/srv", "User": "web",
+            "StopSignal": "SIGUSR1",
         },
         "rootfs": {
             "type": "layers",
@@ -192,6 +194,8 @@ fn container_image_runs_its_entry_point_and_clones_go_on_with_it() {
     );
     // Without an init there is still a way to end in good order.
     host.ok(["stop", "w"]);
+    let said = host.ok(["logs", "w"]);
+    assert!(said.contains("told to end by its own signal"), "{said}");
 
     let told = host.fails(["image", "rm", "web"]);
     assert!(told.contains("in use"), "{told}");

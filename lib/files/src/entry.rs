@@ -16,8 +16,10 @@ pub enum Kind {
     Link(Vec<u8>),
     /// Another name of an earlier member.
     Same(Vec<u8>),
-    /// Device, FIFO or the like, which is never unpacked.
-    Other,
+    /// FIFO.
+    Fifo,
+    /// Device.
+    Device,
 }
 
 /// Member of a stream.
@@ -35,4 +37,6 @@ pub struct Entry {
     pub gid: u32,
     /// Time of last change of the content: seconds and nanoseconds.
     pub mtime: (i64, u32),
+    /// Extended attributes: names and values.
+    pub attributes: Vec<(Vec<u8>, Vec<u8>)>,
 }

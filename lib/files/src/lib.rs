@@ -11,6 +11,7 @@
 
 mod entry;
 mod error;
+mod fields;
 pub mod inside;
 mod pack;
 mod place;

@@ -341,6 +341,7 @@ fn entry(path: Vec<u8>, kind: Kind, about: &Metadata) -> Entry {
             about.mtime(),
             u32::try_from(about.mtime_nsec()).unwrap_or(0),
         ),
+        attributes: Vec::new(),
     }
 }
 

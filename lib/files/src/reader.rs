@@ -1,17 +1,24 @@
 //! Tar streams, read: ustar, GNU's long names and large numbers, and pax by the
-//! lengths of its records, with files with holes of format 1.0.
+//! lengths of its records; files with holes as GNU's old format and pax 0.0, 0.1
+//! and 1.0 have them.
 //!
 //! Every length is bounded before anything is allocated for it.
 
-use crate::{BLOCK, Entry, FilesError, Kind};
+use crate::{
+    BLOCK, Entry, FilesError, Kind,
+    fields::{decimal, is_header, number, pairs, terminated, time},
+};
 use std::io::Read;
 
-/// Longest extended header or long name.
+/// Longest extended headers and long names of a member.
 const MOST_EXTENDED: u64 = 1 << 20;
 /// Most extents of a file.
 const MOST_EXTENTS: u64 = 1 << 18;
 /// Most bytes of words of the sender.
 const MOST_WORDS: usize = 64 << 10;
+
+/// How the name of an extended attribute begins in an extended header.
+const ATTRIBUTE: &[u8] = b"SCHILY.xattr.";
 
 /// Reader of a tar stream.
 #[derive(Debug)]
@@ -21,6 +28,10 @@ pub struct Reader<R> {
     left: u64,
     padding: u64,
     words: usize,
+    /// Bytes that may still be in front of the present member.
+    room: u64,
+    /// Whether a stream that breaks off between two members is whole.
+    open_ended: bool,
     /// What the sender has to say, as it comes.
     pub notes: Vec<String>,
 }
@@ -34,9 +45,18 @@ struct More {
     uid: Option<u64>,
     gid: Option<u64>,
     mtime: Option<(i64, u32)>,
-    sparse: [Option<u64>; 3],
-    sparse_name: Option<Vec<u8>>,
-    sparse_old: bool,
+    attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    sparse: Sparse,
+}
+
+/// What they say of its holes.
+#[derive(Debug, Default)]
+struct Sparse {
+    version: (Option<u64>, Option<u64>),
+    size: Option<u64>,
+    name: Option<Vec<u8>>,
+    offset: Option<u64>,
+    map: Vec<(u64, u64)>,
 }
 
 impl<R: Read> Reader<R> {
@@ -47,8 +67,27 @@ impl<R: Read> Reader<R> {
             left: 0,
             padding: 0,
             words: 0,
+            room: MOST_EXTENDED,
+            open_ended: false,
             notes: Vec::new(),
         }
+    }
+
+    /// Takes a stream that ends after a member for whole: archives in files may lack
+    /// their end, and are held to their digests.
+    pub fn open_ended(mut self) -> Self {
+        self.open_ended = true;
+        self
+    }
+
+    /// Returns the stream, which is where its present member goes on.
+    pub fn source(&mut self) -> &mut R {
+        &mut self.from
+    }
+
+    /// Returns the stream, to go on with what follows.
+    pub fn into_source(self) -> R {
+        self.from
     }
 
     /// Returns the next member; none at the end, which must be there. What was not
@@ -56,10 +95,13 @@ impl<R: Read> Reader<R> {
     pub fn next_entry(&mut self) -> Result<Option<Entry>, FilesError> {
         self.pass(self.left + self.padding)?;
         (self.left, self.padding) = (0, 0);
+        self.room = MOST_EXTENDED;
         let mut more = More::default();
+        let mut block = [0; BLOCK];
+        if !self.begins(&mut block)? {
+            return Ok(None);
+        }
         loop {
-            let mut block = [0; BLOCK];
-            self.exact(&mut block)?;
             if block == [0; BLOCK] {
                 // All there is: a sender that writes more is heard to its end.
                 return Ok(None);
@@ -75,6 +117,7 @@ impl<R: Read> Reader<R> {
                 b'K' => more.link = Some(self.text(size)?),
                 flag => return self.member(&block, flag, size, more).map(Some),
             }
+            self.exact(&mut block)?;
         }
     }
 
@@ -114,7 +157,7 @@ impl<R: Read> Reader<R> {
         if stored > i64::MAX as u64 {
             return Err(FilesError::Format("a size that no file has"));
         }
-        let plain = matches!(flag, b'0' | 0 | b'7');
+        let plain = matches!(flag, b'0' | 0 | b'7' | b'S');
         let name = match (&block[257..263], terminated(&block[345..500])) {
             (b"ustar\0", prefix) if !prefix.is_empty() => {
                 [prefix, b"/", terminated(&block[..100])].concat()
@@ -134,9 +177,7 @@ impl<R: Read> Reader<R> {
                 (0, 0)
             }
             false => {
-                return Err(FilesError::Format(
-                    "a member of an unknown type, perhaps of `tar --sparse` without `--format=posix`",
-                ));
+                return Err(FilesError::Format("a member of an unknown type"));
             }
         };
         (self.left, self.padding) = (left, padding);
@@ -145,23 +186,37 @@ impl<R: Read> Reader<R> {
             _ if old_folder => Kind::Folder,
             b'2' => Kind::Link(link),
             b'1' => Kind::Same(link),
-            b'3' | b'4' | b'6' => Kind::Other,
-            _ => match more.sparse {
-                [Some(1), Some(0), Some(size)] => {
-                    path = more.sparse_name.unwrap_or(path);
-                    let extents = Some(self.map(size)?);
-                    Kind::File { size, extents }
+            b'3' | b'4' => Kind::Device,
+            b'6' => Kind::Fifo,
+            b'S' => {
+                let size = number(&block[483..495])?;
+                let map = self.old_map(block)?;
+                self.with_holes(size, &map)?
+            }
+            _ => {
+                let Sparse {
+                    version,
+                    size,
+                    name,
+                    map,
+                    offset: _,
+                } = more.sparse;
+                path = name.unwrap_or(path);
+                match (version, size) {
+                    ((Some(1), Some(0)), Some(size)) => {
+                        let map = self.map()?;
+                        self.with_holes(size, &map)?
+                    }
+                    ((None | Some(0), None | Some(0 | 1)), Some(size)) => {
+                        self.with_holes(size, &map)?
+                    }
+                    ((None, None), None) => Kind::File {
+                        size: stored,
+                        extents: None,
+                    },
+                    _ => return Err(FilesError::Format("a file with holes of another format")),
                 }
-                [None, None, None] if !more.sparse_old => Kind::File {
-                    size: stored,
-                    extents: None,
-                },
-                _ => {
-                    return Err(FilesError::Format(
-                        "a file with holes of another format than 1.0",
-                    ));
-                }
-            },
+            }
         };
         let id = |pax: Option<u64>, field: &[u8]| {
             let id = pax.map_or_else(|| number(field), Ok)?;
@@ -178,12 +233,64 @@ impl<R: Read> Reader<R> {
             uid: id(more.uid, &block[108..116])?,
             gid: id(more.gid, &block[116..124])?,
             mtime: more.mtime.unwrap_or((seconds, 0)),
+            attributes: more.attributes,
         })
     }
 
+    /// Returns a file with holes, whose map makes sense.
+    fn with_holes(&self, size: u64, map: &[(u64, u64)]) -> Result<Kind, FilesError> {
+        let bad = || FilesError::Format("a map of holes makes no sense");
+        if size > i64::MAX as u64 {
+            return Err(FilesError::Format("a size that no file has"));
+        }
+        let (mut extents, mut end, mut data) = (Vec::new(), 0, 0_u64);
+        for (offset, length) in map {
+            match offset.checked_add(*length) {
+                Some(next) if *offset >= end && next <= size => end = next,
+                _ => return Err(bad()),
+            }
+            data += length;
+            if *length > 0 {
+                extents.push((*offset, *length));
+            }
+        }
+        match data == self.left {
+            true => Ok(Kind::File {
+                size,
+                extents: Some(extents),
+            }),
+            false => Err(bad()),
+        }
+    }
+
+    /// Reads the map in a header of GNU's old format, and in the blocks that go on
+    /// with it.
+    fn old_map(&mut self, header: &[u8; BLOCK]) -> Result<Vec<(u64, u64)>, FilesError> {
+        let mut map = Vec::new();
+        let mut take = |fields: &[u8]| -> Result<(), FilesError> {
+            for field in fields.chunks_exact(24) {
+                if field[0] != 0 {
+                    map.push((number(&field[..12])?, number(&field[12..])?));
+                }
+            }
+            match map.len() as u64 > MOST_EXTENTS {
+                true => Err(TOO_MANY),
+                false => Ok(()),
+            }
+        };
+        take(&header[386..482])?;
+        let mut goes_on = header[482] != 0;
+        while goes_on {
+            let mut block = [0; BLOCK];
+            self.exact(&mut block)?;
+            take(&block[..504])?;
+            goes_on = block[504] != 0;
+        }
+        Ok(map)
+    }
+
     /// Reads the map that a file with holes begins with.
-    fn map(&mut self, size: u64) -> Result<Vec<(u64, u64)>, FilesError> {
-        let bad = FilesError::Format("a map of holes makes no sense");
+    fn map(&mut self) -> Result<Vec<(u64, u64)>, FilesError> {
         let mut block = Vec::new();
         let mut at = 0;
         let mut line = || -> Result<u64, FilesError> {
@@ -215,24 +322,9 @@ impl<R: Read> Reader<R> {
         };
         let count = line()?;
         if count > MOST_EXTENTS + 1 {
-            return Err(FilesError::Format("a file with too many holes"));
+            return Err(TOO_MANY);
         }
-        let (mut extents, mut end, mut data) = (Vec::new(), 0, 0_u64);
-        for _ in 0..count {
-            let (offset, length) = (line()?, line()?);
-            match offset.checked_add(length) {
-                Some(next) if offset >= end && next <= size => end = next,
-                _ => return Err(bad),
-            }
-            data += length;
-            if length > 0 {
-                extents.push((offset, length));
-            }
-        }
-        match data == self.left {
-            true => Ok(extents),
-            false => Err(bad),
-        }
+        (0..count).map(|_| Ok((line()?, line()?))).collect()
     }
 
     fn global(&mut self, size: u64) -> Result<(), FilesError> {
@@ -293,13 +385,29 @@ impl<R: Read> Reader<R> {
 
     fn whole(&mut self, size: u64) -> Result<Vec<u8>, FilesError> {
         let length = match usize::try_from(size) {
-            Ok(length) if size <= MOST_EXTENDED => length,
-            _ => return Err(FilesError::Format("an extended header is too long")),
+            Ok(length) if size <= self.room => length,
+            _ => return Err(FilesError::Format("extended headers are too long")),
         };
+        self.room -= size;
         let mut bytes = vec![0; length.next_multiple_of(BLOCK)];
         self.exact(&mut bytes)?;
         bytes.truncate(length);
         Ok(bytes)
+    }
+
+    /// Reads a first block; false if the stream ends in front of it, and may.
+    fn begins(&mut self, block: &mut [u8; BLOCK]) -> Result<bool, FilesError> {
+        let mut filled = 0;
+        while filled < BLOCK {
+            match self.from.read(&mut block[filled..]) {
+                Ok(0) if filled == 0 && self.open_ended => return Ok(false),
+                Ok(0) => return Err(FilesError::Short),
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(FilesError::stream(error)),
+            }
+        }
+        Ok(true)
     }
 
     fn exact(&mut self, bytes: &mut [u8]) -> Result<(), FilesError> {
@@ -316,6 +424,8 @@ impl<R: Read> Reader<R> {
     }
 }
 
+const TOO_MANY: FilesError = FilesError::Format("a file with too many holes");
+
 /// Name of the record with something that was left out.
 pub(crate) const NOTE: &[u8] = b"FORKYARD.note";
 /// Name of the record with the reason for which a stream ends early.
@@ -325,77 +435,33 @@ impl More {
     fn take(&mut self, name: &[u8], value: &[u8]) -> Result<(), FilesError> {
         let count = || decimal(value).ok_or(FilesError::Format("an extended header has no number"));
         match name {
-            b"path" => self.path = Some(value.to_vec()),
-            b"linkpath" => self.link = Some(value.to_vec()),
+            // Nothing at all has the header's own count.
+            b"path" => self.path = Some(value.to_vec()).filter(|path| !path.is_empty()),
+            b"linkpath" => self.link = Some(value.to_vec()).filter(|link| !link.is_empty()),
+            b"size" | b"uid" | b"gid" | b"mtime" if value.is_empty() => {}
             b"size" => self.size = Some(count()?),
             b"uid" => self.uid = Some(count()?),
             b"gid" => self.gid = Some(count()?),
             b"mtime" => {
                 self.mtime = Some(time(value).ok_or(FilesError::Format("a time makes no sense"))?)
             }
-            b"GNU.sparse.major" => self.sparse[0] = Some(count()?),
-            b"GNU.sparse.minor" => self.sparse[1] = Some(count()?),
-            b"GNU.sparse.realsize" => self.sparse[2] = Some(count()?),
-            b"GNU.sparse.name" => self.sparse_name = Some(value.to_vec()),
-            _ if name.starts_with(b"GNU.sparse.") => self.sparse_old = true,
-            _ => {}
+            b"GNU.sparse.major" => self.sparse.version.0 = Some(count()?),
+            b"GNU.sparse.minor" => self.sparse.version.1 = Some(count()?),
+            b"GNU.sparse.realsize" | b"GNU.sparse.size" => self.sparse.size = Some(count()?),
+            b"GNU.sparse.name" => self.sparse.name = Some(value.to_vec()),
+            b"GNU.sparse.offset" => self.sparse.offset = Some(count()?),
+            b"GNU.sparse.numbytes" => {
+                let offset = self.sparse.offset.take();
+                let offset = offset.ok_or(FilesError::Format("a map of holes makes no sense"))?;
+                self.sparse.map.push((offset, count()?));
+            }
+            b"GNU.sparse.map" => self.sparse.map = pairs(value)?,
+            _ => {
+                if let Some(name) = name.strip_prefix(ATTRIBUTE) {
+                    self.attributes.push((name.to_vec(), value.to_vec()));
+                }
+            }
         }
         Ok(())
     }
-}
-
-fn is_header(block: &[u8; BLOCK]) -> bool {
-    let spaces = 8 * u64::from(b' ');
-    let sum = |bytes: &[u8]| bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>();
-    let real = sum(&block[..148]) + spaces + sum(&block[156..]);
-    number(&block[148..156]).is_ok_and(|told| told == real)
-}
-
-/// Number of a header: octal digits, or GNU's base 256. A negative one is 0.
-fn number(field: &[u8]) -> Result<u64, FilesError> {
-    let bad = || FilesError::Format("a header has no number");
-    match field[0] {
-        0x80 => field[1..]
-            .iter()
-            .try_fold(0_u64, |n, byte| {
-                n.checked_mul(256)?.checked_add(u64::from(*byte))
-            })
-            .ok_or_else(bad),
-        0xff => Ok(0),
-        _ => {
-            let text = terminated(field).trim_ascii();
-            text.iter()
-                .try_fold(0_u64, |n, byte| match byte {
-                    b'0'..=b'7' => n.checked_mul(8)?.checked_add(u64::from(byte - b'0')),
-                    _ => None,
-                })
-                .ok_or_else(bad)
-        }
-    }
-}
-
-fn decimal(text: &[u8]) -> Option<u64> {
-    std::str::from_utf8(text).ok()?.parse().ok()
-}
-
-fn time(text: &[u8]) -> Option<(i64, u32)> {
-    let text = std::str::from_utf8(text).ok()?;
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let negative = whole.starts_with('-');
-    let seconds: i64 = whole.parse().ok()?;
-    let digits: String = fraction
-        .chars()
-        .chain("000000000".chars())
-        .take(9)
-        .collect();
-    let nanos: u32 = digits.parse().ok()?;
-    match (negative, nanos) {
-        (true, 1..) => Some((seconds.checked_sub(1)?, 1_000_000_000 - nanos)),
-        _ => Some((seconds, nanos)),
-    }
-}
-
-fn terminated(field: &[u8]) -> &[u8] {
-    let end = field.iter().position(|byte| *byte == 0);
-    &field[..end.unwrap_or(field.len())]
 }

@@ -47,6 +47,7 @@ fn hostile(entries: &[(&str, Kind)]) -> Vec<u8> {
             uid: 0,
             gid: 0,
             mtime: (1, 5),
+            attributes: Vec::new(),
         };
         let data = writer.header(&entry).expect("written");
         let data = vec![b'x'; usize::try_from(data).expect("small")];
@@ -148,7 +149,10 @@ fn gnu_tar_reads_what_is_packed_and_packs_what_is_read() {
     fs::create_dir(&from).expect("made");
     let holes = File::create(from.join("holes")).expect("made");
     holes.set_len(10 << 20).expect("set");
-    holes.write_all_at(b"here", 5 << 20).expect("written");
+    // More of them than a header has room for.
+    for at in 1..40_u64 {
+        holes.write_all_at(b"here", at << 17).expect("written");
+    }
     fs::write(from.join("n".repeat(180)), "long").expect("written");
     let (stream, _) = packed(&from, "t");
     fs::write(here.path().join("tar"), stream).expect("written");
@@ -173,7 +177,13 @@ fn gnu_tar_reads_what_is_packed_and_packs_what_is_read() {
         fs::read(at.join("t/holes")).expect("there") == fs::read(from.join("holes")).expect("there")
     };
     assert!(same(there.path()));
-    for format in [&["--format=posix", "--sparse"][..], &["--format=gnu"]] {
+    for format in [
+        &["--format=posix", "--sparse"][..],
+        &["--format=posix", "--sparse", "--sparse-version=0.0"],
+        &["--format=posix", "--sparse", "--sparse-version=0.1"],
+        &["--format=gnu", "--sparse"],
+        &["--format=gnu"],
+    ] {
         let stream = tar(&[format, &["-cf", "-", "t"]].concat(), there.path());
         unpacked(&stream, back.path(), Wanted::Any).expect("unpacked");
         assert!(same(back.path()));
@@ -399,6 +409,7 @@ fn records_are_read_by_their_lengths_and_nonsense_is_refused() {
         uid: 3_000_000,
         gid: 0,
         mtime: (-2, 250_000_000),
+        attributes: Vec::new(),
     };
     entry.path.extend_from_slice("é".repeat(60).as_bytes());
     let mut stream = Vec::new();
@@ -410,6 +421,14 @@ fn records_are_read_by_their_lengths_and_nonsense_is_refused() {
     for bad in [&[0xff; 512][..], &[b'x'; 2048], &stream[512..]] {
         assert!(Reader::new(bad).next_entry().is_err());
     }
+    // The end must be there, unless it may be missing.
+    let cut = &stream[..stream.len() - 1024];
+    let mut reader = Reader::new(cut).open_ended();
+    assert!(reader.next_entry().expect("read").is_some());
+    assert!(reader.next_entry().expect("whole").is_none());
+    let mut reader = Reader::new(cut);
+    assert!(reader.next_entry().expect("read").is_some());
+    assert!(matches!(reader.next_entry(), Err(FilesError::Short)));
     // No length is believed before it is bounded.
     let mut large = stream.clone();
     large[124..136].copy_from_slice(b"77777777777\0");

@@ -120,7 +120,7 @@ impl Tree {
             return match entry.kind {
                 // The folder that is there.
                 Kind::Folder => Ok(()),
-                Kind::File { .. } | Kind::Link(_) | Kind::Same(_) | Kind::Other => {
+                Kind::File { .. } | Kind::Link(_) | Kind::Same(_) | Kind::Fifo | Kind::Device => {
                     Err(FilesError::Unasked { path: "/".into() })
                 }
             };
@@ -129,7 +129,7 @@ impl Tree {
             path: tree.shown(&parts),
             source: error.into(),
         };
-        if entry.kind == Kind::Other {
+        if matches!(entry.kind, Kind::Fifo | Kind::Device) {
             said(format!(
                 "{}: a device or FIFO, left out",
                 self.shown(&parts).display()
@@ -212,7 +212,7 @@ impl Tree {
                 })
                 .map_err(|e| failed(self, e))
             }
-            Kind::Folder | Kind::Other => Ok(()),
+            Kind::Folder | Kind::Fifo | Kind::Device => Ok(()),
         }
     }
 

@@ -50,7 +50,9 @@ impl<W: Write> Writer<W> {
             }
             Kind::Link(to) => (b'2', to.clone(), 0, None),
             Kind::Same(to) => (b'1', to.clone(), 0, None),
-            Kind::Other => return Err(FilesError::Format("a kind that is never sent")),
+            Kind::Fifo | Kind::Device => {
+                return Err(FilesError::Format("a kind that is never sent"));
+            }
         };
         let stored = data + map.as_ref().map_or(0, |map| map.len() as u64);
         if path.len() > 100 || !path.is_ascii() {

@@ -12,11 +12,12 @@
 //! its name, beside the images from recipes.
 
 mod archive;
+mod compressed;
+mod cpu;
 mod digest;
 mod error;
 mod job;
 mod layer;
-mod metered;
 mod oci;
 mod qcow2;
 mod volume;
@@ -277,13 +278,51 @@ fn load(home: &Path, name: &str, key: Key) -> Result<Option<Imported>, BuildErro
     }))
 }
 
-/// Writes what comes in to a file; the key of what will be made of it.
+/// Writes what comes in to a file, an archive unpacked; the key of what will be made
+/// of it.
 fn take_in(
+    name: &ImageName,
+    source: Source,
+    from: impl Read,
+    to: &Path,
+    cancel: &Cancel,
+) -> Result<Key, ImportError> {
+    let Source::Oci { size } = source else {
+        let too_large = |size| DiskError::TooLarge { size, most: MOST }.into();
+        let incoming = |source| ImportError::Incoming { source };
+        return write_down(
+            name,
+            source,
+            from,
+            to,
+            cancel,
+            (MOST, &too_large),
+            &incoming,
+        );
+    };
+    // What broke off on its way is not to be told from what was cut off before.
+    let unreadable = |source: io::Error| match source.kind() == io::ErrorKind::UnexpectedEof {
+        true => ImportError::Incoming { source },
+        false => ArchiveError::Tar { source }.into(),
+    };
+    let unpacked = compressed::unpacked(from).map_err(unreadable)?;
+    let most = match unpacked.by {
+        None => MOST,
+        Some(_) => job::unpacked_at_most(size),
+    };
+    let too_large = |_| ArchiveError::Unpacks { most }.into();
+    let most = (most, &too_large as _);
+    write_down(name, source, unpacked.from, to, cancel, most, &unreadable)
+}
+
+fn write_down(
     name: &ImageName,
     source: Source,
     mut from: impl Read,
     to: &Path,
     cancel: &Cancel,
+    (most, too_large): (ByteCount, &dyn Fn(ByteCount) -> ImportError),
+    unreadable: &dyn Fn(io::Error) -> ImportError,
 ) -> Result<Key, ImportError> {
     let file = File::create_new(to).map_err(io_error("create", to))?;
     let mut hasher = blake3::Hasher::new();
@@ -294,7 +333,7 @@ fn take_in(
         let mut filled = 0;
         while filled < piece.len() {
             let read = from.read(&mut piece[filled..]);
-            match read.map_err(|source| ImportError::Incoming { source })? {
+            match read.map_err(unreadable)? {
                 0 => break,
                 read => filled += read,
             }
@@ -302,13 +341,12 @@ fn take_in(
         if filled == 0 {
             break;
         }
+        if size + filled as u64 > most.0 {
+            return Err(too_large(ByteCount(size + filled as u64)));
+        }
         hasher.update(&piece[..filled]);
         write_sparse(&file, &piece[..filled], size).map_err(io_error("write", to))?;
         size += filled as u64;
-        if size > MOST.0 {
-            let (size, most) = (ByteCount(size), MOST);
-            return Err(DiskError::TooLarge { size, most }.into());
-        }
     }
     file.set_len(size).map_err(io_error("write", to))?;
     let mut key = KeyMaker::new(BUILDER);

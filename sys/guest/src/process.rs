@@ -3,7 +3,8 @@
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::{
     io,
-    os::fd::{AsFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+    time::Duration,
 };
 
 /// One process, named by a descriptor: never another that has its number later.
@@ -29,9 +30,30 @@ impl Process {
 
     /// Blocks until the process has ended, reaped or not.
     pub fn wait(&self) -> io::Result<()> {
+        self.poll(PollTimeout::NONE)
+    }
+
+    /// Blocks until the process has ended, but for so long at most.
+    pub fn wait_at_most(&self, time: Duration) -> io::Result<()> {
+        self.poll(PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX))
+    }
+
+    /// Sends it a signal, one of the real-time signals too. `ESRCH` if it has ended.
+    pub fn signal(&self, number: u8) -> io::Result<()> {
+        let (fd, number) = (self.0.as_raw_fd(), libc::c_int::from(number));
+        let nothing = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: the descriptor is open as long as `self`; a null pointer has the
+        // kernel make up what kill(2) would; the flags are none.
+        match unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, number, nothing, 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn poll(&self, timeout: PollTimeout) -> io::Result<()> {
         loop {
             let mut ended = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut ended, PollTimeout::NONE) {
+            match poll(&mut ended, timeout) {
                 Ok(_) => return Ok(()),
                 Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
@@ -49,7 +71,11 @@ mod tests {
     fn the_end_of_a_process_is_seen_and_one_that_has_gone_is_refused() {
         let mut child = Command::new("sleep").arg("1000").spawn().expect("a child");
         let process = Process::open(child.id()).expect("it runs");
-        child.kill().expect("it runs");
+        process
+            .wait_at_most(Duration::from_millis(1))
+            .expect("it runs on");
+        process.signal(0).expect("it runs");
+        process.signal(64).expect("it runs");
         process.wait().expect("it ends");
         let pid = child.id();
         child.wait().expect("reaped");

@@ -12,6 +12,7 @@
 
 use super::{Outcome, doing, say};
 use crate::{PROGRAM, agent::userland};
+use forkyard_sys_guest::process::Process;
 use forkyard_types::EntryPoint;
 use nix::{
     mount::{MsFlags, mount},
@@ -35,12 +36,16 @@ use std::{
 
 /// There once this VM is somebody.
 const UP: &str = "/opt/forkyard/up";
+/// Number of the entry point's process, as long as it runs.
+const RUNS: &str = "/opt/forkyard/entry";
 /// Stands before the image's own, if it has one: that would talk to an init
 /// which is not there.
 const POWEROFF: &str = "/opt/forkyard/bin/poweroff";
 const LOOK: Duration = Duration::from_millis(20);
-/// How long programs may take to end when the VM is to be powered off.
-const TO_END: Duration = Duration::from_secs(5);
+/// How long the entry point, and then all others, may take to end when the VM is to be
+/// powered off; together less than the host waits.
+const ENTRY_TO_END: Duration = Duration::from_secs(8);
+const TO_END: Duration = Duration::from_secs(4);
 /// As shells have it: found, and cannot be run.
 const CANNOT_RUN: u8 = 126;
 
@@ -100,7 +105,11 @@ pub fn see_through(entry: Option<EntryPoint>) -> ! {
             sleep(LOOK);
         }
         match start() {
-            Ok(pid) => Some((pid, entry.argv)),
+            Ok(pid) => {
+                // Who powers off asks it to end first.
+                let _ = fs::write(RUNS, pid.to_string());
+                Some((pid, entry.argv))
+            }
             Err(why) => {
                 say(&format!("forkyard: the entry point does not start: {why}"));
                 None
@@ -121,6 +130,7 @@ pub fn see_through(entry: Option<EntryPoint>) -> ! {
             WaitStatus::Signaled(ended, signal, _) if ended == *pid => signal.to_string(),
             _ => continue,
         };
+        let _ = fs::remove_file(RUNS);
         say(&format!(
             "forkyard: the entry point {} ended: {how}",
             argv.join(" ")
@@ -269,9 +279,24 @@ fn lines(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines().map(|line| line.split(':').collect())
 }
 
-/// `poweroff`, where process 1 is ours: all programs are asked to end, and then
-/// the machine is off.
+/// Asks the entry point to end, as its image has it, and waits for that.
+fn end_entry() {
+    let pid = fs::read_to_string(RUNS)
+        .ok()
+        .and_then(|pid| pid.parse().ok());
+    // One that has ended meanwhile is no longer in the way.
+    let Some(process) = pid.and_then(|pid| Process::open(pid).ok()) else {
+        return;
+    };
+    let signal = read().ok().flatten().and_then(|entry| entry.stop_number());
+    let asked = process.signal(signal.unwrap_or(Signal::SIGTERM as u8));
+    let _ = asked.and_then(|()| process.wait_at_most(ENTRY_TO_END));
+}
+
+/// `poweroff`, where process 1 is ours: the entry point is asked to end, then all
+/// other programs, and then the machine is off.
 pub fn power_off() -> ExitCode {
+    end_entry();
     let me = Pid::this();
     let userland = userland::Userland::default();
     let others = || -> Vec<Pid> {

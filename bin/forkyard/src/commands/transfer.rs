@@ -29,7 +29,7 @@ pub struct Import {
     /// The disk or archive; - is standard input.
     pub file: PathBuf,
     /// What it is; by default what its name ends in says: .raw or .img, .qcow2,
-    /// .tar or .oci.
+    /// .tar, .tar.gz, .tar.xz, .tar.zst or .oci.
     #[arg(long, value_enum)]
     pub format: Option<Kind>,
     /// Of a disk with partitions, the one with the root file system.
@@ -79,10 +79,16 @@ pub enum Disk {
 /// What a file is, by its name: never by what is in it, which is up to
 /// whoever made it.
 fn by_name(file: &Path) -> Option<Kind> {
+    let name = file.file_name()?.to_str()?;
+    let packed = [".gz", ".xz", ".zst"];
+    let inner = packed.iter().find_map(|end| name.strip_suffix(end));
+    if inner.is_some_and(|inner| inner.ends_with(".tar")) {
+        return Some(Kind::Oci);
+    }
     match file.extension()?.to_str()? {
         "raw" | "img" => Some(Kind::Raw),
         "qcow2" => Some(Kind::Qcow2),
-        "tar" | "oci" => Some(Kind::Oci),
+        "tar" | "oci" | "tgz" | "txz" | "tzst" => Some(Kind::Oci),
         _ => None,
     }
 }
@@ -300,7 +306,11 @@ mod tests {
             ("disk.img", Some(Kind::Raw)),
             ("a.b.qcow2", Some(Kind::Qcow2)),
             ("web.tar", Some(Kind::Oci)),
-            ("web.tar.gz", None),
+            ("web.tar.gz", Some(Kind::Oci)),
+            ("web.v1.tar.zst", Some(Kind::Oci)),
+            ("web.tgz", Some(Kind::Oci)),
+            ("disk.raw.gz", None),
+            ("gz", None),
             ("-", None),
             ("qcow2", None),
         ] {

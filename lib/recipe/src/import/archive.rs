@@ -1,15 +1,17 @@
 //! An archive of a container image: what is in it, found without unpacking it,
 //! and each part checked against the digest it is known by.
 
-use super::{ArchiveError, digest::Digest, metered::Tar};
+use super::{ArchiveError, digest::Digest, error::unreadable};
+use forkyard_files::{Kind, Reader};
 use serde::de::DeserializeOwned;
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs::File,
     io::{self, Read, Seek, SeekFrom},
+    os::unix::ffi::OsStrExt,
     path::{Component, Path},
 };
-use tar::EntryType;
 
 /// Most parts of an archive.
 const PARTS: usize = 20_000;
@@ -34,52 +36,44 @@ pub(super) struct Parts {
 
 impl Parts {
     /// Finds the parts.
-    #[allow(
-        clippy::wildcard_enum_match_arm,
-        reason = "tar may learn of other kinds"
-    )]
-    pub fn of(mut file: File) -> Result<Self, ArchiveError> {
+    pub fn of(file: File) -> Result<Self, ArchiveError> {
         let tar = |source| ArchiveError::Tar { source };
-        let mut magic = [0; 4];
-        let head = file.read(&mut magic).map_err(tar)?;
-        if compression(&magic[..head]) != Compression::None {
-            return Err(ArchiveError::Compressed);
-        }
-        file.seek(SeekFrom::Start(0)).map_err(tar)?;
         let mut parts = BTreeMap::new();
-        let reader = file.try_clone().map_err(tar)?;
-        let each = Tar::new(io::BufReader::new(reader)).each::<io::Error>(|entry| {
-            let kind = entry.header().entry_type();
-            let Some(name) = plain(&entry.path()?) else {
-                return Ok(());
+        let from = io::BufReader::new(file.try_clone().map_err(tar)?);
+        let mut reader = Reader::new(from).open_ended();
+        let read = |error| tar(unreadable(error));
+        while let Some(entry) = reader.next_entry().map_err(read)? {
+            let Some(name) = plain(as_path(&entry.path)) else {
+                continue;
             };
-            let part = match kind {
-                EntryType::Regular | EntryType::Continuous => Part::Bytes {
-                    start: entry.raw_file_position(),
-                    size: entry.size(),
+            let part = match entry.kind {
+                Kind::File {
+                    size,
+                    extents: None,
+                } => Part::Bytes {
+                    start: reader.source().stream_position().map_err(tar)?,
+                    size,
                 },
                 // `docker save` has one for a layer that is there twice.
-                EntryType::Symlink => match entry.link_name()? {
-                    Some(target) => {
-                        let above = Path::new(&name).parent().unwrap_or(Path::new(""));
-                        let Some(target) = plain(&above.join(target)) else {
-                            return Ok(());
-                        };
-                        Part::Link(target)
+                Kind::Link(target) => {
+                    let above = Path::new(&name).parent().unwrap_or(Path::new(""));
+                    match plain(&above.join(as_path(&target))) {
+                        Some(target) => Part::Link(target),
+                        None => continue,
                     }
-                    None => return Ok(()),
-                },
-                // It would unpack to any size at all.
-                EntryType::GNUSparse => return Err(io::Error::other("it has a sparse file")),
-                _ => return Ok(()),
+                }
+                Kind::File {
+                    extents: Some(_), ..
+                } => {
+                    return Err(tar(io::Error::other("it has a file with holes")));
+                }
+                Kind::Folder | Kind::Same(_) | Kind::Fifo | Kind::Device => continue,
             };
             if parts.len() == PARTS {
-                return Err(io::Error::other("it has too many entries"));
+                return Err(tar(io::Error::other("it has too many entries")));
             }
             parts.insert(name, part);
-            Ok(())
-        });
-        each.map_err(tar)?;
+        }
         Ok(Self { file, parts })
     }
 
@@ -157,6 +151,11 @@ impl Parts {
     }
 }
 
+/// A path of an archive.
+pub(super) fn as_path(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}
+
 /// A name in an archive without what says nothing; none if it is no name.
 pub(super) fn plain(path: &Path) -> Option<String> {
     let mut names: Vec<&str> = Vec::new();
@@ -171,22 +170,4 @@ pub(super) fn plain(path: &Path) -> Option<String> {
         }
     }
     (!names.is_empty()).then(|| names.join("/"))
-}
-
-/// How a part is compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Compression {
-    None,
-    Gzip,
-    Zstd,
-}
-
-/// By how it begins, for archives of old name the kind of a layer wrongly. A
-/// tar begins with a name, and none begins like that.
-pub(super) fn compression(head: &[u8]) -> Compression {
-    match head {
-        [0x1f, 0x8b, ..] => Compression::Gzip,
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => Compression::Zstd,
-        _ => Compression::None,
-    }
 }

@@ -2,6 +2,7 @@
 
 use super::digest::Digest;
 use crate::error::BuildError;
+use forkyard_files::FilesError;
 use forkyard_types::ByteCount;
 use std::{io, path::PathBuf};
 
@@ -105,9 +106,12 @@ pub enum ArchiveError {
         /// What is wrong.
         source: io::Error,
     },
-    /// It is compressed as a whole.
-    #[error("the archive is compressed: unpack it first, say with gunzip")]
-    Compressed,
+    /// It is compressed, and unpacks to too much.
+    #[error("the archive unpacks to more than {most}: if it is to, say --size")]
+    Unpacks {
+        /// The most there may be.
+        most: ByteCount,
+    },
     /// It is an archive of something else.
     #[error(
         "the archive has neither index.json nor manifest.json: wanted one made by \
@@ -155,8 +159,17 @@ pub enum ArchiveError {
         wanted: u64,
     },
     /// None of its images is for this machine.
-    #[error("the archive has no image for linux/amd64, but for {}", .0.join(", "))]
-    Platform(Vec<String>),
+    #[error(
+        "the archive has images for {}, and guests here run linux/amd64 up to v{level}: make one with \
+         `docker pull --platform linux/amd64` or `skopeo --override-arch amd64 copy`",
+        .found.join(", ")
+    )]
+    Platform {
+        /// What they are for.
+        found: Vec<String>,
+        /// Highest level of the architecture that guests here have.
+        level: u8,
+    },
     /// It has several, and which is meant is not clear.
     #[error("the archive has several images ({}): make one with a single one", .0.join(", "))]
     Several(Vec<String>),
@@ -222,4 +235,20 @@ pub enum LayerError {
     /// Whoever wanted it no longer does.
     #[error("it was given up")]
     Cancelled,
+}
+
+/// What a reader of an archive says.
+pub(super) fn unreadable(error: FilesError) -> io::Error {
+    if let FilesError::Stream(source) = error {
+        return source;
+    }
+    io::Error::other(error)
+}
+
+impl From<FilesError> for LayerError {
+    fn from(error: FilesError) -> Self {
+        Self::Corrupt {
+            source: unreadable(error),
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use super::{
     ArchiveError, Cancel, DiskError, ImportError, MOST, PAGE, PIECE,
     archive::Parts,
+    cpu,
     error::LayerError,
     layer::{Budget, Tree},
     oci, qcow2, volume, write_sparse,
@@ -31,6 +32,8 @@ const MIB: u64 = 1 << 20;
 const UNPACKED: ByteCount = ByteCount(32 << 30);
 /// Most entries in all layers of a container image.
 const ENTRIES: u64 = 4_000_000;
+/// Bytes of headers and padding that an entry of an archive may have on average.
+const HEADERS: u64 = 4096;
 /// Room to work in that a disk has beside what is in the image.
 const SPARE: u64 = 512 << 20;
 /// Files there is room for beside those of the image.
@@ -44,6 +47,12 @@ const FOLDERS: [(&str, u32); 6] = [
     ("/sys", 0o555),
     ("/tmp", 0o1777),
 ];
+
+/// Most bytes of an archive that is unpacked as it comes in: its layers, unless its
+/// disk is said to be larger, and their headers.
+pub(super) fn unpacked_at_most(size: Option<ByteCount>) -> ByteCount {
+    ByteCount(size.unwrap_or(UNPACKED).0 + ENTRIES * HEADERS)
+}
 
 /// One import.
 pub(super) struct Job<'a> {
@@ -140,7 +149,7 @@ impl Job<'_> {
         }
         progress(Event::Step("checking the archive"));
         let parts = Parts::of(self.open_incoming()?)?;
-        let chosen = oci::choose(&parts)?;
+        let chosen = oci::choose(&parts, cpu::level())?;
         let root = self.work.dir().join("root");
         fs::create_dir(&root)
             .and_then(|()| fs::set_permissions(&root, Permissions::from_mode(0o755)))
@@ -177,9 +186,13 @@ impl Job<'_> {
             .iter()
             .map(|word| word.replace('\n', " "))
             .collect();
+        let platform = chosen.platform;
         Ok(match runs.is_empty() {
-            true => "imported from a container image that runs nothing".to_owned(),
-            false => format!("imported from a container image; runs {}", runs.join(" ")),
+            true => format!("imported from a container image for {platform} that runs nothing"),
+            false => {
+                let runs = runs.join(" ");
+                format!("imported from a container image for {platform}; runs {runs}")
+            }
         })
     }
 }

@@ -12,12 +12,12 @@
 
 use super::{
     Cancel,
-    archive::{Compression, compression},
+    archive::as_path,
+    compressed::unpacked,
     digest::{Digest, Hashing},
     error::LayerError,
-    metered::{Metered, Tar},
 };
-use forkyard_files::inside;
+use forkyard_files::{Entry, FilesError, Kind, Reader, inside};
 use forkyard_types::ByteCount;
 use nix::{
     sys::{
@@ -29,20 +29,26 @@ use nix::{
 use rustix::fs::{XattrFlags, fsetxattr};
 use std::{
     collections::{BTreeMap, HashSet},
+    ffi::OsStr,
     fs::{self, File, Permissions},
     io::{self, Read},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt, chown, fchown, lchown, symlink},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileExt, OpenOptionsExt, PermissionsExt, chown, fchown, lchown, symlink},
+    },
     path::{Component, Path, PathBuf},
 };
-use tar::{Entry, EntryType, Header};
 
-const WHITEOUT: &str = ".wh.";
-const OPAQUE: &str = ".wh..wh..opq";
+const WHITEOUT: &[u8] = b".wh.";
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// Leavings of the file system that whiteouts come from.
+const LEFT: &[u8] = b".wh..wh.";
 /// Longest path, in bytes, as in the kernel.
 const LONGEST: usize = 4096;
-/// How an attribute of a file begins in a tar, and those that a guest keeps.
-const ATTRIBUTE: &str = "SCHILY.xattr.";
-const ATTRIBUTES: [&str; 2] = ["security.capability", "user."];
+/// How attributes begin that a guest keeps.
+const ATTRIBUTES: [&[u8]; 2] = [b"security.capability", b"user."];
+/// Bytes of a file copied at once.
+const PIECE: usize = 128 << 10;
 
 /// What may still be unpacked.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +89,7 @@ pub(super) struct Tree<'a> {
     budget: Budget,
     cancel: &'a Cancel,
     /// What directories are to have as their time, once nothing goes into them.
-    times: BTreeMap<PathBuf, u64>,
+    times: BTreeMap<PathBuf, (i64, u32)>,
 }
 
 /// What one layer has brought so far, and the folders above.
@@ -103,27 +109,21 @@ impl<'a> Tree<'a> {
 
     /// Puts a layer over what is there; the digest of what it unpacked to.
     pub fn apply(&mut self, layer: impl Read) -> Result<Digest, LayerError> {
-        let corrupt = |source| LayerError::Corrupt { source };
-        let mut layer = io::BufReader::new(layer);
-        let head = io::BufRead::fill_buf(&mut layer).map_err(corrupt)?;
-        let unpacked: Box<dyn Read> = match compression(head) {
-            Compression::None => Box::new(layer),
-            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(layer)),
-            Compression::Zstd => {
-                Box::new(zstd::stream::read::Decoder::with_buffer(layer).map_err(corrupt)?)
-            }
-        };
+        let unpacked = unpacked(layer).map_err(|source| LayerError::Corrupt { source })?;
         // Headers and padding are not charged for; an entry has a few KiB.
         let most = self
             .budget
             .bytes
             .saturating_add(self.budget.entries.saturating_mul(4096));
-        let hashing = Hashing::new(unpacked.take(most.saturating_add(1)));
+        let hashing = Hashing::new(unpacked.from.take(most.saturating_add(1)));
         let mut fresh = Fresh::new();
-        let mut rest = Tar::new(hashing).each(|entry| self.entry(entry, &mut fresh))?;
+        let mut reader = Reader::new(hashing).open_ended();
+        while let Some(entry) = reader.next_entry()? {
+            self.entry(&entry, &mut reader, &mut fresh)?;
+        }
         // What follows the end of a tar is part of what has the digest.
-        io::copy(&mut rest, &mut io::sink()).map_err(corrupt)?;
-        Ok(rest.digest())
+        reader.drain()?;
+        Ok(reader.into_source().digest())
     }
 
     /// Gives directories their times.
@@ -137,47 +137,35 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    #[allow(
-        clippy::wildcard_enum_match_arm,
-        reason = "tar may learn of other kinds"
-    )]
-    fn entry<R: Read>(
+    fn entry(
         &mut self,
-        entry: &mut Entry<'_, Metered<R>>,
+        entry: &Entry,
+        reader: &mut Reader<impl Read>,
         fresh: &mut Fresh,
     ) -> Result<(), LayerError> {
         if self.cancel.is_set() {
             return Err(LayerError::Cancelled);
         }
-        // Says something of the archive, not of what is in it.
-        if entry.header().entry_type() == EntryType::XGlobalHeader {
-            return Ok(());
-        }
-        let path = checked(
-            &entry
-                .path()
-                .map_err(|source| LayerError::Corrupt { source })?,
-        )?;
-        let size = match entry.header().entry_type() {
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => entry.size(),
-            _ => 0,
+        let path = checked(as_path(&entry.path))?;
+        let size = match entry.kind {
+            Kind::File { size, .. } => size,
+            Kind::Folder | Kind::Link(_) | Kind::Same(_) | Kind::Fifo | Kind::Device => 0,
         };
         self.budget.take(size)?;
         let Some(name) = path.file_name() else {
-            return self.describe_root(entry.header());
+            return self.describe_root(entry);
         };
-        let name = name.to_str().unwrap_or_default();
+        let name = name.as_bytes();
         if name == OPAQUE {
             return self.hide_all(&path, fresh);
         }
-        // Leavings of the file system that whiteouts come from.
-        if name.starts_with(".wh..wh.") {
+        if name.starts_with(LEFT) {
             return Ok(());
         }
         if let Some(hidden) = name.strip_prefix(WHITEOUT) {
-            return self.hide(&path, hidden, fresh);
+            return self.hide(&path, OsStr::from_bytes(hidden), fresh);
         }
-        let made = self.make(&path, entry)?;
+        let made = self.make(&path, entry, reader)?;
         if let Some(place) = made {
             let above = place.ancestors().take_while(|above| *above != self.root);
             fresh.extend(above.map(Path::to_owned));
@@ -187,10 +175,10 @@ impl<'a> Tree<'a> {
 
     /// Where an entry goes; nothing is there any more but, for a folder,
     /// a folder.
-    fn place(&self, path: &Path, kind: EntryType) -> Result<PathBuf, LayerError> {
+    fn place(&self, path: &Path, kind: &Kind) -> Result<PathBuf, LayerError> {
         let place = inside::place(self.root, path).map_err(making(path))?;
         match place.symlink_metadata() {
-            Ok(there) if there.is_dir() && kind == EntryType::Directory => {}
+            Ok(there) if there.is_dir() && *kind == Kind::Folder => {}
             Ok(there) if there.is_dir() => fs::remove_dir_all(&place).map_err(making(path))?,
             Ok(_) => fs::remove_file(&place).map_err(making(path))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -199,37 +187,31 @@ impl<'a> Tree<'a> {
         Ok(place)
     }
 
-    #[allow(
-        clippy::wildcard_enum_match_arm,
-        reason = "tar may learn of other kinds"
-    )]
-    fn make<R: Read>(
+    fn make(
         &mut self,
         path: &Path,
-        entry: &mut Entry<'_, Metered<R>>,
+        entry: &Entry,
+        reader: &mut Reader<impl Read>,
     ) -> Result<Option<PathBuf>, LayerError> {
-        let kind = entry.header().entry_type();
-        let owner = owner(path, entry.header())?;
-        let mode = mode(entry.header())?;
-        let time = entry.header().mtime().unwrap_or(0);
-        let target = entry
-            .link_name()
-            .map_err(|source| LayerError::Corrupt { source })?
-            .map(|name| name.into_owned());
+        let owner = owner(path, entry)?;
+        let (kind, mode, time) = (&entry.kind, entry.mode, entry.mtime);
         let hostile = |why| LayerError::Hostile {
             path: path.to_owned(),
             why,
         };
         match kind {
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-                let attributes = attributes(entry)?;
+            Kind::File { size, extents } => {
                 let place = self.place(path, kind)?;
-                let file = write(&place, entry).map_err(|error| corrupt_or(path, error))?;
+                let all = [(0, *size)];
+                let extents = extents.as_deref().unwrap_or(&all);
+                let file = write(&place, reader, *size, extents, &making(path))?;
                 let describe = || -> io::Result<()> {
                     fchown(&file, Some(owner.0), Some(owner.1))?;
                     file.set_permissions(Permissions::from_mode(mode))?;
-                    for (name, value) in &attributes {
-                        fsetxattr(&file, name.as_str(), value, XattrFlags::empty())?;
+                    for (name, value) in &entry.attributes {
+                        if ATTRIBUTES.iter().any(|kept| name.starts_with(kept)) {
+                            fsetxattr(&file, name.as_slice(), value, XattrFlags::empty())?;
+                        }
                     }
                     drop(file);
                     set_time(&place, time)
@@ -237,7 +219,7 @@ impl<'a> Tree<'a> {
                 describe().map_err(making(path))?;
                 Ok(Some(place))
             }
-            EntryType::Directory => {
+            Kind::Folder => {
                 let place = self.place(path, kind)?;
                 let make = || -> io::Result<()> {
                     if !place.exists() {
@@ -250,18 +232,19 @@ impl<'a> Tree<'a> {
                 self.times.insert(place.clone(), time);
                 Ok(Some(place))
             }
-            EntryType::Symlink => {
-                let target = target.ok_or_else(|| hostile("leads nowhere"))?;
+            Kind::Link(target) | Kind::Same(target) if target.is_empty() => {
+                Err(hostile("leads nowhere"))
+            }
+            Kind::Link(target) => {
                 let place = self.place(path, kind)?;
-                symlink(&target, &place)
+                symlink(as_path(target), &place)
                     .and_then(|()| lchown(&place, Some(owner.0), Some(owner.1)))
                     .and_then(|()| set_time(&place, time))
                     .map_err(making(path))?;
                 Ok(Some(place))
             }
-            EntryType::Link => {
-                let target = target.ok_or_else(|| hostile("leads nowhere"))?;
-                let target = checked(&target)?;
+            Kind::Same(target) => {
+                let target = checked(as_path(target))?;
                 let from = inside::place(self.root, &target).map_err(making(&target))?;
                 let facts = from.symlink_metadata();
                 if !facts.is_ok_and(|facts| facts.is_file() || facts.is_symlink()) {
@@ -274,7 +257,7 @@ impl<'a> Tree<'a> {
                 fs::hard_link(from, &place).map_err(making(path))?;
                 Ok(Some(place))
             }
-            EntryType::Fifo => {
+            Kind::Fifo => {
                 let place = self.place(path, kind)?;
                 let make = || -> io::Result<()> {
                     mkfifo(&place, Mode::S_IRUSR)?;
@@ -285,22 +268,21 @@ impl<'a> Tree<'a> {
                 Ok(Some(place))
             }
             // The kernel makes those of a guest, and mounts them over /dev.
-            EntryType::Char | EntryType::Block if path.starts_with("/dev") => Ok(None),
-            EntryType::Char | EntryType::Block => Err(hostile("is a device")),
-            _ => Err(hostile("is of a kind that no layer has")),
+            Kind::Device if path.starts_with("/dev") => Ok(None),
+            Kind::Device => Err(hostile("is a device")),
         }
     }
 
-    fn describe_root(&self, header: &Header) -> Result<(), LayerError> {
+    fn describe_root(&self, entry: &Entry) -> Result<(), LayerError> {
         let root = Path::new("/");
-        let (owner, mode) = (owner(root, header)?, mode(header)?);
+        let (owner, mode) = (owner(root, entry)?, entry.mode);
         chown(self.root, Some(owner.0), Some(owner.1))
             .and_then(|()| fs::set_permissions(self.root, Permissions::from_mode(mode)))
             .map_err(making(root))
     }
 
-    fn hide(&self, path: &Path, hidden: &str, fresh: &Fresh) -> Result<(), LayerError> {
-        if ["", ".", ".."].contains(&hidden) {
+    fn hide(&self, path: &Path, hidden: &OsStr, fresh: &Fresh) -> Result<(), LayerError> {
+        if ["", ".", ".."].iter().any(|nothing| hidden == *nothing) {
             return Err(LayerError::Hostile {
                 path: path.to_owned(),
                 why: "hides nothing that could be there",
@@ -364,62 +346,50 @@ fn checked(path: &Path) -> Result<PathBuf, LayerError> {
     Ok(whole)
 }
 
-fn owner(path: &Path, header: &Header) -> Result<(u32, u32), LayerError> {
-    let corrupt = |source| LayerError::Corrupt { source };
-    let number = |id: u64| {
-        // The last stands for nobody at all.
-        let number = u32::try_from(id).ok().filter(|id| *id != u32::MAX);
-        number.ok_or_else(|| LayerError::Hostile {
+fn owner(path: &Path, entry: &Entry) -> Result<(u32, u32), LayerError> {
+    // The last stands for nobody at all.
+    match [entry.uid, entry.gid].contains(&u32::MAX) {
+        true => Err(LayerError::Hostile {
             path: path.to_owned(),
             why: "belongs to whom there cannot be",
-        })
-    };
-    let user = number(header.uid().map_err(corrupt)?)?;
-    Ok((user, number(header.gid().map_err(corrupt)?)?))
-}
-
-fn mode(header: &Header) -> Result<u32, LayerError> {
-    let mode = header
-        .mode()
-        .map_err(|source| LayerError::Corrupt { source })?;
-    Ok(mode & 0o7777)
-}
-
-fn attributes<R: Read>(
-    entry: &mut Entry<'_, Metered<R>>,
-) -> Result<Vec<(String, Vec<u8>)>, LayerError> {
-    let corrupt = |source| LayerError::Corrupt { source };
-    let mut found = Vec::new();
-    let Some(extensions) = entry.pax_extensions().map_err(corrupt)? else {
-        return Ok(found);
-    };
-    for extension in extensions {
-        let extension = extension.map_err(corrupt)?;
-        let name = extension
-            .key()
-            .ok()
-            .and_then(|key| key.strip_prefix(ATTRIBUTE));
-        let known = name.filter(|name| ATTRIBUTES.iter().any(|kept| name.starts_with(kept)));
-        if let Some(name) = known {
-            found.push((name.to_owned(), extension.value_bytes().to_vec()));
-        }
+        }),
+        false => Ok((entry.uid, entry.gid)),
     }
-    Ok(found)
 }
 
-/// Writes a file that is not there.
-fn write(place: &Path, from: &mut impl Read) -> io::Result<File> {
-    let mut file = File::options()
+/// Writes a file that is not there, and leaves out its holes.
+fn write(
+    place: &Path,
+    reader: &mut Reader<impl Read>,
+    size: u64,
+    extents: &[(u64, u64)],
+    making: &impl Fn(io::Error) -> LayerError,
+) -> Result<File, LayerError> {
+    let file = File::options()
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(place)?;
-    io::copy(from, &mut file)?;
+        .open(place)
+        .map_err(making)?;
+    let mut buffer = vec![0; usize::try_from(size).unwrap_or(PIECE).min(PIECE)];
+    for (offset, length) in extents {
+        let (mut at, mut left) = (*offset, *length);
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(PIECE).min(buffer.len());
+            let read = reader.data(&mut buffer[..most])?;
+            if read == 0 {
+                return Err(FilesError::Short.into());
+            }
+            file.write_all_at(&buffer[..read], at).map_err(making)?;
+            (at, left) = (at + read as u64, left - read as u64);
+        }
+    }
+    file.set_len(size).map_err(making)?;
     Ok(file)
 }
 
-fn set_time(place: &Path, seconds: u64) -> io::Result<()> {
-    let time = TimeSpec::new(i64::try_from(seconds).unwrap_or(0), 0);
+fn set_time(place: &Path, (seconds, nanos): (i64, u32)) -> io::Result<()> {
+    let time = TimeSpec::new(seconds, nanos.into());
     let cwd = nix::fcntl::AT_FDCWD;
     Ok(utimensat(
         cwd,
@@ -430,23 +400,11 @@ fn set_time(place: &Path, seconds: u64) -> io::Result<()> {
     )?)
 }
 
-fn making(path: &Path) -> impl FnOnce(io::Error) -> LayerError {
+fn making(path: &Path) -> impl Fn(io::Error) -> LayerError {
     let path = path.to_owned();
-    move |source| LayerError::Make { path, source }
-}
-
-/// Reading a layer fails without the host having said anything.
-fn corrupt_or(path: &Path, source: io::Error) -> LayerError {
-    match source.raw_os_error() {
-        Some(_) => making(path)(source),
-        None => LayerError::Corrupt { source },
-    }
-}
-
-impl From<io::Error> for LayerError {
-    /// What a reader of an archive says.
-    fn from(source: io::Error) -> Self {
-        Self::Corrupt { source }
+    move |source| LayerError::Make {
+        path: path.clone(),
+        source,
     }
 }
 

@@ -40,6 +40,8 @@ const NAME: &str = "org.opencontainers.image.ref.name";
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub layers: Vec<Layer>,
+    /// What it is for, as others call it.
+    pub platform: String,
     pub entry: EntryPoint,
 }
 
@@ -74,6 +76,9 @@ struct Descriptor {
 struct Platform {
     architecture: String,
     os: String,
+    /// Level of the architecture, `v1` if it is not said.
+    #[serde(default)]
+    variant: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -103,6 +108,7 @@ struct Run {
     env: Option<Vec<String>>,
     working_dir: Option<String>,
     user: Option<String>,
+    stop_signal: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -115,34 +121,59 @@ struct Saved {
 }
 
 impl Platform {
-    fn is_ours(&self) -> bool {
-        self.os == OS && self.architecture == ARCHITECTURE
+    /// Its level, if guests of a level run it.
+    fn level(&self, most: u8) -> Option<u8> {
+        let level = match self.variant.as_deref() {
+            None | Some("") => 1,
+            Some(variant) => variant.strip_prefix('v')?.parse().ok()?,
+        };
+        let is_ours = self.os == OS && self.architecture == ARCHITECTURE;
+        (is_ours && level <= most).then_some(level)
     }
 
     fn told(&self) -> String {
-        format!("{}/{}", self.os, self.architecture)
+        let variant = self
+            .variant
+            .as_deref()
+            .filter(|variant| !variant.is_empty());
+        let parts = [&self.os, self.architecture.as_str()];
+        parts
+            .into_iter()
+            .chain(variant)
+            .collect::<Vec<_>>()
+            .join("/")
     }
 }
 
 /// Finds the image; each part but the layers of an old `docker save` has been
-/// verified then.
-pub(super) fn choose(parts: &Parts) -> Result<Chosen, ArchiveError> {
+/// verified then. Of one image for several levels of the architecture it is the
+/// best that guests of this level run.
+pub(super) fn choose(parts: &Parts, level: u8) -> Result<Chosen, ArchiveError> {
     match (parts.has("index.json"), parts.has("manifest.json")) {
-        (true, _) => from_layout(parts),
-        (false, true) => from_saved(parts),
+        (true, _) => from_layout(parts, level),
+        (false, true) => from_saved(parts, level),
         (false, false) => Err(ArchiveError::NotAnImage),
     }
 }
 
-fn from_layout(parts: &Parts) -> Result<Chosen, ArchiveError> {
+/// An image of an archive that can be run.
+struct Candidate {
+    listed: Descriptor,
+    manifest: Manifest,
+    config: Config,
+    platform: Platform,
+    level: u8,
+}
+
+fn from_layout(parts: &Parts, level: u8) -> Result<Chosen, ArchiveError> {
     let index: Index = parts.json("index.json")?;
     let mut manifests = Vec::new();
-    collect(parts, index, DEPTH, &mut manifests)?;
-    let mut ours: Vec<(Descriptor, Manifest, Config)> = Vec::new();
+    collect(parts, index, DEPTH, None, &mut manifests)?;
+    let mut ours: Vec<Candidate> = Vec::new();
     let mut others = Vec::new();
-    for descriptor in manifests {
-        if let Some(platform) = &descriptor.platform
-            && !platform.is_ours()
+    for listed in manifests {
+        if let Some(platform) = &listed.platform
+            && platform.level(level).is_none()
         {
             others.push(platform.told());
             continue;
@@ -150,27 +181,49 @@ fn from_layout(parts: &Parts) -> Result<Chosen, ArchiveError> {
         // Listed twice, under two names.
         if ours
             .iter()
-            .any(|(known, ..)| known.digest == descriptor.digest)
+            .any(|known| known.listed.digest == listed.digest)
         {
             continue;
         }
-        let manifest: Manifest = blob(parts, &descriptor)?;
+        let manifest: Manifest = blob(parts, &listed)?;
         let config: Config = blob(parts, &manifest.config)?;
-        match config.platform.is_ours() {
-            true => ours.push((descriptor, manifest, config)),
-            false => others.push(config.platform.told()),
+        // An index says more of the level than a configuration, as a rule.
+        let mut platform = config.platform.clone();
+        if platform.variant.is_none() {
+            platform.variant = listed.platform.as_ref().and_then(|of| of.variant.clone());
+        }
+        match platform.level(level) {
+            Some(level) => ours.push(Candidate {
+                listed,
+                manifest,
+                config,
+                platform,
+                level,
+            }),
+            None => others.push(platform.told()),
         }
     }
+    let best = ours.iter().map(|one| one.level).max();
+    let name = |one: &Candidate| one.listed.annotations.get(NAME).cloned();
+    let same = ours.windows(2).all(|two| name(&two[0]) == name(&two[1]));
+    if same {
+        ours.retain(|one| Some(one.level) == best);
+    }
     if ours.len() > 1 {
-        let name = |descriptor: &Descriptor| match descriptor.annotations.get(NAME) {
-            Some(name) => name.clone(),
-            None => descriptor.digest.to_string(),
-        };
-        let names = ours.iter().map(|(descriptor, ..)| name(descriptor));
+        let names = ours
+            .iter()
+            .map(|one| name(one).unwrap_or_else(|| one.listed.digest.to_string()));
         return Err(ArchiveError::Several(names.collect()));
     }
-    let Some((_, manifest, config)) = ours.pop() else {
-        return Err(ArchiveError::Platform(others));
+    let Some(Candidate {
+        manifest,
+        config,
+        platform,
+        ..
+    }) = ours.pop()
+    else {
+        let found = others;
+        return Err(ArchiveError::Platform { found, level });
     };
     let mut layers = Vec::new();
     for layer in &manifest.layers {
@@ -183,16 +236,22 @@ fn from_layout(parts: &Parts) -> Result<Chosen, ArchiveError> {
         }
         layers.push(verified(parts, layer)?);
     }
-    chosen(layers, config)
+    chosen(layers, &platform, config)
 }
 
 fn collect(
     parts: &Parts,
     index: Index,
     depth: u32,
+    name: Option<&String>,
     manifests: &mut Vec<Descriptor>,
 ) -> Result<(), ArchiveError> {
-    for descriptor in index.manifests {
+    for mut descriptor in index.manifests {
+        // What an index is called, all in it is.
+        if let Some(name) = name {
+            let entry = descriptor.annotations.entry(NAME.to_owned());
+            entry.or_insert_with(|| name.clone());
+        }
         if !INDEXES.contains(&descriptor.media_type.as_str()) {
             if manifests.len() == MANIFESTS {
                 return Err(ArchiveError::Nonsense("the archive lists too many images"));
@@ -200,7 +259,8 @@ fn collect(
             manifests.push(descriptor);
         } else if depth > 0 {
             let inner: Index = blob(parts, &descriptor)?;
-            collect(parts, inner, depth - 1, manifests)?;
+            let name = descriptor.annotations.get(NAME);
+            collect(parts, inner, depth - 1, name, manifests)?;
         } else {
             return Err(ArchiveError::Nonsense("the archive's indexes are too deep"));
         }
@@ -222,7 +282,7 @@ fn blob<T: serde::de::DeserializeOwned>(
     parts.json(&verified(parts, descriptor)?)
 }
 
-fn from_saved(parts: &Parts) -> Result<Chosen, ArchiveError> {
+fn from_saved(parts: &Parts, level: u8) -> Result<Chosen, ArchiveError> {
     let mut saved: Vec<Saved> = parts.json("manifest.json")?;
     if saved.len() > 1 {
         let names = saved.into_iter().map(|image| match image.repo_tags {
@@ -241,13 +301,15 @@ fn from_saved(parts: &Parts) -> Result<Chosen, ArchiveError> {
         parts.verify(&saved.config, digest, None)?;
     }
     let config: Config = parts.json(&saved.config)?;
-    if !config.platform.is_ours() {
-        return Err(ArchiveError::Platform(vec![config.platform.told()]));
+    let platform = config.platform.clone();
+    if platform.level(level).is_none() {
+        let found = vec![platform.told()];
+        return Err(ArchiveError::Platform { found, level });
     }
-    chosen(saved.layers, config)
+    chosen(saved.layers, &platform, config)
 }
 
-fn chosen(parts: Vec<String>, config: Config) -> Result<Chosen, ArchiveError> {
+fn chosen(parts: Vec<String>, platform: &Platform, config: Config) -> Result<Chosen, ArchiveError> {
     let unpacked = config.rootfs.diff_ids;
     if parts.len() != unpacked.len() {
         let why = "the image's manifest and its configuration list different numbers of layers";
@@ -273,11 +335,20 @@ fn chosen(parts: Vec<String>, config: Config) -> Result<Chosen, ArchiveError> {
             .collect(),
         dir: run.working_dir.unwrap_or_default(),
         user: run.user.unwrap_or_default(),
+        stop_signal: run.stop_signal.unwrap_or_default(),
     };
+    if entry.stop_number().is_none() {
+        let why = "the image's configuration names a stop signal that there is not";
+        return Err(ArchiveError::Nonsense(why));
+    }
     let words = entry.argv.iter().chain(entry.env.values());
     if words.chain([&entry.dir]).any(|word| word.contains('\0')) {
         let why = "the image's configuration has a zero byte in what it runs";
         return Err(ArchiveError::Nonsense(why));
     }
-    Ok(Chosen { layers, entry })
+    Ok(Chosen {
+        layers,
+        platform: platform.told(),
+        entry,
+    })
 }

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use tar::Builder;
+use tar::{Builder, EntryType, Header};
 use tempfile::TempDir;
 
 /// A layer as a hostile tool might write it: the crate's own care is passed by.
@@ -25,6 +25,21 @@ impl Crafted {
         self.with(EntryType::Directory, path, "", b"", |header| {
             header.set_mode(0o755)
         });
+        self
+    }
+
+    /// What extended headers say of the next entry.
+    fn more(mut self, records: &[(&str, &[u8])]) -> Self {
+        let mut text = Vec::new();
+        for (name, value) in records {
+            let rest = name.len() + value.len() + 3;
+            let digits = |length: usize| length.to_string().len();
+            let length = rest + digits(rest + digits(rest));
+            text.extend(format!("{length} {name}=").as_bytes());
+            text.extend(*value);
+            text.push(b'\n');
+        }
+        self.add(EntryType::XHeader, "more", "", &text);
         self
     }
 
@@ -135,6 +150,8 @@ impl Place {
         assert_eq!(outside.expect("there"), "spared");
     }
 }
+
+mod headers;
 
 #[test]
 fn owners_modes_times_and_links_are_kept() {
@@ -292,9 +309,15 @@ fn hard_links_are_to_files_of_the_image() {
 
 #[test]
 fn devices_and_what_has_no_meaning_are_refused() {
-    for kind in [EntryType::Char, EntryType::Block, EntryType::new(b'Z')] {
+    for kind in [EntryType::Char, EntryType::Block] {
         Place::new().hostile(Crafted::new().link(kind, "etc/disk", ""));
     }
+    let unknown = Crafted::new().link(EntryType::new(b'Z'), "etc/disk", "");
+    let refused = Place::new().apply(&[unknown.done()]);
+    assert!(
+        matches!(refused, Err(LayerError::Corrupt { .. })),
+        "{refused:?}"
+    );
     let mut layer = Crafted::new();
     layer.with(EntryType::Regular, "a", "", b"", |header| {
         header.set_uid(u32::MAX.into())
