@@ -15,10 +15,19 @@ mod daemon;
 
 use clap::Parser;
 use forkyard_client::ClientError;
-use std::process::ExitCode;
+use std::{ffi::OsString, process::ExitCode};
 
 fn main() -> ExitCode {
-    let args = args::Args::parse();
+    let args = match args::Args::try_parse() {
+        Ok(args) => args,
+        // Help and the version are no errors.
+        Err(error) if error.use_stderr() && wants_json(std::env::args_os()) => {
+            output::errors_as_json();
+            output::complain_of_words(&error.to_string());
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
     if args.output == args::Format::Json {
         output::errors_as_json();
     }
@@ -44,6 +53,18 @@ fn main() -> ExitCode {
     })
 }
 
+/// Whether words that make no sense as a whole ask for JSON.
+fn wants_json(words: impl Iterator<Item = OsString>) -> bool {
+    let words: Vec<_> = words.take_while(|word| word != "--").collect();
+    let asks = |pair: &[OsString]| (pair[0] == "-o" || pair[0] == "--output") && pair[1] == "json";
+    let alone = |word: &OsString| {
+        ["-ojson", "-o=json", "--output=json"]
+            .iter()
+            .any(|it| word == it)
+    };
+    words.windows(2).any(asks) || words.iter().any(alone)
+}
+
 /// A daemon could not be started.
 #[derive(Debug)]
 struct NoDaemon(String);
@@ -55,3 +76,28 @@ impl std::fmt::Display for NoDaemon {
 }
 
 impl std::error::Error for NoDaemon {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_words_that_ask_for_json_are_told_so_in_json() {
+        let wants = |words: &str| wants_json(words.split(' ').map(OsString::from));
+        for words in [
+            "forkyard -o json nosuch",
+            "forkyard fork --count x -o json",
+            "forkyard --output=json",
+            "forkyard ps -ojson",
+        ] {
+            assert!(wants(words), "{words}");
+        }
+        for words in [
+            "forkyard",
+            "forkyard -o text json",
+            "forkyard exec p -- x -o json",
+        ] {
+            assert!(!wants(words), "{words}");
+        }
+    }
+}

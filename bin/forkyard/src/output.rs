@@ -105,6 +105,11 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The same in one line.
+pub fn line(text: &str) -> String {
+    plain(text).replace('\n', "\\n").replace('\t', "\\t")
+}
+
 /// Has errors told as JSON from now on.
 pub fn errors_as_json() {
     JSON_ERRORS.store(true, Ordering::Relaxed);
@@ -112,7 +117,19 @@ pub fn errors_as_json() {
 
 /// Says what went wrong, why, and what to do.
 pub fn complain(error: &anyhow::Error) {
-    let error = as_the_api(error);
+    show_error(as_the_api(error));
+}
+
+/// Says that the command line is wrong, with `text` from its parser.
+pub fn complain_of_words(text: &str) {
+    show_error(ApiError {
+        kind: ErrorKind::Invalid,
+        message: text.trim_start_matches("error: ").trim_end().to_owned(),
+        hint: None,
+    });
+}
+
+fn show_error(error: ApiError) {
     if JSON_ERRORS.load(Ordering::Relaxed) {
         return tell!("{}", serde_json::to_string(&error).unwrap_or_default());
     }
@@ -286,6 +303,7 @@ mod tests {
         assert!(!shown.contains(char::is_control), "{shown}");
         assert_eq!(shown, "\\u001b]0;title\\u0007\\u000d\\u009b31m\\u007f");
         assert_eq!(plain("é\t✓\n"), "é\t✓\n");
+        assert_eq!(line("a\n\u{1b}b\t"), "a\\n\\u001bb\\t");
         // What escapes a character of JSON leaves it what it was.
         let text = serde_json::to_string(odd).expect("JSON");
         let again: String = serde_json::from_str(&plain(&text)).expect("JSON");

@@ -7,13 +7,15 @@
 
 mod stream;
 
-use crate::args::{Copy, Format};
+use crate::{
+    args::{Copy, Format},
+    output,
+};
 use anyhow::{Context, bail};
 use forkyard_client::{Client, UploadError, of_files};
 use forkyard_files::{FilesError, Modes, Noted, Target, Wanted, Writer, pack, unpack};
 use forkyard_types::FilesWritten;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde_json::json;
 use std::{
     ffi::OsStr,
     fs,
@@ -78,11 +80,14 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
         }
     };
     bar.finish_and_clear();
-    for note in copied? {
-        tell!("forkyard: {}", plain(&note));
-    }
-    if format == Format::Json {
-        say!("{}", json!({"bytes": bar.position()}));
+    let copied = copied?;
+    match format {
+        Format::Json => output::json(&copied)?,
+        Format::Text => {
+            for note in &copied.notes {
+                tell!("forkyard: {}", output::line(note));
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -98,14 +103,14 @@ pub async fn send_quietly(
     sent.map(drop)
 }
 
-/// Copies from a VM; returns what was left out.
+/// Copies from a VM.
 async fn fetch(
     client: &Client,
     vm: &str,
     path: &str,
     to: PathBuf,
     bar: &ProgressBar,
-) -> anyhow::Result<Vec<String>> {
+) -> anyhow::Result<FilesWritten> {
     let from = of_files(vm, "archive", &[("path", path)]);
     let mut coming = client.disk(&from).await?;
     let (pieces, arriving) = mpsc::channel(UNDER_WAY);
@@ -117,7 +122,12 @@ async fn fetch(
         let modes = Modes::masked(umask());
         // Bounded by the reader.
         let mut note = |text| notes.push(text);
-        unpack(Incoming::new(arriving), target, modes, &mut note).map(|_| notes)
+        let unpacked = unpack(Incoming::new(arriving), target, modes, &mut note)?;
+        Ok(FilesWritten {
+            files: unpacked.files,
+            bytes: unpacked.bytes,
+            notes,
+        })
     });
     let broken = loop {
         match coming.next().await {
@@ -134,8 +144,8 @@ async fn fetch(
     };
     drop(pieces);
     match (unpacking.await?, broken) {
-        (Ok(notes), _) => Ok(notes),
-        (Err(FilesError::Sender(why)), _) => bail!("{vm} gave up: {}", plain(&why)),
+        (Ok(copied), _) => Ok(copied),
+        (Err(FilesError::Sender(why)), _) => bail!("{vm} gave up: {}", output::line(&why)),
         (Err(FilesError::Short), Some(error)) => Err(error).context("the copy broke off"),
         (Err(error @ FilesError::Unasked { .. }), _) => {
             Err(error).with_context(|| format!("what {vm} sent is refused"))
@@ -144,14 +154,14 @@ async fn fetch(
     }
 }
 
-/// Copies into a VM; returns what was left out.
+/// Copies into a VM.
 async fn send(
     client: &Client,
     from: PathBuf,
     vm: &str,
     path: &str,
     bar: &ProgressBar,
-) -> anyhow::Result<Vec<String>> {
+) -> anyhow::Result<FilesWritten> {
     fs::symlink_metadata(&from).with_context(|| format!("cannot read {}", from.display()))?;
     let to = of_files(vm, "archive", &[("path", path)]);
     let (pieces, leaving) = mpsc::channel(UNDER_WAY);
@@ -170,7 +180,7 @@ async fn send(
     match (packing.await?, sent) {
         (Ok(mut notes), Ok(written)) => {
             notes.extend(written.notes);
-            Ok(notes)
+            Ok(FilesWritten { notes, ..written })
         }
         // The guest took no more, and says why.
         (Ok(_) | Err(FilesError::Stream(_)), Err(UploadError::Client(error))) => Err(error.into()),
@@ -183,15 +193,6 @@ async fn send(
 fn name_of(path: &Path) -> Option<&OsStr> {
     let bytes = path.as_os_str().as_bytes();
     path.file_name().filter(|_| !bytes.ends_with(b"/."))
-}
-
-/// Text of a stranger's, with nothing in it that a terminal obeys.
-fn plain(text: &str) -> String {
-    let shown = |c: char| match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
-    };
-    text.chars().map(shown).collect()
 }
 
 /// Permission bits that new files of this process lack.
@@ -219,10 +220,5 @@ mod tests {
         ] {
             assert_eq!(name_of(Path::new(path)), name.map(OsStr::new), "{path}");
         }
-    }
-
-    #[test]
-    fn what_a_guest_says_moves_no_cursor() {
-        assert_eq!(plain("a\u{1b}[31mb\nc é"), "a\\u{1b}[31mb\\nc é");
     }
 }
