@@ -19,6 +19,8 @@ mod crash;
 mod disjoint;
 #[path = "needs_root/examples.rs"]
 mod examples;
+#[path = "needs_root/exec.rs"]
+mod exec;
 #[path = "needs_root/fork.rs"]
 mod fork;
 #[path = "needs_root/friendly.rs"]

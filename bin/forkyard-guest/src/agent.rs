@@ -12,9 +12,11 @@
 mod addresses;
 mod calls;
 mod clock;
+mod group;
 mod holders;
 mod hooks;
 pub mod identity;
+mod launch;
 mod netlink;
 mod outbox;
 mod port;
@@ -150,11 +152,12 @@ impl Agent {
             ToGuest::Time { asked, host } => self.hear_time(asked, host),
             ToGuest::Identify(identify) => self.identify(*identify),
             ToGuest::Release => self.release(),
-            ToGuest::Exec { session, argv, env } => self.sessions.start(session, argv, env),
+            ToGuest::Exec { session, command } => self.sessions.start(session, &command),
             ToGuest::ExecInput { session, data } => self.sessions.input(session, data),
             ToGuest::ExecMore { session, chunks } => self.sessions.more(session, chunks),
             ToGuest::ExecDetach { session } => self.sessions.detach(session),
             ToGuest::ExecSignal { session, signal } => self.sessions.signal(session, signal),
+            ToGuest::ExecResize { session, size } => self.sessions.resize(session, size),
             ToGuest::Reply { call, outcome } => self.calls.answer(call, outcome),
         }
     }
@@ -351,6 +354,7 @@ fn is_of_commands(message: &ToGuest) -> bool {
             | ToGuest::ExecMore { .. }
             | ToGuest::ExecDetach { .. }
             | ToGuest::ExecSignal { .. }
+            | ToGuest::ExecResize { .. }
     )
 }
 

@@ -9,6 +9,7 @@ mod agent;
 mod files;
 mod init;
 mod vmfork;
+mod who;
 
 use std::{path::Path, process::ExitCode};
 

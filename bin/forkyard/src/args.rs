@@ -74,7 +74,19 @@ pub enum Command {
     )]
     Checkpoint(Checkpoint),
     /// Run a command in a VM, and exit as it does.
-    #[command(after_help = "Example: forkyard exec p-3 -- hostname")]
+    ///
+    /// What it leaves open is as the container image of the VM says, if it was made of one:
+    /// environment, working directory, user. Ctrl-C is sent to the command, a second one ends
+    /// this program. If that ends before the command, however it ends, all processes of the
+    /// command get SIGHUP, and those left after two seconds SIGKILL. What the command started and
+    /// left running when it ended goes on.
+    ///
+    /// Exit codes: the command's; 128 and the number of the signal that ended it; 124 it took
+    /// longer than `--timeout`; 125 forkyard failed; 126 it cannot be run; 127 there is no such
+    /// program.
+    #[command(
+        after_help = "Examples:\n  forkyard exec p-3 hostname\n  forkyard exec -it p-3 sh\n  tar c . | forkyard exec -i -w /srv p-3 tar x"
+    )]
     Exec(Exec),
     /// Show what a guest says on its serial console: its kernel's words, first of all.
     #[command(after_help = "Example: forkyard logs p --follow")]
@@ -284,19 +296,31 @@ pub struct Checkpoint {
 /// `exec`
 #[derive(Debug, ClapArgs)]
 pub struct Exec {
-    /// Name or id of the VM.
-    pub vm: String,
-    /// Pass standard input on to the command.
+    /// Pass standard input on to the command, as it comes.
     #[arg(long, short)]
     pub interactive: bool,
+    /// Give the command a terminal. Standard error is standard output then.
+    #[arg(long, short)]
+    pub tty: bool,
+    /// Leave the command to itself: start it and return. It reads nothing, and what it writes is discarded.
+    #[arg(long, short, conflicts_with_all = ["interactive", "tty", "timeout"])]
+    pub detach: bool,
     /// Set a variable for the command: NAME=VALUE.
     #[arg(long, short, value_parser = variable)]
     pub env: Vec<(String, String)>,
-    /// Kill the command after so many seconds.
-    #[arg(long)]
+    /// Working directory of the command.
+    #[arg(long, short, value_name = "DIR")]
+    pub workdir: Option<String>,
+    /// User of the command: USER or USER:GROUP, names of the guest's or numbers.
+    #[arg(long, short)]
+    pub user: Option<String>,
+    /// Kill the command and all that it started after so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: Option<u32>,
-    /// The command.
-    #[arg(last = true, required = true)]
+    /// Name or id of the VM.
+    pub vm: String,
+    /// The command and its arguments.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub argv: Vec<String>,
 }
 

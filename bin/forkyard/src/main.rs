@@ -4,7 +4,7 @@
 //! Exit codes: 0 done; 1 the request failed; 2 the command line is wrong;
 //! 3 some of several things asked for failed; 4 no daemon could be reached;
 //! 5 not done within `--timeout`; 130 interrupted; 141 the reader of the output has gone;
-//! `exec` exits as the guest's command did.
+//! `exec` exits as the guest's command did, and with 125 if the request failed.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     if args.output == args::Format::Json {
         output::errors_as_json();
     }
+    let is_exec = matches!(args.command, args::Command::Exec(_));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -41,7 +42,10 @@ fn main() -> ExitCode {
     outcome.unwrap_or_else(|error| {
         output::complain(&error);
         let refused = error.downcast_ref();
-        if error.is::<NoDaemon>() || refused.is_some_and(ClientError::is_no_daemon) {
+        if is_exec {
+            // The others are the command's own.
+            ExitCode::from(commands::exec::FAILED)
+        } else if error.is::<NoDaemon>() || refused.is_some_and(ClientError::is_no_daemon) {
             ExitCode::from(4)
         } else if error.is::<commands::vms::Impatient>() {
             ExitCode::from(5)

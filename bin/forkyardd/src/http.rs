@@ -2,6 +2,7 @@
 //! between HTTP and the host. A route that is not described does not exist.
 
 mod bodies;
+mod exec;
 mod files;
 mod host;
 mod images;
@@ -33,7 +34,7 @@ use axum::{
 };
 use forkyard_access::Access;
 use forkyard_fork::Host;
-use forkyard_types::{ErrorKind, ExecEvent, ExportFormat, ImportFormat, RemoteView};
+use forkyard_types::{ErrorKind, ExecEvent, ExecInput, ExportFormat, ImportFormat, RemoteView};
 use std::sync::Arc;
 use utoipa::{
     Modify, OpenApi,
@@ -94,7 +95,7 @@ type Answer<T> = Result<Json<T>, Refusal>;
         description = "Fork running virtual machines. `{vm}` is a name or an id. A request that changes something is \
             carried out to its end even if the client goes away."
     ),
-    components(schemas(ExecEvent, ImportFormat, ExportFormat)),
+    components(schemas(ExecEvent, ExecInput, ImportFormat, ExportFormat)),
     modifiers(&Reached)
 )]
 struct Description;
@@ -146,7 +147,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::checkpoint))
         .merge(
             OpenApiRouter::new()
-                .routes(routes!(vms::exec))
+                .routes(routes!(exec::exec))
                 .routes(routes!(peer::clones))
                 .routes(routes!(peer::families))
                 .routes(routes!(peer::ticket))

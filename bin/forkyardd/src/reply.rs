@@ -149,6 +149,12 @@ impl From<ApiError> for Refusal {
     }
 }
 
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        refusal.error
+    }
+}
+
 impl From<HostError> for Refusal {
     fn from(error: HostError) -> Self {
         tracing::info!(error = &error as &dyn Error, "request refused");

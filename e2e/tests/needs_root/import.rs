@@ -164,6 +164,20 @@ fn container_image_runs_its_entry_point_and_clones_go_on_with_it() {
         said.contains("hello from 33:34 4 in /srv, one two words"),
         "{said}"
     );
+    // A command has the image's environment, working directory and user, unless it is told otherwise.
+    let ask = "echo $GREETING $PWD $(id -u)";
+    assert_eq!(host.sh("w", ask), "hello /srv 33");
+    let words = [
+        "exec",
+        "-uroot",
+        "-w/",
+        "-eGREETING=bye",
+        "w",
+        "sh",
+        "-c",
+        ask,
+    ];
+    assert_eq!(host.ok(words).trim(), "bye / 0");
     // Read while it is written it may be empty.
     let count = |vm: &str| -> u64 {
         loop {

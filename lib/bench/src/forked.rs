@@ -328,9 +328,7 @@ async fn remove(client: &Client, vm: &VmView) -> Result<(), BenchError> {
 fn command(argv: &[&str]) -> ExecRequest {
     ExecRequest {
         argv: argv.iter().map(|word| (*word).to_owned()).collect(),
-        env: Vec::new(),
-        stdin: None,
-        timeout_s: None,
+        ..ExecRequest::default()
     }
 }
 

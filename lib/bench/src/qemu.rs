@@ -3,7 +3,7 @@
 //! Its network card leads nowhere.
 
 use crate::{BenchError, monitor::Monitor};
-use forkyard_guestlink::{Exec, ExecOut, Guest, LinkError};
+use forkyard_guestlink::{self as link, Exec, ExecOut, Guest, LinkError};
 use forkyard_types::ExitStatus;
 use std::{
     path::{Path, PathBuf},
@@ -181,7 +181,11 @@ impl Qemu {
     /// Starts a command in the guest.
     pub async fn exec(&self, argv: &[&str]) -> Result<Exec, BenchError> {
         let argv = argv.iter().map(|word| (*word).to_owned()).collect();
-        Ok(self.guest().await?.exec(argv, Vec::new()).await?)
+        Ok(self
+            .guest()
+            .await?
+            .exec(link::Command::of_root(argv))
+            .await?)
     }
 
     /// Ends it and waits until it is gone.

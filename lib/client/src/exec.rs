@@ -1,10 +1,20 @@
-//! Commands in guests: the stream of what they do.
+//! Commands in guests: the stream of what they do, and of what they are told.
 
-use crate::{Client, ClientError};
+use crate::{Client, ClientError, of_vm};
 use bytes::Bytes;
-use forkyard_types::{ExecEvent, ExecRequest};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use forkyard_types::{ExecEvent, ExecInput, ExecRequest};
+use futures::{Stream, StreamExt, stream};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::{
+    Method, Request,
+    body::{Frame, Incoming},
+};
+use serde::Serialize;
+use std::{convert::Infallible, time::Duration};
+use tokio::{sync::mpsc, time::timeout};
+
+/// Longest silence of a client that has nothing to send: the daemon takes it for gone after 30 s.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// What a command does, as it does it. Dropped, the command is hung up on.
 #[derive(Debug)]
@@ -15,15 +25,57 @@ pub struct Events {
 }
 
 impl Client {
-    /// Runs a command in a VM.
+    /// Runs a command in a VM. Its input is what the request has.
     pub async fn exec(&self, vm: &str, request: &ExecRequest) -> Result<Events, ClientError> {
-        let answer = self.stream(&format!("/v1/vms/{vm}/exec"), request).await?;
-        Ok(Events {
-            body: answer.into_body(),
-            client: self.clone(),
-            pending: Vec::new(),
-        })
+        let answer = self.stream(&of_vm(vm, "exec"), request).await?;
+        Ok(self.events(answer.into_body()))
     }
+
+    /// Runs a command in a VM, and passes on what comes for it on the channel. Once that is
+    /// closed the command reads the end of its input.
+    pub async fn exec_with(
+        &self,
+        vm: &str,
+        request: &ExecRequest,
+        input: mpsc::Receiver<ExecInput>,
+    ) -> Result<Events, ClientError> {
+        let first = line_of(request)?;
+        let head = Request::builder()
+            .method(Method::POST)
+            .uri(of_vm(vm, "exec"))
+            .header("content-type", "application/x-ndjson");
+        let lines = stream::once(async { first }).chain(lines(input));
+        let frames = lines.map(|line| Ok::<_, Infallible>(Frame::data(line)));
+        let body = StreamBody::new(Box::pin(frames));
+        let answer = self.ask(head, body).await?;
+        Ok(self.events(answer.into_body()))
+    }
+
+    fn events(&self, body: Incoming) -> Events {
+        let (client, pending) = (self.clone(), Vec::new());
+        Events {
+            body,
+            client,
+            pending,
+        }
+    }
+}
+
+fn line_of(value: &impl Serialize) -> serde_json::Result<Bytes> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    Ok(line.into())
+}
+
+/// What comes, as lines; an empty one where nothing has come for a while.
+fn lines(input: mpsc::Receiver<ExecInput>) -> impl Stream<Item = Bytes> + Send {
+    stream::unfold(input, |mut input| async {
+        let line = match timeout(SILENCE, input.recv()).await {
+            Ok(input) => line_of(&input?).ok()?,
+            Err(_) => Bytes::from_static(b"\n"),
+        };
+        Some((line, input))
+    })
 }
 
 impl Events {

@@ -1,7 +1,7 @@
 //! The end of a VM: everything it had goes, also what a crash left of it.
 
 use crate::{Host, HostError, vm::Vm};
-use forkyard_guestlink::{CallId, Request};
+use forkyard_guestlink::{CallId, Command, Request};
 use forkyard_store::VmRecord;
 use forkyard_types::{FamilyId, VmState, VmView};
 use forkyard_vmm::{Engine, Machine as _, MachineRecord};
@@ -42,7 +42,10 @@ impl Host {
         let body = vm.body()?;
         let exited = body.machine.exited();
         // Asked politely, so that its disk is whole; then made to.
-        let asked = body.guest.exec(vec!["poweroff".into()], Vec::new()).await;
+        let asked = body
+            .guest
+            .exec(Command::of_root(vec!["poweroff".into()]))
+            .await;
         let polite = asked.is_ok() && tokio::time::timeout(POWER_OFF, exited).await.is_ok();
         if !polite {
             body.machine.quit().await?;

@@ -1,16 +1,33 @@
 //! Running a command in a guest.
+//!
+//! ```text
+//! ExecInput --hear--+-- bytes --queue--> pass_on --> guest     bytes wait for the command,
+//!                   +-- signals, sizes ------------> guest     these do not
+//! ExecEvent <------------------ relay <------------- guest
+//! ```
 
 use crate::{Host, HostError, alive::silent_for};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use forkyard_guestlink::{Exec, ExecOut, Stream};
-use forkyard_types::{ApiError, ErrorKind, ExecEvent, ExecRequest};
+use forkyard_guestlink::{Command, Exec, ExecInput as Controls, ExecOut, LinkError, Stream};
+use forkyard_types::{ApiError, ExecEvent, ExecInput, ExecRequest};
 use std::{future::pending, sync::Arc, time::Duration};
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
 
 /// Events on their way to a client that reads slowly; more and the guest's
 /// command waits.
 const WAITING: usize = 16;
+/// Most bytes of standard input in one piece.
+const PIECE: usize = 32 << 10;
 const SIGKILL: u8 = 9;
+
+/// What comes for a command after its request.
+#[derive(Debug)]
+pub enum Following {
+    /// Nothing: its input ends with what the request has.
+    Nothing,
+    /// Input. Its end is that of the command's input; an error hangs the command up.
+    Input(mpsc::Receiver<Result<ExecInput, ApiError>>),
+}
 
 impl Host {
     /// Starts a command; what it does arrives on the channel, its end last.
@@ -19,43 +36,178 @@ impl Host {
         &self,
         vm: &str,
         request: ExecRequest,
+        following: Following,
     ) -> Result<mpsc::Receiver<ExecEvent>, HostError> {
-        if request.argv.is_empty() {
-            return Err(HostError::Invalid("no command".into()));
-        }
-        let input = match request.stdin {
-            Some(text) => BASE64_STANDARD
-                .decode(text)
-                .map_err(|_| HostError::Invalid("stdin is not base64".into()))?,
-            None => Vec::new(),
-        };
+        let input = checked(&request)?;
         let vm = self.vm(vm)?;
         let body = vm.answering()?;
-        let running = body.guest.exec(request.argv, request.env).await?;
-        let stdin = running.input();
-        tokio::spawn(async move {
-            // A command that ends without reading all of it is no error.
-            if input.is_empty() || stdin.send(input).await.is_ok() {
-                let _ = stdin.end().await;
-            }
-        });
+        let running = body
+            .guest
+            .exec(Command {
+                argv: request.argv,
+                env: request.env,
+                workdir: request.workdir,
+                user: request.user,
+                tty: request.tty,
+                detach: request.detach,
+            })
+            .await?;
         let (events, receiver) = mpsc::channel(WAITING);
-        let limit = request.timeout_s.map(|s| Duration::from_secs(s.into()));
+        let feeder = match request.detach {
+            true => Feeder(Vec::new()),
+            false => feed(running.input(), input, following, events.clone()),
+        };
+        let limit = request.timeout_s.filter(|_| !request.detach);
         let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
-        tokio::spawn(relay(running, events, limit, lost));
+        tokio::spawn(relay(running, events, limit, lost, feeder));
         Ok(receiver)
     }
+}
+
+/// Refuses what makes no sense; the first bytes of its input.
+fn checked(request: &ExecRequest) -> Result<Vec<u8>, HostError> {
+    let wrong = |why: &str| Err(HostError::Invalid(why.into()));
+    let texts = [&request.workdir, &request.user].into_iter().flatten();
+    let of_env = request.env.iter().flat_map(|(name, value)| [name, value]);
+    let mut words = request.argv.iter().chain(texts).chain(of_env);
+    if request.argv.is_empty() {
+        return wrong("no command");
+    }
+    if words.any(|word| word.contains('\0')) {
+        return wrong("the command, its environment, user or working directory has a zero byte");
+    }
+    let named = |name: &str| !name.is_empty() && !name.contains('=');
+    if !request.env.iter().all(|(name, _)| named(name)) {
+        return wrong("a name in the environment is empty, or has a `=`");
+    }
+    if request.timeout_s == Some(0) {
+        return wrong("a timeout of 0 seconds");
+    }
+    let extra = request.tty.is_some() || request.stdin.is_some() || request.timeout_s.is_some();
+    if request.detach && extra {
+        return wrong("a command that is left to itself has no terminal, input or timeout");
+    }
+    decoded(request.stdin.as_deref().unwrap_or_default())
+}
+
+fn decoded(text: &str) -> Result<Vec<u8>, HostError> {
+    BASE64_STANDARD
+        .decode(text)
+        .map_err(|_| HostError::Invalid("stdin is not base64".into()))
+}
+
+/// The tasks that bring a command its input; they end with this.
+struct Feeder(Vec<JoinHandle<()>>);
+
+impl Drop for Feeder {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}
+
+fn feed(
+    controls: Controls,
+    first: Vec<u8>,
+    following: Following,
+    events: mpsc::Sender<ExecEvent>,
+) -> Feeder {
+    let pieces = usize::try_from(ExecInput::WINDOW).unwrap_or(usize::MAX) / PIECE;
+    let (queue, queued) = mpsc::channel(pieces);
+    let (telling, input) = match following {
+        Following::Nothing => (None, None),
+        Following::Input(input) => (Some(events.clone()), Some(input)),
+    };
+    let passing = tokio::spawn(pass_on(controls.clone(), first, queued, telling));
+    let hearing = input.map(|input| tokio::spawn(hear(input, controls, queue, events)));
+    Feeder([Some(passing), hearing].into_iter().flatten().collect())
+}
+
+/// Passes bytes on as fast as the command reads them, and tells of them; then its input's end.
+async fn pass_on(
+    controls: Controls,
+    first: Vec<u8>,
+    mut queued: mpsc::Receiver<Vec<u8>>,
+    telling: Option<mpsc::Sender<ExecEvent>>,
+) {
+    // A command that ends without reading all of it is no error; a link that breaks is told of by
+    // whoever reads from it.
+    if controls.send(first).await.is_err() {
+        return;
+    }
+    while let Some(piece) = queued.recv().await {
+        let taken = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+        if controls.send(piece).await.is_err() {
+            return;
+        }
+        if let Some(events) = &telling
+            && events.send(ExecEvent::Taken(taken)).await.is_err()
+        {
+            return;
+        }
+    }
+    let _ = controls.end().await;
+}
+
+/// Acts on what comes, in its order but for bytes, which wait for the command.
+async fn hear(
+    mut input: mpsc::Receiver<Result<ExecInput, ApiError>>,
+    controls: Controls,
+    queue: mpsc::Sender<Vec<u8>>,
+    events: mpsc::Sender<ExecEvent>,
+) {
+    let mut queue = Some(queue);
+    while let Some(heard) = input.recv().await {
+        let acted: Result<(), ApiError> = match heard {
+            Ok(ExecInput::Stdin(text)) => match (decoded(&text), &queue) {
+                (Ok(bytes), Some(queue)) => {
+                    for piece in bytes.chunks(PIECE) {
+                        if queue.send(piece.to_vec()).await.is_err() {
+                            return;
+                        }
+                    }
+                    Ok(())
+                }
+                (Ok(_), None) => Err(HostError::Invalid("input after its end".into()).to_api()),
+                (Err(error), _) => Err(error.to_api()),
+            },
+            Ok(ExecInput::Eof) => {
+                queue = None;
+                Ok(())
+            }
+            Ok(ExecInput::Resize(size)) => controls.resize(size).await.map_err(told),
+            Ok(ExecInput::Signal(signal)) => match signal {
+                1..=64 => controls.signal(signal).await.map_err(told),
+                _ => Err(HostError::Invalid(format!("there is no signal {signal}")).to_api()),
+            },
+            Err(error) => Err(error),
+        };
+        if let Err(error) = acted {
+            // Its client reads this as the end.
+            let _ = events.send(ExecEvent::Error(error)).await;
+            return;
+        }
+    }
+}
+
+fn told(error: LinkError) -> ApiError {
+    HostError::from(error).to_api()
 }
 
 async fn relay(
     mut running: Exec,
     events: mpsc::Sender<ExecEvent>,
-    limit: Option<Duration>,
+    limit: Option<u32>,
     lost: impl Future<Output = HostError>,
+    _feeder: Feeder,
 ) {
     let too_long = async {
         match limit {
-            Some(limit) => sleep(limit).await,
+            Some(limit) => {
+                sleep(Duration::from_secs(limit.into())).await;
+                limit
+            }
             None => pending().await,
         }
     };
@@ -69,10 +221,10 @@ async fn relay(
                 let _ = events.send(ExecEvent::Error(error.to_api())).await;
                 return;
             }
-            () = &mut too_long => {
-                let killed = running.signal(SIGKILL).await;
-                let why = killed.err().map(|error| format!(" ({error})")).unwrap_or_default();
-                let _ = events.send(failed(ErrorKind::Timeout, format!("the command took too long and was killed{why}"))).await;
+            after_s = &mut too_long => {
+                // With no link there is nothing to be killed.
+                let _ = running.input().signal(SIGKILL).await;
+                let _ = events.send(ExecEvent::TimedOut { after_s }).await;
                 return;
             }
         };
@@ -86,7 +238,8 @@ async fn relay(
                 data,
             }) => ExecEvent::Stderr(BASE64_STANDARD.encode(data)),
             Some(ExecOut::Ended(status)) => ExecEvent::Exit(status),
-            Some(ExecOut::NotStarted(why)) => failed(ErrorKind::Invalid, why),
+            Some(ExecOut::NotStarted(why)) => ExecEvent::NotStarted(why),
+            Some(ExecOut::Started { pid }) => ExecEvent::Started { pid },
             Some(ExecOut::Lost(error)) => ExecEvent::Error(HostError::from(error).to_api()),
             None => return,
         };
@@ -94,12 +247,4 @@ async fn relay(
             return;
         }
     }
-}
-
-fn failed(kind: ErrorKind, message: String) -> ExecEvent {
-    ExecEvent::Error(ApiError {
-        kind,
-        message,
-        hint: None,
-    })
 }

@@ -5,7 +5,7 @@
 //! bytes pass through without being kept.
 
 use crate::{Host, HostError};
-use forkyard_guestlink::{Exec, ExecInput, ExecOut, Stream};
+use forkyard_guestlink::{Command, Exec, ExecInput, ExecOut, Stream};
 use forkyard_types::{ErrorKind, ExitStatus, FileEntry, FileRead, FileWrite, FilesWritten};
 
 /// The program, in every guest.
@@ -127,7 +127,7 @@ impl Host {
         let mut argv = vec![PROGRAM.to_owned(), "files".to_owned()];
         argv.extend(words);
         let body = self.vm(vm)?.awake()?;
-        Ok(body.guest.exec(argv, Vec::new()).await?)
+        Ok(body.guest.exec(Command::of_root(argv)).await?)
     }
 
     async fn files_out(&self, vm: &str, words: Vec<String>) -> Result<FilesOut, HostError> {
@@ -285,7 +285,7 @@ fn ended(end: Option<ExecOut>, said: &[u8]) -> Result<(), HostError> {
         Some(ExecOut::Ended(ExitStatus::Code(0))) => return Ok(()),
         Some(ExecOut::Ended(ExitStatus::Code(3))) => (ErrorKind::NotFound, text()),
         Some(ExecOut::Ended(ExitStatus::Code(4))) => (ErrorKind::Invalid, text()),
-        Some(ExecOut::NotStarted(why)) => (ErrorKind::Guest, why),
+        Some(ExecOut::NotStarted(why)) => (ErrorKind::Guest, why.message),
         _ => (ErrorKind::Guest, text()),
     };
     let said = match said.is_empty() {

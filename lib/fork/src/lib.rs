@@ -50,6 +50,7 @@ mod wall;
 pub use bounds::{BoundReached, GuestBounds, Rated};
 pub use console::Said;
 pub use error::HostError;
+pub use exec::Following;
 pub use files::{FilesIn, FilesOut};
 pub use folders::Folders;
 pub use forkyard_network::Closed;

@@ -18,7 +18,7 @@ mod tasks;
 pub use error::LinkError;
 pub use exec::{Exec, ExecInput, ExecOut};
 
-use crate::{Answer, CallId, Identify, Request, Session, ToGuest, VERSION, encode};
+use crate::{Answer, CallId, Command, Identify, Request, Session, ToGuest, VERSION, encode};
 use exec::Desk;
 use forkyard_types::{ApiError, Epoch, ForkId};
 use slot::Slot;
@@ -269,14 +269,11 @@ impl Guest {
 
     /// Starts a command. Fails at once if its words and environment are too
     /// long to be sent. Cancel-safe: a command nobody holds is hung up on.
-    pub async fn exec(
-        &self,
-        argv: Vec<String>,
-        env: Vec<(String, String)>,
-    ) -> Result<Exec, LinkError> {
+    pub async fn exec(&self, command: Command) -> Result<Exec, LinkError> {
         let session = Session(self.shared.next.fetch_add(1, Ordering::Relaxed));
         let exec = Exec::open(self, session);
-        self.say(ToGuest::Exec { session, argv, env }).await?;
+        let command = Box::new(command);
+        self.say(ToGuest::Exec { session, command }).await?;
         Ok(exec)
     }
 
@@ -391,11 +388,9 @@ fn framed(message: &ToGuest) -> Result<Frame, LinkError> {
     encode(message).map_err(|source| LinkError::TooLong { source })
 }
 
-/// Says something short if there is room for it, without waiting.
-fn say_at_once(queue: &mpsc::Sender<Frame>, message: &ToGuest) {
-    if let Ok(frame) = framed(message) {
-        let _ = queue.try_send(frame);
-    }
+/// Says something short if there is room for it, without waiting; whether there was.
+fn say_at_once(queue: &mpsc::Sender<Frame>, message: &ToGuest) -> bool {
+    framed(message).is_ok_and(|frame| queue.try_send(frame).is_ok())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

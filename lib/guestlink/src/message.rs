@@ -5,12 +5,13 @@
 
 use crate::Frames;
 use forkyard_types::{
-    ApiError, Epoch, ExitStatus, ForkId, Identity, RequestId, Ticket, TicketId, TicketKind, VmId,
+    ApiError, Epoch, ExitStatus, ForkId, Identity, NotStarted, RequestId, Ticket, TicketId,
+    TicketKind, VmId, WindowSize,
 };
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages; both sides must speak the same one.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// Most bytes of a command's input or output in one message.
 pub const CHUNK: usize = 32 << 10;
@@ -55,10 +56,8 @@ pub enum ToGuest {
     Exec {
         /// The number it will be known by.
         session: Session,
-        /// Program and arguments.
-        argv: Vec<String>,
-        /// Environment added to the agent's own.
-        env: Vec<(String, String)>,
+        /// What to run.
+        command: Box<Command>,
     },
     /// Bytes for a command's standard input; none of them means end of file.
     ExecInput {
@@ -76,13 +75,13 @@ pub enum ToGuest {
         /// How many.
         chunks: u16,
     },
-    /// Nobody listens any more: hang up on the command, and discard what it
-    /// still writes.
+    /// Nobody listens any more: hang up on the command, discard what it
+    /// still writes, and kill what is left of it and of all that it started.
     ExecDetach {
         /// The command.
         session: Session,
     },
-    /// Send a command's process group this signal.
+    /// Send a command's process group this signal; SIGKILL is for all that it started.
     ExecSignal {
         /// The command.
         session: Session,
@@ -107,6 +106,42 @@ pub enum ToGuest {
     },
     /// This VM stood still without having been asked to, and goes on: its clock may be behind.
     StoodStill,
+    /// A command's terminal has another size.
+    ExecResize {
+        /// The command.
+        session: Session,
+        /// The size.
+        size: WindowSize,
+    },
+}
+
+/// A command to be run. What it leaves open is as the image's entry point has it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Command {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Environment added to that of the image.
+    pub env: Vec<(String, String)>,
+    /// Working directory.
+    pub workdir: Option<String>,
+    /// `USER` or `USER:GROUP`.
+    pub user: Option<String>,
+    /// Size of its terminal; none: it has pipes.
+    pub tty: Option<WindowSize>,
+    /// Answered by [`ToHost::ExecStarted`] and nothing else: it is nobody's from then on.
+    pub detach: bool,
+}
+
+impl Command {
+    /// A command of our own, as root in the root folder, whatever the image says.
+    pub fn of_root(argv: Vec<String>) -> Self {
+        Self {
+            argv,
+            workdir: Some("/".to_owned()),
+            user: Some("0".to_owned()),
+            ..Self::default()
+        }
+    }
 }
 
 /// A new identity, and what `clone()` is to return in whoever receives it.
@@ -183,7 +218,7 @@ pub enum ToHost {
         /// The command.
         session: Session,
         /// How.
-        outcome: Result<ExitStatus, String>,
+        outcome: Result<ExitStatus, NotStarted>,
     },
     /// Room for this many more [`ToGuest::ExecInput`], on top of the [`WINDOW`]
     /// each command starts with.
@@ -210,6 +245,13 @@ pub enum ToHost {
     AskTime {
         /// The question's number: time of a clock of the guest's that is never set.
         asked: u64,
+    },
+    /// A command that is left to itself runs.
+    ExecStarted {
+        /// The command; its number is free again.
+        session: Session,
+        /// Its process id.
+        pid: u32,
     },
 }
 

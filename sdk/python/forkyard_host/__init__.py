@@ -14,13 +14,15 @@
 there is another module, `forkyard`: there a program forks the VM it runs in.
 """
 
-from ._aio import AsyncFiles, AsyncForkyard, AsyncVm
-from ._client import Files, Forkyard, Process, Vm
-from ._types import CommandFailed, ExecResult, FileEntry, Forked, ForkyardError, PartialFork, Unreachable
+from ._aio import AsyncFiles, AsyncForkyard, AsyncProcess, AsyncVm
+from ._client import PIPE, Files, Forkyard, Vm
+from ._process import Process
+from ._types import CommandFailed, ExecResult, FileEntry, Forked, ForkyardError, NotStarted, PartialFork, Unreachable
 
 __all__ = [
     "AsyncFiles",
     "AsyncForkyard",
+    "AsyncProcess",
     "AsyncVm",
     "CommandFailed",
     "ExecResult",
@@ -29,6 +31,8 @@ __all__ = [
     "Forked",
     "Forkyard",
     "ForkyardError",
+    "NotStarted",
+    "PIPE",
     "PartialFork",
     "Process",
     "Unreachable",

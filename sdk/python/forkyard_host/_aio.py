@@ -1,4 +1,4 @@
-"""The client for asyncio: the other one, each call on a thread of its own.
+"""The client for asyncio: the other one, each call on a thread of its own; there is no pool, so no call waits for another.
 
 A call that is cancelled is carried out all the same, but for a command, which
 is hung up on.
@@ -10,9 +10,11 @@ import asyncio
 import ssl
 from os import PathLike
 from types import TracebackType
-from typing import Any, List, Mapping
+from typing import Any, Callable, List, Literal, Mapping
 
-from ._client import Files, Forkyard, Vm
+from ._client import _INLINE, PIPE, Files, Forkyard, Pipe, Vm
+from ._process import Process
+from ._threads import on_thread
 from ._types import ExecResult, FileEntry, Forked, ForkyardError
 
 
@@ -27,15 +29,15 @@ class AsyncForkyard:
     ) -> AsyncVm:
         """Boot a VM; see Forkyard.run."""
         options: dict[str, Any] = {"name": name, "vcpus": vcpus, "memory_mib": memory_mib, "warm": warm, **more}
-        return AsyncVm(await asyncio.to_thread(self._sync.run, image, **options))
+        return AsyncVm(await on_thread(self._sync.run, image, **options))
 
     async def vms(self) -> list[AsyncVm]:
         """Every VM, the oldest first."""
-        return [AsyncVm(vm) for vm in await asyncio.to_thread(self._sync.vms)]
+        return [AsyncVm(vm) for vm in await on_thread(self._sync.vms)]
 
     async def vm(self, name: str) -> AsyncVm:
         """The VM of this name or id."""
-        return AsyncVm(await asyncio.to_thread(self._sync.vm, name))
+        return AsyncVm(await on_thread(self._sync.vm, name))
 
 
 class AsyncVm:
@@ -68,54 +70,132 @@ class AsyncVm:
 
     async def refresh(self) -> AsyncVm:
         """Ask the host how it is."""
-        await asyncio.to_thread(self._sync.refresh)
+        await on_thread(self._sync.refresh)
         return self
 
     async def fork(self, count: int = 1, *, live: bool = False, **more: Any) -> Forked[AsyncVm]:
         """Fork it; see Vm.fork."""
-        made = await asyncio.to_thread(self._sync.fork, count, live=live, **more)
+        made = await on_thread(self._sync.fork, count, live=live, **more)
         return Forked(made.id, [AsyncVm(vm) for vm in made.vms], made.errors, made.report)
 
     async def checkpoint(self, name: str | None = None, *, live: bool = False) -> AsyncVm:
         """Keep this instant on disk."""
-        return AsyncVm(await asyncio.to_thread(self._sync.checkpoint, name, live=live))
+        return AsyncVm(await on_thread(self._sync.checkpoint, name, live=live))
 
     async def pause(self) -> None:
         """Have it stand still."""
-        await asyncio.to_thread(self._sync.pause)
+        await on_thread(self._sync.pause)
 
     async def resume(self) -> None:
         """Let it go on."""
-        await asyncio.to_thread(self._sync.resume)
+        await on_thread(self._sync.resume)
 
     async def stop(self) -> None:
         """Power it off."""
-        await asyncio.to_thread(self._sync.stop)
+        await on_thread(self._sync.stop)
 
     async def remove(self) -> None:
         """End it, and remove all that is its own."""
-        await asyncio.to_thread(self._sync.remove)
+        await on_thread(self._sync.remove)
 
-    async def exec(
-        self, *argv: str, stdin: bytes = b"", env: Mapping[str, str] | None = None, timeout: float | None = None, check: bool = False
-    ) -> ExecResult:
-        """Run a command to its end; see Vm.exec. Cancelled, it is hung up on."""
-        starting = asyncio.ensure_future(asyncio.to_thread(self._sync.start, *argv, stdin=stdin, env=env, timeout=timeout))
+    async def start(
+        self,
+        *argv: str,
+        stdin: bytes | Pipe = b"",
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        workdir: str | None = None,
+        user: str | None = None,
+        tty: tuple[int, int] | None = None,
+    ) -> AsyncProcess:
+        """Start a command whose output is read as it comes; see Vm.start. Cancelled, it is hung up on."""
+        options: dict[str, Any] = {"stdin": stdin, "env": env, "timeout": timeout, "workdir": workdir, "user": user, "tty": tty}
+        starting = asyncio.ensure_future(on_thread(self._sync.start, *argv, **options))
         try:
-            process = await asyncio.shield(starting)
+            return AsyncProcess(await asyncio.shield(starting))
         except asyncio.CancelledError:
             starting.add_done_callback(lambda done: None if done.cancelled() or done.exception() else done.result().close())
             raise
-        reading = asyncio.ensure_future(asyncio.to_thread(process.finish, check))
+
+    async def exec(
+        self,
+        *argv: str,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        check: bool = False,
+        workdir: str | None = None,
+        user: str | None = None,
+    ) -> ExecResult:
+        """Run a command to its end; see Vm.exec. Cancelled, it is hung up on."""
+        more: dict[str, Any] = {"env": env, "timeout": timeout, "workdir": workdir, "user": user}
+        async with await self.start(*argv, stdin=PIPE if len(stdin) > _INLINE else stdin, **more) as process:
+            if len(stdin) > _INLINE:
+                process._sync.feed([stdin])
+            return await process.finish(check)
+
+    async def detach(self, *argv: str, env: Mapping[str, str] | None = None, workdir: str | None = None, user: str | None = None) -> int:
+        """Start a command and leave it to itself; see Vm.detach."""
+        return await on_thread(self._sync.detach, *argv, env=env, workdir=workdir, user=user)
+
+
+class AsyncProcess:
+    """A command under way; see Process. Iterate with `async for`. A call that is cancelled hangs up on it."""
+
+    def __init__(self, process: Process) -> None:
+        self._sync = process
+        self._events = iter(process)
+        self.argv = process.argv
+
+    async def __aenter__(self) -> AsyncProcess:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await on_thread(self._sync.close)
+
+    @property
+    def code(self) -> int | None:
+        """Once it has ended, as a shell reports it."""
+        return self._sync.code
+
+    def __aiter__(self) -> AsyncProcess:
+        return self
+
+    async def __anext__(self) -> tuple[Literal["stdout", "stderr"], bytes]:
+        said = await self._attend(next, self._events, None)
+        if said is None:
+            raise StopAsyncIteration
+        return said  # type: ignore[no-any-return]
+
+    async def finish(self, check: bool = False) -> ExecResult:
+        """Read all that is left."""
+        return await self._attend(self._sync.finish, check)  # type: ignore[no-any-return]
+
+    async def write(self, data: bytes) -> None:
+        """Pass bytes to its standard input."""
+        await self._attend(self._sync.write, data)
+
+    async def close_stdin(self) -> None:
+        """Nothing follows on its standard input."""
+        await self._attend(self._sync.close_stdin)
+
+    async def send_signal(self, number: int) -> None:
+        """Send its process group a signal."""
+        await self._attend(self._sync.send_signal, number)
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Its terminal has another size."""
+        await self._attend(self._sync.resize, rows, cols)
+
+    async def _attend(self, call: Callable[..., Any], *args: Any) -> Any:
+        doing = asyncio.ensure_future(on_thread(call, *args))
         try:
-            return await asyncio.shield(reading)
+            return await asyncio.shield(doing)
         except asyncio.CancelledError:
-            process.hang_up()
-            await asyncio.wait([reading])
-            reading.exception()  # It failed because of us.
+            self._sync.hang_up()
+            await asyncio.wait([doing])
+            doing.exception()  # It failed because of us.
             raise
-        finally:
-            process.close()
 
 
 class AsyncFiles:
@@ -126,32 +206,32 @@ class AsyncFiles:
 
     async def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes:
         """The content, or a part of it."""
-        return await asyncio.to_thread(self._sync.read, path, offset, limit)
+        return await on_thread(self._sync.read, path, offset, limit)
 
     async def write(self, path: str, content: bytes, mode: int | None = None, *, parents: bool = False) -> None:
         """Replace a file as a whole; see Files.write."""
-        await asyncio.to_thread(self._sync.write, path, content, mode, parents=parents)
+        await on_thread(self._sync.write, path, content, mode, parents=parents)
 
     async def stat(self, path: str) -> FileEntry:
         """Facts of a file."""
-        return await asyncio.to_thread(self._sync.stat, path)
+        return await on_thread(self._sync.stat, path)
 
     async def list(self, path: str) -> List[FileEntry]:
         """What is in a folder."""
-        return await asyncio.to_thread(self._sync.list, path)
+        return await on_thread(self._sync.list, path)
 
     async def make_folder(self, path: str) -> None:
         """Make a folder, and those above it."""
-        await asyncio.to_thread(self._sync.make_folder, path)
+        await on_thread(self._sync.make_folder, path)
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file or folder; see Files.remove."""
-        await asyncio.to_thread(self._sync.remove, path, recursive=recursive)
+        await on_thread(self._sync.remove, path, recursive=recursive)
 
     async def put(self, here: str | PathLike[str], there: str) -> None:
         """Copy a file or folder into the VM; see Files.put."""
-        await asyncio.to_thread(self._sync.put, here, there)
+        await on_thread(self._sync.put, here, there)
 
     async def get(self, there: str, here: str | PathLike[str]) -> None:
         """Copy a file or folder out of the VM; see Files.get."""
-        await asyncio.to_thread(self._sync.get, there, here)
+        await on_thread(self._sync.get, there, here)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import math
 import ssl
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from os import PathLike, fspath
 from types import TracebackType
-from typing import Any, Iterator, List, Literal, Mapping
+from typing import Any, Iterable, List, Mapping
 
 from ._copy import get, put
-from ._http import Endpoint, Stream, of_files, of_vm
-from ._types import CommandFailed, ExecResult, FileEntry, Forked, ForkyardError, Unreachable
+from ._http import Endpoint, of_files, of_vm
+from ._process import Process
+from ._types import ExecResult, FileEntry, Forked, ForkyardError
 
 _PIECE = 256 << 10  # Bytes of a file in one piece.
+_INLINE = 1 << 20  # Bytes of standard input that go with the request.
+
+
+class Pipe:
+    """Standard input that is written to as the command runs."""
+
+
+PIPE = Pipe()
+"""For `stdin` of Vm.start."""
 
 
 class Forkyard:
@@ -118,81 +127,69 @@ class Vm:
         """End it, and remove all that is its own."""
         self._end.call("DELETE", of_vm(self.id))
 
-    def start(self, *argv: str, stdin: bytes = b"", env: Mapping[str, str] | None = None, timeout: float | None = None) -> Process:
-        """Start a command whose output is read as it comes; see exec()."""
+    def start(
+        self,
+        *argv: str,
+        stdin: bytes | Pipe = b"",
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        workdir: str | None = None,
+        user: str | None = None,
+        tty: tuple[int, int] | None = None,
+    ) -> Process:
+        """Start a command whose output is read as it comes; see exec().
+
+        With `stdin=PIPE` it is written to as it runs. `tty`, the rows and columns of a terminal,
+        gives it one; what it writes is all standard output then.
+        """
         wanted = {
             "argv": argv,
             "env": list((env or {}).items()),
-            "stdin": b64encode(stdin).decode() if stdin else None,
             "timeout_s": None if timeout is None else max(1, math.ceil(timeout)),
+            "workdir": workdir,
+            "user": user,
+            "tty": tty and {"rows": tty[0], "cols": tty[1]},
         }
-        return Process(argv, self._end.open("POST", of_vm(self.id, "exec"), wanted))
+        path = of_vm(self.id, "exec")
+        if isinstance(stdin, Pipe):
+            return Process(argv, self._end.duplex(path, wanted))
+        return Process(argv, self._end.open("POST", path, {**wanted, "stdin": b64encode(stdin).decode() if stdin else None}))
 
     def exec(
-        self, *argv: str, stdin: bytes = b"", env: Mapping[str, str] | None = None, timeout: float | None = None, check: bool = False
+        self,
+        *argv: str,
+        stdin: bytes | Iterable[bytes] = b"",
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        check: bool = False,
+        workdir: str | None = None,
+        user: str | None = None,
     ) -> ExecResult:
         """Run a command to its end.
 
-        After `timeout` seconds, rounded up to whole ones, it is killed in the
-        guest: ForkyardError of kind timeout. With `check`, CommandFailed unless
-        it exits with 0.
+        What is left out is as the VM's container image says, if it was made of one: environment,
+        working directory, user. `stdin` may be an iterator over pieces, a file say, which are
+        passed on as the command reads them. After `timeout` seconds, rounded up to whole ones, the
+        command and all that it started is killed: ForkyardError of kind timeout. NotStarted if it
+        cannot be run. With `check`, CommandFailed unless it exits with 0.
         """
-        with self.start(*argv, stdin=stdin, env=env, timeout=timeout) as process:
+        if isinstance(stdin, bytes) and len(stdin) <= _INLINE:
+            process = self.start(*argv, stdin=stdin, env=env, timeout=timeout, workdir=workdir, user=user)
+        else:
+            process = self.start(*argv, stdin=PIPE, env=env, timeout=timeout, workdir=workdir, user=user)
+            process.feed([stdin] if isinstance(stdin, bytes) else stdin)
+        with process:
             return process.finish(check)
 
+    def detach(self, *argv: str, env: Mapping[str, str] | None = None, workdir: str | None = None, user: str | None = None) -> int:
+        """Start a command and leave it to itself; its process id in the guest.
 
-class Process:
-    """A command under way: iterate over what it writes, `("stdout" or "stderr", bytes)`.
-
-    Left before its end, by the context manager or close(), it is hung up on.
-    """
-
-    def __init__(self, argv: tuple[str, ...], stream: Stream) -> None:
-        self.argv = argv
-        self.code: int | None = None
-        """Once it has ended, as a shell reports it."""
-        self._stream = stream
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[tuple[Literal["stdout", "stderr"], bytes]]:
-        while self.code is None:
-            line = self._stream.line()
-            if not line:
-                raise Unreachable("the connection ended before the command")
-            event = json.loads(line)
-            if "stdout" in event:
-                yield "stdout", b64decode(event["stdout"])
-            elif "stderr" in event:
-                yield "stderr", b64decode(event["stderr"])
-            elif "exit" in event:
-                end = event["exit"]
-                self.code = end["code"] if "code" in end else 128 + end["signal"]
-            else:
-                raise ForkyardError.of(event["error"])
-
-    def finish(self, check: bool = False) -> ExecResult:
-        """Read all that is left."""
-        out: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-        for stream, data in self:
-            out[stream].append(data)
-        result = ExecResult(self.argv, self.code or 0, b"".join(out["stdout"]), b"".join(out["stderr"]))
-        if check and result.code:
-            raise CommandFailed(result)
-        return result
-
-    def close(self) -> None:
-        """Hang up on it unless it has ended. May be called from another thread."""
-        self._stream.hang_up()
-        self._stream.close()
-
-    def hang_up(self) -> None:
-        """Have another thread that reads it fail at once."""
-        self._stream.hang_up()
+        It reads nothing, what it writes is discarded, and it goes on whatever becomes of this client.
+        """
+        wanted = {"argv": argv, "env": list((env or {}).items()), "workdir": workdir, "user": user, "detach": True}
+        with Process(argv, self._end.open("POST", of_vm(self.id, "exec"), wanted)) as process:
+            process.finish()
+            return process.pid or 0
 
 
 class Files:

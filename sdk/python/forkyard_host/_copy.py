@@ -14,7 +14,7 @@ import shutil
 import tarfile
 import tempfile
 import threading
-from typing import Callable, Iterator
+from typing import IO, Callable, Iterator
 
 from ._http import Endpoint, Stream, of_files
 from ._types import ForkyardError
@@ -166,7 +166,7 @@ def _unpack(stream: io.RawIOBase | io.BytesIO, half: str, name: str) -> None:
         os.chmod(path, mode)
 
 
-def _write(content: io.BufferedIOBase, file: io.BufferedWriter, entry: tarfile.TarInfo) -> None:
+def _write(content: IO[bytes], file: io.BufferedWriter, entry: tarfile.TarInfo) -> None:
     """Writes a file, its holes as holes."""
     sparse: list[tuple[int, int]] | None = getattr(entry, "sparse", None)
     if sparse is None:

@@ -7,9 +7,11 @@ import hmac
 import http.client
 import json
 import os
+import select
 import socket
 import ssl
-from typing import Any, Iterable
+import threading
+from typing import Any, Callable, Iterable
 from urllib.parse import quote, urlsplit
 
 from ._types import ForkyardError, Unreachable
@@ -29,6 +31,31 @@ class _UnixConnection(http.client.HTTPConnection):
             raise
 
 
+class _SharedTls(ssl.SSLSocket):
+    """One thread may read while another writes: TLS itself allows one at a time."""
+
+    def _turns(self, call: Callable[[], int]) -> int:
+        lock = self.__dict__.setdefault("_turn", threading.Lock())
+        while True:
+            try:
+                with lock:
+                    self.setblocking(False)
+                    return call()
+            except ssl.SSLWantReadError:
+                select.select([self], [], [])
+            except ssl.SSLWantWriteError:
+                select.select([], [self], [])
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        return self._turns(lambda: ssl.SSLSocket.recv_into(self, buffer, nbytes, flags))
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        left = memoryview(data).cast("B")
+        while left:
+            sent = self._turns(lambda: ssl.SSLSocket.send(self, left, flags))
+            left = left[sent:]
+
+
 class _TlsConnection(http.client.HTTPSConnection):
     """Believes one certificate, whoever vouches for it, if given its fingerprint."""
 
@@ -43,6 +70,7 @@ class _TlsConnection(http.client.HTTPSConnection):
         if self._fingerprint and not hmac.compare_digest(shown, self._fingerprint):
             self.close()
             raise OSError(f"its certificate is sha256:{shown}, not the one of FORKYARD_CA")
+        self.sock.__class__ = _SharedTls
 
 
 def _trust(context: ssl.SSLContext | None) -> tuple[ssl.SSLContext, str | None]:
@@ -90,6 +118,24 @@ class Stream:
     def close(self) -> None:
         self._response.close()
         self._connection.close()
+
+
+class Duplex(Stream):
+    """A request whose body is still being sent while its answer is read. Each may be on a thread of its own."""
+
+    def send(self, data: bytes) -> None:
+        """Sends bytes of the body. Blocks while the daemon takes no more."""
+        try:
+            self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
+        except OSError as error:
+            raise Unreachable(f"the daemon closed the connection: {error}") from error
+
+    def end(self) -> None:
+        """Ends the body."""
+        try:
+            self._connection.send(b"0\r\n\r\n")
+        except OSError:
+            pass  # It has ended.
 
 
 class Endpoint:
@@ -140,6 +186,34 @@ class Endpoint:
         finally:
             stream.close()
         raise _refusal(status, answer)
+
+    def duplex(self, path: str, first: Any) -> Duplex:
+        """Posts lines of JSON, of which this is the first. ForkyardError unless the request is taken."""
+        connection = self._connection()
+        try:
+            connection.putrequest("POST", path)
+            connection.putheader("Content-Type", "application/x-ndjson")
+            connection.putheader("Transfer-Encoding", "chunked")
+            if self._token and self._parts.scheme == "https":
+                connection.putheader("Authorization", f"Bearer {self._token}")
+            connection.endheaders()
+            sock = connection.sock
+            line = json.dumps(first).encode() + b"\n"
+            connection.send(b"%x\r\n%b\r\n" % (len(line), line))
+            response = connection.getresponse()
+            # The response takes it away from the connection, which goes on sending.
+            connection.sock = sock
+            stream = Duplex(connection, response, sock)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise Unreachable(f"no daemon answers at {self.url}: {error}") from error
+        if response.status < 300:
+            return stream
+        try:
+            answer = stream.read()
+        finally:
+            stream.close()
+        raise _refusal(response.status, answer)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Sends a request and reads the whole answer."""

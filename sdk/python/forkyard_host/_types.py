@@ -32,6 +32,14 @@ class Unreachable(ForkyardError):
         super().__init__("unreachable", message, "`forkyard ps` starts a daemon on this host")
 
 
+class NotStarted(ForkyardError):
+    """A command could not be started: `code` is 127 if there is no such program, else 126."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__("invalid", message)
+        self.code = code
+
+
 class CommandFailed(Exception):
     """A command run with `check=True` did not exit with 0."""
 

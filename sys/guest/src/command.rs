@@ -1,6 +1,14 @@
 //! Starting a program where it belongs.
 
-use std::{fs::File, io, os::unix::process::CommandExt, process::Command};
+use std::{
+    fs::File,
+    io,
+    os::{
+        fd::{AsRawFd, BorrowedFd},
+        unix::process::CommandExt,
+    },
+    process::Command,
+};
 
 /// Has the program be in a cgroup from its first instruction on: `procs` is
 /// the cgroup's open `cgroup.procs`.
@@ -37,4 +45,60 @@ pub fn as_usual(command: &mut Command) {
     };
     // SAFETY: the closure does what is safe between fork and exec, and allocates nothing.
     unsafe { command.pre_exec(reset) };
+}
+
+/// Has the program run as this user, from its first instruction on. What needs root is to be set
+/// up before: closures run in the order in which they were asked for.
+pub fn as_user(command: &mut Command, user: u32, group: u32, groups: Vec<u32>) {
+    let turn = move || {
+        let done = |result: libc::c_long| match result {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        };
+        // The calls of the kernel themselves: those of the C library change every thread, and
+        // after fork there is one.
+        // SAFETY: three calls of the kernel; the list of groups is owned by the closure, and
+        // outlives them.
+        unsafe {
+            done(libc::syscall(
+                libc::SYS_setgroups,
+                groups.len(),
+                groups.as_ptr(),
+            ))?;
+            done(libc::syscall(libc::SYS_setgid, group))?;
+            done(libc::syscall(libc::SYS_setuid, user))
+        }
+    };
+    // SAFETY: between fork and exec the closure makes calls of the kernel alone, and allocates
+    // nothing.
+    unsafe { command.pre_exec(turn) };
+}
+
+/// Has the program lead a session of its own whose terminal is its standard input.
+pub fn as_session_leader(command: &mut Command) {
+    let lead = || {
+        nix::unistd::setsid()?;
+        // SAFETY: the request takes a number and no pointer.
+        match unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: setsid and ioctl are safe between fork and exec; nothing is allocated.
+    unsafe { command.pre_exec(lead) };
+}
+
+/// Gives a terminal, by the end that is not the program's, this size.
+pub fn resize(terminal: BorrowedFd<'_>, rows: u16, cols: u16) -> io::Result<()> {
+    let size = libc::winsize {
+        ws_row: rows,
+        ws_col: cols,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: the request reads a winsize, which lives on the stack during the call.
+    match unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

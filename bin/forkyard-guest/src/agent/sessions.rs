@@ -4,9 +4,14 @@
 //! command whose reader is slow waits, and nothing piles up. When nobody
 //! listens any more, output is read and dropped: the command goes on.
 
-use super::{identity, outbox::Outbox, userland::Userland};
-use forkyard_guestlink::{CHUNK, Session, Stream, ToHost, WINDOW};
-use forkyard_types::ExitStatus;
+use super::{
+    group::Group,
+    launch::{self, Launched},
+    outbox::Outbox,
+    userland::Userland,
+};
+use forkyard_guestlink::{CHUNK, Command, Session, Stream, ToHost, WINDOW};
+use forkyard_types::{ExitStatus, NotStarted, WindowSize};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -15,12 +20,13 @@ use nix::{
 };
 use std::{
     collections::BTreeMap,
+    fs::File,
     io::Write,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::process::{CommandExt, ExitStatusExt},
+        unix::process::ExitStatusExt,
     },
-    process::{Child, ChildStdin, Command, Stdio},
+    process::Child,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -32,8 +38,6 @@ use std::{
 
 /// Silence after a command's end that counts as the end of its output.
 const LINGER: Duration = Duration::from_millis(200);
-
-const PATH: &str = "/opt/forkyard/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// How much a command may say, and whether anyone listens.
 #[derive(Debug)]
@@ -55,7 +59,10 @@ enum Window {
 struct Running {
     flow: Arc<Flow>,
     input: Sender<Vec<u8>>,
-    group: Pid,
+    /// Its process, which leads a process group.
+    leader: Pid,
+    group: Arc<Group>,
+    terminal: Option<Arc<OwnedFd>>,
 }
 
 type Table = Arc<Mutex<BTreeMap<Session, Running>>>;
@@ -79,9 +86,10 @@ impl Sessions {
     }
 
     /// Starts a command.
-    pub fn start(&self, session: Session, argv: Vec<String>, env: Vec<(String, String)>) {
-        let mut child = match self.spawn(&argv, env) {
-            Ok(child) => child,
+    pub fn start(&self, session: Session, command: &Command) {
+        let outcome = self.spawn(command);
+        let (Launched { child, terminal }, group) = match outcome {
+            Ok(launched) => launched,
             Err(why) => {
                 return self.outbox.push(ToHost::ExecEnd {
                     session,
@@ -89,29 +97,70 @@ impl Sessions {
                 });
             }
         };
+        match command.detach {
+            true => self.leave(session, child, group),
+            false => self.attend(session, child, terminal.map(Arc::new), group),
+        }
+    }
+
+    /// Has it go on by itself.
+    fn leave(&self, session: Session, mut child: Child, group: Group) {
+        let pid = child.id();
+        self.outbox.push(ToHost::ExecStarted { session, pid });
+        thread::spawn(move || {
+            let _ = child.wait();
+            group.retire();
+        });
+    }
+
+    fn attend(
+        &self,
+        session: Session,
+        mut child: Child,
+        terminal: Option<Arc<OwnedFd>>,
+        group: Group,
+    ) {
         let flow = Arc::new(Flow {
             state: Mutex::new(Window::Open(WINDOW.into())),
             changed: Condvar::new(),
             entered: AtomicU64::new(0),
             left: AtomicU64::new(0),
         });
-        let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+        let group = Arc::new(group);
+        let leader = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
         let (input, inputs) = channel();
         let (outbox, table) = (self.outbox.clone(), self.table.clone());
-        if let Some(stdin) = child.stdin.take() {
+        let stdin = match &terminal {
+            Some(terminal) => terminal.try_clone().ok(),
+            None => child.stdin.take().map(OwnedFd::from),
+        };
+        if let Some(stdin) = stdin.map(File::from) {
             let (outbox, flow) = (outbox.clone(), flow.clone());
             thread::spawn(move || feed(session, stdin, inputs, &outbox, &flow));
         }
+        let outputs = match &terminal {
+            Some(terminal) => vec![(Stream::Out, terminal.clone())],
+            None => {
+                let out = child.stdout.take().map(|pipe| (Stream::Out, pipe.into()));
+                let err = child.stderr.take().map(|pipe| (Stream::Err, pipe.into()));
+                let pipes = [out, err].into_iter().flatten();
+                pipes
+                    .map(|(to, pipe): (_, OwnedFd)| (to, Arc::new(pipe)))
+                    .collect()
+            }
+        };
         lock(&table).insert(
             session,
             Running {
                 flow: flow.clone(),
                 input,
-                group,
+                leader,
+                group: group.clone(),
+                terminal,
             },
         );
         thread::spawn(move || {
-            let outcome = see_through(&mut child, session, &outbox, &flow);
+            let outcome = see_through(&mut child, session, outputs, &outbox, &flow);
             // Another command may have the number by now, of another host or in
             // a clone.
             lock(&table).retain(|_, running| !Arc::ptr_eq(&running.flow, &flow));
@@ -120,32 +169,22 @@ impl Sessions {
             }
             // What it left running goes on, unheard.
             flow.detach();
+            group.retire();
         });
     }
 
-    fn spawn(&self, argv: &[String], env: Vec<(String, String)>) -> Result<Child, String> {
-        let (program, arguments) = argv.split_first().ok_or("no command")?;
-        let failed = |error: std::io::Error| format!("cannot run {program}: {error}");
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .env_clear()
-            .env("PATH", PATH)
-            .env("HOME", "/root")
-            .env("LANG", "C.UTF-8")
-            .envs(identity::variables())
-            .envs(env)
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0);
-        forkyard_sys_guest::command::as_usual(&mut command);
-        forkyard_sys_guest::command::in_cgroup(
-            &mut command,
-            self.userland.exec_procs().map_err(failed)?,
-        );
-        command.spawn().map_err(failed)
+    fn spawn(&self, command: &Command) -> Result<(Launched, Group), NotStarted> {
+        let group = Group::create(&self.userland.commands()).map_err(|error| NotStarted {
+            code: NotStarted::CANNOT_RUN,
+            message: format!("cannot make its control group: {error}"),
+        })?;
+        match launch::launch(command, &group) {
+            Ok(launched) => Ok((launched, group)),
+            Err(why) => {
+                group.retire();
+                Err(why)
+            }
+        }
     }
 
     /// Bytes for its standard input; none of them means end of file.
@@ -163,11 +202,14 @@ impl Sessions {
         }
     }
 
-    /// Hangs up on it.
+    /// Hangs up on it: what is left of it and of all that it started is killed a little later.
     pub fn detach(&self, session: Session) {
         if let Some(running) = lock(&self.table).remove(&session) {
             running.flow.detach();
-            let _ = killpg(running.group, Signal::SIGHUP);
+            thread::spawn(move || {
+                running.group.hang_up();
+                running.group.retire();
+            });
         }
     }
 
@@ -178,12 +220,24 @@ impl Sessions {
         }
     }
 
-    /// Sends its process group a signal.
+    /// Sends its process group a signal; SIGKILL is for all that it started.
     pub fn signal(&self, session: Session, signal: u8) {
         if let Some(running) = lock(&self.table).get(&session)
             && let Ok(signal) = Signal::try_from(i32::from(signal))
         {
-            let _ = killpg(running.group, signal);
+            match signal {
+                Signal::SIGKILL => running.group.kill(),
+                _ => _ = killpg(running.leader, signal),
+            }
+        }
+    }
+
+    /// Gives its terminal another size.
+    pub fn resize(&self, session: Session, size: WindowSize) {
+        if let Some(running) = lock(&self.table).get(&session)
+            && let Some(terminal) = &running.terminal
+        {
+            launch::resize(terminal, size);
         }
     }
 }
@@ -238,7 +292,7 @@ impl Flow {
 
 fn feed(
     session: Session,
-    mut stdin: ChildStdin,
+    mut stdin: File,
     inputs: std::sync::mpsc::Receiver<Vec<u8>>,
     outbox: &Outbox,
     flow: &Flow,
@@ -258,17 +312,13 @@ fn feed(
 fn see_through(
     child: &mut Child,
     session: Session,
+    outputs: Vec<(Stream, Arc<OwnedFd>)>,
     outbox: &Arc<Outbox>,
     flow: &Arc<Flow>,
-) -> Result<ExitStatus, String> {
+) -> Result<ExitStatus, NotStarted> {
     let (done, over) = channel();
-    let out = child.stdout.take().map(OwnedFd::from);
-    let err = child.stderr.take().map(OwnedFd::from);
     let mut pipes = Vec::new();
-    for (stream, pipe) in [(Stream::Out, out), (Stream::Err, err)] {
-        let Some(pipe) = pipe.map(Arc::new) else {
-            continue;
-        };
+    for (stream, pipe) in outputs {
         pipes.push(pipe.clone());
         let (outbox, flow, done) = (outbox.clone(), flow.clone(), done.clone());
         thread::spawn(move || {
@@ -336,10 +386,11 @@ fn holds_some(pipe: &OwnedFd) -> bool {
     readable(pipe, PollTimeout::ZERO).unwrap_or(false)
 }
 
-fn ended(child: &mut Child) -> Result<ExitStatus, String> {
-    let status = child
-        .wait()
-        .map_err(|error| format!("cannot wait for it: {error}"))?;
+fn ended(child: &mut Child) -> Result<ExitStatus, NotStarted> {
+    let status = child.wait().map_err(|error| NotStarted {
+        code: NotStarted::CANNOT_RUN,
+        message: format!("cannot wait for it: {error}"),
+    })?;
     let small = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
     Ok(match (status.code(), status.signal()) {
         (Some(code), _) => ExitStatus::Code(small(code)),

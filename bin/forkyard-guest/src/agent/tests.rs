@@ -89,8 +89,10 @@ impl Guest {
     fn exec(&mut self, session: u32, script: &str) {
         self.agent.act(ToGuest::Exec {
             session: Session(session),
-            argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
-            env: vec![],
+            command: Box::new(forkyard_guestlink::Command {
+                argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
+                ..Default::default()
+            }),
         });
     }
 }

@@ -11,7 +11,7 @@
 //! with it.
 
 use super::{Outcome, doing, say};
-use crate::{PROGRAM, agent::userland};
+use crate::{PROGRAM, agent::userland, who};
 use forkyard_sys_guest::process::Process;
 use forkyard_types::EntryPoint;
 use nix::{
@@ -41,6 +41,7 @@ const RUNS: &str = "/opt/forkyard/entry";
 /// Stands before the image's own, if it has one: that would talk to an init
 /// which is not there.
 const POWEROFF: &str = "/opt/forkyard/bin/poweroff";
+const TERMINALS: &str = "/dev/pts";
 const LOOK: Duration = Duration::from_millis(20);
 /// How long the entry point, and then all others, may take to end when the VM is to be
 /// powered off; together less than the host waits.
@@ -48,15 +49,6 @@ const ENTRY_TO_END: Duration = Duration::from_secs(8);
 const TO_END: Duration = Duration::from_secs(4);
 /// As shells have it: found, and cannot be run.
 const CANNOT_RUN: u8 = 126;
-
-/// Who it runs as.
-#[derive(Debug, PartialEq, Eq)]
-struct Who {
-    user: u32,
-    group: u32,
-    groups: Vec<u32>,
-    home: String,
-}
 
 /// What the image wants to run. What makes no sense is told of, and not run.
 pub fn wanted() -> Option<EntryPoint> {
@@ -69,7 +61,8 @@ pub fn wanted() -> Option<EntryPoint> {
     }
 }
 
-fn read() -> Outcome<Option<EntryPoint>> {
+/// What the image says of how programs are to run in it, if it says anything.
+pub fn read() -> Outcome<Option<EntryPoint>> {
     let file = match File::open(EntryPoint::PLACE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(doing(format!("open {}", EntryPoint::PLACE)))?,
@@ -97,10 +90,10 @@ pub fn see_through(entry: Option<EntryPoint>) -> ! {
     if let Err(error) = symlink(PROGRAM, POWEROFF) {
         say(&format!("forkyard: no poweroff here: {error}"));
     }
+    if let Err(why) = furnish() {
+        say(&format!("forkyard: {why}"));
+    }
     let child = entry.and_then(|entry| {
-        if let Err(why) = furnish() {
-            say(&format!("forkyard: {why}"));
-        }
         while !Path::new(UP).exists() {
             sleep(LOOK);
         }
@@ -160,8 +153,15 @@ fn furnish() -> Outcome {
             Ok(()) | Err(_) => {}
         }
     }
-    mount_with("devpts", "/dev/pts", "ptmxmode=0666,mode=0620,gid=5")?;
+    if !Path::new(TERMINALS).join("ptmx").exists() {
+        mount_terminals()?;
+    }
     mount_with("tmpfs", "/dev/shm", "mode=1777")
+}
+
+/// Mounts the file system of terminals, which not every init does.
+pub fn mount_terminals() -> Outcome {
+    mount_with("devpts", TERMINALS, "ptmxmode=0666,mode=0620,gid=5")
 }
 
 fn mount_with(kind: &str, place: &str, options: &str) -> Outcome {
@@ -195,8 +195,7 @@ pub fn main() -> ExitCode {
 
 fn turn_into_it() -> Outcome<Infallible> {
     let entry = read()?.ok_or("it has gone")?;
-    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let who = who(&entry.user, &text("/etc/passwd"), &text("/etc/group"))?;
+    let who = who::look_up(&entry.user)?;
     let (user, group) = (Uid::from_raw(who.user), Gid::from_raw(who.group));
     setsid().map_err(doing("become a session"))?;
     // So that it can open /dev/stdout, which many do for their logs.
@@ -224,59 +223,6 @@ fn command(entry: &EntryPoint, home: &str) -> Command {
         .envs(&entry.env)
         .current_dir(dir);
     command
-}
-
-/// Who `USER` or `USER:GROUP` is, as these files of the image say. A number
-/// need not be in them.
-fn who(text: &str, passwd: &str, group: &str) -> Outcome<Who> {
-    let (user, chosen) = match text.split_once(':') {
-        Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
-        None => (text, None),
-    };
-    let user = if user.is_empty() { "0" } else { user };
-    let known = lines(passwd).find(|fields| {
-        let [name, _, number, ..] = fields[..] else {
-            return false;
-        };
-        name == user || number == user
-    });
-    let field = |at: usize| known.as_ref().and_then(|fields| fields.get(at).copied());
-    let number = |text: &str| text.parse().ok();
-    let unknown = || format!("there is no user {user:?} in /etc/passwd");
-    let id = field(2)
-        .and_then(number)
-        .or_else(|| number(user))
-        .ok_or_else(unknown)?;
-    let group_of = |wanted: &str| {
-        let found = lines(group).find(|fields| fields[0] == wanted);
-        let found = found.and_then(|fields| number(fields.get(2)?));
-        let unknown = || format!("there is no group {wanted:?} in /etc/group");
-        found.or_else(|| number(wanted)).ok_or_else(unknown)
-    };
-    let (gid, groups) = match chosen {
-        Some(wanted) => (group_of(wanted)?, Vec::new()),
-        None => {
-            let name = field(0).unwrap_or_default();
-            let is_member = |fields: &Vec<&str>| {
-                let members = fields.get(3).copied().unwrap_or_default();
-                !name.is_empty() && members.split(',').any(|member| member == name)
-            };
-            let groups = lines(group).filter(is_member);
-            let groups = groups.filter_map(|fields| number(fields.get(2)?));
-            (field(3).and_then(number).unwrap_or(0), groups.collect())
-        }
-    };
-    let home = field(5).filter(|home| !home.is_empty()).unwrap_or("/");
-    Ok(Who {
-        user: id,
-        group: gid,
-        groups,
-        home: home.to_owned(),
-    })
-}
-
-fn lines(text: &str) -> impl Iterator<Item = Vec<&str>> {
-    text.lines().map(|line| line.split(':').collect())
 }
 
 /// Asks the entry point to end, as its image has it, and waits for that.
@@ -318,51 +264,6 @@ pub fn power_off() -> ExitCode {
         Err(error) => {
             eprintln!("poweroff: {error}");
             ExitCode::FAILURE
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PASSWD: &str =
-        "root:x:0:0:root:/root:/bin/sh\nweb:x:33:34:web:/srv/web:/bin/false\nbad\n";
-    const GROUP: &str = "root:x:0:\nweb:x:34:\nlogs:x:4:other,web\nwebs:x:5:webs\n";
-
-    #[test]
-    fn a_user_is_found_by_name_or_number_and_has_its_groups() {
-        let web = Who {
-            user: 33,
-            group: 34,
-            groups: vec![4],
-            home: "/srv/web".into(),
-        };
-        assert_eq!(who("web", PASSWD, GROUP).as_ref(), Ok(&web));
-        assert_eq!(who("33", PASSWD, GROUP).as_ref(), Ok(&web));
-        let root = who("", PASSWD, GROUP).expect("root");
-        assert_eq!((root.user, root.group, root.home.as_str()), (0, 0, "/root"));
-    }
-
-    #[test]
-    fn a_group_that_is_chosen_is_the_only_one() {
-        for text in ["web:logs", "33:4", "web:4"] {
-            let who = who(text, PASSWD, GROUP).expect(text);
-            assert_eq!((who.user, who.group, who.groups), (33, 4, vec![]), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_number_need_not_be_known_and_a_name_must_be() {
-        let nobody = who("1000", "", "").expect("a number");
-        assert_eq!(
-            (nobody.user, nobody.group, nobody.home.as_str()),
-            (1000, 0, "/")
-        );
-        assert_eq!(who("1000:7", "", "").expect("numbers").group, 7);
-        assert_eq!(who("", "", "").expect("root").user, 0);
-        for text in ["nobody", "bad", "web:none", "-1"] {
-            who(text, PASSWD, GROUP).expect_err(text);
         }
     }
 }

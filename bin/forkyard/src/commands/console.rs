@@ -1,8 +1,8 @@
 //! `console`: a guest's serial console, as if one sat at it.
 
+use super::terminal::Raw;
 use clap::Args;
 use forkyard_client::Client;
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use std::{
     io::{IsTerminal, Read, Write, stdin, stdout},
     process::ExitCode,
@@ -79,24 +79,4 @@ fn keyboard(is_terminal: bool) -> mpsc::Receiver<Keys> {
         }
     });
     receiver
-}
-
-/// A terminal that passes every key on as it is, until dropped.
-struct Raw(Termios);
-
-impl Raw {
-    fn enter() -> anyhow::Result<Self> {
-        let before = tcgetattr(stdin())?;
-        let mut raw = before.clone();
-        cfmakeraw(&mut raw);
-        tcsetattr(stdin(), SetArg::TCSANOW, &raw)?;
-        Ok(Self(before))
-    }
-}
-
-impl Drop for Raw {
-    fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
-        let _ = tcsetattr(stdin(), SetArg::TCSANOW, &self.0);
-    }
 }

@@ -1,51 +1,198 @@
 //! `exec`: the guest's command as if it ran here.
+//!
+//! ```text
+//! standard input --a thread--+
+//! signals, size -------------+--> input --> daemon --> command
+//! standard output, error <------- events <-- daemon <-----+
+//! ```
 
-use crate::{args::Exec, output};
+use super::terminal;
+use crate::{
+    args::{Exec, Format},
+    output,
+};
 use anyhow::Context;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use forkyard_client::{Client, ClientError};
-use forkyard_types::{ExecEvent, ExecRequest};
+use forkyard_types::{ExecEvent, ExecInput, ExecRequest};
+use nix::libc;
 use std::{
-    io::{Read, Write},
+    env,
+    io::{IsTerminal, Read, Write, stdin},
     process::ExitCode,
+    sync::Arc,
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{Semaphore, mpsc},
 };
 
+/// The exit code where not the command failed but this program.
+pub const FAILED: u8 = 125;
+/// As timeout(1) has it.
+const TOOK_TOO_LONG: u8 = 124;
+/// Bytes of standard input in one piece.
+const PIECE: usize = 32 << 10;
+/// The terminal's kind, which programs on it want to know.
+const TERM: &str = "TERM";
+
 /// Runs the command and exits as it did.
-pub async fn exec(client: &Client, command: Exec) -> anyhow::Result<ExitCode> {
-    let stdin = match command.interactive {
-        true => {
-            let mut input = Vec::new();
-            std::io::stdin()
-                .read_to_end(&mut input)
-                .context("cannot read standard input")?;
-            Some(BASE64_STANDARD.encode(input))
-        }
-        false => None,
-    };
+pub async fn exec(client: &Client, format: Format, command: Exec) -> anyhow::Result<ExitCode> {
+    let on_terminal = stdin().is_terminal();
+    anyhow::ensure!(
+        !(command.tty && command.interactive) || on_terminal,
+        "standard input is not a terminal: leave out -t, or -i"
+    );
+    let mut env = command.env;
+    if let (true, Ok(kind)) = (command.tty, env::var(TERM))
+        && !env.iter().any(|(name, _)| name == TERM)
+    {
+        env.insert(0, (TERM.to_owned(), kind));
+    }
     let request = ExecRequest {
         argv: command.argv,
-        env: command.env,
-        stdin,
+        env,
+        workdir: command.workdir,
+        user: command.user,
+        tty: command.tty.then(terminal::size),
+        stdin: None,
         timeout_s: command.timeout,
+        detach: command.detach,
     };
-    let mut events = client.exec(&command.vm, &request).await?;
+    let (input, coming) = mpsc::channel(1);
+    let window = Arc::new(Semaphore::new(0));
+    window.add_permits(usize::try_from(ExecInput::WINDOW).unwrap_or(Semaphore::MAX_PERMITS));
+    let mut events = client.exec_with(&command.vm, &request, coming).await?;
+    let raw = (command.tty && command.interactive).then(terminal::Raw::enter);
+    let raw = raw.transpose().context("cannot set the terminal")?;
+    match command.interactive {
+        true => pass_input_on(input.clone(), window.clone()),
+        // With the channel still open for signals.
+        false => _ = input.send(ExecInput::Eof).await,
+    }
+    pass_signals_on(input, command.tty)?;
     while let Some(event) = events.next().await? {
-        if let Some(code) = show(event)? {
+        if let ExecEvent::Taken(bytes) = event {
+            window.add_permits(usize::try_from(bytes).unwrap_or_default());
+            continue;
+        }
+        let ended = match format {
+            Format::Json => show_as_json(&event)?,
+            Format::Text => show(event, &raw)?,
+        };
+        if let Some(code) = ended {
             return Ok(code);
         }
     }
     anyhow::bail!("the daemon closed the connection before the command ended")
 }
 
+/// Passes standard input on, no more than there is room for. Read by a thread, for reading a
+/// terminal cannot be given up.
+fn pass_input_on(input: mpsc::Sender<ExecInput>, window: Arc<Semaphore>) {
+    let (sender, mut pieces) = mpsc::channel::<Vec<u8>>(1);
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; PIECE];
+        loop {
+            match stdin().lock().read(&mut buffer) {
+                Ok(read @ 1..) => {
+                    if sender.blocking_send(buffer[..read].to_vec()).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Ok(0) => return,
+                Err(error) => {
+                    tell!("forkyard: cannot read standard input: {error}");
+                    return;
+                }
+            }
+        }
+    });
+    tokio::spawn(async move {
+        while let Some(piece) = pieces.recv().await {
+            let bytes = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+            match window.acquire_many(bytes).await {
+                Ok(room) => room.forget(),
+                Err(_) => return,
+            }
+            let piece = ExecInput::Stdin(BASE64_STANDARD.encode(piece));
+            if input.send(piece).await.is_err() {
+                return;
+            }
+        }
+        // A command that has ended needs no end of its input.
+        let _ = input.send(ExecInput::Eof).await;
+    });
+}
+
+/// Passes on what this program is told to do, and how large its terminal is. Told to end a second
+/// time, or by its terminal's end, it ends, and the command is hung up on.
+fn pass_signals_on(input: mpsc::Sender<ExecInput>, tty: bool) -> anyhow::Result<()> {
+    let of = |kind| signal(kind).context("cannot handle signals");
+    let (mut interrupt, mut quit) = (of(SignalKind::interrupt())?, of(SignalKind::quit())?);
+    let (mut terminate, mut hang_up) = (of(SignalKind::terminate())?, of(SignalKind::hangup())?);
+    let mut resized = of(SignalKind::window_change())?;
+    tokio::spawn(async move {
+        let mut told = false;
+        loop {
+            let number = tokio::select! {
+                _ = interrupt.recv() => libc::SIGINT,
+                _ = quit.recv() => libc::SIGQUIT,
+                _ = terminate.recv() => libc::SIGTERM,
+                _ = hang_up.recv() => std::process::exit(128 + libc::SIGHUP),
+                _ = resized.recv() => {
+                    if tty {
+                        let _ = input.send(ExecInput::Resize(terminal::size())).await;
+                    }
+                    continue;
+                }
+            };
+            if told {
+                std::process::exit(128 + number);
+            }
+            told = true;
+            let signal = ExecInput::Signal(u8::try_from(number).unwrap_or_default());
+            let _ = input.send(signal).await;
+        }
+    });
+    Ok(())
+}
+
 /// Passes output on; the exit code once the command has ended.
-fn show(event: ExecEvent) -> anyhow::Result<Option<ExitCode>> {
+fn show(event: ExecEvent, raw: &Option<terminal::Raw>) -> anyhow::Result<Option<ExitCode>> {
+    let code = code_of(&event);
+    // Lines of ours do not begin where the command's ended.
+    let start = if raw.is_some() { "\r" } else { "" };
     match event {
         ExecEvent::Stdout(data) => write(&mut std::io::stdout(), &data)?,
         ExecEvent::Stderr(data) => write(&mut std::io::stderr(), &data)?,
-        ExecEvent::Exit(status) => return Ok(Some(ExitCode::from(status.shell_code()))),
+        ExecEvent::Taken(_) | ExecEvent::Exit(_) | ExecEvent::Started { .. } => {}
+        ExecEvent::NotStarted(why) => tell!("forkyard: {}{start}", why.message),
+        ExecEvent::TimedOut { after_s } => {
+            tell!("forkyard: the command took longer than {after_s} s and was killed{start}");
+        }
         ExecEvent::Error(error) => return Err(ClientError::from(error).into()),
     }
-    Ok(None)
+    Ok(code)
+}
+
+/// Prints the event as the API has it.
+fn show_as_json(event: &ExecEvent) -> anyhow::Result<Option<ExitCode>> {
+    say!("{}", serde_json::to_string(event)?);
+    Ok(code_of(event))
+}
+
+fn code_of(event: &ExecEvent) -> Option<ExitCode> {
+    let code = match event {
+        ExecEvent::Stdout(_) | ExecEvent::Stderr(_) | ExecEvent::Taken(_) => return None,
+        ExecEvent::Exit(status) => status.shell_code(),
+        ExecEvent::Started { .. } => 0,
+        ExecEvent::NotStarted(why) => why.code,
+        ExecEvent::TimedOut { .. } => TOOK_TOO_LONG,
+        ExecEvent::Error(_) => FAILED,
+    };
+    Some(ExitCode::from(code))
 }
 
 fn write(stream: &mut impl Write, data: &str) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 mod bench;
 pub mod console;
 pub mod copy;
-mod exec;
+pub mod exec;
 pub mod friendly;
 mod images;
 mod logs;
@@ -12,6 +12,7 @@ pub mod node;
 mod progress;
 pub mod sched;
 mod settled;
+mod terminal;
 pub mod ticket;
 pub mod token;
 pub mod top;
@@ -56,7 +57,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Run(run) => vms::run(&client, format, run).await,
         Command::Fork(fork) => vms::fork(&client, format, fork).await,
         Command::Checkpoint(checkpoint) => vms::checkpoint(&client, format, checkpoint).await,
-        Command::Exec(command) => exec::exec(&client, command).await,
+        Command::Exec(command) => exec::exec(&client, format, command).await,
         Command::Logs(wanted) => logs::logs(&client, format, wanted).await,
         Command::Console(wanted) => console::console(&client, wanted).await,
         Command::Cp(wanted) => copy::copy(&client, format, wanted).await,

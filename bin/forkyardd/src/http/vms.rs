@@ -13,13 +13,12 @@ use forkyard_client::Client;
 use forkyard_cluster::{Layout, Reservation};
 use forkyard_fork::{Host, HostError, Said};
 use forkyard_types::{
-    CheckpointRequest, CloneResult, ErrorKind, ExecEvent, ExecRequest, ForkProgress, ForkRequest,
-    ForkResponse, ForkStarted, ListedVm, NodeName, RunRequest, Usage, VmInspect, VmView,
+    CheckpointRequest, CloneResult, ErrorKind, ForkProgress, ForkRequest, ForkResponse,
+    ForkStarted, ListedVm, NodeName, RunRequest, Usage, VmInspect, VmView,
 };
 use futures::{StreamExt, stream};
 use serde::Deserialize;
 use std::{convert::Infallible, sync::Arc};
-use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
 
 type Shared = State<Arc<Host>>;
@@ -290,31 +289,6 @@ pub async fn checkpoint(
 ) -> Result<(StatusCode, Json<VmView>), Refusal> {
     let kept = spawned(async move { host.checkpoint(&vm, request).await }).await?;
     Ok((StatusCode::CREATED, Json(kept)))
-}
-
-/// Run a command in a guest. It is hung up on if the client goes away. At most
-/// 64 MiB of request, standard input included.
-#[utoipa::path(post, path = "/v1/vms/{vm}/exec", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
-    request_body = ExecRequest,
-    responses((status = 200, body = ExecEvent, content_type = "application/x-ndjson",
-        description = "A stream of lines, each one event as JSON; the last is `exit` or `error`"), Refusal))]
-pub async fn exec(
-    State(host): Shared,
-    Path(vm): Path<String>,
-    Input(request): Input<ExecRequest>,
-) -> Result<Response, Refusal> {
-    let events = host.exec(&vm, request).await?;
-    let lines = ReceiverStream::new(events).map(|event: ExecEvent| {
-        serde_json::to_vec(&event).map(|mut line| {
-            line.push(b'\n');
-            line
-        })
-    });
-    Ok((
-        [(header::CONTENT_TYPE, "application/x-ndjson")],
-        Body::from_stream(lines),
-    )
-        .into_response())
 }
 
 /// What to tell of a console.

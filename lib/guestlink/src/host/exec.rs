@@ -2,9 +2,12 @@
 
 use super::{Guest, LinkError, framed, lock, say_at_once};
 use crate::{CHUNK, Session, Stream, ToGuest, WINDOW};
-use forkyard_types::ExitStatus;
+use forkyard_types::{ExitStatus, NotStarted, WindowSize};
 use std::sync::Arc;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, mpsc},
+};
 
 /// What a command does.
 #[derive(Debug)]
@@ -19,7 +22,12 @@ pub enum ExecOut {
     /// It ended; nothing follows.
     Ended(ExitStatus),
     /// It could not be started; nothing follows.
-    NotStarted(String),
+    NotStarted(NotStarted),
+    /// It runs, and is left to itself; nothing follows.
+    Started {
+        /// Its process id.
+        pid: u32,
+    },
     /// The link or the agent failed; nothing follows.
     Lost(LinkError),
 }
@@ -36,7 +44,7 @@ pub struct Exec {
     owed: u16,
 }
 
-/// A command's standard input.
+/// A command's standard input, and what else it can be told.
 #[derive(Clone, Debug)]
 pub struct ExecInput {
     guest: Guest,
@@ -92,9 +100,13 @@ impl Exec {
         };
         match &out {
             Some(ExecOut::Output { .. }) => self.owed += 1,
-            Some(ExecOut::Ended(_) | ExecOut::NotStarted(_) | ExecOut::Lost(_)) | None => {
-                self.over = true
-            }
+            Some(
+                ExecOut::Ended(_)
+                | ExecOut::NotStarted(_)
+                | ExecOut::Started { .. }
+                | ExecOut::Lost(_),
+            )
+            | None => self.over = true,
         }
         out
     }
@@ -106,16 +118,6 @@ impl Exec {
             session: self.session,
             room: self.room.clone(),
         }
-    }
-
-    /// Sends its process group a signal. Cancel-safe.
-    pub async fn signal(&self, signal: u8) -> Result<(), LinkError> {
-        self.guest
-            .say(ToGuest::ExecSignal {
-                session: self.session,
-                signal,
-            })
-            .await
     }
 }
 
@@ -129,9 +131,20 @@ impl Drop for Exec {
             let detach = ToGuest::ExecDetach {
                 session: self.session,
             };
-            // A queue that is full is one the guest does not read.
-            say_at_once(&self.guest.shared.queue, &detach);
+            hang_up(&self.guest, detach);
         }
+    }
+}
+
+/// Tells the agent, now or, if much else is on its way to it, as soon as there is room.
+fn hang_up(guest: &Guest, detach: ToGuest) {
+    if say_at_once(&guest.shared.queue, &detach) {
+        return;
+    }
+    if let Ok(runtime) = Handle::try_current() {
+        let guest = guest.clone();
+        // With the link everything ends that was told over it.
+        runtime.spawn(async move { guest.say(detach).await });
     }
 }
 
@@ -167,6 +180,20 @@ impl ExecInput {
             })
             .await
     }
+
+    /// Sends its process group a signal; SIGKILL is for all that it started. Cancel-safe.
+    pub async fn signal(&self, signal: u8) -> Result<(), LinkError> {
+        let session = self.session;
+        self.guest
+            .say(ToGuest::ExecSignal { session, signal })
+            .await
+    }
+
+    /// Gives its terminal another size. Cancel-safe.
+    pub async fn resize(&self, size: WindowSize) -> Result<(), LinkError> {
+        let session = self.session;
+        self.guest.say(ToGuest::ExecResize { session, size }).await
+    }
 }
 
 impl Desk {
@@ -184,7 +211,11 @@ impl Desk {
         fits
     }
 
-    pub fn end(self, outcome: Result<ExitStatus, String>) {
+    pub fn started(self, pid: u32) {
+        self.close(ExecOut::Started { pid });
+    }
+
+    pub fn end(self, outcome: Result<ExitStatus, NotStarted>) {
         let end = match outcome {
             Ok(status) => ExecOut::Ended(status),
             Err(why) => ExecOut::NotStarted(why),

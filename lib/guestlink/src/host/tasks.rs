@@ -157,6 +157,11 @@ impl Shared {
                     desk.end(outcome);
                 }
             }
+            ToHost::ExecStarted { session, pid } => {
+                if let Some(desk) = lock(&self.desks).remove(&session) {
+                    desk.started(pid);
+                }
+            }
             ToHost::Call { call, request } => self.called(call, request, calls),
             ToHost::Forget { call } => {
                 let mut calls = lock(&self.calls);

@@ -118,7 +118,10 @@ async fn while_a_guest_holds_still_all_else_waits() {
     };
     let (still, ()) = tokio::join!(guest.quiesce(fork, SOON), answer);
     still.expect("still");
-    let exec = guest.exec(vec!["ls".into()], vec![]).await.expect("queued");
+    let exec = guest
+        .exec(Command::of_root(vec!["ls".into()]))
+        .await
+        .expect("queued");
     guest.resume().await.expect("said");
     assert_eq!(
         agent.hear().await,
@@ -217,7 +220,10 @@ async fn a_guest_that_speaks_of_another_life_fork_command_or_call_is_not_heard()
 #[tokio::test]
 async fn output_arrives_in_order_and_its_reader_makes_room() {
     let (guest, mut agent, _calls) = pair().await;
-    let mut exec = guest.exec(vec!["x".into()], vec![]).await.expect("asked");
+    let mut exec = guest
+        .exec(Command::of_root(vec!["x".into()]))
+        .await
+        .expect("asked");
     let ToGuest::Exec { session, .. } = agent.hear().await else {
         panic!("not a command")
     };
@@ -271,7 +277,10 @@ async fn output_arrives_in_order_and_its_reader_makes_room() {
 #[tokio::test]
 async fn a_guest_that_overruns_its_window_loses_the_command_not_the_link() {
     let (guest, mut agent, _calls) = pair().await;
-    let mut exec = guest.exec(vec!["x".into()], vec![]).await.expect("asked");
+    let mut exec = guest
+        .exec(Command::of_root(vec!["x".into()]))
+        .await
+        .expect("asked");
     let ToGuest::Exec { session, .. } = agent.hear().await else {
         panic!("not a command")
     };
@@ -327,7 +336,10 @@ async fn calls_beyond_what_the_host_has_room_for_are_refused() {
 #[tokio::test]
 async fn a_link_that_closes_ends_everything_that_waits_on_it() {
     let (guest, agent, _calls) = pair().await;
-    let mut exec = guest.exec(vec!["x".into()], vec![]).await.expect("asked");
+    let mut exec = guest
+        .exec(Command::of_root(vec!["x".into()]))
+        .await
+        .expect("asked");
     drop(agent);
     assert!(matches!(exec.next().await, Some(ExecOut::Lost(_))));
     assert!(matches!(guest.hello(SOON).await, Err(LinkError::Closed)));
@@ -363,7 +375,7 @@ async fn the_connection_closes_with_the_last_handle() {
 async fn words_too_long_for_a_message_are_refused_at_once() {
     let (guest, mut agent, _calls) = pair().await;
     let words = vec!["x".repeat(crate::MAX_PAYLOAD)];
-    let refused = guest.exec(words, vec![]).await;
+    let refused = guest.exec(Command::of_root(words)).await;
     assert!(matches!(refused, Err(LinkError::TooLong { .. })));
     // Nothing of it was sent but that nobody listens.
     guest.resume().await.expect("queued");
@@ -375,7 +387,10 @@ async fn commands_of_two_connections_have_different_numbers() {
     let mut numbers = Vec::new();
     for _ in 0..2 {
         let (guest, mut agent, _calls) = pair().await;
-        let _exec = guest.exec(vec!["ls".into()], vec![]).await.expect("queued");
+        let _exec = guest
+            .exec(Command::of_root(vec!["ls".into()]))
+            .await
+            .expect("queued");
         let ToGuest::Exec { session, .. } = agent.hear().await else {
             panic!("no command");
         };
@@ -456,7 +471,12 @@ async fn an_agent_that_died_while_its_guest_held_still_has_a_successor_that_wait
     still.expect("still");
     agent.say(&ToHost::Started).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    drop(guest.exec(vec!["ls".into()], vec![]).await.expect("queued"));
+    drop(
+        guest
+            .exec(Command::of_root(vec!["ls".into()]))
+            .await
+            .expect("queued"),
+    );
     guest.resume().await.expect("said");
     assert_eq!(agent.hear().await, ToGuest::Resume, "and nothing before");
 }
@@ -481,4 +501,29 @@ async fn a_guest_that_floods_its_channel_waits_for_the_host_and_loses_nothing() 
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(500), "read within {took:?}");
     drop(guest);
+}
+
+#[tokio::test]
+async fn every_command_that_nobody_holds_is_hung_up_on_however_full_the_way_there_is() {
+    let (guest, mut agent, _calls) = pair().await;
+    let mut running = Vec::new();
+    for _ in 0..QUEUE + 10 {
+        let exec = guest.exec(Command::of_root(vec!["x".into()])).await;
+        running.push(exec.expect("asked"));
+        assert!(matches!(agent.hear().await, ToGuest::Exec { .. }));
+    }
+    let fork = ForkId::random();
+    let answer = async {
+        agent.hear().await;
+        agent.say(&ToHost::Quiesced { fork, failed: None }).await;
+    };
+    let (still, ()) = tokio::join!(guest.quiesce(fork, SOON), answer);
+    still.expect("still");
+    let many = running.len();
+    drop(running);
+    guest.resume().await.expect("said");
+    assert_eq!(agent.hear().await, ToGuest::Resume);
+    for _ in 0..many {
+        assert!(matches!(agent.hear().await, ToGuest::ExecDetach { .. }));
+    }
 }

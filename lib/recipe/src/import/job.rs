@@ -217,7 +217,7 @@ fn furnish(root: &Path, entry: &EntryPoint) -> Result<(), ImportError> {
     for (path, mode) in FOLDERS {
         inside::directory_with(root, Path::new(path), mode).map_err(io_error("make", path))?;
     }
-    if entry.argv.is_empty() {
+    if *entry == EntryPoint::default() {
         return Ok(());
     }
     if !entry.dir.is_empty() {

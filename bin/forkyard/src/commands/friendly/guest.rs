@@ -16,8 +16,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::{Args, ValueEnum};
 use forkyard_client::{Client, ClientError};
 use forkyard_friendly::{Config, LawConfig};
-use forkyard_types::{ApiError, ErrorKind, ExecEvent, ExecRequest, ExitStatus};
-use nix::errno::Errno;
+use forkyard_types::{ExecEvent, ExecRequest, ExitStatus, NotStarted};
 use serde_json::{Value, json};
 use std::{env, fs, path::PathBuf};
 
@@ -349,9 +348,10 @@ impl Guest<'_> {
         let argv = std::iter::once(&PROGRAM).chain(words);
         let request = ExecRequest {
             argv: argv.map(|word| (*word).to_owned()).collect(),
-            env: Vec::new(),
+            user: Some("0".to_owned()),
             stdin: stdin.map(|text| BASE64_STANDARD.encode(text)),
             timeout_s: Some(PATIENCE),
+            ..ExecRequest::default()
         };
         let (mut out, mut said) = (Vec::new(), Vec::new());
         let mut events = self.client.exec(self.vm, &request).await?;
@@ -372,18 +372,22 @@ impl Guest<'_> {
                         said: text(&said),
                     }));
                 }
-                Some(ExecEvent::Error(error)) if is_missing(&error) => return Ok(None),
+                Some(ExecEvent::NotStarted(why)) if why.code == NotStarted::NOT_FOUND => {
+                    return Ok(None);
+                }
+                Some(ExecEvent::NotStarted(why)) => bail!("{} {}", self.vm, why.message),
+                Some(ExecEvent::TimedOut { after_s }) => {
+                    bail!(
+                        "{} cannot: {PROGRAM} took longer than {after_s} s there",
+                        self.vm
+                    )
+                }
                 Some(ExecEvent::Error(error)) => return Err(ClientError::from(error).into()),
+                Some(ExecEvent::Taken(_) | ExecEvent::Started { .. }) => {}
                 None => bail!("the daemon closed the connection before the command ended"),
             }
         }
     }
-}
-
-/// Whether a command was not started because there is no such program.
-fn is_missing(error: &ApiError) -> bool {
-    let missing = format!("(os error {})", Errno::ENOENT as i32);
-    error.kind == ErrorKind::Invalid && error.message.ends_with(&missing)
 }
 
 /// The program for guests, installed beside this one.
@@ -448,17 +452,6 @@ mod tests {
         ] {
             parsed(refused).expect_err(refused);
         }
-    }
-
-    #[test]
-    fn what_is_missing_is_told_from_what_cannot_be_run() {
-        let error = |errno: i32| ApiError {
-            kind: ErrorKind::Invalid,
-            message: format!("cannot run x: {}", std::io::Error::from_raw_os_error(errno)),
-            hint: None,
-        };
-        assert!(is_missing(&error(Errno::ENOENT as i32)));
-        assert!(!is_missing(&error(Errno::EAGAIN as i32)));
     }
 
     #[test]

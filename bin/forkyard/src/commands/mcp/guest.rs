@@ -7,8 +7,8 @@ use super::{
     words::{Exec, Read, Write},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
-use forkyard_client::{Client, ClientError, UploadError, escaped, of_files};
-use forkyard_types::{ApiError, ExecEvent, ExecRequest, ExitStatus, FilesWritten};
+use forkyard_client::{Client, ClientError, UploadError, of_files};
+use forkyard_types::{ApiError, ErrorKind, ExecEvent, ExecRequest, ExitStatus, FilesWritten};
 use serde::Serialize;
 use serde_json::json;
 
@@ -36,6 +36,9 @@ pub enum GuestError {
     /// The daemon went away.
     #[error("the daemon closed the connection before the command ended")]
     Broke,
+    /// The command could not be started.
+    #[error("{0}")]
+    NotStarted(String),
     /// Not base64.
     #[error("not base64")]
     Base64(#[from] base64::DecodeError),
@@ -56,9 +59,10 @@ pub async fn exec(client: &Client, words: Exec, said: &Said) -> Result<Ran, Gues
         env: words.env.unwrap_or_default().into_iter().collect(),
         stdin: words.stdin.map(|text| BASE64_STANDARD.encode(text)),
         timeout_s: Some(words.timeout_s.map_or(SECONDS, |it| it.as_a())),
+        ..ExecRequest::default()
     };
     let (mut stdout, mut stderr) = (Bounded::default(), Bounded::default());
-    let mut events = client.exec(&escaped(&words.vm), &request).await?;
+    let mut events = client.exec(&words.vm, &request).await?;
     loop {
         match events.next().await?.ok_or(GuestError::Broke)? {
             ExecEvent::Stdout(data) => stdout.push(&said.heard(BASE64_STANDARD.decode(data)?)),
@@ -70,6 +74,20 @@ pub async fn exec(client: &Client, words: Exec, said: &Said) -> Result<Ran, Gues
                     stderr: stderr.into_text(),
                 });
             }
+            ExecEvent::NotStarted(why) => return Err(GuestError::NotStarted(why.message)),
+            ExecEvent::TimedOut { after_s } => {
+                let message = format!("the command took longer than {after_s} s and was killed");
+                return Err(GuestError::Failed {
+                    error: ApiError {
+                        kind: ErrorKind::Timeout,
+                        message,
+                        hint: None,
+                    },
+                    stdout: stdout.into_text(),
+                    stderr: stderr.into_text(),
+                });
+            }
+            ExecEvent::Taken(_) | ExecEvent::Started { .. } => {}
             ExecEvent::Error(error) => {
                 return Err(GuestError::Failed {
                     error,

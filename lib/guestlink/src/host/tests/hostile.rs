@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{CloneEnd, MAX_PAYLOAD};
-use forkyard_types::TicketKind;
+use forkyard_types::{NotStarted, TicketKind};
 use proptest::prelude::*;
 
 /// What a guest may write at once.
@@ -68,9 +68,11 @@ fn message() -> impl Strategy<Value = ToHost> {
         }),
         (session.clone(), any::<u16>())
             .prop_map(|(session, chunks)| ToHost::ExecMore { session, chunks }),
-        (session, ".{0,40}").prop_map(|(session, why)| ToHost::ExecEnd {
-            session,
-            outcome: Err(why),
+        (session.clone(), any::<u32>())
+            .prop_map(|(session, pid)| ToHost::ExecStarted { session, pid }),
+        (session, any::<u8>(), ".{0,40}").prop_map(|(session, code, message)| {
+            let outcome = Err(NotStarted { code, message });
+            ToHost::ExecEnd { session, outcome }
         }),
         (call.clone(), ask).prop_map(|(call, ask)| ToHost::Call {
             call,
@@ -114,7 +116,7 @@ proptest! {
         runtime.block_on(async {
             let (guest, mut agent, mut calls) = pair().await;
             let drain = tokio::spawn(async move { while calls.recv().await.is_some() {} });
-            let exec = guest.exec(vec!["sleep".into()], vec![]).await.expect("asked");
+            let exec = guest.exec(Command::of_root(vec!["sleep".into()])).await.expect("asked");
             for write in &writes {
                 agent.stream.write_all(&bytes_of(write)).await.expect("it is read");
             }

@@ -1,0 +1,160 @@
+//! Starting a command as its image would have it: environment, user, working directory, and a
+//! terminal if there is to be one.
+
+use super::{group::Group, identity};
+use crate::{init::entry, who};
+use forkyard_guestlink as link;
+use forkyard_sys_guest::command;
+use forkyard_types::{EntryPoint, NotStarted, WindowSize};
+use nix::{
+    errno::Errno,
+    pty::{Winsize, openpty},
+    unistd::{Gid, Uid, fchown},
+};
+use std::{
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{Child, Command, Stdio},
+};
+
+/// Where programs are looked for in an image that does not say.
+const PATH: &str = "/opt/forkyard/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where ours are.
+const OURS: &str = "/opt/forkyard/bin";
+/// Terminal of a program that is not told of its kind.
+const TERM: &str = "xterm";
+
+/// A command that was started.
+#[derive(Debug)]
+pub struct Launched {
+    pub child: Child,
+    /// The agent's end of its terminal, if it has one: input and output.
+    pub terminal: Option<OwnedFd>,
+}
+
+/// Starts a command in its cgroup. Its standard streams are pipes, the terminal, or nothing if it
+/// is left to itself.
+pub fn launch(wanted: &link::Command, group: &Group) -> Result<Launched, NotStarted> {
+    let (program, arguments) = wanted
+        .argv
+        .split_first()
+        .ok_or_else(|| cannot_run("no command".to_owned()))?;
+    let image = entry::read().ok().flatten().unwrap_or_default();
+    let user = wanted.user.as_ref().unwrap_or(&image.user);
+    let who = who::look_up(user).map_err(cannot_run)?;
+    let workdir = wanted.workdir.as_ref().unwrap_or(&image.dir);
+    let workdir = if workdir.is_empty() { "/" } else { workdir };
+    let failed = |what: &str, error: io::Error| cannot_run(format!("{what}: {error}"));
+    match fs::metadata(workdir) {
+        Ok(facts) if facts.is_dir() => {}
+        Ok(_) => {
+            return Err(cannot_run(format!(
+                "working directory {workdir}: not a directory"
+            )));
+        }
+        Err(error) => return Err(failed(&format!("working directory {workdir}"), error)),
+    }
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env_clear()
+        .env("PATH", path(&image))
+        .env("HOME", &who.home)
+        .env("LANG", "C.UTF-8")
+        .current_dir(workdir);
+    if wanted.tty.is_some() {
+        command.env("TERM", TERM);
+    }
+    let image_env = image.env.iter().filter(|(name, _)| *name != "PATH");
+    command
+        .envs(image_env)
+        .envs(identity::variables())
+        .envs(wanted.env.iter().map(|(name, value)| (name, value)));
+    let terminal = match (wanted.detach, wanted.tty) {
+        (true, _) => {
+            let streams = command.stdin(Stdio::null()).stdout(Stdio::null());
+            streams.stderr(Stdio::null()).process_group(0);
+            None
+        }
+        (false, None) => {
+            let streams = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            streams.stderr(Stdio::piped()).process_group(0);
+            None
+        }
+        (false, Some(size)) => {
+            let terminal = on_terminal(&mut command, size, &who);
+            Some(terminal.map_err(|error| failed("cannot open a terminal", error))?)
+        }
+    };
+    command::as_usual(&mut command);
+    let procs = group.procs();
+    let procs = procs.map_err(|error| failed("cannot enter its control group", error))?;
+    command::in_cgroup(&mut command, procs);
+    command::as_user(&mut command, who.user, who.group, who.groups);
+    let child = command.spawn().map_err(|error| NotStarted {
+        code: match error.kind() {
+            io::ErrorKind::NotFound => NotStarted::NOT_FOUND,
+            _ => NotStarted::CANNOT_RUN,
+        },
+        message: format!("cannot run {program}: {error}"),
+    })?;
+    Ok(Launched { child, terminal })
+}
+
+/// Gives a terminal another size; whoever runs on it is told by the kernel.
+pub fn resize(terminal: &OwnedFd, size: WindowSize) {
+    // One whose programs have gone needs none.
+    let _ = command::resize(terminal.as_fd(), size.rows, size.cols);
+}
+
+fn on_terminal(command: &mut Command, size: WindowSize, who: &who::Who) -> io::Result<OwnedFd> {
+    let size = Winsize {
+        ws_row: size.rows,
+        ws_col: size.cols,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let pty = match openpty(Some(&size), None) {
+        Err(Errno::ENOENT) => {
+            entry::mount_terminals().map_err(io::Error::other)?;
+            openpty(Some(&size), None)?
+        }
+        opened => opened?,
+    };
+    // So that it can open /dev/tty's own name again, as many do.
+    fchown(&pty.slave, Some(Uid::from_raw(who.user)), None::<Gid>)?;
+    close_on_exec(&pty.slave)?;
+    let slave = File::from(pty.slave);
+    command
+        .stdin(slave.try_clone()?)
+        .stdout(slave.try_clone()?)
+        .stderr(slave);
+    command::as_session_leader(command);
+    close_on_exec(&pty.master)?;
+    Ok(pty.master)
+}
+
+fn close_on_exec(file: &OwnedFd) -> io::Result<()> {
+    use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+    fcntl(file, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    Ok(())
+}
+
+/// The image's own, and what we bring behind it.
+fn path(image: &EntryPoint) -> String {
+    match image.env.get("PATH") {
+        Some(path) => format!("{path}:{OURS}"),
+        None => PATH.to_owned(),
+    }
+}
+
+fn cannot_run(message: String) -> NotStarted {
+    NotStarted {
+        code: NotStarted::CANNOT_RUN,
+        message,
+    }
+}

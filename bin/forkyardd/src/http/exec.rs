@@ -1,0 +1,196 @@
+//! Commands in guests over HTTP.
+
+use super::{Input, bodies::Budget};
+use crate::reply::Refusal;
+use axum::{
+    body::{Body, BodyDataStream},
+    extract::{FromRequest, Path, Request, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use forkyard_fork::{Following, Host};
+use forkyard_types::{ApiError, ErrorKind, ExecEvent, ExecInput, ExecRequest};
+use futures::{StreamExt, stream};
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::mpsc, time::timeout};
+
+/// The kind of a stream of lines of JSON.
+const LINES: &str = "application/x-ndjson";
+/// Most bytes of a line.
+const LINE: usize = 256 << 10;
+/// How long a client may go on sending after its command has ended.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Run a command in a guest.
+///
+/// With a body of `application/json` the command's input is what the request has. With one of
+/// `application/x-ndjson` the first line is the request, and each line that follows is input; both
+/// directions stream at the same time. Over the network a client that has nothing to send sends an
+/// empty line every 20 seconds at the latest. If the client goes away, all processes of the
+/// command get SIGHUP, and those left after two seconds SIGKILL, unless it was started with `detach`.
+#[utoipa::path(post, path = "/v1/vms/{vm}/exec", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    request_body(content((ExecRequest = "application/json"), (ExecInput = "application/x-ndjson"))),
+    responses((status = 200, body = ExecEvent, content_type = "application/x-ndjson",
+        description = "A stream of lines, each one event as JSON; the last is `exit`, `started`, `not_started`, `timed_out` or `error`"), Refusal))]
+pub async fn exec(
+    State(host): State<Arc<Host>>,
+    Path(vm): Path<String>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let (request, following) = match is_lines(&request) {
+        false => {
+            let Input(request) = Input::from_request(request, &()).await?;
+            (request, Following::Nothing)
+        }
+        true => streamed(request).await?,
+    };
+    let events = host.exec(&vm, request, following).await?;
+    let lines = stream::unfold(Some(events), |events| async {
+        let mut events = events?;
+        let event = events.recv().await?;
+        let rest = (!event.is_last()).then_some(events);
+        Some((line_of(&event), rest))
+    });
+    Ok(([(header::CONTENT_TYPE, LINES)], Body::from_stream(lines)).into_response())
+}
+
+fn line_of(event: &ExecEvent) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(event)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn is_lines(request: &Request) -> bool {
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    kind.split(';')
+        .next()
+        .is_some_and(|kind| kind.trim() == LINES)
+}
+
+async fn streamed(request: Request) -> Result<(ExecRequest, Following), Refusal> {
+    if let Some(budget) = request.extensions().get::<Budget>().cloned() {
+        budget.take(Some(LINE)).await?;
+    }
+    let mut lines = Lines::new(request.into_body().into_data_stream());
+    let first = lines.next().await?;
+    let first = first.ok_or_else(|| refused("the body is empty: its first line is the request"))?;
+    let request = understood(&first)?;
+    let (sender, input) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            let line = tokio::select! {
+                () = sender.closed() => return lines.drain().await,
+                line = lines.next() => line,
+            };
+            let heard = match line {
+                Ok(None) => return,
+                Ok(Some(line)) => understood::<ExecInput>(&line),
+                Err(refusal) => Err(refusal),
+            };
+            let over = heard.is_err();
+            let heard = heard.map_err(ApiError::from);
+            if sender.send(heard).await.is_err() || over {
+                return;
+            }
+        }
+    });
+    Ok((request, Following::Input(input)))
+}
+
+fn understood<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(line).map_err(|error| refused(&format!("a line is wrong: {error}")))
+}
+
+fn refused(text: &str) -> Refusal {
+    Refusal::new(ErrorKind::Invalid, text)
+}
+
+/// Lines of a body that are not empty.
+struct Lines {
+    body: BodyDataStream,
+    pending: Vec<u8>,
+}
+
+impl Lines {
+    /// Discards what still comes when the command has ended. Closed with bytes unread, a
+    /// connection is reset, and its client may lose the last of the answer.
+    async fn drain(mut self) {
+        let drained = async { while let Some(Ok(_)) = self.body.next().await {} };
+        let _ = timeout(FAREWELL, drained).await;
+    }
+
+    fn new(body: BodyDataStream) -> Self {
+        let pending = Vec::new();
+        Self { body, pending }
+    }
+
+    /// The next one; none at the end. Cancel-safe.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, Refusal> {
+        loop {
+            if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                if line.trim_ascii().is_empty() {
+                    continue;
+                }
+                return Ok(Some(line));
+            }
+            if self.pending.len() > LINE {
+                let text = format!("a line is longer than {LINE} bytes");
+                return Err(refused(&text).answered(StatusCode::PAYLOAD_TOO_LARGE));
+            }
+            match self.body.next().await {
+                Some(Ok(piece)) => self.pending.extend_from_slice(&piece),
+                Some(Err(_)) => return Err(refused("the body did not come in whole")),
+                None if self.pending.trim_ascii().is_empty() => return Ok(None),
+                None => return Ok(Some(std::mem::take(&mut self.pending))),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(pieces: &[&'static str]) -> Lines {
+        let pieces: Vec<_> = pieces
+            .iter()
+            .map(|piece| Ok::<_, std::io::Error>(*piece))
+            .collect();
+        Lines::new(Body::from_stream(stream::iter(pieces)).into_data_stream())
+    }
+
+    #[tokio::test]
+    async fn lines_come_one_by_one_however_they_are_cut_and_empty_ones_are_none() {
+        let mut lines = lines(&["\n{\"a\"", ":1}\n\n[2]\n \n", "3"]);
+        for wanted in ["{\"a\":1}", "[2]", "3"] {
+            let line = lines.next().await.expect("a line").expect("not the end");
+            assert_eq!(line.trim_ascii(), wanted.as_bytes());
+        }
+        assert!(lines.next().await.expect("the end").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_line_without_end_is_refused_and_not_kept() {
+        let long: &'static str = "x".repeat(LINE + 1).leak();
+        let error = lines(&[long]).next().await.expect_err("too long");
+        assert_eq!(
+            error.into_response().status(),
+            StatusCode::PAYLOAD_TOO_LARGE
+        );
+    }
+
+    #[test]
+    fn only_the_kind_of_a_body_says_that_it_is_a_stream() {
+        for (kind, wanted) in [
+            ("application/x-ndjson", true),
+            ("application/x-ndjson; charset=utf-8", true),
+            ("application/json", false),
+        ] {
+            let request = Request::builder().header(header::CONTENT_TYPE, kind);
+            let request = request.body(Body::empty()).expect("a request");
+            assert_eq!(is_lines(&request), wanted, "{kind}");
+        }
+    }
+}

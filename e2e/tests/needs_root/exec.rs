@@ -1,0 +1,149 @@
+//! Commands in guests: streams, terminals, signals, and what is left of them.
+
+use forkyard_e2e::Host;
+
+#[test]
+fn commands_stream_both_ways_have_terminals_and_leave_nothing_behind() {
+    let host = Host::with_p([]);
+    host.python(
+        r#"
+import asyncio, fcntl, os, pty, select, signal, struct, subprocess, termios, time
+from forkyard_host import PIPE, AsyncForkyard, Forkyard, ForkyardError, NotStarted
+
+p = Forkyard().vm("p")
+
+def eventually(what, call):
+    for _ in range(1200):
+        if call():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no {what}")
+
+def left():
+    return p.exec("sh", "-c", "pidof sleep || true").text
+
+def cli(*words, **more):
+    return subprocess.Popen(["forkyard", "exec", *words], stdout=subprocess.PIPE, **more)
+
+# A dialogue: each answer comes before the next question, and the input stays open.
+talk = cli("-i", "p", "sh", stdin=subprocess.PIPE)
+for n in range(3):
+    talk.stdin.write(b"echo answer %d\n" % n)
+    talk.stdin.flush()
+    assert talk.stdout.readline() == b"answer %d\n" % n
+talk.stdin.close()
+assert talk.wait() == 0
+# A command that does not read it all ends it all the same.
+with open("/dev/zero", "rb") as zero:
+    assert cli("-i", "p", "head", "-c", "3", stdin=zero).communicate()[0] == b"\0" * 3
+
+# A signal is the command's, also while input waits for it; the second one ends all of it.
+trap = "trap 'echo told; exit 9' INT; echo ready; while :; do sleep 0.1; done"
+with open("/dev/zero", "rb") as zero:
+    told = cli("-i", "p", "sh", "-c", trap, stdin=zero)
+    assert told.stdout.readline() == b"ready\n"
+    told.send_signal(signal.SIGINT)
+    assert (told.stdout.read(), told.wait()) == (b"told\n", 9)
+deaf = cli("p", "sh", "-c", "trap '' INT; setsid sleep 1000 & echo ready; sleep 1000")
+assert deaf.stdout.readline() == b"ready\n"
+for _ in range(2):
+    deaf.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+assert deaf.wait() == 130
+eventually("end of what a client left", lambda: left() == "")
+# A client that is killed, and a timeout.
+gone = cli("p", "sh", "-c", "setsid sleep 1000 & echo ready; sleep 1000")
+assert gone.stdout.readline() == b"ready\n"
+gone.kill()
+gone.wait()
+eventually("end of what a killed client left", lambda: left() == "")
+assert cli("--timeout", "1", "p", "sh", "-c", "setsid sleep 1000 & sleep 1000").wait() == 124
+eventually("end of what took too long", lambda: left() == "")
+# What a command leaves running when it ends goes on, and so does what is left to itself.
+assert cli("p", "sh", "-c", "sleep 1000 >/dev/null 2>&1 &").wait() == 0
+assert cli("-d", "p", "sleep", "1000").wait() == 0
+assert len(left().split()) == 2
+p.exec("killall", "sleep")
+# No group of a command is left but this one's.
+groups = p.exec("sh", "-c", "ls -d /opt/forkyard/cgroup/user/exec/*/ | wc -l").text
+assert int(groups) <= 2, groups
+
+# A terminal: its size, that it changes, and keys that are signals.
+ours, its = pty.openpty()
+def size(rows, cols):
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+size(33, 99)
+shell = subprocess.Popen(["forkyard", "exec", "-it", "p", "sh"], stdin=its, stdout=its, stderr=its)
+seen = b""
+def shows(text):
+    global seen
+    def look():
+        global seen
+        if select.select([ours], [], [], 0.05)[0]:
+            seen += os.read(ours, 65536)
+        return text in seen
+    eventually(text, look)
+    seen = seen[seen.index(text) + len(text):]
+os.write(ours, b"tty; stty size; id -u >/dev/tty\n")
+shows(b"/dev/pts/")
+shows(b"33 99")
+size(44, 111)
+shell.send_signal(signal.SIGWINCH)
+os.write(ours, b"until stty size | grep '44 111'; do sleep 0.1; done\n")
+shows(b"\n44 111")
+os.write(ours, b"sleep 1000; echo ended $((6 * 7))\n")
+eventually("sleep", lambda: left() != "")
+os.write(ours, b"\x03")
+os.write(ours, b"echo and on $((7 * 7))\n")
+shows(b"and on 49")
+os.write(ours, b"exit 3\n")
+assert shell.wait() == 3
+assert cli("-it", "p", "true", stdin=subprocess.DEVNULL).wait() == 125
+
+# Users, folders, and what cannot be started.
+ran = p.exec("sh", "-c", "pwd; id -u; echo $HOME", workdir="/tmp", user="nobody").text
+assert ran.split() == ["/tmp", "65534", "/nonexistent"], ran
+for words, more, code in [
+    (["nosuch"], {}, 127), (["/etc/passwd"], {}, 126), (["true"], {"user": "nosuch"}, 126), (["true"], {"workdir": "/nosuch"}, 126),
+]:
+    try:
+        p.exec(*words, **more)
+        raise AssertionError(f"{words} ran")
+    except NotStarted as error:
+        assert error.code == code, (words, error.code)
+
+# The same from Python, in constant memory.
+with p.start("cat", stdin=PIPE) as cat:
+    said = iter(cat)
+    for line in [b"one\n", b"two\n"]:
+        cat.write(line)
+        assert next(said) == ("stdout", line)
+    cat.close_stdin()
+    assert cat.finish().code == 0
+pieces = (bytes(1 << 16) for _ in range(64))
+assert p.exec("wc", "-c", stdin=pieces).text.strip() == str(4 << 20)
+with p.start("sh", "-c", "trap 'exit 7' USR1; echo on; while :; do sleep 0.1; done", stdin=PIPE, tty=(5, 6)) as it:
+    assert next(iter(it))[1].strip() == b"on"
+    it.send_signal(signal.SIGUSR1)
+    assert it.finish().code == 7
+
+async def main():
+    vm = await AsyncForkyard().vm("p")
+    # More than asyncio's pool has threads: none waits for another.
+    long = [asyncio.create_task(vm.exec("sleep", "1000")) for _ in range(40)]
+    await asyncio.wait_for(vm.refresh(), 60)
+    for task in long:
+        task.cancel()
+    await asyncio.gather(*long, return_exceptions=True)
+    async with await vm.start("sh", stdin=PIPE) as shell:
+        await shell.write(b"echo hello\n")
+        assert await anext(shell) == ("stdout", b"hello\n")
+        await shell.write(b"exit 5\n")
+        assert (await shell.finish()).code == 5
+
+asyncio.run(main())
+eventually("end of what was cancelled", lambda: left() == "")
+"#,
+    );
+    host.end();
+}
