@@ -96,9 +96,10 @@ pub fn launch(wanted: &link::Command, group: &Group) -> Result<Launched, NotStar
     command::in_cgroup(&mut command, procs);
     command::as_user(&mut command, who.user, who.group, who.groups);
     let child = command.spawn().map_err(|error| NotStarted {
-        code: match error.kind() {
-            io::ErrorKind::NotFound => NotStarted::NOT_FOUND,
-            _ => NotStarted::CANNOT_RUN,
+        code: if error.kind() == io::ErrorKind::NotFound {
+            NotStarted::NOT_FOUND
+        } else {
+            NotStarted::CANNOT_RUN
         },
         message: format!("cannot run {program}: {error}"),
     })?;

@@ -225,9 +225,10 @@ impl Sessions {
         if let Some(running) = lock(&self.table).get(&session)
             && let Ok(signal) = Signal::try_from(i32::from(signal))
         {
-            match signal {
-                Signal::SIGKILL => running.group.kill(),
-                _ => _ = killpg(running.leader, signal),
+            if signal == Signal::SIGKILL {
+                running.group.kill();
+            } else {
+                let _ = killpg(running.leader, signal);
             }
         }
     }
