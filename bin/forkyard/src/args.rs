@@ -3,6 +3,7 @@
 use crate::commands::{
     console::Console,
     copy::End,
+    exec::Exec,
     friendly::Friendly,
     node::Node,
     sched::Sched,
@@ -291,44 +292,6 @@ pub struct Checkpoint {
     /// Spare the VM: it runs on while its memory is copied.
     #[arg(long)]
     pub live: bool,
-}
-
-/// `exec`
-#[derive(Debug, ClapArgs)]
-pub struct Exec {
-    /// Pass standard input on to the command, as it comes.
-    #[arg(long, short)]
-    pub interactive: bool,
-    /// Give the command a terminal. Standard error is standard output then.
-    #[arg(long, short)]
-    pub tty: bool,
-    /// Leave the command to itself: start it and return. It reads nothing, and what it writes is discarded.
-    #[arg(long, short, conflicts_with_all = ["interactive", "tty", "timeout"])]
-    pub detach: bool,
-    /// Set a variable for the command: NAME=VALUE.
-    #[arg(long, short, value_parser = variable)]
-    pub env: Vec<(String, String)>,
-    /// Working directory of the command.
-    #[arg(long, short, value_name = "DIR")]
-    pub workdir: Option<String>,
-    /// User of the command: USER or USER:GROUP, names of the guest's or numbers.
-    #[arg(long, short)]
-    pub user: Option<String>,
-    /// Kill the command and all that it started after so many seconds.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub timeout: Option<u32>,
-    /// Name or id of the VM.
-    pub vm: String,
-    /// The command and its arguments.
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
-    pub argv: Vec<String>,
-}
-
-fn variable(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        Some(_) | None => Err("wanted NAME=VALUE".to_owned()),
-    }
 }
 
 /// One VM.

@@ -7,12 +7,10 @@
 //! ```
 
 use super::terminal;
-use crate::{
-    args::{Exec, Format},
-    output,
-};
+use crate::{args::Format, output};
 use anyhow::Context;
 use base64::{Engine, prelude::BASE64_STANDARD};
+use clap::Args;
 use forkyard_client::{Client, ClientError};
 use forkyard_types::{ExecEvent, ExecInput, ExecRequest};
 use nix::libc;
@@ -35,6 +33,44 @@ const TOOK_TOO_LONG: u8 = 124;
 const PIECE: usize = 32 << 10;
 /// The terminal's kind, which programs on it want to know.
 const TERM: &str = "TERM";
+
+/// `exec`
+#[derive(Debug, Args)]
+pub struct Exec {
+    /// Pass standard input on to the command, as it comes.
+    #[arg(long, short)]
+    pub interactive: bool,
+    /// Give the command a terminal. Standard error is standard output then.
+    #[arg(long, short)]
+    pub tty: bool,
+    /// Leave the command to itself: start it and return. It reads nothing, and what it writes is discarded.
+    #[arg(long, short, conflicts_with_all = ["interactive", "tty", "timeout"])]
+    pub detach: bool,
+    /// Set a variable for the command: NAME=VALUE.
+    #[arg(long, short, value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// Working directory of the command.
+    #[arg(long, short, value_name = "DIR")]
+    pub workdir: Option<String>,
+    /// User of the command: USER or USER:GROUP, names of the guest's or numbers.
+    #[arg(long, short)]
+    pub user: Option<String>,
+    /// Kill the command and all that it started after so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub timeout: Option<u32>,
+    /// Name or id of the VM.
+    pub vm: String,
+    /// The command and its arguments.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub argv: Vec<String>,
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        Some(_) | None => Err("wanted NAME=VALUE".to_owned()),
+    }
+}
 
 /// Runs the command and exits as it did.
 pub async fn exec(client: &Client, format: Format, command: Exec) -> anyhow::Result<ExitCode> {

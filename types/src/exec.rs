@@ -1,0 +1,157 @@
+//! Commands in guests: what is asked, what goes to a command that runs, and what it does.
+
+use crate::ApiError;
+use serde::{Deserialize, Serialize};
+
+/// `POST /v1/vms/{id}/exec`: run a command in a guest.
+///
+/// The answer is a stream of lines, each one [`ExecEvent`] as JSON. What the request leaves open
+/// is as the container image of the guest says, if it was made of one.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecRequest {
+    /// Program and arguments; the program is looked up in the guest's PATH.
+    #[cfg_attr(feature = "schema", schema(min_items = 1))]
+    pub argv: Vec<String>,
+    /// Environment added to that of the image.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<Vec<String>>))]
+    pub env: Vec<(String, String)>,
+    /// Working directory; if absent the image's, or `/`.
+    #[serde(default)]
+    pub workdir: Option<String>,
+    /// `USER` or `USER:GROUP`, each a name of the guest's or a number; if absent the image's, or
+    /// root.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// A terminal of this size for the command. Standard error is standard output then.
+    #[serde(default)]
+    pub tty: Option<WindowSize>,
+    /// What the command reads from standard input, base64; then end of file. With a stream of
+    /// [`ExecInput`] it comes before what that brings.
+    #[serde(default)]
+    pub stdin: Option<String>,
+    /// Seconds after which the command, and all that it started, is killed.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(minimum = 1))]
+    pub timeout_s: Option<u32>,
+    /// Leave the command to itself: it reads nothing, what it writes is discarded, and it goes on
+    /// whatever becomes of the client. The answer ends with [`ExecEvent::Started`].
+    #[serde(default)]
+    pub detach: bool,
+}
+
+/// A line that follows the request in a body of `application/x-ndjson`: input for a command that
+/// runs. Empty lines are ignored; the end of the body is the end of the command's input.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecInput {
+    /// Bytes for its standard input, base64. [`ExecInput::WINDOW`] bytes may be on their way that
+    /// no [`ExecEvent::Taken`] has told of; more, and signals wait behind them.
+    Stdin(String),
+    /// The end of its standard input.
+    Eof,
+    /// The terminal has another size.
+    Resize(WindowSize),
+    /// A signal for its process group, by number; 9 kills all that it started, too.
+    Signal(u8),
+}
+
+impl ExecInput {
+    /// Bytes of standard input that may be on their way to a command before signals have to wait
+    /// for it to read them.
+    pub const WINDOW: u32 = 512 << 10;
+}
+
+/// Characters that fit on a terminal.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in a line.
+    pub cols: u16,
+}
+
+/// Something a command did.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecEvent {
+    /// It wrote to standard output: base64.
+    Stdout(String),
+    /// It wrote to standard error: base64.
+    Stderr(String),
+    /// It ended; nothing follows.
+    Exit(ExitStatus),
+    /// The guest or the link to it failed; nothing follows.
+    Error(ApiError),
+    /// It runs; nothing follows. Only of a command that is left to itself.
+    Started {
+        /// Its process id in the guest.
+        pid: u32,
+    },
+    /// So many bytes of its standard input have been passed on. Only if input is streamed.
+    Taken(u32),
+    /// It could not be started; nothing follows.
+    NotStarted(NotStarted),
+    /// It took longer than it was given, and was killed with all that it started; nothing follows.
+    TimedOut {
+        /// Seconds it was given.
+        after_s: u32,
+    },
+}
+
+impl ExecEvent {
+    /// Whether nothing follows.
+    pub fn is_last(&self) -> bool {
+        match self {
+            Self::Stdout(_) | Self::Stderr(_) | Self::Taken(_) => false,
+            Self::Exit(_)
+            | Self::Error(_)
+            | Self::Started { .. }
+            | Self::NotStarted(_)
+            | Self::TimedOut { .. } => true,
+        }
+    }
+}
+
+/// Why a command could not be started.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotStarted {
+    /// As shells report it: 127 if there is no such program, else 126.
+    pub code: u8,
+    /// Why, with the program's name.
+    pub message: String,
+}
+
+impl NotStarted {
+    /// There is no such program.
+    pub const NOT_FOUND: u8 = 127;
+    /// It cannot be run, or not as was asked.
+    pub const CANNOT_RUN: u8 = 126;
+}
+
+/// How a process ended.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitStatus {
+    /// By itself, with this code.
+    Code(u8),
+    /// By this signal.
+    Signal(u8),
+}
+
+impl ExitStatus {
+    /// The code a shell would report: 128 and the signal's number for a signal.
+    pub fn shell_code(self) -> u8 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => signal.saturating_add(128),
+        }
+    }
+}
