@@ -105,7 +105,7 @@ fn boot() -> Outcome<Infallible> {
     }
 }
 
-pub fn mount_at(kind: &str, place: &Path) -> Outcome {
+fn mount_at(kind: &str, place: &Path) -> Outcome {
     fs::create_dir_all(place).map_err(doing(format!("create {}", place.display())))?;
     mount_with(kind, place, "")
 }

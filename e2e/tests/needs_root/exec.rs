@@ -100,7 +100,8 @@ os.write(ours, b"exit 3\n")
 assert shell.wait() == 3
 assert cli("-it", "p", "true", stdin=subprocess.DEVNULL).wait() == 125
 
-# Users, folders, and what cannot be started.
+# Users, folders, and what cannot be started. Nobody but root writes where our programs are.
+assert p.exec("stat", "-c", "%a", "/opt/forkyard").text == "755"
 ran = p.exec("sh", "-c", "pwd; id -u; echo $HOME", workdir="/tmp", user="nobody").text
 assert ran.split() == ["/tmp", "65534", "/nonexistent"], ran
 for words, more, code in [

@@ -1,6 +1,6 @@
 //! The image's root disk becomes the root.
 
-use super::{Outcome, copy_tree, doing, mount_at, mount_with, say};
+use super::{Outcome, copy_tree, doing, mount_with, say};
 use crate::agent::identity::generators::{EPOCH, GENERATORS, PAGE};
 use forkyard_files::inside;
 use nix::{
@@ -85,7 +85,8 @@ fn our_folder(new: &Path) -> Outcome {
         mount_with("tmpfs", &new.join(place), mode)?;
         ours = find()?;
     }
-    mount_at("tmpfs", &ours)?;
+    // The file system's own default is a folder that everybody may write to.
+    mount_with("tmpfs", &ours, "mode=0755")?;
     copy_tree(Path::new("/forkyard"), &ours).map_err(doing("copy the guest's programs"))?;
     for page in [EPOCH, GENERATORS] {
         fs::write(ours.join(page), [0; PAGE]).map_err(doing("make the generators' pages"))?;
