@@ -61,7 +61,9 @@ refused("unreachable", lambda: Forkyard("unix:///nonexistent").vms())
 "#,
     );
     assert_eq!(told, "['p']");
-    // With the last VM its daemon goes by itself.
+    // With the last VM its daemon goes by itself, and the next call starts another.
+    host.nothing_left();
+    host.python("from forkyard_host import Forkyard; assert Forkyard().vms() == []");
     host.nothing_left();
 }
 

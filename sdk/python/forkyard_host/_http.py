@@ -8,8 +8,10 @@ import http.client
 import json
 import os
 import select
+import shutil
 import socket
 import ssl
+import subprocess
 import threading
 from typing import Any, Callable, Iterable
 from urllib.parse import quote, urlsplit
@@ -143,7 +145,10 @@ class Endpoint:
 
     def __init__(self, url: str | None, token: str | None, context: ssl.SSLContext | None) -> None:
         run = os.environ.get("FORKYARD_RUN_DIR", "/run/forkyard")
-        self.url = url or os.environ.get("FORKYARD_URL") or f"unix://{run}/api.sock"
+        given = url or os.environ.get("FORKYARD_URL")
+        self.url = given or f"unix://{run}/api.sock"
+        self._run_dir = None if given else run
+        """Whose daemon may be started; none if a daemon was named."""
         self._token = token or os.environ.get("FORKYARD_TOKEN")
         self._context = context
         self._parts = urlsplit(self.url)
@@ -155,13 +160,29 @@ class Endpoint:
             return _UnixConnection(self._parts.path)
         return _TlsConnection(self._parts.netloc, *_trust(self._context))
 
+    def _connected(self) -> http.client.HTTPConnection:
+        """A connection to the daemon, which is started if none runs and none was named."""
+        connection = self._connection()
+        try:
+            connection.connect()
+        except (FileNotFoundError, ConnectionRefusedError):
+            program = shutil.which("forkyard")
+            if self._run_dir is None or program is None:
+                raise
+            started = subprocess.run([program, "--run-dir", self._run_dir, "ps"], capture_output=True)
+            if started.returncode:
+                raise OSError(started.stderr.decode(errors="replace").strip()) from None
+            connection.connect()
+        return connection
+
     def open(self, method: str, path: str, body: Any = None, content: Iterable[bytes] | None = None) -> Stream:
         """Sends a request, with a body as JSON or with content as it is. ForkyardError unless it succeeds."""
         headers = {"Content-Type": "application/json" if content is None else "application/octet-stream"}
         if self._token and self._parts.scheme == "https":
             headers["Authorization"] = f"Bearer {self._token}"
-        connection = self._connection()
+        connection: http.client.HTTPConnection | None = None
         try:
+            connection = self._connected()
             try:
                 if content is not None:
                     headers["Transfer-Encoding"] = "chunked"
@@ -176,7 +197,8 @@ class Endpoint:
             sock = connection.sock
             stream = Stream(connection, connection.getresponse(), sock)
         except (OSError, http.client.HTTPException) as error:
-            connection.close()
+            if connection:
+                connection.close()
             raise Unreachable(f"no daemon answers at {self.url}: {error}") from error
         status = stream._response.status
         if status < 300:
@@ -189,8 +211,9 @@ class Endpoint:
 
     def duplex(self, path: str, first: Any) -> Duplex:
         """Posts lines of JSON, of which this is the first. ForkyardError unless the request is taken."""
-        connection = self._connection()
+        connection: http.client.HTTPConnection | None = None
         try:
+            connection = self._connected()
             connection.putrequest("POST", path)
             connection.putheader("Content-Type", "application/x-ndjson")
             connection.putheader("Transfer-Encoding", "chunked")
@@ -205,7 +228,8 @@ class Endpoint:
             connection.sock = sock
             stream = Duplex(connection, response, sock)
         except (OSError, http.client.HTTPException) as error:
-            connection.close()
+            if connection:
+                connection.close()
             raise Unreachable(f"no daemon answers at {self.url}: {error}") from error
         if response.status < 300:
             return stream
