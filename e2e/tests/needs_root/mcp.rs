@@ -142,6 +142,13 @@ fn an_agent_runs_forks_and_uses_vms() {
     let text = ran["stdout"].as_str().expect("text");
     assert!(text.len() < 100_000 && text.starts_with("begin") && text.ends_with("end\n"));
 
+    let argv = ["sh", "-c", "pwd; id -u"];
+    let ran = agent.done(
+        "exec",
+        json!({ "vm": "p", "argv": argv, "cwd": "/tmp", "user": "nobody" }),
+    );
+    assert_eq!(ran["stdout"], "/tmp\n65534\n");
+
     let folder = json!({ "vm": "p", "path": "/root/a", "content": "x" });
     assert!(agent.refused("write_file", folder).contains("folder"));
     let folder = agent.refused("read_file", json!({ "vm": "p", "path": "/root/a" }));
@@ -174,7 +181,7 @@ fn an_agent_runs_forks_and_uses_vms() {
     let nobody = agent.refused("fork", json!({ "vm": "q" }));
     assert!(nobody.contains("forkyard ps"), "{nobody}");
     let slow = json!({ "vm": "p", "argv": ["sleep", "1000"], "timeout_s": 1 });
-    assert!(agent.refused("exec", slow).contains("too long"));
+    assert!(agent.refused("exec", slow).contains("longer than 1 s"));
     let odd = agent.refused("rm", json!({ "vm": "../images/tiny" }));
     assert!(odd.contains("../images/tiny"), "{odd}");
 

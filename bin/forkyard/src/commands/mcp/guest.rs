@@ -57,6 +57,8 @@ pub async fn exec(client: &Client, words: Exec, said: &Said) -> Result<Ran, Gues
     let request = ExecRequest {
         argv: words.argv,
         env: words.env.unwrap_or_default().into_iter().collect(),
+        workdir: words.cwd,
+        user: words.user,
         stdin: words.stdin.map(|text| BASE64_STANDARD.encode(text)),
         timeout_s: Some(words.timeout_s.map_or(SECONDS, |it| it.as_a())),
         ..ExecRequest::default()

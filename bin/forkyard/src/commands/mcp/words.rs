@@ -40,6 +40,10 @@ pub struct Exec {
     pub env: Option<BTreeMap<String, String>>,
     /// What the command reads from standard input.
     pub stdin: Option<String>,
+    /// Working directory, the image's or "/" if absent.
+    pub cwd: Option<String>,
+    /// User it runs as, by name or number, the image's or root if absent.
+    pub user: Option<String>,
     /// Seconds after which it is killed, 60 if absent.
     pub timeout_s: Option<Whole<1, MOST_SECONDS>>,
 }
