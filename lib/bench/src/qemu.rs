@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(1);
 const CMDLINE: &str =
     "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off cryptomgr.notests";
 const MACHINE: &str = "-nodefaults -no-user-config -display none -vga none -no-reboot \
-     -M q35 -accel tcg -cpu max -global apic-common.vapic=off -serial null \
+     -M q35 -accel tcg -cpu max,-erms,-fsrm -global apic-common.vapic=off -serial null \
      -device virtio-serial-pci,id=serial0,addr=4 \
      -device virtserialport,bus=serial0.0,chardev=agent,name=org.forkyard.agent \
      -device virtio-balloon-pci,id=balloon0,addr=5,free-page-reporting=on,page-poison=off \

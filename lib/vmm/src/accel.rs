@@ -35,10 +35,14 @@ pub enum Accel {
 
 impl Accel {
     /// QEMU's name for the best model of a processor it can give.
+    ///
+    /// The translator executes `rep movsb` byte by byte. A kernel that is told that the
+    /// instruction is fast (ERMS, FSRM) copies and clears all memory by it; one that is not
+    /// takes eight bytes at a time.
     pub(crate) fn cpu_model(self) -> &'static str {
         match self {
             Self::Kvm => "host",
-            Self::Tcg => "max",
+            Self::Tcg => "max,-erms,-fsrm",
         }
     }
 
