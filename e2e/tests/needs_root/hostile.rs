@@ -93,12 +93,27 @@ fn a_qemu_has_no_rights_no_network_and_a_user_of_its_own() {
         }
         assert_eq!(field("NoNewPrivs"), "1", "{}", vm.name);
         assert_eq!(field("Seccomp"), "2", "{}", vm.name);
+        // Its own, and ours before it; a clone's is told of no huge pages, too.
+        let filters: u32 = field("Seccomp_filters").parse().expect("a number");
+        assert_eq!(
+            filters,
+            if vm.name.as_str() == "p" { 2 } else { 3 },
+            "{}",
+            vm.name
+        );
+        assert!(field("NSpid").ends_with("\t1"), "{status}");
         let ids: BTreeSet<_> = field("Uid").split('\t').collect();
         assert_eq!(ids.len(), 1, "real, effective and all others: {ids:?}");
         assert!(!ids.contains("0"), "{} is root", vm.name);
         assert!(users.insert(field("Uid").to_owned()), "two VMs, one user");
         let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("alive");
-        for bound in ["core file size", "processes", "data size"] {
+        for bound in [
+            "core file size",
+            "processes",
+            "data size",
+            "open files",
+            "Max file size",
+        ] {
             let line = limits.lines().find(|line| line.contains(bound));
             let hard = line.and_then(|line| line.split_whitespace().rev().nth(1));
             let hard: Option<u64> = hard.and_then(|hard| hard.parse().ok());
@@ -140,7 +155,7 @@ fn a_qemu_has_no_rights_no_network_and_a_user_of_its_own() {
         );
         let network = |pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("a network");
         assert_ne!(network(pid), network(daemon), "{}", vm.name);
-        for kind in ["ipc", "cgroup"] {
+        for kind in ["ipc", "cgroup", "pid"] {
             let of = |pid| fs::read_link(format!("/proc/{pid}/ns/{kind}")).expect("a namespace");
             assert_ne!(of(pid), of(daemon), "{kind} of {}", vm.name);
         }

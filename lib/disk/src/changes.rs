@@ -1,9 +1,12 @@
 //! What the slices of a chain hold, and where: so that what they show can be put
 //! together without QEMU.
 
-use crate::{Backing, DiskError, QemuImg, qemu_img::opened};
+use crate::{
+    Backing, DiskError, QemuImg,
+    qemu_img::{confined, opened},
+};
 use serde::Deserialize;
-use tokio::process::Command;
+use std::process;
 
 /// A stretch of a disk that its slices hold something for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +57,11 @@ impl QemuImg {
         for slice in chain {
             slice.refuse_data_elsewhere()?;
         }
-        let mut command = Command::new(&self.program);
+        let mut command = process::Command::new(&self.program);
         command
             .args(["map", "-U", "--output=json"])
             .arg(opened(chain).unwrap_or_default());
+        let command = confined(command, chain, Vec::new(), &path).await?;
         let said = self.run(command, &path).await?;
         let nonsense = |why: String| DiskError::QemuImgSaid {
             path: path.clone(),

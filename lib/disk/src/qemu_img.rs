@@ -1,16 +1,27 @@
 //! Making slices with `qemu-img`.
 
 use crate::DiskError;
+use forkyard_confine::{Confinement, Who, confine};
 use forkyard_types::ByteCount;
 use std::{
     fmt,
     fs::File,
+    io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{self, Stdio},
     time::Duration,
 };
-use tokio::process::Command;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    process::Command,
+};
+
+/// Bytes of a list of what a chain holds, and of complaints, at most.
+const MOST_SAID: u64 = 256 << 20;
+const MOST_COMPLAINED: u64 = 64 << 10;
+/// Bytes of a disk that is written, at most: no disk is larger than 1 TiB, and a qcow2 file has tables.
+const LARGEST: u64 = 2 << 40;
 
 /// The program that makes slices.
 #[derive(Clone, Debug)]
@@ -92,7 +103,7 @@ impl QemuImg {
     }
 
     /// Copies the disk that a chain of slices shows, the upper ones first, to
-    /// `to`, an empty file that need not have a name; on its own, over nothing.
+    /// `to`, an empty file; on its own, over nothing.
     /// Nobody may write to any of them. What the slices say of each other is not
     /// believed: whoever wrote them may be a QEMU that a guest has taken over.
     ///
@@ -100,7 +111,7 @@ impl QemuImg {
     pub async fn flatten(
         &self,
         chain: &[Backing],
-        to: &File,
+        to: &Path,
         format: Format,
     ) -> Result<(), DiskError> {
         let path = chain.first().map(|slice| slice.path.clone());
@@ -108,30 +119,40 @@ impl QemuImg {
         for slice in chain {
             slice.refuse_data_elsewhere()?;
         }
-        let target = to.try_clone().map_err(DiskError::io("open", &path))?;
-        let mut command = Command::new(&self.program);
+        let mut command = process::Command::new(&self.program);
         command
             .args(["convert", "-q", "-O", &format.to_string()])
             .arg(opened(chain).unwrap_or_default())
-            // Its standard input is the target.
-            .arg("/proc/self/fd/0");
-        let copied = self.run_with(command, target.into(), &path).await;
-        copied.map(drop)
+            .arg(to);
+        let command = confined(command, chain, vec![to.to_owned()], &path).await?;
+        self.run(command, &path).await.map(drop)
     }
 
-    /// Runs it; what it printed.
-    pub(crate) async fn run(&self, command: Command, path: &Path) -> Result<Vec<u8>, DiskError> {
-        self.run_with(command, Stdio::null(), path).await
-    }
-
-    /// Cancel-safe: the program is killed.
-    async fn run_with(
+    /// Runs it; what it printed. Cancel-safe: the program is killed.
+    pub(crate) async fn run(
         &self,
         mut command: Command,
-        stdin: Stdio,
         path: &Path,
     ) -> Result<Vec<u8>, DiskError> {
-        let output = command.stdin(stdin).kill_on_drop(true).output();
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let output = async {
+            let mut child = command.spawn()?;
+            let said = tokio::join!(
+                all_of(child.stdout.take(), MOST_SAID),
+                all_of(child.stderr.take(), MOST_COMPLAINED)
+            );
+            let (stdout, stderr) = (said.0?, said.1?);
+            let status = child.wait().await?;
+            Ok(process::Output {
+                status,
+                stdout,
+                stderr,
+            })
+        };
         let ended = tokio::time::timeout(self.patience, output).await;
         let output = ended
             .map_err(|_| DiskError::Timeout {
@@ -151,6 +172,44 @@ impl QemuImg {
             said: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
         })
     }
+}
+
+/// All that a stream has; an error if that is more than it may be.
+async fn all_of(stream: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let Some(stream) = stream else {
+        return Ok(bytes);
+    };
+    let read = stream.take(most + 1).read_to_end(&mut bytes).await?;
+    match read as u64 > most {
+        true => Err(io::Error::other("it says more than there can be to say")),
+        false => Ok(bytes),
+    }
+}
+
+/// Has it read a chain, and write these files, confined: a QEMU that was taken over may have
+/// written the slices.
+pub(crate) async fn confined(
+    mut command: process::Command,
+    chain: &[Backing],
+    writes: Vec<PathBuf>,
+    path: &Path,
+) -> Result<Command, DiskError> {
+    let reads: Vec<_> = chain.iter().map(|slice| slice.path.clone()).collect();
+    let confining = tokio::task::spawn_blocking(move || {
+        let reads: Vec<_> = reads.iter().map(PathBuf::as_path).collect();
+        let writes: Vec<_> = writes.iter().map(PathBuf::as_path).collect();
+        let to = Confinement {
+            who: Who::Reader,
+            reads: &reads,
+            writes: &writes,
+            largest: LARGEST,
+        };
+        confine(&mut command, to).map(|()| command)
+    });
+    let command = confining.await.map_err(io::Error::other).flatten();
+    let command = command.map_err(DiskError::io("show qemu-img", path))?;
+    Ok(command.into())
 }
 
 /// A chain as QEMU opens it, each slice over the next whatever is written in it.
@@ -220,7 +279,7 @@ fn qcow2_size(header: &[u8; 32]) -> Option<ByteCount> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, os::unix::fs::MetadataExt, process};
+    use std::{fs, os::unix::fs::MetadataExt};
     use tempfile::TempDir;
 
     fn info(path: &Path) -> String {
@@ -327,8 +386,8 @@ mod tests {
         let chain = chain.map(|(path, format)| Backing { path, format });
         for format in [Format::Raw, Format::Qcow2] {
             let to = dir.path().join("to");
-            let file = File::create(&to).expect("created");
-            let flat = QemuImg::default().flatten(&chain, &file, format).await;
+            File::create(&to).expect("created");
+            let flat = QemuImg::default().flatten(&chain, &to, format).await;
             flat.expect("copied");
             let raw = dir.path().join("raw");
             let read = process::Command::new("qemu-img")

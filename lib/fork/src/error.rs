@@ -332,7 +332,8 @@ impl HostError {
                 | ImportError::Archive(_)
                 | ImportError::Incoming { .. }
                 | ImportError::Cancelled,
-            ) => ErrorKind::Invalid,
+            )
+            | Self::Build(BuildError::NoFile { .. }) => ErrorKind::Invalid,
             Self::Import(_)
             | Self::NoConsole { .. }
             | Self::Vmm(_)

@@ -6,7 +6,7 @@
 
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_disk::{Backing, Format, QemuImg};
-use forkyard_recipe::{Cancel, Source};
+use forkyard_recipe::{Cancel, EXPORT, Source};
 use forkyard_types::{
     ByteCount, ExportFormat, GuestImage, ImageName, ImportFormat, ImportRequest, VmState,
 };
@@ -129,8 +129,13 @@ impl Host {
     async fn export(&self, chain: &[Backing], format: ExportFormat) -> Result<Outgoing, HostError> {
         let folder = self.folders.cache.join("tmp");
         fs::create_dir_all(&folder).map_err(HostError::io("create", &folder))?;
-        // Without a name from the beginning: it goes with whoever has it open.
-        let file = tempfile::tempfile_in(&folder).map_err(HostError::io("write in", &folder))?;
+        // It has a name until it is whole, for a program to open it in a room of its own. Held,
+        // so that it is not taken for one that a daemon has left.
+        let file = tempfile::Builder::new()
+            .prefix(EXPORT)
+            .tempfile_in(&folder)
+            .and_then(|file| file.as_file().lock().map(|()| file))
+            .map_err(HostError::io("write in", &folder))?;
         let program = QemuImg {
             patience: CONVERTS,
             ..self.images.clone()
@@ -139,8 +144,8 @@ impl Host {
             ExportFormat::Raw => Format::Raw,
             ExportFormat::Qcow2 => Format::Qcow2,
         };
-        program.flatten(chain, &file, format).await?;
-        Outgoing::of(file)
+        program.flatten(chain, file.path(), format).await?;
+        Outgoing::of(file.into_file())
     }
 }
 

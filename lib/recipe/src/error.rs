@@ -77,6 +77,12 @@ pub enum BuildError {
         /// The package that should depend on one.
         package: &'static str,
     },
+    /// What is to be booted is a folder, a device or the like.
+    #[error("{} is no file that can be booted", path.display())]
+    NoFile {
+        /// Where it is.
+        path: PathBuf,
+    },
     /// The kernel's modules make no set that can be loaded.
     #[error("the kernel's modules cannot be used")]
     Modules(#[from] ModuleError),

@@ -9,10 +9,12 @@ use crate::{
     recipe::{Body, Recipe},
     run::{MKE2FS, MMDEBSTRAP, Program},
 };
+use forkyard_confine::{Confinement, Who};
 use forkyard_files::inside;
 use forkyard_types::ByteCount;
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
 };
@@ -104,6 +106,10 @@ pub(crate) fn make_file_system(
     progress: Progress<'_>,
 ) -> Result<(), BuildError> {
     let inodes = room.inodes.map(|count| format!("-N{count}"));
+    // There already, for a folder that it could make files in is none of its business.
+    File::create(image)
+        .and_then(|file| file.set_len(room.size.0))
+        .map_err(io_error("make", image))?;
     MKE2FS
         .call()
         .args(MKE2FS_OPTIONS)
@@ -112,6 +118,12 @@ pub(crate) fn make_file_system(
         .arg(label(name))
         .args([Path::new("-d"), root, image])
         .arg(format!("{}K", room.size.0 >> 10))
+        .confined(Confinement {
+            who: Who::Reader,
+            reads: &[root],
+            writes: &[image],
+            largest: room.size.0,
+        })?
         .holding(work.lock())
         .run(progress)
         .map(drop)

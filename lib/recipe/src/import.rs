@@ -55,6 +55,8 @@ const PAGE: usize = 4096;
 /// The disk of an imported image, and what is known of it.
 const DISK: &str = "disk.raw";
 const ABOUT: &str = "about.json";
+/// How the name of a disk begins, among what is not finished, that is being exported.
+pub const EXPORT: &str = "export-";
 /// What is imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -221,12 +223,19 @@ impl Cache {
         }
     }
 
-    /// Removes what imports have left that were killed, here or elsewhere.
+    /// Removes what imports and exports have left that were killed, here or elsewhere.
     pub fn sweep(&self) -> Result<(), BuildError> {
         let dir = self.dir.join("tmp");
         for entry in list(&dir)? {
             let path = entry.map_err(io_error("list", &dir))?.path();
             let name = path.file_name().and_then(|name| name.to_str());
+            if name.is_some_and(|name| name.starts_with(EXPORT)) {
+                // One that is being made is held by its daemon.
+                if File::open(&path).is_ok_and(|file| file.try_lock().is_ok()) {
+                    fs::remove_file(&path).map_err(io_error("remove", &path))?;
+                }
+                continue;
+            }
             let Some(name) = name.filter(|name| name.starts_with("import-")) else {
                 continue;
             };

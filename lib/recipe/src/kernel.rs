@@ -58,7 +58,11 @@ pub(crate) struct Fetched {
 
 impl Kernel {
     pub(crate) fn from_file(path: &Path) -> Result<Self, BuildError> {
-        fs::File::open(path).map_err(io_error("open", path))?;
+        // Not opened: a FIFO would hold up whoever opens it, and there are devices that do something.
+        let facts = fs::metadata(path).map_err(io_error("find", path))?;
+        if !facts.is_file() {
+            return Err(BuildError::NoFile { path: path.into() });
+        }
         Ok(Self {
             image: path.to_owned(),
             modules: Vec::new(),

@@ -33,7 +33,7 @@ mod run;
 
 pub use cache::{Cache, ImageFile};
 pub use error::{BuildError, RecipeError};
-pub use import::{ArchiveError, Cancel, DiskError, ImportError, Imported, Source};
+pub use import::{ArchiveError, Cancel, DiskError, EXPORT, ImportError, Imported, Source};
 pub use initramfs::{GuestFiles, Reseed};
 pub use kernel::{Kernel, KernelChoice};
 pub use key::{Key, NotAKey};

@@ -4,6 +4,8 @@ use crate::{
     error::BuildError,
     progress::{Event, Progress},
 };
+use forkyard_confine::{Confinement, confine};
+use forkyard_sys_host::process::spawn_first;
 use std::{
     collections::VecDeque,
     ffi::OsStr,
@@ -65,6 +67,7 @@ pub(crate) struct Call<'a> {
     command: Command,
     lock: Option<&'a File>,
     apart: bool,
+    confined: bool,
 }
 
 /// What `unshare` exits with when there is no program to run.
@@ -81,6 +84,7 @@ impl<'a> Call<'a> {
             command,
             lock: None,
             apart: false,
+            confined: false,
         }
     }
 
@@ -97,6 +101,16 @@ impl<'a> Call<'a> {
     pub(crate) fn current_dir(mut self, dir: &Path) -> Self {
         self.command.current_dir(dir);
         self
+    }
+
+    /// Has it run confined, as who parses what others have made. Takes root.
+    pub(crate) fn confined(mut self, to: Confinement<'_>) -> Result<Self, BuildError> {
+        confine(&mut self.command, to).map_err(|source| BuildError::Spawn {
+            program: self.program.name,
+            source,
+        })?;
+        self.confined = true;
+        Ok(self)
     }
 
     /// Lets the program and its children hold this lock too, as their standard
@@ -129,7 +143,11 @@ impl<'a> Call<'a> {
             program: name,
             package: self.program.package,
         };
-        let mut child = match self.command.spawn() {
+        let started = match self.confined {
+            true => spawn_first(&mut self.command),
+            false => self.command.spawn(),
+        };
+        let mut child = match started {
             Ok(child) => child,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing),
             Err(e) => return Err(failed(e)),
@@ -186,6 +204,7 @@ fn report(stderr: impl Read, progress: Progress<'_>) -> VecDeque<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forkyard_confine::{NOBODY, Who};
 
     const SH: Program = Program::new("sh", "dash");
 
@@ -215,6 +234,45 @@ mod tests {
         let call = SH.call_apart().args(["-c", script]).arg(dir.path());
         assert_eq!(call.run(&mut |_| {}).expect("runs"), b"1\n");
         assert!(!dir.path().join("file").exists());
+    }
+
+    #[test]
+    fn a_program_that_is_confined_has_its_files_and_nothing_else() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [reads, writes] = ["reads", "writes"].map(|name| dir.path().join(name));
+        std::fs::write(&reads, "given\n").expect("written");
+        std::fs::write(dir.path().join("beside"), "").expect("written");
+        let kept = "read word <$0; echo $word; \
+            [ -e /etc/passwd ] || echo homeless; \
+            [ -e ${0%reads}beside ] || echo alone; \
+            echo $$";
+        let spoils = "echo x >$0";
+        let forks = "(echo child)";
+        let fills = "while echo 0123456789; do :; done >$1";
+        for who in [Who::Nobody, Who::Reader] {
+            std::fs::write(&writes, "").expect("written");
+            let owner = (who == Who::Nobody).then_some(NOBODY);
+            for path in [&reads, &writes] {
+                std::os::unix::fs::chown(path, owner.or(Some(0)), None).expect("root");
+            }
+            let run = |script: &str| {
+                let call = SH.call().args(["-c", script]).args([&reads, &writes]);
+                let to = Confinement {
+                    who,
+                    reads: &[&reads],
+                    writes: &[&writes],
+                    largest: 4096,
+                };
+                call.confined(to).expect("root").run(&mut |_| {})
+            };
+            assert_eq!(run(kept).expect("runs"), b"given\nhomeless\nalone\n1\n");
+            run(fills).expect("it notices nothing but that writes fail");
+            for refused in [spoils, forks] {
+                run(refused).expect_err(refused);
+            }
+            assert_eq!(std::fs::metadata(&writes).expect("there").len(), 4096);
+            assert_eq!(std::fs::read(&reads).expect("there"), b"given\n");
+        }
     }
 
     #[test]

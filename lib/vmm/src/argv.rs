@@ -101,6 +101,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
     // `suppress-vmdesc` and `send-configuration` make a stream of device state
     // alone loadable. `vapic`, an aid for old Windows on KVM, looks into guest
     // memory while its state is loaded and fails if the firmware was at work.
+    // Guests of different families never share a page, whatever the host's KSM would do.
     // A clone that woke would have its guest announce the parent's address.
     // A modern virtio device saves the state of 1024 queues, 44 KB, whatever it
     // has: the balloon, of which a guest need not have a driver at all, is one
@@ -109,7 +110,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
         "-nodefaults -no-user-config -display none -vga none -no-reboot \
          -name {id},debug-threads=on \
          -sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny \
-         -M q35,suppress-vmdesc=on,memory-backend=ram0 \
+         -M q35,suppress-vmdesc=on,mem-merge=off,memory-backend=ram0 \
          -global migration.send-configuration=off \
          -global migration.announce-rounds=0 \
          -global apic-common.vapic=off \

@@ -18,6 +18,7 @@
 
 mod accel;
 mod argv;
+mod calls;
 mod cgroup;
 pub mod console;
 mod disk;

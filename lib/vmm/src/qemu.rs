@@ -2,7 +2,7 @@
 
 use crate::{
     BootSpec, Engine, Kernel, MachineRecord, MachineSpec, QemuMachine, QemuShell, ShellSpec,
-    VmmError, argv,
+    VmmError, argv, calls,
     cgroup::Parent,
     disk::Disk,
     files,
@@ -14,8 +14,11 @@ use crate::{
     room,
     words::Words,
 };
+use forkyard_sys_host::filter::Filter;
 use forkyard_sys_host::huge::without_huge_pages;
-use forkyard_sys_host::process::{Credentials, Surroundings, empty_network, in_cgroup, isolate};
+use forkyard_sys_host::process::{
+    Bounds, Credentials, Surroundings, empty_network, in_cgroup, isolate, spawn_first,
+};
 use forkyard_types::VmId;
 use std::{
     os::fd::OwnedFd,
@@ -66,6 +69,8 @@ pub struct Qemu {
     patience: Duration,
     /// Where QEMUs are, and nothing else is: their taps are handed to them.
     network: Arc<OwnedFd>,
+    /// What QEMUs may ask the kernel for.
+    calls: Filter,
 }
 
 /// A QEMU whose monitor answers.
@@ -105,6 +110,7 @@ impl Qemu {
             tracker: config.tracker,
             patience: config.patience,
             network: Arc::new(empty_network().map_err(VmmError::io("make", "an empty network"))?),
+            calls: calls::of_qemu().map_err(VmmError::io("make", "a list of system calls"))?,
         })
     }
 
@@ -206,7 +212,12 @@ impl Qemu {
         let surroundings = Surroundings {
             network: self.network.clone(),
             room,
-            bounds: machine.limits.bounds(),
+            bounds: Bounds {
+                file: Some(room::largest_file(machine.disk.as_deref())?),
+                ..machine.limits.bounds()
+            },
+            calls: Some(self.calls.clone()),
+            capability: None,
         };
         isolate(&mut command, credentials, surroundings, plumbing.inherited);
         if is_view {
@@ -217,7 +228,7 @@ impl Qemu {
             program: program(),
             source,
         };
-        let spawned = command.spawn().map_err(spawn_error);
+        let spawned = spawn_first(&mut command).map_err(spawn_error);
         let child = match spawned {
             Ok(child) => child,
             Err(error) => {

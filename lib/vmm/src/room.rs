@@ -12,7 +12,7 @@
 //! QEMU to complain of.
 
 use crate::{Accel, VmmError, process::ProcessId};
-use forkyard_sys_host::room::{Piece, Room, Use};
+use forkyard_sys_host::room::{PROGRAMS, Piece, Room, Use, programs};
 use std::{
     ffi::OsStr,
     fs::{self, File},
@@ -21,18 +21,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where programs, libraries and firmware are.
-const PROGRAMS: [&str; 8] = [
-    "/usr",
-    "/bin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/etc/ld.so.cache",
-    "/etc/alternatives",
-];
-const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
 const KVM: &str = "/dev/kvm";
 
 /// Who goes into a room, and what he needs of his own.
@@ -48,21 +36,13 @@ pub(crate) struct Guest<'a> {
 
 /// Makes a room. Blocks for about a millisecond.
 pub(crate) fn build(guest: Guest<'_>) -> Result<Room, VmmError> {
-    let (mut pieces, mut links) = (Vec::new(), Vec::new());
-    let programs = PROGRAMS.map(Path::new);
-    for path in programs {
-        match fs::read_link(path) {
-            Ok(target) => links.push((path.to_owned(), target)),
-            Err(_) => pieces.extend(piece(path, Use::Program)?),
-        }
-    }
+    let (mut pieces, links) = programs().map_err(VmmError::io("show QEMU", "/"))?;
     let own = guest.programs.into_iter().flatten().filter_map(home);
-    for path in own.filter(|path| !programs.iter().any(|known| path.starts_with(known))) {
+    for path in own.filter(|path| !PROGRAMS.iter().any(|known| path.starts_with(known))) {
         pieces.extend(piece(path, Use::Program)?);
     }
-    let kvm = (guest.accel == Accel::Kvm).then_some(KVM);
-    for path in DEVICES.into_iter().chain(kvm) {
-        pieces.extend(piece(Path::new(path), Use::Device)?);
+    if guest.accel == Accel::Kvm {
+        pieces.extend(piece(Path::new(KVM), Use::Device)?);
     }
     for path in guest.files {
         pieces.extend(piece(path, Use::Data)?);
@@ -126,9 +106,35 @@ pub(crate) fn chain(top: &Path) -> Result<Vec<PathBuf>, VmmError> {
     Ok(chain)
 }
 
+/// Bytes of the largest file that a QEMU has reason to write: a slice of its disk that is
+/// written full, with its tables, and what it is told to save. Blocks for a read.
+pub(crate) fn largest_file(disk: Option<&Path>) -> Result<u64, VmmError> {
+    const SAVED: u64 = 64 << 20;
+    let size = |disk: &Path| virtual_size(disk).map_err(VmmError::io("read", disk));
+    let size = disk.map(size).transpose()?.unwrap_or(0);
+    Ok(size.saturating_add(size / 16).saturating_add(SAVED))
+}
+
+/// Bytes of the disk in a qcow2 file, by its header; those of a file that is no qcow2.
+fn virtual_size(path: &Path) -> io::Result<u64> {
+    let file = File::open(path)?;
+    let mut header = [0; 32];
+    match file.read_exact_at(&mut header, 0) {
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let [.., s0, s1, s2, s3, s4, s5, s6, s7] = header;
+    match header.starts_with(&MAGIC) {
+        true => Ok(u64::from_be_bytes([s0, s1, s2, s3, s4, s5, s6, s7])),
+        false => Ok(file.metadata()?.len()),
+    }
+}
+
+/// How a qcow2 file begins.
+const MAGIC: [u8; 4] = *b"QFI\xfb";
+
 /// What a qcow2 file lies over, by its header; none of a file that is no qcow2.
 fn backing(path: &Path) -> io::Result<Option<PathBuf>> {
-    const MAGIC: [u8; 4] = *b"QFI\xfb";
     /// QEMU believes no longer name.
     const LONGEST: u32 = 1023;
     let file = File::open(path)?;
@@ -160,12 +166,8 @@ fn home(program: &Path) -> Option<&Path> {
     }
 }
 
-/// None of a path at which there is nothing.
 fn piece(path: &Path, r#use: Use) -> Result<Option<Piece>, VmmError> {
-    match Piece::of(path, r#use) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        other => other.map(Some).map_err(VmmError::io("show QEMU", path)),
-    }
+    Piece::if_there(path, r#use).map_err(VmmError::io("show QEMU", path))
 }
 
 #[cfg(test)]
@@ -205,6 +207,22 @@ mod tests {
         }
         qcow2(&top, top.to_str().expect("text"));
         assert_eq!(chain(&top).expect("read"), [top]);
+    }
+
+    #[test]
+    fn a_file_is_bounded_by_the_disk_and_not_by_what_is_written_of_it() {
+        let dir = tempfile::tempdir().expect("dir");
+        let disk = dir.path().join("disk");
+        qcow2(&disk, "/base");
+        let size = 20_u64 << 30;
+        File::options()
+            .write(true)
+            .open(&disk)
+            .and_then(|file| file.write_all_at(&size.to_be_bytes(), 24))
+            .expect("written");
+        let most = largest_file(Some(&disk)).expect("read");
+        assert!((size..size * 2).contains(&most), "{most}");
+        assert!(largest_file(None).expect("nothing to read") > 0);
     }
 
     #[test]

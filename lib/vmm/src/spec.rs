@@ -43,6 +43,8 @@ impl Limits {
         Bounds {
             threads: self.pids.map(u64::from),
             private: self.memory.map(|most| most.0 + UNUSED),
+            file: None,
+            processor: None,
         }
     }
 }

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 pub mod fdpass;
+pub mod filter;
 pub mod fuse;
 pub mod huge;
 pub mod mapping;

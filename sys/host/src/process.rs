@@ -5,14 +5,14 @@
 //! ends and its number is given to another, the descriptor still names the
 //! first, so that neither a wait nor a signal can reach a stranger.
 
-use crate::room::Room;
+use crate::{filter::Filter, room::Room};
 use std::{
     io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
         unix::process::CommandExt,
     },
-    process::Command,
+    process::{Child, Command},
     sync::Arc,
 };
 use tokio::io::{Interest, unix::AsyncFd};
@@ -141,6 +141,27 @@ pub struct Surroundings {
     pub room: Room,
     /// What it may take, wherever there are no cgroups to say so.
     pub bounds: Bounds,
+    /// The system calls it may make; none for all of them.
+    pub calls: Option<Filter>,
+    /// The capability that it has if its user is root.
+    pub capability: Option<Capability>,
+}
+
+/// A right that root may be left with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capability {
+    /// Reads whatever there is in its room, whoever owns it.
+    ReadAll,
+}
+
+impl Capability {
+    /// The kernel's number for it.
+    fn number(self) -> libc::c_ulong {
+        match self {
+            // CAP_DAC_READ_SEARCH
+            Self::ReadAll => 2,
+        }
+    }
 }
 
 /// Most that a process may take. It never leaves a core file: that would be
@@ -153,6 +174,11 @@ pub struct Bounds {
     /// Bytes that it has to itself, used or not: what it has mapped to write
     /// and shares with nobody.
     pub private: Option<u64>,
+    /// Bytes of the largest file it writes. A write beyond that fails with `EFBIG`,
+    /// and nothing worse happens.
+    pub file: Option<u64>,
+    /// Seconds of processor time, after which it ends.
+    pub processor: Option<u64>,
 }
 
 /// Makes `command` start a process in a session of its own, in the surroundings
@@ -171,7 +197,10 @@ pub fn isolate(
         network,
         room,
         bounds,
+        calls,
+        capability,
     } = surroundings;
+    let kept = capability.map(Capability::number);
     let Credentials { uid, gid, groups } = credentials;
     // SAFETY: between fork and exec the closure makes system calls alone: it
     // neither allocates nor takes a lock, whatever the other threads of this
@@ -179,6 +208,7 @@ pub fn isolate(
     unsafe {
         command.pre_exec(move || {
             check(libc::setsid())?;
+            die_as_others_do();
             check(libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET))?;
             check(libc::setns(room.as_raw_fd(), libc::CLONE_NEWNS))?;
             // Shared memory, queues and the place in the tree of cgroups are its own; keys of
@@ -187,13 +217,27 @@ pub fn isolate(
             join_own_keyring();
             bound(bounds)?;
             check(libc::setgroups(groups.len(), groups.as_ptr()))?;
-            drop_capabilities()?;
+            drop_capabilities(kept)?;
             check(libc::setresgid(gid, gid, gid))?;
             check(libc::setresuid(uid, uid, uid))?;
             check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
-            keep_only(&inherited)
+            keep_only(&inherited)?;
+            // Last: what came before is on no list.
+            calls.as_ref().map_or(Ok(()), Filter::apply)
         });
     }
+}
+
+/// Starts `command` as the first process of a PID namespace of its own: it sees and
+/// can name no process but its own, and whatever it starts ends with it. Needs root.
+pub fn spawn_first(command: &mut Command) -> io::Result<Child> {
+    // What a thread asks for holds for its children; this thread has no others.
+    let spawn = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWPID)?;
+        command.spawn()
+    };
+    std::thread::scope(|scope| scope.spawn(spawn).join())
+        .map_err(|_| io::Error::other("the thread panicked"))?
 }
 
 /// A network that nobody and nothing is in, for processes to be put into: they
@@ -219,7 +263,11 @@ fn bound(bounds: Bounds) -> io::Result<()> {
         (libc::RLIMIT_MSGQUEUE, Some(0)),
         (libc::RLIMIT_NPROC, bounds.threads),
         (libc::RLIMIT_DATA, bounds.private),
+        (libc::RLIMIT_FSIZE, bounds.file),
+        (libc::RLIMIT_CPU, bounds.processor),
     ];
+    // SAFETY: sets no handler of ours; who is told by the call needs no signal.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     for (resource, most) in wanted {
         let Some(most) = most else { continue };
         let limit = libc::rlimit {
@@ -230,6 +278,23 @@ fn bound(bounds: Bounds) -> io::Result<()> {
         check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
     }
     Ok(())
+}
+
+/// In a child about to `exec`: where memory runs out it is ended as any other would be,
+/// though this process may be spared. Needs the host's `/proc`; without, it stays as it is.
+fn die_as_others_do() {
+    // SAFETY: the path is a C string and the byte outlives its call; the descriptor is
+    // nobody else's.
+    unsafe {
+        let score = libc::open(
+            c"/proc/self/oom_score_adj".as_ptr(),
+            libc::O_WRONLY | libc::O_CLOEXEC,
+        );
+        if score >= 0 {
+            libc::write(score, c"0".as_ptr().cast(), 1);
+            libc::close(score);
+        }
+    }
 }
 
 /// In a child about to `exec`: gives it a session keyring with nothing in it. A kernel without
@@ -247,10 +312,10 @@ fn join_own_keyring() {
 }
 
 /// In a child about to `exec`: nothing it becomes may have more than its user
-/// gives it.
-fn drop_capabilities() -> io::Result<()> {
+/// gives it, and a user that is root gets this one alone.
+fn drop_capabilities(kept: Option<libc::c_ulong>) -> io::Result<()> {
     const MOST: libc::c_ulong = 64;
-    for capability in 0..MOST {
+    for capability in (0..MOST).filter(|&capability| Some(capability) != kept) {
         // SAFETY: takes integers only.
         match check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) }) {
             // That was one more than the kernel knows.
@@ -345,8 +410,9 @@ mod tests {
         let mut command = Command::new("sh");
         command
             .arg("-c")
-            .arg(format!("ls -l /proc/$$/fd >&{given}; id -u >&{given}; id -G >&{given}; for of in c p d; do ulimit -H -$of >&{given}; done; grep -E '^(Cap|NoNew)' /proc/self/status >&{given}; tail -n +2 /proc/net/route | grep -q . || echo alone >&{given}; [ -e /etc ] || echo homeless >&{given}; [ $(cut -d' ' -f6 /proc/$$/stat) = $$ ] && echo leader >&{given}"))
+            .arg(format!("ls -l /proc/self/fd >&{given}; id -u >&{given}; id -G >&{given}; for of in c p d f; do ulimit -H -$of >&{given}; done; grep -E '^(Cap|NoNew)' /proc/self/status >&{given}; tail -n +2 /proc/net/route | grep -q . || echo alone >&{given}; [ -e /etc ] || echo homeless >&{given}; set -- $(cat /proc/self/stat); [ $4 = $6 ] && echo leader of $$ >&{given}; cat /proc/self/oom_score_adj >&{given}"))
             .stdin(Stdio::null());
+        std::fs::write("/proc/self/oom_score_adj", "-1").expect("root");
         let nobody = Credentials {
             uid: 65534,
             gid: 65534,
@@ -361,10 +427,14 @@ mod tests {
             bounds: Bounds {
                 threads: Some(400),
                 private: Some(3 << 30),
+                file: Some(1 << 20),
+                processor: None,
             },
+            calls: None,
+            capability: None,
         };
         isolate(&mut command, nobody, surroundings, vec![writer.into()]);
-        let mut child = command.spawn().expect("spawned as root");
+        let mut child = spawn_first(&mut command).expect("spawned as root");
         drop(command);
         let mut told = String::new();
         { reader }.read_to_string(&mut told).expect("told");
@@ -376,7 +446,7 @@ mod tests {
             .map(|set| format!("Cap{set}:\t{nothing}\n"))
             .concat();
         let wanted = format!(
-            "\n65534\n65534 4242\n0\n400\n3145728\n{capabilities}NoNewPrivs:\t1\nalone\nhomeless\nleader\n"
+            "\n65534\n65534 4242\n0\n400\n3145728\n2048\n{capabilities}NoNewPrivs:\t1\nalone\nhomeless\nleader of 1\n0\n"
         );
         assert!(told.ends_with(&wanted), "{told}");
     }

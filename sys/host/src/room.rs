@@ -30,6 +30,19 @@ use std::{
     thread,
 };
 
+/// Where programs, libraries and firmware are.
+pub const PROGRAMS: [&str; 9] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+];
+
 /// The thread's own; `/proc/self` would be the process's.
 const OWN: &str = "/proc/thread-self/ns/mnt";
 /// Bytes and files of a room's own: a device state, and places for pieces.
@@ -61,7 +74,34 @@ pub struct Piece {
     is_folder: bool,
 }
 
+/// The pieces of a room, and its symbolic links.
+pub type Content = (Vec<Piece>, Vec<(PathBuf, PathBuf)>);
+
+/// Takes hold of what programs need to run: their folders, and devices that everybody
+/// may have. What is not there is left out.
+pub fn programs() -> io::Result<Content> {
+    let (mut pieces, mut links) = (Vec::new(), Vec::new());
+    for path in PROGRAMS.map(Path::new) {
+        match fs::read_link(path) {
+            Ok(target) => links.push((path.to_owned(), target)),
+            Err(_) => pieces.extend(Piece::if_there(path, Use::Program)?),
+        }
+    }
+    for path in ["/dev/null", "/dev/zero", "/dev/urandom"] {
+        pieces.extend(Piece::if_there(Path::new(path), Use::Device)?);
+    }
+    Ok((pieces, links))
+}
+
 impl Piece {
+    /// As [`Piece::of`]; none of a path at which there is nothing.
+    pub fn if_there(path: &Path, r#use: Use) -> io::Result<Option<Self>> {
+        match Self::of(path, r#use) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
     /// Takes hold of what an absolute path leads to, with all that is mounted
     /// below it. It is what it is now, whatever becomes of the path. Needs root.
     pub fn of(path: &Path, r#use: Use) -> io::Result<Self> {

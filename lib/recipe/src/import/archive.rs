@@ -19,6 +19,8 @@ const PARTS: usize = 20_000;
 const JSON: u64 = 4 << 20;
 /// Most links from one part to another.
 const LINKS: usize = 8;
+/// Most bytes of a part's name.
+const LONGEST: usize = 4096;
 
 /// Where a part is.
 #[derive(Debug)]
@@ -69,6 +71,11 @@ impl Parts {
                 }
                 Kind::Folder | Kind::Same(_) | Kind::Fifo | Kind::Device => continue,
             };
+            if name.len() > LONGEST {
+                return Err(tar(io::Error::other(
+                    "a name in it is longer than names are",
+                )));
+            }
             if parts.len() == PARTS {
                 return Err(tar(io::Error::other("it has too many entries")));
             }

@@ -216,6 +216,9 @@ pub enum LayerError {
     /// There are more files than there may be.
     #[error("it has more than {0} files")]
     TooMany(u64),
+    /// The names of what is in it take more memory than they may.
+    #[error("the names of its files take more than {0}")]
+    TooManyNames(ByteCount),
     /// An entry has no place in a guest's tree.
     #[error("{} in it {why}", path.display())]
     Hostile {

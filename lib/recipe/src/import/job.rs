@@ -15,13 +15,14 @@ use crate::{
     progress::{Event, Progress},
     run::QEMU_IMG,
 };
+use forkyard_confine::{Confinement, NOBODY, Who};
 use forkyard_files::inside;
 use forkyard_types::{ByteCount, EntryPoint, ImageName};
 use std::{
     collections::HashSet,
     fs::{self, File, Permissions},
     io::{self, Write},
-    os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, fchown},
     path::Path,
 };
 
@@ -93,10 +94,24 @@ impl Job<'_> {
         }
         progress(Event::Step("converting the disk"));
         let raw = self.work.dir().join("raw");
+        let to = File::create_new(&raw).map_err(io_error("create", &raw))?;
+        // Of zeros, as it is told, so that it writes nothing but what is not.
+        let to_be_read = chown(self.incoming, Some(NOBODY), Some(NOBODY));
+        to.set_len(size.0.next_multiple_of(512))
+            .and_then(|()| fchown(&to, Some(NOBODY), Some(NOBODY)))
+            .and(to_be_read)
+            .map_err(io_error("make", &raw))?;
         QEMU_IMG
             .call()
-            .args(["convert", "-q", "-f", "qcow2", "-O", "raw"])
+            .args(["convert", "-q", "-n", "--target-is-zero"])
+            .args(["-f", "qcow2", "-O", "raw"])
             .args([self.incoming, &raw])
+            .confined(Confinement {
+                who: Who::Nobody,
+                reads: &[self.incoming],
+                writes: &[&raw],
+                largest: MOST.0,
+            })?
             .holding(self.work.lock())
             .run(progress)?;
         self.cancel.check()?;

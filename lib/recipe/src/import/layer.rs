@@ -50,11 +50,19 @@ const ATTRIBUTES: [&[u8]; 2] = [b"security.capability", b"user."];
 /// Bytes of a file copied at once.
 const PIECE: usize = 128 << 10;
 
+/// Bytes of paths that are kept in memory: of one layer, and of all folders; and what each
+/// path takes beside its bytes.
+const NAMES: u64 = 512 << 20;
+const EACH_NAME: u64 = 96;
+
 /// What may still be unpacked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     pub bytes: u64,
     pub entries: u64,
+    /// Bytes of paths that are kept at a time.
+    pub names: u64,
+    folders: u64,
     /// What there was in the beginning, to be told.
     pub limits: (ByteCount, u64),
 }
@@ -64,6 +72,8 @@ impl Budget {
         Self {
             bytes: bytes.0,
             entries,
+            names: NAMES,
+            folders: NAMES,
             limits: (bytes, entries),
         }
     }
@@ -80,6 +90,14 @@ impl Budget {
             .ok_or(LayerError::TooLarge(most_bytes))?;
         Ok(())
     }
+}
+
+/// Charges for a path that is to be kept.
+fn keep(path: &Path, left: &mut u64) -> Result<(), LayerError> {
+    let takes = path.as_os_str().len() as u64 + EACH_NAME;
+    let left_then = left.checked_sub(takes);
+    *left = left_then.ok_or(LayerError::TooManyNames(ByteCount(NAMES)))?;
+    Ok(())
 }
 
 /// The directory that layers are put into.
@@ -117,10 +135,12 @@ impl<'a> Tree<'a> {
             .saturating_add(self.budget.entries.saturating_mul(4096));
         let hashing = Hashing::new(unpacked.from.take(most.saturating_add(1)));
         let mut fresh = Fresh::new();
+        let names = self.budget.names;
         let mut reader = Reader::new(hashing).open_ended();
         while let Some(entry) = reader.next_entry()? {
             self.entry(&entry, &mut reader, &mut fresh)?;
         }
+        self.budget.names = names;
         // What follows the end of a tar is part of what has the digest.
         reader.drain()?;
         Ok(reader.into_source().digest())
@@ -167,8 +187,14 @@ impl<'a> Tree<'a> {
         }
         let made = self.make(&path, entry, reader)?;
         if let Some(place) = made {
-            let above = place.ancestors().take_while(|above| *above != self.root);
-            fresh.extend(above.map(Path::to_owned));
+            for above in place.ancestors().take_while(|above| *above != self.root) {
+                // With it came all above it.
+                if fresh.contains(above) {
+                    break;
+                }
+                keep(above, &mut self.budget.names)?;
+                fresh.insert(above.to_owned());
+            }
         }
         Ok(())
     }
@@ -229,7 +255,9 @@ impl<'a> Tree<'a> {
                     fs::set_permissions(&place, Permissions::from_mode(mode))
                 };
                 make().map_err(making(path))?;
-                self.times.insert(place.clone(), time);
+                if self.times.insert(place.clone(), time).is_none() {
+                    keep(&place, &mut self.budget.folders)?;
+                }
                 Ok(Some(place))
             }
             Kind::Link(target) | Kind::Same(target) if target.is_empty() => {

@@ -8,7 +8,7 @@
 use super::{ArchiveError, archive::Parts, digest::Digest};
 use forkyard_types::EntryPoint;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// What this machine runs.
 const OS: &str = "linux";
@@ -168,7 +168,14 @@ struct Candidate {
 fn from_layout(parts: &Parts, level: u8) -> Result<Chosen, ArchiveError> {
     let index: Index = parts.json("index.json")?;
     let mut manifests = Vec::new();
-    collect(parts, index, DEPTH, None, &mut manifests)?;
+    collect(
+        parts,
+        index,
+        DEPTH,
+        None,
+        &mut HashSet::new(),
+        &mut manifests,
+    )?;
     let mut ours: Vec<Candidate> = Vec::new();
     let mut others = Vec::new();
     for listed in manifests {
@@ -244,6 +251,7 @@ fn collect(
     index: Index,
     depth: u32,
     name: Option<&String>,
+    seen: &mut HashSet<Digest>,
     manifests: &mut Vec<Descriptor>,
 ) -> Result<(), ArchiveError> {
     for mut descriptor in index.manifests {
@@ -258,9 +266,16 @@ fn collect(
             }
             manifests.push(descriptor);
         } else if depth > 0 {
+            // Indexes that name each other over and over are as good as once, and read once.
+            if !seen.insert(descriptor.digest) {
+                continue;
+            }
+            if seen.len() > MANIFESTS {
+                return Err(ArchiveError::Nonsense("the archive has too many indexes"));
+            }
             let inner: Index = blob(parts, &descriptor)?;
             let name = descriptor.annotations.get(NAME);
-            collect(parts, inner, depth - 1, name, manifests)?;
+            collect(parts, inner, depth - 1, name, seen, manifests)?;
         } else {
             return Err(ArchiveError::Nonsense("the archive's indexes are too deep"));
         }

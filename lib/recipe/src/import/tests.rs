@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt, process::Command};
 use tempfile::TempDir;
 
+mod hostile;
+
 fn digest(bytes: &[u8]) -> String {
     digest::Digest::of(bytes).expect("read").to_string()
 }
@@ -411,7 +413,6 @@ fn qcow2_is_converted_and_what_is_said_to_be_raw_is_not_looked_into() {
     let (_dir, cache) = cache();
     let image = import(&cache, Source::Qcow2 { partition: None }, &bytes).expect("imported");
     assert_eq!(fs::read(&image.file.path).expect("read"), system);
-
     let error = refused(Source::Raw { partition: None }, &bytes);
     assert!(
         matches!(error, ImportError::Disk(DiskError::IsQcow2)),
@@ -453,7 +454,6 @@ fn import_that_breaks_off_or_is_given_up_leaves_nothing() {
         "{broke:?}"
     );
     nothing_left(&cache);
-
     let cancel = Cancel::default();
     let given_up = cache.import(&name, OCI, &Oci::new().packed()[..], &cancel, |event| {
         if event == Event::Step("making the file system") {

@@ -127,6 +127,12 @@ fn kernel_of_the_users_own_has_no_modules_and_must_exist() {
     let path = dir.path().join("bzImage");
     let error = Kernel::from_file(&path).expect_err("not there");
     assert!(matches!(error, BuildError::Io { path: named, .. } if named == path));
+    let fifo = dir.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).expect("made");
+    for none in [fifo.as_path(), dir.path(), Path::new("/dev/null")] {
+        let error = Kernel::from_file(none).expect_err("it cannot be booted");
+        assert!(matches!(error, BuildError::NoFile { .. }), "{error:?}");
+    }
     fs::write(&path, "kernel").expect("written");
     let kernel = Kernel::from_file(&path).expect("there");
     assert_eq!((kernel.modules, kernel.release), (vec![], None));

@@ -78,6 +78,8 @@ impl Crafted {
 const ROOM: Budget = Budget {
     bytes: 1 << 20,
     entries: 1000,
+    names: NAMES,
+    folders: NAMES,
     limits: (ByteCount(1 << 20), 1000),
 };
 
@@ -335,6 +337,16 @@ fn more_than_there_is_room_for_is_refused() {
     let many = (0..11).fold(Crafted::new(), |layer, n| layer.file(&n.to_string(), ""));
     let many = Place::new().within(small, &[many.done()]);
     assert!(matches!(many, Err(LayerError::TooMany(10))), "{many:?}");
+    let few = Budget {
+        names: 1000,
+        ..Budget::new(ByteCount(100_000), 1000)
+    };
+    let named = (0..20).fold(Crafted::new(), |layer, n| layer.file(&format!("{n}"), ""));
+    let names = Place::new().within(few, &[named.done()]);
+    assert!(
+        matches!(names, Err(LayerError::TooManyNames(_))),
+        "{names:?}"
+    );
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! What a QEMU may ask the kernel for.
+//!
+//! Found by tracing QEMUs of Debian 12 that boot, fork, clone, load, save, give memory back,
+//! fold disks and end; with what their libraries use in place of these on other hosts, and
+//! what KVM takes. QEMU's own `-sandbox` comes on top: once it has started, it lets
+//! no program be executed, which this list must let happen once.
+//!
+//! Not on it, though a QEMU asks: `io_uring_setup`, whose requests no filter sees, and
+//! `memfd_create`; it goes on without. Nothing on it opens a socket, names another
+//! process, makes a namespace or a key, or loads anything into the kernel.
+
+use forkyard_sys_host::filter::{Call, FILES, Filter, ITSELF, THREADS};
+use nix::libc::{self, c_long};
+use std::io;
+
+/// What QEMU takes beside what any program does.
+const MORE: [c_long; 7] = [
+    // Adds filters, takes none away.
+    libc::SYS_seccomp,
+    libc::SYS_signalfd4,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_timerfd_settime,
+    libc::SYS_unlink,
+    // The daemon is handed what it opens; its ioctls are not on this list.
+    libc::SYS_userfaultfd,
+];
+
+/// Sockets that were handed to it.
+const SOCKETS: [c_long; 12] = [
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_listen,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+];
+
+const EVERY_BIT: u64 = u64::MAX;
+
+/// What is allowed for some arguments alone.
+const SOME: [Call; 4] = [
+    // By the kind of device: of terminals and taps ('T'), and of KVM.
+    Call::only(libc::SYS_ioctl, 1, 0xff00, &[0x5400, 0xae00]),
+    Call::only(
+        libc::SYS_fcntl,
+        1,
+        EVERY_BIT,
+        &[
+            libc::F_DUPFD as u64,
+            libc::F_DUPFD_CLOEXEC as u64,
+            libc::F_GETFD as u64,
+            libc::F_SETFD as u64,
+            libc::F_GETFL as u64,
+            libc::F_SETFL as u64,
+            libc::F_GETLK as u64,
+            libc::F_SETLK as u64,
+            libc::F_OFD_GETLK as u64,
+            libc::F_OFD_SETLK as u64,
+        ],
+    ),
+    Call::only(
+        libc::SYS_prctl,
+        0,
+        EVERY_BIT,
+        &[
+            libc::PR_SET_NAME as u64,
+            libc::PR_SET_TIMERSLACK as u64,
+            libc::PR_MCE_KILL as u64,
+            libc::PR_SET_NO_NEW_PRIVS as u64,
+            libc::PR_SET_SECCOMP as u64,
+        ],
+    ),
+    // Asks what the limits are, and sets none.
+    Call::only(libc::SYS_prlimit64, 2, EVERY_BIT, &[0]),
+];
+
+/// The list.
+pub(crate) fn of_qemu() -> io::Result<Filter> {
+    let any = ITSELF.into_iter().chain(FILES).chain(SOCKETS).chain(MORE);
+    let calls: Vec<_> = any.map(Call::any).chain([THREADS]).chain(SOME).collect();
+    Filter::allowing(&calls)
+}
