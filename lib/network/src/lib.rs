@@ -31,6 +31,7 @@ mod family_rules;
 mod forwarding;
 mod names;
 mod nft;
+mod owner;
 mod plan;
 mod ports;
 mod resolvers;
@@ -56,17 +57,14 @@ use forkyard_types::{Address, FamilyId, Publish, VmId};
 use forwarding::Forwarding;
 use nft::Nft;
 use nix::net::if_::{if_nameindex, if_nametoindex};
+use owner::Owner;
 use rtnetlink::{Handle, LinkUnspec};
 use rules::Rules;
 use span::Laid;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    os::{
-        fd::OwnedFd,
-        linux::net::SocketAddrExt,
-        unix::net::{SocketAddr, UnixListener},
-    },
+    os::fd::OwnedFd,
     sync::Mutex,
 };
 
@@ -87,21 +85,14 @@ pub struct Networks {
     /// Interference of other programs so far.
     wall: Mutex<Wall>,
     watch: Mutex<Option<Watch>>,
-    /// One owner a network namespace: the kernel keeps an abstract socket's
-    /// name for as long as its owner lives, and for that namespace alone.
-    _owner: UnixListener,
+    _owner: Owner,
 }
-
-/// Name of that socket.
-const OWNER: &str = "forkyard.network";
 
 impl Networks {
     /// Opens the kernel's network and puts the rules in force, with no member.
     /// Fails if another process has the networks of this namespace.
     pub async fn open() -> Result<Self, NetworkError> {
-        let owner = SocketAddr::from_abstract_name(OWNER)
-            .and_then(|name| UnixListener::bind_addr(&name))
-            .map_err(|source| NetworkError::Taken { source })?;
+        let owner = Owner::take()?;
         let (connection, netlink, _) =
             rtnetlink::new_connection().map_err(|source| NetworkError::Netlink { source })?;
         tokio::spawn(connection);

@@ -9,6 +9,10 @@ use nftables::{
     },
     schema::{NfListObject, NfObject},
 };
+use std::os::{
+    linux::net::SocketAddrExt,
+    unix::net::{SocketAddr, UnixListener},
+};
 
 /// The number of members in the rules, if there are rules.
 pub fn members() -> Option<usize> {
@@ -137,6 +141,10 @@ fn removed_rules_are_gone() {
 #[test]
 fn a_namespace_has_one_owner() {
     alone(|first| async move {
+        // What any user can do takes it from none.
+        let squatter = SocketAddr::from_abstract_name("forkyard.network")
+            .and_then(|name| UnixListener::bind_addr(&name));
+        let _squatter = squatter.expect("nobody has it");
         assert!(matches!(
             Networks::open().await,
             Err(NetworkError::Taken { .. })
