@@ -218,10 +218,13 @@ impl Shared {
                 true
             }
         };
-        if room && calls.try_send((call, request)).is_ok() {
-            return;
+        if room {
+            if calls.try_send((call, request)).is_ok() {
+                return;
+            }
+            // Not that of another call under the same number, which is under way.
+            lock(&self.calls).remove(&call);
         }
-        lock(&self.calls).remove(&call);
         let busy = ApiError {
             kind: ErrorKind::Exhausted,
             message: "too many calls of this VM are under way".into(),

@@ -4,10 +4,19 @@ use super::*;
 
 #[tokio::test]
 async fn guest_that_does_not_read_takes_up_no_more_than_its_calls() {
+    flood(|number| number).await;
+}
+
+#[tokio::test]
+async fn guest_that_uses_numbers_of_calls_again_takes_up_no_more_either() {
+    flood(|number| number % 10).await;
+}
+
+async fn flood(name: impl Fn(u32) -> u32) {
     let (guest, mut agent, mut calls) = pair().await;
     let mut answering = tokio::task::JoinSet::new();
     for number in 0..5_000 {
-        let call = CallId(number);
+        let call = CallId(name(number));
         agent
             .say(&ToHost::Call {
                 call,
