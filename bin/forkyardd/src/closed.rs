@@ -40,12 +40,13 @@ pub async fn keep_cluster(node: &Node, host: &Host) {
     }
 }
 
-/// Keeps the APIs of peers closed to guests, for ever. Cancel-safe.
+/// Keeps the ports of peers closed to guests, for ever. Cancel-safe.
 pub async fn keep_peers(file: &PeersFile, host: &Host) {
     loop {
         // What is wrong with the file is told to those who need a peer.
-        if let Ok(places) = file.places() {
-            let closed = look_up(places).await;
+        if let (Ok(places), Ok(pages)) = (file.places(), file.pages()) {
+            let mut closed = look_up(places).await;
+            closed.extend(pages.into_iter().filter_map(|at| port(at, Transport::Udp)));
             close(host, closed).await;
         }
         sleep(AGAIN).await;

@@ -17,6 +17,7 @@ pub use bodies::Bodies;
 pub use input::{Input, Path, Query, Raw};
 
 use crate::{
+    audit,
     cluster::Node,
     forward,
     gate::{self, Asker, Gate},
@@ -239,6 +240,7 @@ fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
         .layer(from_fn_with_state(shared.bodies.clone(), bodies::budget))
         .layer(from_fn_with_state(shared.clone(), forward::route))
         .layer(from_fn_with_state(shared.idle.clone(), busy))
+        .layer(axum::middleware::from_fn(audit::note))
 }
 
 /// Refuses paths and methods that there are not, and bodies that are too large.

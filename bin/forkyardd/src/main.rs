@@ -1,6 +1,7 @@
 //! `forkyardd`: one daemon per host. It may die at any moment: VMs run on,
 //! and the next one takes them over.
 
+mod audit;
 mod closed;
 mod cluster;
 mod doors;
@@ -116,6 +117,10 @@ struct Args {
     /// no image.
     #[arg(long, env = "FORKYARD_PAGE_REPORTING", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     page_reporting: bool,
+    /// Have guests' kernels guard themselves against their own programs that listen at
+    /// the CPU (Spectre and the like), at the cost that has.
+    #[arg(long, env = "FORKYARD_GUEST_MITIGATIONS", value_name = "BOOL", action = ArgAction::Set, default_value_t = false)]
+    guest_mitigations: bool,
     /// Send what several other hosts want to all of them at once, where IP multicast
     /// passes. Without it, each is sent its own.
     #[arg(long, env = "FORKYARD_MULTICAST", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
@@ -209,6 +214,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             checkpoints: args.guest_checkpoints,
         },
         page_reporting: args.page_reporting,
+        guest_mitigations: args.guest_mitigations,
         prefetch: args.prefetch,
         multicast: args.multicast,
         push: args.push,

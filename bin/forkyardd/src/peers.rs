@@ -6,6 +6,7 @@
 //! url = "https://10.0.0.2:7433"
 //! token = "fy_…"            # of `forkyard token create` there
 //! trust = "sha256:…"        # or a file of certificates; the system's if absent
+//! pages = "10.0.0.2:7434"   # its `--pages`, which guests are not to reach; may be absent
 //! ```
 //!
 //! It is read whenever a peer is needed, so that it can be changed at any time; what is
@@ -29,6 +30,7 @@ use std::{
     collections::BTreeMap,
     error::Error,
     fs,
+    net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -72,6 +74,9 @@ struct Entry {
     token: TokenSecret,
     #[serde(default)]
     trust: Option<String>,
+    /// Where it serves pages, for guests not to reach.
+    #[serde(default)]
+    pages: Option<SocketAddr>,
 }
 
 /// The other nodes of a cluster.
@@ -105,6 +110,13 @@ impl PeersFile {
             Ok(Place::Socket(_)) | Err(_) => None,
         });
         Ok(places.collect())
+    }
+
+    /// Where peers serve pages, as far as the file says so.
+    pub fn pages(&self) -> Result<Vec<SocketAddr>, ApiError> {
+        let known = self.read()?;
+        let pages = known.listing.peer.values().filter_map(|entry| entry.pages);
+        Ok(pages.collect())
     }
 
     /// What the file says, looked at again only if its text has changed.
@@ -389,6 +401,19 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &second));
         fs::write(&peers.path, "").expect("written");
         peers.find("b").expect_err("it is named no more");
+    }
+
+    #[test]
+    fn ports_that_guests_are_not_to_reach_are_those_of_the_file() {
+        let (_folder, peers) = file(&(pinned() + "pages = \"192.0.2.2:7434\"\n"), 0o600);
+        assert_eq!(
+            peers.places().expect("read"),
+            [("192.0.2.2".to_owned(), 7433)]
+        );
+        let pages: SocketAddr = "192.0.2.2:7434".parse().expect("an address");
+        assert_eq!(peers.pages().expect("read"), [pages]);
+        let (_folder, peers) = file(&pinned(), 0o600);
+        assert_eq!(peers.pages().expect("read"), []);
     }
 
     #[test]

@@ -45,6 +45,24 @@ fn the_network_takes_tls_and_a_token_and_nothing_less() {
     let outcome = far(&words, Some(right), Some(cert)).exited(7);
     assert_eq!(outcome.text(), "p-1");
 
+    // The log says who asked for what, and not what that was.
+    let log = fs::read_to_string(host.folder().join("run/daemon.log")).expect("a log");
+    let noted: Vec<_> = log.lines().filter(|line| line.contains("audit")).collect();
+    for (who, what) in [
+        ("user \"ci\" from 127.0.0.1:", "/exec: 200"),
+        ("user \"ci\" from 127.0.0.1:", "/fork"),
+        ("root of this host: ", "POST /v1/tokens: 2"),
+    ] {
+        let found = noted
+            .iter()
+            .any(|line| line.contains(who) && line.contains(what));
+        assert!(found, "{who}{what}: {noted:#?}");
+    }
+    assert!(
+        !noted.iter().any(|line| line.contains("hostname")),
+        "{noted:#?}"
+    );
+
     // Without one of them, nothing is.
     let told = far(&["ps"], None, Some(pin)).exited(NOBODY).stderr;
     assert!(told.contains("FORKYARD_TOKEN"), "{told}");

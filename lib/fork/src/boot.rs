@@ -26,13 +26,22 @@ const BOOT: Duration = Duration::from_secs(120);
 /// init says so again to kernels that forget it), and stays in the CPU's own lists, of
 /// which nothing is told, in hundreds of pages and not in thousands: what is free and
 /// not known to be is carried along by every fork.
-const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off \
+const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check \
      cryptomgr.notests page_reporting.page_reporting_order=4 \
      sysctl.vm.percpu_pagelist_high_fraction=4096";
+/// What a guest's kernel is told beside that unless it is to guard itself: in a guest all that runs
+/// is its user's as a rule, and the host's own guards are between guests.
+const UNGUARDED: &str = " mitigations=off";
 /// vCPUs of a VM.
 pub(crate) const VCPUS: std::ops::RangeInclusive<u8> = 1..=64;
 /// MiB of memory of a VM.
 pub(crate) const MEMORY_MIB: std::ops::RangeInclusive<u64> = 64..=1 << 20;
+
+/// What a guest's kernel is told.
+fn command_line(mitigations: bool) -> String {
+    let guard = if mitigations { "" } else { UNGUARDED };
+    format!("{CMDLINE}{guard}")
+}
 
 /// A VM that is recorded and listed, and what it is to boot from.
 pub(crate) struct Founded {
@@ -211,7 +220,7 @@ impl Host {
         let kernel = Kernel {
             image: base.kernel.clone(),
             initrd: Some(base.initramfs.clone()),
-            cmdline: CMDLINE.to_owned(),
+            cmdline: command_line(self.options.guest_mitigations),
         };
         let spec = BootSpec {
             machine: self.machine_spec(&record, address.mac).await?,
@@ -264,7 +273,7 @@ impl Host {
         let probe = Probe {
             kernel: base.kernel.clone(),
             initrd: base.initramfs.clone(),
-            cmdline: format!("{CMDLINE} forkyard.probe=1"),
+            cmdline: format!("{CMDLINE}{UNGUARDED} forkyard.probe=1"),
             marker: "forkyard-probe-ok".to_owned(),
             owner: Owner {
                 uid: uid.get(),
@@ -307,4 +316,15 @@ fn made_up(image: &str, id: VmId) -> Result<VmName, HostError> {
     let name = format!("{image}-{}", &id.as_str()[..4]);
     name.parse()
         .map_err(|_| HostError::Invalid(format!("{name} is no name: give one")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guests_kernel_guards_itself_if_it_is_to() {
+        assert!(command_line(false).ends_with(" mitigations=off"));
+        assert!(!command_line(true).contains("mitigations"));
+    }
 }

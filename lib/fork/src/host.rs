@@ -46,6 +46,9 @@ pub struct Options {
     pub guests: GuestBounds,
     /// Whether guests say which of their pages are free: those are in no image.
     pub page_reporting: bool,
+    /// Whether the kernels of guests guard themselves against programs in them that listen
+    /// at the CPU.
+    pub guest_mitigations: bool,
     /// Whether clones are given pages that others of their image have wanted.
     pub prefetch: bool,
     /// Whether what several other hosts want is sent to all of them at once, where
