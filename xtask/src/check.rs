@@ -1,6 +1,8 @@
 //! Rules every change keeps, all checked even if the first is broken.
 
-use crate::{features, header, house, openapi, run::cargo, stages::Stages, validators::Validators};
+use crate::{
+    features, header, house, openapi, run::cargo, stages::Stages, supply, validators::Validators,
+};
 use anyhow::Result;
 use std::path::Path;
 
@@ -49,6 +51,7 @@ pub fn all(root: &Path) -> Result<()> {
         Err(why) => stages.skip(name, &why),
     }
     stages.run("features", || features::check(root));
+    stages.run("supply", || supply::check(root));
     stages.run("house rules", || house::check(root));
     stages.finish()
 }

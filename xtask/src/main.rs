@@ -20,6 +20,7 @@ mod openapi;
 mod run;
 mod sched_ext;
 mod stages;
+mod supply;
 mod test;
 mod validators;
 
