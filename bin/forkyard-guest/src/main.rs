@@ -1,8 +1,8 @@
-//! `forkyard-guest`: the one program of ours in a guest, under four names.
+//! `forkyard-guest`: the one program of ours in a guest, under five names.
 //!
 //! `/init` in the initramfs makes any root file system a guest; the agent
-//! talks to the host; `vmfork` is the fork API for shells; `poweroff` is there where
-//! the image has no init. Static, and without
+//! talks to the host; `vmfork` is the fork API for shells; `poweroff` and `reboot` are
+//! there where the image has no init. Static, and without
 //! a runtime of threads it does not need: it is in every guest's memory.
 
 mod agent;
@@ -11,6 +11,7 @@ mod init;
 mod vmfork;
 mod who;
 
+use nix::sys::reboot::RebootMode;
 use std::{path::Path, process::ExitCode};
 
 /// Name the agent runs under: systemd spares processes whose name begins so
@@ -41,7 +42,8 @@ fn main() -> ExitCode {
     match (name, words) {
         ("vmfork", words) => vmfork::main(words),
         ("init", _) if std::process::id() == 1 => init::main(),
-        ("poweroff", _) => init::entry::power_off(),
+        ("poweroff", _) => init::entry::end(RebootMode::RB_POWER_OFF),
+        ("reboot", _) => init::entry::end(RebootMode::RB_AUTOBOOT),
         (_, [role]) if role == "entry" => init::entry::main(),
         (_, [role, words @ ..]) if role == "agent" => agent::supervise(words),
         (_, [role]) if role == "worker" => agent::work(),

@@ -110,8 +110,11 @@ pub enum Command {
     /// Let paused VMs go on.
     #[command(after_help = "Example: forkyard resume p, or forkyard resume --all")]
     Resume(Some),
+    /// Boot VMs again that have stopped, from their own disks. Not clones.
+    #[command(after_help = "Example: forkyard start p")]
+    Start(Some),
     /// Power VMs off; their records stay until `rm`.
-    #[command(after_help = "Example: forkyard stop p")]
+    #[command(after_help = "Example: forkyard stop p, and later forkyard start p")]
     Stop(Some),
     /// End VMs and remove all that is theirs.
     #[command(after_help = "Example: forkyard rm p-1 p-2, or forkyard rm --all")]

@@ -166,6 +166,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::console))
         .routes(routes!(vms::inspect))
         .routes(routes!(vms::stop))
+        .routes(routes!(vms::start))
         .routes(routes!(vms::pause))
         .routes(routes!(vms::resume))
         .routes(routes!(vms::usage))

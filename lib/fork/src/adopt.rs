@@ -56,6 +56,8 @@ impl Host {
                 }
                 VmState::Stopped => {
                     let vm = Vm::new(record.clone(), self.network_of(record)?, None);
+                    // It was about to boot again.
+                    self.undo_boot(&vm).await;
                     self.registry().insert(Arc::new(vm));
                 }
             }

@@ -9,7 +9,8 @@ use crate::{Folders, HostError, blocking::blocking};
 use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerClient, PagerError, Refusal};
 use forkyard_recipe::{
-    Cache, Cancel, GuestFiles, ImageFile, ImportError, Imported, KernelChoice, Recipe, Source,
+    Cache, Cancel, GuestFiles, ImageFile, ImportError, Imported, Kernel, KernelChoice, Recipe,
+    Source,
 };
 use forkyard_types::{ByteCount, GuestImage, ImageId, ImageName, ImageOrigin};
 use std::{
@@ -54,10 +55,8 @@ impl Bases {
                 Some(_) => None,
                 None => Some(this.recipe(&image)?),
             };
-            let choice =
-                kernel.map_or(KernelChoice::Debian, |path| KernelChoice::File(path.into()));
-            let kernel = cache.kernel(&choice, narrate)?;
-            let initramfs = cache.initramfs(&kernel, &GuestFiles::in_dir(&this.folders.guest()))?;
+            let kernel = cache.kernel(&kernel_choice(kernel), narrate)?;
+            let initramfs = this.initramfs(&kernel)?;
             let file = match (imported, recipe) {
                 (Some(image), _) => image.file,
                 (None, Some(recipe)) => cache.image(&recipe, narrate)?,
@@ -71,6 +70,22 @@ impl Bases {
             })
         })
         .await
+    }
+
+    /// The kernel and the initramfs of a VM whose disk is there already.
+    pub async fn kernel(&self, kernel: Option<String>) -> Result<(PathBuf, PathBuf), HostError> {
+        let this = self.clone();
+        blocking(move || {
+            let kernel = this.cache().kernel(&kernel_choice(kernel), narrate)?;
+            let initramfs = this.initramfs(&kernel)?;
+            Ok::<_, HostError>((kernel.image, initramfs))
+        })
+        .await
+    }
+
+    fn initramfs(&self, kernel: &Kernel) -> Result<PathBuf, HostError> {
+        let guest = GuestFiles::in_dir(&self.folders.guest());
+        Ok(self.cache().initramfs(kernel, &guest)?)
     }
 
     /// Every recipe there is, and every imported image.
@@ -337,6 +352,10 @@ fn backing_of(slice: &Path) -> io::Result<PathBuf> {
     let mut name = vec![0; usize::try_from(length).unwrap_or(0).min(1023)];
     file.read_exact_at(&mut name, u64::from(high) << 32 | u64::from(low))?;
     Ok(OsString::from_vec(name).into())
+}
+
+fn kernel_choice(file: Option<String>) -> KernelChoice {
+    file.map_or(KernelChoice::Debian, |path| KernelChoice::File(path.into()))
 }
 
 fn view_of_imported(image: &Imported) -> Result<GuestImage, HostError> {

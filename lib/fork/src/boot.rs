@@ -13,7 +13,7 @@ use forkyard_types::{
     ByteCount, Epoch, Member, NetworkPolicy, RunRequest, VmId, VmName, VmState, VmView, WayOut,
 };
 use forkyard_vmm::{Accel, BootSpec, Engine, Kernel, Machine as _, Owner, Probe, console};
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 use tracing::{Instrument as _, debug_span, instrument};
 
@@ -166,6 +166,7 @@ impl Host {
             request: None,
             disk_image: None,
             failure: None,
+            kernel: request.kernel.clone(),
             notes: Vec::new(),
         };
         let nobody = std::collections::BTreeSet::new();
@@ -184,7 +185,7 @@ impl Host {
     async fn boot(&self, founded: Founded) -> Result<(), HostError> {
         let vm = founded.vm.clone();
         let turn = vm.turn.lock().await;
-        let booted = self.start(founded).await;
+        let booted = self.boot_first(founded).await;
         if booted.is_err() {
             drop(vm.take_body());
             self.erase(&vm.record()).await;
@@ -195,7 +196,7 @@ impl Host {
         Ok(())
     }
 
-    async fn start(&self, founded: Founded) -> Result<(), HostError> {
+    async fn boot_first(&self, founded: Founded) -> Result<(), HostError> {
         let Founded {
             vm,
             base,
@@ -215,11 +216,23 @@ impl Host {
         self.network
             .create_family(record.family, vm.network, &policy, Some(ports))
             .await?;
+        self.power_on(&vm, base.kernel, base.initramfs).await
+    }
+
+    /// Starts the QEMU of a VM that has its disk and its network, and sees its guest
+    /// through its identity. If that fails, what there is of it is the caller's to end.
+    pub(crate) async fn power_on(
+        &self,
+        vm: &Arc<Vm>,
+        kernel: PathBuf,
+        initramfs: PathBuf,
+    ) -> Result<(), HostError> {
+        let record = vm.record();
         let address = crate::vm::address(vm.network, &record);
         self.network.admit(&[(record.id, address)]).await?;
         let kernel = Kernel {
-            image: base.kernel.clone(),
-            initrd: Some(base.initramfs.clone()),
+            image: kernel,
+            initrd: Some(initramfs),
             cmdline: command_line(self.options.guest_mitigations),
         };
         let spec = BootSpec {
@@ -259,9 +272,9 @@ impl Host {
             })
             .await?;
         vm.embody(Body::new(machine, guest.clone()));
-        self.settle(&vm, &guest).await?;
+        self.settle(vm, &guest).await?;
         vm.change(&self.store, |record| record.state = VmState::Running)?;
-        self.take_in(vm, calls);
+        self.take_in(vm.clone(), calls);
         Ok(())
     }
 
@@ -301,7 +314,7 @@ impl Host {
 }
 
 /// The end of what a guest said on its console: as a rule, why it gave up.
-fn last_words(said: &[u8]) -> String {
+pub(crate) fn last_words(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let lines: Vec<_> = text
         .lines()

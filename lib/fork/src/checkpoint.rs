@@ -112,6 +112,7 @@ impl Host {
             machine: None,
             request: asked,
             failure: None,
+            kernel: None,
             notes: Vec::new(),
             ..of_parent
         };

@@ -1,10 +1,14 @@
 //! The end of a VM: everything it had goes, also what a crash left of it.
 
-use crate::{Host, HostError, vm::Vm};
+use crate::{
+    Host, HostError,
+    again::{self, Ended},
+    vm::Vm,
+};
 use forkyard_guestlink::{CallId, Command, Request};
 use forkyard_store::VmRecord;
 use forkyard_types::{FamilyId, VmState, VmView};
-use forkyard_vmm::{Engine, Machine as _, MachineRecord};
+use forkyard_vmm::{Cause, Engine, Machine as _, MachineRecord};
 use std::{fs, path::Path, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -23,12 +27,17 @@ impl Host {
             self.watch_for_stops(&vm, &body);
             self.watch_agent(&vm, &body);
             let (host, vm) = (self.handle(), vm.clone());
-            let exited = body.machine.exited();
+            let (exited, cause) = (body.machine.exited(), body.machine.cause());
+            if vm.is_founder() {
+                // What its console keeps of a former life.
+                vm.note_restarts(again::restarts(&self.console_of(&vm)));
+            }
             tokio::spawn(async move {
                 let exit = exited.await;
+                let cause = cause.await;
                 if let Some(host) = host.upgrade() {
-                    tracing::info!(vm = %vm.name(), ?exit, "QEMU ended");
-                    host.has_ended(&vm).await;
+                    tracing::info!(vm = %vm.name(), ?exit, ?cause, "QEMU ended");
+                    host.has_ended(&vm, cause).await;
                 }
             });
         }
@@ -41,6 +50,7 @@ impl Host {
         self.unpause(&vm).await?;
         let body = vm.body()?;
         let exited = body.machine.exited();
+        vm.note_stopping(true);
         // Asked politely, so that its disk is whole; then made to.
         let asked = body
             .guest
@@ -50,7 +60,7 @@ impl Host {
         if !polite {
             body.machine.quit().await?;
         }
-        self.has_ended(&vm).await;
+        self.has_ended(&vm, Cause::Told).await;
         Ok(vm.view())
     }
 
@@ -70,9 +80,9 @@ impl Host {
         Ok(view)
     }
 
-    /// Its QEMU is gone: notes that it stopped. A ticket's clone is no more
-    /// once it has stopped.
-    pub(crate) async fn has_ended(&self, vm: &Arc<Vm>) {
+    /// Its QEMU is gone: notes that it stopped, and why, or starts it again if that is
+    /// what its guest wanted. A ticket's clone is no more once it has stopped.
+    pub(crate) async fn has_ended(&self, vm: &Arc<Vm>, cause: Cause) {
         if vm.ephemeral {
             return self.end(vm, None).await;
         }
@@ -84,6 +94,10 @@ impl Host {
         if let Some(generation) = turn.next.take() {
             self.discard(vm, generation).await;
         }
+        let ended = self.how_it_ended(vm, cause).await;
+        if let Ended::Failed(why) = &ended {
+            self.note_failure(vm, why.clone());
+        }
         self.end_body(vm).await;
         if let Err(error) = vm.change(&self.store, |record| {
             record.state = VmState::Stopped;
@@ -93,6 +107,12 @@ impl Host {
         }
         self.tickets(|tickets| tickets.forget(vm.id));
         self.ended.notify_waiters();
+        if ended == Ended::Restarts {
+            // Why it did not come up again is noted.
+            let _ = self.boot_again(vm).await;
+        }
+        drop(turn);
+        self.keep_warm(vm, Vec::new());
     }
 
     /// Ends a VM and forgets it, and with a family's last VM what its guests

@@ -79,6 +79,22 @@ pub enum HostError {
         /// Its state.
         state: VmState,
     },
+    /// Only a VM that has stopped can be started.
+    #[error("{vm} is {state:?}, not stopped")]
+    NotStopped {
+        /// The VM.
+        vm: VmName,
+        /// Its state.
+        state: VmState,
+    },
+    /// A clone was to boot.
+    #[error(
+        "{vm} is a clone: its memory began with its parent's instant, and it has no boot of its own"
+    )]
+    NoBoot {
+        /// The VM.
+        vm: VmName,
+    },
     /// Memory cannot be copied ahead.
     #[error(
         "this host cannot note which pages of a VM are written, as a live fork needs (Linux 6.7)"
@@ -301,6 +317,8 @@ impl HostError {
             | Self::NetworkTaken { .. }
             | Self::ForeignImage { .. }
             | Self::NotRunning { .. }
+            | Self::NotStopped { .. }
+            | Self::NoBoot { .. }
             | Self::Paused { .. }
             | Self::NotNoted
             | Self::RecipeOfThatName { .. }
@@ -387,7 +405,11 @@ impl HostError {
             ),
             (
                 matches!(self, Self::NotRunning { .. }),
-                "`forkyard rm` removes it; `forkyard run` boots another",
+                "`forkyard start` boots one that has stopped; `forkyard rm` removes it",
+            ),
+            (
+                matches!(self, Self::NoBoot { .. }),
+                "fork its parent or a checkpoint again; `forkyard image export --vm` gives its disk",
             ),
             (
                 matches!(self, Self::NotNoted),

@@ -186,6 +186,7 @@ impl Host {
             machine: None,
             request: None,
             failure: None,
+            kernel: None,
             notes: Vec::new(),
             ..parent_record
         };

@@ -420,7 +420,11 @@ impl Host {
 
     pub(crate) fn make_folders(&self, vm: forkyard_types::VmId) -> Result<(), HostError> {
         for folder in [self.folders.disks(vm), self.folders.sockets(vm)] {
-            fs::create_dir(&folder).map_err(HostError::io("create", &folder))?;
+            match fs::create_dir(&folder) {
+                // That of its former life, with what its console said.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => made.map_err(HostError::io("create", &folder))?,
+            }
             fs::set_permissions(&folder, fs::Permissions::from_mode(0o711))
                 .map_err(HostError::io("open up", &folder))?;
         }

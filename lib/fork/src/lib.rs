@@ -6,6 +6,7 @@
 //! of HTTP.
 
 mod adopt;
+mod again;
 mod alive;
 mod bases;
 mod blocking;

@@ -188,6 +188,7 @@ mod tests {
             request: None,
             disk_image: None,
             failure: None,
+            kernel: None,
             notes: Vec::new(),
         }
     }

@@ -12,7 +12,10 @@ use forkyard_types::{
     Address, ByteCount, FamilyId, Member, PAGE_SIZE, VmId, VmName, VmState, VmView,
 };
 use forkyard_vmm::{Engine, Machine as _, Qemu};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
 use tokio::sync::{MutexGuard as AsyncGuard, watch};
 
 pub(crate) type Machine = <Qemu as Engine>::Machine;
@@ -39,12 +42,27 @@ pub(crate) struct Vm {
     wanting: watch::Sender<u32>,
     /// Why it does not answer, if it does not.
     silence: Mutex<Option<String>>,
+    /// It was asked to end.
+    stopping: AtomicBool,
+    /// Boots again, and is recorded as stopped meanwhile.
+    starting: AtomicBool,
+    /// How often its console had said that it restarts when it came up.
+    restarts: AtomicUsize,
     /// Held through a fork and through the VM's end: one at a time.
     pub turn: tokio::sync::Mutex<Turn>,
 }
 
 /// One who waits for a turn, until dropped.
 struct Waiting<'a>(&'a watch::Sender<u32>);
+
+/// A VM that boots again, until dropped.
+pub(crate) struct Starting<'a>(&'a AtomicBool);
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -110,6 +128,9 @@ impl Vm {
             forks: UnderWay::default(),
             wanting: watch::Sender::new(0),
             silence: Mutex::default(),
+            stopping: AtomicBool::default(),
+            starting: AtomicBool::default(),
+            restarts: AtomicUsize::default(),
             turn: tokio::sync::Mutex::default(),
         }
     }
@@ -151,7 +172,7 @@ impl Vm {
     /// What runs of it, or the error that nothing does.
     pub fn body(&self) -> Result<Arc<Body>, HostError> {
         lock(&self.body).clone().ok_or_else(|| {
-            let (vm, state) = (self.name(), lock(&self.record).state);
+            let (vm, state) = (self.name(), self.state());
             match lock(&self.silence).clone() {
                 Some(why) => HostError::Silent { vm, why },
                 None => HostError::NotRunning { vm, state },
@@ -187,6 +208,41 @@ impl Vm {
     /// Why it does not answer, if it does not.
     pub fn silence(&self) -> Option<String> {
         lock(&self.silence).clone()
+    }
+
+    /// It was asked to end, or no longer is.
+    pub fn note_stopping(&self, is: bool) {
+        self.stopping.store(is, Ordering::SeqCst);
+    }
+
+    /// Whether it was asked to end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// It boots again, until what this returns is dropped.
+    pub fn starting(&self) -> Starting<'_> {
+        self.starting.store(true, Ordering::SeqCst);
+        Starting(&self.starting)
+    }
+
+    /// Its state, as users see it.
+    fn state(&self) -> VmState {
+        let recorded = lock(&self.record).state;
+        match recorded == VmState::Stopped && self.starting.load(Ordering::SeqCst) {
+            true => VmState::Starting,
+            false => recorded,
+        }
+    }
+
+    /// Its console has said so often that it restarts.
+    pub fn note_restarts(&self, said: usize) {
+        self.restarts.store(said, Ordering::SeqCst);
+    }
+
+    /// How often its console had said that it restarts when it came up.
+    pub fn restarts(&self) -> usize {
+        self.restarts.load(Ordering::SeqCst)
     }
 
     /// What is known of the writes to its memory.
@@ -258,11 +314,12 @@ impl Vm {
         let pid = lock(&self.body)
             .as_ref()
             .map(|body| body.machine.record().process.pid);
+        let state = self.state();
         let record = lock(&self.record);
         VmView {
             id: record.id,
             name: record.name.clone(),
-            state: record.state,
+            state,
             family: record.family,
             member: record.member,
             parent: record.birth.map(|birth| birth.parent),

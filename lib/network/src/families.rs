@@ -75,6 +75,28 @@ impl Networks {
         }
     }
 
+    /// Has ports lead to a family's founder again, which is back; makes its network
+    /// anew if that has gone, as with the host's end.
+    pub async fn publish_again(
+        &self,
+        family: FamilyId,
+        subnet: Subnet,
+        policy: &NetworkPolicy,
+        ports: Ports,
+    ) -> Result<(), NetworkError> {
+        if if_nametoindex(Link::Bridge(family).name().as_str()).is_err() {
+            return self
+                .create_family(family, subnet, policy, Some(ports))
+                .await;
+        }
+        if policy.publish.is_empty() && self.families().contains_key(&family) {
+            return Ok(());
+        }
+        // What answers for it ends before its successor begins.
+        drop(self.families().remove(&family));
+        self.put_in_force(family, subnet, policy, Some(ports)).await
+    }
+
     /// Gives the host its address on a bridge.
     async fn join(&self, bridge: &str, gateway: Ipv4Addr) -> Result<(), NetworkError> {
         // Asked for another of its addresses, it must not answer here; and what

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 10] = [
+const STEPS: [&str; 11] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -105,6 +105,8 @@ const STEPS: [&str; 10] = [
     "ALTER TABLE vm ADD COLUMN granted INTEGER;",
     // What a guest could not do when it came up.
     "ALTER TABLE vm ADD COLUMN notes TEXT NOT NULL DEFAULT '[]';",
+    // What a VM that booted boots again.
+    "ALTER TABLE vm ADD COLUMN kernel TEXT;",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {

@@ -71,6 +71,8 @@ pub struct VmRecord {
     pub disk_image: Option<ImageId>,
     /// Why it was ended, if not because somebody wanted that.
     pub failure: Option<String>,
+    /// File of the kernel it boots; none: the usual one.
+    pub kernel: Option<String>,
     /// What its guest could not do when it came up, one line each.
     pub notes: Vec<String>,
 }
@@ -136,6 +138,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         request: optional(row, "request")?,
         disk_image: optional(row, "disk_image")?,
         failure: row.get("failure")?,
+        kernel: row.get("kernel")?,
         notes: from_json(row, "notes")?,
     })
 }
@@ -147,7 +150,7 @@ impl Store {
         let secrets = json(&vm.secrets).map_err(self.failed())?;
         let notes = json(&vm.notes).map_err(self.failed())?;
         let written = self.lock().execute(
-            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25)
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13,
                  warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23, granted=?24, notes=?25",
             params![
@@ -176,6 +179,7 @@ impl Store {
                 vm.failure,
                 vm.birth.and_then(|birth| birth.granted),
                 notes,
+                vm.kernel,
             ],
         );
         match written {
@@ -252,6 +256,7 @@ mod tests {
             request: Some(RequestId::random()),
             disk_image: Some(ImageId::random()),
             failure: None,
+            kernel: Some("/boot/vmlinuz".into()),
             notes: vec!["a note".into()],
         }
     }

@@ -161,6 +161,24 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Resolves once its process has ended. Cancel-safe.
     fn exited(&self) -> impl Future<Output = Exit> + Send + 'static;
+
+    /// What ended it, as far as it said so before; to be asked once it has ended.
+    /// Cancel-safe.
+    fn cause(&self) -> impl Future<Output = Cause> + Send + 'static;
+}
+
+/// What ended a machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// Its guest switched it off.
+    PoweredOff,
+    /// Its guest reset it: to restart, or because its kernel gave up.
+    Reset,
+    /// It was told to end by this program or the host.
+    Told,
+    /// It said nothing: it was killed, or failed.
+    #[default]
+    Unknown,
 }
 
 /// What a machine is doing.

@@ -1,7 +1,7 @@
 //! A QEMU that runs.
 
 use crate::{
-    Console, Exit, Machine, MachineRecord, Overlay, Precedence, Region, RunState, VmmError,
+    Cause, Console, Exit, Machine, MachineRecord, Overlay, Precedence, Region, RunState, VmmError,
     console::blocking,
     disk::{self, Disk},
     files,
@@ -239,6 +239,10 @@ impl Machine for QemuMachine {
 
     fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
         self.link.process().exited()
+    }
+
+    fn cause(&self) -> impl Future<Output = Cause> + Send + 'static {
+        self.link.qmp.cause()
     }
 }
 

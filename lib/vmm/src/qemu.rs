@@ -22,7 +22,7 @@ use forkyard_sys_host::process::{
 use forkyard_types::VmId;
 use std::{
     os::fd::OwnedFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
@@ -132,6 +132,18 @@ impl Qemu {
         let cgroup = self.cgroups.of(vm);
         cgroup.kill()?;
         cgroup.remove(self.patience).await
+    }
+
+    /// Ends whatever is in a VM's cgroup, and removes that and the sockets in its
+    /// directory: what a daemon leaves that dies before it has recorded a machine. No error if
+    /// there is nothing. Cancel-safe: call it again.
+    pub async fn clear(&self, vm: VmId, dir: &Path) -> Result<(), VmmError> {
+        let remains = Remains {
+            process: None,
+            cgroup: self.cgroups.of(vm),
+            dir: dir.to_owned(),
+        };
+        remains.end().await
     }
 
     /// Starts a process and connects to it. Cancel-safe: it is killed.

@@ -13,13 +13,13 @@ pub(crate) use command::{
     BlockCommit, BlockDevice, BlockStream, BlockdevAdd, QueryBlock, QueryJobs, QueryNamedBlockNodes,
 };
 
-use crate::QmpError;
+use crate::{Cause, QmpError};
 use futures::StreamExt;
 use handshake::{Reading, Writing};
 use qapi::{
     ExecuteError,
     futures::{QapiEvents, QapiService},
-    qmp::{Event, QmpCommand},
+    qmp::{Event, QmpCommand, ShutdownCause},
 };
 use std::{io, path::Path, time::Duration};
 use tokio::{net::UnixStream, sync::watch, task::JoinHandle, time::timeout};
@@ -39,6 +39,7 @@ pub(crate) enum Seen {
 pub(crate) struct Qmp {
     service: QapiService<Writing>,
     seen: watch::Receiver<Seen>,
+    cause: watch::Receiver<Cause>,
     pump: JoinHandle<()>,
     patience: Duration,
 }
@@ -75,10 +76,18 @@ impl Qmp {
             .map_err(|_| QmpError::Timeout { after: patience })??
             .into_parts();
         let (sender, seen) = watch::channel(Seen::Nothing);
-        let pump = follow(events, sender);
+        let (told, cause) = watch::channel(Cause::Unknown);
+        let pump = follow(
+            events,
+            Told {
+                seen: sender,
+                cause: told,
+            },
+        );
         Ok(Self {
             service,
             seen,
+            cause,
             pump,
             patience,
         })
@@ -133,6 +142,19 @@ impl Qmp {
         }
     }
 
+    /// Waits for the connection's end, and returns what the machine said of its own
+    /// before. Cancel-safe.
+    pub(crate) fn cause(&self) -> impl Future<Output = Cause> + Send + 'static {
+        let mut cause = self.cause.clone();
+        let after = self.patience;
+        async move {
+            // The last that is said comes before the end, and is read before it.
+            let ended = async { while cause.changed().await.is_ok() {} };
+            let _ = timeout(after, ended).await;
+            *cause.borrow()
+        }
+    }
+
     /// Waits until the vCPUs were last let go, not stopped. Cancel-safe.
     pub(crate) async fn resumed(&self) -> Result<(), QmpError> {
         let after = self.patience;
@@ -148,19 +170,28 @@ impl Qmp {
 
 /// Not async: what is, the compiler makes anew for every crate that waits for it,
 /// and here that would be all that reads QEMU's many events.
-fn follow(events: QapiEvents<Reading>, seen: watch::Sender<Seen>) -> JoinHandle<()> {
-    tokio::spawn(pump(events, seen))
+fn follow(events: QapiEvents<Reading>, told: Told) -> JoinHandle<()> {
+    tokio::spawn(pump(events, told))
+}
+
+/// Where what the events say is kept.
+struct Told {
+    seen: watch::Sender<Seen>,
+    cause: watch::Sender<Cause>,
 }
 
 /// Reads until the connection ends: hands answers to their commands, keeps
 /// what the events say.
-async fn pump(mut events: QapiEvents<Reading>, seen: watch::Sender<Seen>) {
+async fn pump(mut events: QapiEvents<Reading>, told: Told) {
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
                 tracing::debug!(?event, "QMP event");
                 if let Some(now) = fold(&event) {
-                    seen.send_replace(now);
+                    told.seen.send_replace(now);
+                }
+                if let Event::SHUTDOWN { data, .. } = &event {
+                    told.cause.send_replace(cause_of(data.reason));
                 }
             }
             // An answer nobody waits for any more; after anything worse the
@@ -178,6 +209,22 @@ fn fold(event: &Event) -> Option<Seen> {
         Some(Seen::Stopped)
     } else {
         None
+    }
+}
+
+fn cause_of(reason: ShutdownCause) -> Cause {
+    match reason {
+        ShutdownCause::guest_shutdown => Cause::PoweredOff,
+        ShutdownCause::guest_reset
+        | ShutdownCause::guest_panic
+        | ShutdownCause::subsystem_reset => Cause::Reset,
+        ShutdownCause::host_qmp_quit
+        | ShutdownCause::host_qmp_system_reset
+        | ShutdownCause::host_signal
+        | ShutdownCause::host_ui => Cause::Told,
+        ShutdownCause::none | ShutdownCause::host_error | ShutdownCause::snapshot_load => {
+            Cause::Unknown
+        }
     }
 }
 

@@ -90,6 +90,10 @@ class AsyncVm:
         """Let it go on."""
         await on_thread(self._sync.resume)
 
+    async def start(self) -> None:
+        """Boot it again, from its own disk, once it has stopped."""
+        await asyncio.to_thread(self._sync.start)
+
     async def stop(self) -> None:
         """Power it off."""
         await on_thread(self._sync.stop)

@@ -119,6 +119,10 @@ class Vm:
         """Let it go on."""
         self.view = self._end.call("POST", of_vm(self.id, "resume"))
 
+    def start(self) -> None:
+        """Boot it again, from its own disk, once it has stopped."""
+        self.view = self._end.call("POST", of_vm(self.id, "start"))
+
     def stop(self) -> None:
         """Power it off; its record stays until it is removed."""
         self.view = self._end.call("POST", of_vm(self.id, "stop"))

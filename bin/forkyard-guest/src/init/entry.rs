@@ -36,11 +36,13 @@ use std::{
 
 /// There once this VM is somebody.
 const UP: &str = "/opt/forkyard/up";
+/// SIGTERM.
+const TERM: u8 = 15;
 /// Number of the entry point's process, as long as it runs.
 const RUNS: &str = "/opt/forkyard/entry";
-/// Stands before the image's own, if it has one: that would talk to an init
-/// which is not there.
-const POWEROFF: &str = "/opt/forkyard/bin/poweroff";
+/// Stand before the image's own, if it has them: those would talk to an init which is
+/// not there.
+const ENDS: [&str; 2] = ["/opt/forkyard/bin/poweroff", "/opt/forkyard/bin/reboot"];
 const TERMINALS: &str = "/dev/pts";
 const LOOK: Duration = Duration::from_millis(20);
 /// How long the entry point, and then all others, may take to end when the VM is to be
@@ -87,8 +89,10 @@ pub fn is_up() {
 #[allow(clippy::wildcard_enum_match_arm, reason = "all else is nobody's end")]
 pub fn see_through(entry: Option<EntryPoint>) -> ! {
     // An image may have a read-only or a full disk; this is ours, in memory.
-    if let Err(error) = symlink(PROGRAM, POWEROFF) {
-        say(&format!("forkyard: no poweroff here: {error}"));
+    for end in ENDS {
+        if let Err(error) = symlink(PROGRAM, end) {
+            say(&format!("forkyard: no {end} here: {error}"));
+        }
     }
     if let Err(why) = furnish() {
         say(&format!("forkyard: {why}"));
@@ -235,13 +239,13 @@ fn end_entry() {
         return;
     };
     let signal = read().ok().flatten().and_then(|entry| entry.stop_number());
-    let asked = process.signal(signal.unwrap_or(Signal::SIGTERM as u8));
+    let asked = process.signal(signal.unwrap_or(TERM));
     let _ = asked.and_then(|()| process.wait_at_most(ENTRY_TO_END));
 }
 
-/// `poweroff`, where process 1 is ours: the entry point is asked to end, then all
-/// other programs, and then the machine is off.
-pub fn power_off() -> ExitCode {
+/// `poweroff` and `reboot`, where process 1 is ours: the entry point is asked to end,
+/// then all other programs, and then the machine is off, or restarts.
+pub fn end(how: RebootMode) -> ExitCode {
     end_entry();
     let me = Pid::this();
     let userland = userland::Userland::default();
@@ -259,10 +263,10 @@ pub fn power_off() -> ExitCode {
         sleep(LOOK);
     }
     sync();
-    match reboot(RebootMode::RB_POWER_OFF) {
+    match reboot(how) {
         Ok(never) => match never {},
         Err(error) => {
-            eprintln!("poweroff: {error}");
+            eprintln!("forkyard-guest: the machine does not end: {error}");
             ExitCode::FAILURE
         }
     }

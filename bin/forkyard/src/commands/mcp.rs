@@ -29,7 +29,7 @@ use rmcp::{
 use serde::Serialize;
 use serde_json::json;
 use std::{path::PathBuf, process::ExitCode};
-use words::{Exec, Fork, Read, Rm, Run, Write};
+use words::{Exec, Fork, Read, Rm, Run, Start, Write};
 
 /// Tools that leave nothing half done when they are given up: a command is hung up on,
 /// and a file is written whole or not at all.
@@ -196,6 +196,15 @@ impl Tools {
     async fn ls(&self) -> Told {
         let vms: Vec<VmView> = self.call(Method::GET, "/v1/vms").await?;
         text(&vms.iter().map(brief).collect::<Vec<_>>())
+    }
+
+    /// Boot a VM again that has stopped, from its own disk: what it had in memory is
+    /// gone. Not a clone.
+    #[tool(annotations(destructive_hint = false))]
+    async fn start(&self, Parameters(words): Parameters<Start>) -> Told {
+        let path = of_vm(&words.vm, "start");
+        let vm: VmView = self.call(Method::POST, &path).await?;
+        text(&brief(&vm))
     }
 
     /// End a VM and remove its memory and disk. Its clones go on.

@@ -65,6 +65,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,
         Command::Pause(some) => vms::pause(&client, format, some).await,
         Command::Resume(some) => vms::resume(&client, format, some).await,
+        Command::Start(some) => vms::start(&client, format, some).await,
         Command::Stop(some) => vms::stop(&client, format, some).await,
         Command::Rm(some) => vms::remove(&client, &args.run_dir, format, some).await,
         Command::Image(image) => images::image(&client, format, image).await,

@@ -325,6 +325,14 @@ pub async fn resume(client: &Client, format: Format, some: Some) -> anyhow::Resu
     .await
 }
 
+/// Boots VMs again that have stopped.
+pub async fn start(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
+    each(client, format, some, |vm| {
+        (Method::POST, of_vm(vm, "start"))
+    })
+    .await
+}
+
 /// Powers VMs off.
 pub async fn stop(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
     each(client, format, some, |vm| (Method::POST, of_vm(vm, "stop"))).await

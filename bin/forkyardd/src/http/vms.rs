@@ -361,6 +361,13 @@ pub async fn stop(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView>
     Ok(Json(spawned(async move { host.stop(&vm).await }).await?))
 }
 
+/// Boot a VM that has stopped again, from its own disk; answered once its agent answers.
+#[utoipa::path(post, path = "/v1/vms/{vm}/start", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
+pub async fn start(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
+    Ok(Json(spawned(async move { host.start(&vm).await }).await?))
+}
+
 /// Have a VM stand still until it is told to go on; it can be forked so.
 #[utoipa::path(post, path = "/v1/vms/{vm}/pause", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
     responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]

@@ -11,6 +11,7 @@ use crate::{
 use forkyard_pager::{Arrival, PagerError};
 use forkyard_store::VmRecord;
 use forkyard_types::{Awaited, FamilyId, ImageId, PageCount, PageNo, VmPart};
+use forkyard_vmm::Cause;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     net::IpAddr,
@@ -222,10 +223,10 @@ impl Host {
     async fn fail(&self, vm: &Arc<Vm>, why: String) {
         tracing::error!(vm = %vm.name(), why, "it cannot go on");
         self.note_failure(vm, why);
-        self.has_ended(vm).await;
+        self.has_ended(vm, Cause::Told).await;
     }
 
-    fn note_failure(&self, vm: &Vm, why: String) {
+    pub(crate) fn note_failure(&self, vm: &Vm, why: String) {
         if vm.record().failure.is_some() {
             return;
         }

@@ -352,6 +352,7 @@ impl Host {
             request: None,
             disk_image: Some(handout.disk.image),
             failure: None,
+            kernel: None,
             notes: Vec::new(),
         };
         let network = network_of(FamilyNo(family.number))?;

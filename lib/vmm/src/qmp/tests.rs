@@ -229,6 +229,29 @@ async fn garbage_in_place_of_an_answer_closes_the_connection() {
 }
 
 #[tokio::test]
+async fn what_a_machine_said_of_its_end_is_known_once_its_connection_has_ended() {
+    for (reason, wanted) in [
+        (Some("guest-reset"), Cause::Reset),
+        (Some("guest-shutdown"), Cause::PoweredOff),
+        (Some("host-qmp-quit"), Cause::Told),
+        (None, Cause::Unknown),
+    ] {
+        let (_dir, path) = played(move |mut peer| async move {
+            peer.shake_hands().await;
+            if let Some(reason) = reason {
+                let data = format!(r#"{{"guest": true, "reason": "{reason}"}}"#);
+                let stamp = r#"{"seconds": 1, "microseconds": 0}"#;
+                let event =
+                    format!(r#"{{"event": "SHUTDOWN", "data": {data}, "timestamp": {stamp}}}"#);
+                peer.say(&event).await;
+            }
+        });
+        let qmp = Qmp::connect(&path, LONG).await.expect("connected");
+        assert_eq!(qmp.cause().await, wanted, "{reason:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_connection_that_breaks_midway_is_closed_for_every_caller() {
     let (_dir, path) = played(|mut peer| async move {
         peer.shake_hands().await;

@@ -173,7 +173,16 @@ fn vm(name: &str) -> Value {
 fn every_tool_is_described_in_plain_json_schema() {
     let tools = Tools::tool_router().list_all();
     let names: Vec<_> = tools.iter().map(|tool| tool.name.as_ref()).collect();
-    let wanted = ["exec", "fork", "ls", "read_file", "rm", "run", "write_file"];
+    let wanted = [
+        "exec",
+        "fork",
+        "ls",
+        "read_file",
+        "rm",
+        "run",
+        "start",
+        "write_file",
+    ];
     assert_eq!(names, wanted);
     for tool in tools {
         assert!(tool.description.is_some_and(|text| text.len() > 10));

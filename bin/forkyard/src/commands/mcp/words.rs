@@ -66,6 +66,14 @@ pub struct Rm {
     pub vm: String,
 }
 
+/// `start`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Start {
+    /// Name or id of the VM.
+    pub vm: String,
+}
+
 /// `read_file`
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -1,0 +1,90 @@
+//! VMs that boot again.
+
+use forkyard_e2e::{Host, eventually};
+use forkyard_types::{VmState, VmView};
+
+/// Has a guest do something that ends it, after the command that asks for it.
+fn soon(host: &Host, vm: &str, what: &str) {
+    host.sh(
+        vm,
+        &format!("(sleep 0.3; {what}) </dev/null >/dev/null 2>&1 &"),
+    );
+}
+
+#[test]
+fn a_vm_that_reboots_or_is_started_has_its_disk_name_and_address_and_a_clone_says_why_not() {
+    let host = Host::with_p([]);
+    let first = host.vm("p");
+    host.sh("p", "echo kept >/kept; echo gone >/opt/forkyard/gone");
+    host.fork("p", 1);
+    let again = |before: &VmView| {
+        eventually("the VM to be back", || {
+            let now = host.vm("p");
+            now.state == VmState::Running && now.epoch != before.epoch
+        });
+        let now = host.vm("p");
+        assert_eq!(
+            (now.id, now.address, now.failure.as_deref()),
+            (first.id, first.address, None)
+        );
+        assert_eq!(
+            host.sh(
+                "p",
+                "hostname; cat /kept; ls /opt/forkyard/gone 2>/dev/null || true"
+            ),
+            "p\nkept"
+        );
+        now
+    };
+    soon(&host, "p", "reboot");
+    let second = again(&first);
+    assert_ne!(second.pid, first.pid);
+    // As good as any other: it is forked, and reaches its clones.
+    host.fork("p", 1);
+    let clone = host.vm("p-2");
+    host.sh("p", &format!("ping -c 1 -W 5 {}", clone.address.ip));
+
+    soon(&host, "p-2", "reboot -f");
+    host.wait_stopped("p-2");
+    let told = host.vm("p-2").failure.expect("a reason");
+    assert!(told.contains("a clone cannot boot again"), "{told}");
+    let told = host.fails(["start", "p-2"]);
+    assert!(told.contains("is a clone"), "{told}");
+
+    host.ok(["stop", "p"]);
+    let stopped = host.vm("p");
+    assert_eq!((stopped.state, stopped.failure), (VmState::Stopped, None));
+    let started: Vec<VmView> = host.json(["start", "p"]);
+    assert_eq!(started[0].state, VmState::Running);
+    let third = again(&second);
+    // No harm done to one that runs.
+    host.ok(["start", "p"]);
+    assert_eq!(host.vm("p").epoch, third.epoch);
+
+    soon(&host, "p", "echo c >/proc/sysrq-trigger");
+    host.wait_stopped("p");
+    let told = host.vm("p").failure.expect("a reason");
+    assert!(told.contains("kernel gave up"), "{told}");
+    assert_eq!(host.vm("p-1").state, VmState::Running);
+    host.end();
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_a_vm_boots_again_leaves_it_stopped() {
+    let host = Host::with_p([]);
+    host.ok(["stop", "p"]);
+    for _ in 0..2 {
+        let start = host.start(["start", "p"], "");
+        eventually("a QEMU", || {
+            host.vm("p").state == VmState::Starting
+                && !host.processes("qemu-system-x86_64").is_empty()
+        });
+        host.kill_9("forkyardd");
+        let _ = start.wait();
+        assert_eq!(host.vm("p").state, VmState::Stopped);
+        assert_eq!(host.processes("qemu-system-x86_64").len(), 0);
+    }
+    host.ok(["start", "p"]);
+    assert_eq!(host.sh("p", "hostname"), "p");
+    host.end();
+}

@@ -1,0 +1,171 @@
+//! A VM that booted and boots again, from its own disk, under its name and address.
+//!
+//! ```text
+//! running --its guest restarts--> stopped --boots--> running
+//!    `-------stop, or its end-------^ `--start-------^
+//! ```
+//!
+//! While it boots it is recorded as stopped. So a boot that fails leaves it stopped,
+//! with the reason, and a daemon that dies midway a QEMU that the next one ends.
+//!
+//! A clone has no boot of its own: its memory began with its parent's instant, and
+//! what it had there is gone with its QEMU.
+
+use crate::{Host, HostError, vm::Vm};
+use forkyard_types::{Epoch, VmState, VmView};
+use forkyard_vmm::{Cause, Machine as _, console};
+use std::{path::Path, sync::Arc, time::Duration};
+
+/// What a kernel says last that was told to restart, and not one that gave up.
+const RESTARTS: &str = "reboot: Restarting system";
+/// How long the last words of a VM that ended may be on their way.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+const CLONE: &str = "a clone cannot boot again: its memory began with its parent's instant";
+
+/// How a VM ended that was running.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// As somebody wanted.
+    Well,
+    /// Its guest restarts, and it can.
+    Restarts,
+    /// As nobody wanted, or in another way than its guest did.
+    Failed(String),
+}
+
+impl Host {
+    /// Boots a VM that has stopped, and waits until its agent answers. No error if
+    /// it runs. Not cancel-safe: run it on a task of its own.
+    pub async fn start(&self, vm: &str) -> Result<VmView, HostError> {
+        let vm = self.vm(vm)?;
+        let turn = vm.turn.lock().await;
+        // It may have been removed while its turn was waited for.
+        if self.registry().get(vm.id).is_none() {
+            let name = vm.name().to_string();
+            return Err(HostError::NoSuchVm { name });
+        }
+        if vm.is_paused() {
+            return Err(HostError::Paused { vm: vm.name() });
+        }
+        if !vm.is_running() {
+            self.boot_again(&vm).await?;
+        }
+        drop(turn);
+        self.keep_warm(&vm, Vec::new());
+        Ok(self.view_of(&vm))
+    }
+
+    /// Boots a VM that has stopped; its turn is the caller's. If that fails it is
+    /// stopped as before, and why is noted.
+    pub(crate) async fn boot_again(&self, vm: &Arc<Vm>) -> Result<(), HostError> {
+        let state = vm.record().state;
+        if state != VmState::Stopped {
+            return Err(HostError::NotStopped {
+                vm: vm.name(),
+                state,
+            });
+        }
+        if !vm.is_founder() {
+            return Err(HostError::NoBoot { vm: vm.name() });
+        }
+        vm.note_stopping(false);
+        let starting = vm.starting();
+        let booted = self.try_to_boot(vm).await;
+        if let Err(error) = &booted {
+            drop(vm.take_body());
+            self.undo_boot(vm).await;
+            self.note_failure(
+                vm,
+                format!("it did not boot again: {}", error.to_api().message),
+            );
+        }
+        drop(starting);
+        booted
+    }
+
+    async fn try_to_boot(&self, vm: &Arc<Vm>) -> Result<(), HostError> {
+        vm.change(&self.store, |record| {
+            record.epoch = Epoch::random();
+            record.failure = None;
+            record.notes = Vec::new();
+        })?;
+        let record = vm.record();
+        let (kernel, initramfs) = self.bases.kernel(record.kernel.clone()).await?;
+        self.make_folders(record.id)?;
+        let networks = self.store.networks()?;
+        let policy = networks
+            .into_iter()
+            .find_map(|(family, policy)| (family.id == record.family).then_some(policy))
+            .unwrap_or_default();
+        let ports = self.network.take_ports(&policy.publish)?;
+        self.network
+            .publish_again(record.family, vm.network, &policy, ports)
+            .await?;
+        self.try_to_stretch(record.family).await;
+        // The port of its former life.
+        self.network.forget(record.id).await?;
+        self.power_on(vm, kernel, initramfs).await
+    }
+
+    /// Removes what runs of a VM that did not come up, or that a daemon left which
+    /// died while it booted.
+    pub(crate) async fn undo_boot(&self, vm: &Vm) {
+        let record = vm.record();
+        self.discard_process(&record).await;
+        let cleared = self.engine.clear(record.id, &self.console_of(vm)).await;
+        if let Err(error) = cleared {
+            tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "not removed");
+        }
+        self.end_body(vm).await;
+        if let Err(error) = vm.change(&self.store, |record| record.machine = None) {
+            tracing::error!(vm = %record.name, error = &error as &dyn std::error::Error, "not recorded");
+        }
+    }
+
+    /// What became of a VM whose QEMU has ended, and is still known.
+    pub(crate) async fn how_it_ended(&self, vm: &Vm, cause: Cause) -> Ended {
+        let body = match vm.body() {
+            Ok(body) if !vm.is_stopping() => body,
+            // As was asked for here, however that went.
+            Ok(_) | Err(_) => return Ended::Well,
+        };
+        if [Cause::PoweredOff, Cause::Told].contains(&cause) {
+            return Ended::Well;
+        }
+        let all_heard = async {
+            if let Ok(mut words) = body.machine.console().follow().await {
+                while words.next().await.is_some() {}
+            }
+        };
+        let _ = tokio::time::timeout(LAST_WORDS, all_heard).await;
+        let folder = self.console_of(vm);
+        let restarts = restarts(&folder) > vm.restarts();
+        match (restarts, vm.is_founder(), cause) {
+            (true, true, _) => Ended::Restarts,
+            (true, false, _) => Ended::Failed(format!("its guest restarted, and {CLONE}")),
+            (false, _, Cause::Reset) => {
+                let said = console::kept(&folder).unwrap_or_default();
+                let said = crate::boot::last_words(&said);
+                Ended::Failed(format!(
+                    "its guest's kernel gave up; the last it said: {said}"
+                ))
+            }
+            (false, true, _) => Ended::Failed("its QEMU was killed, or failed".to_owned()),
+            // QEMU may fail as the guest of a clone resets its devices.
+            (false, false, _) => Ended::Failed(format!(
+                "its QEMU was killed, or its guest restarted: {CLONE}"
+            )),
+        }
+    }
+
+    pub(crate) fn console_of(&self, vm: &Vm) -> std::path::PathBuf {
+        self.folders.sockets(vm.id)
+    }
+}
+
+/// How often a guest said that it restarts, of what is kept of its console. Blocks
+/// for a read of at most 1 MiB.
+pub(crate) fn restarts(folder: &Path) -> usize {
+    let said = console::kept(folder).unwrap_or_default();
+    String::from_utf8_lossy(&said).matches(RESTARTS).count()
+}
