@@ -6,8 +6,6 @@ mod arguments;
 mod bounded;
 mod guest;
 mod progress;
-#[cfg(test)]
-mod tests;
 mod words;
 
 use crate::daemon;
@@ -307,3 +305,6 @@ fn told(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;
