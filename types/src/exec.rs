@@ -89,19 +89,29 @@ pub enum ExecEvent {
     /// The guest or the link to it failed; nothing follows.
     Error(ApiError),
     /// It runs; nothing follows. Only of a command that is left to itself.
-    Started {
-        /// Its process id in the guest.
-        pid: u32,
-    },
+    Started(ExecStarted),
     /// So many bytes of its standard input have been passed on. Only if input is streamed.
     Taken(u32),
     /// It could not be started; nothing follows.
     NotStarted(NotStarted),
     /// It took longer than it was given, and was killed with all that it started; nothing follows.
-    TimedOut {
-        /// Seconds it was given.
-        after_s: u32,
-    },
+    TimedOut(ExecTimedOut),
+}
+
+/// A command that was left to itself.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecStarted {
+    /// Its process id in the guest.
+    pub pid: u32,
+}
+
+/// A command that was killed.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecTimedOut {
+    /// Seconds it was given.
+    pub after_s: u32,
 }
 
 impl ExecEvent {
@@ -111,9 +121,9 @@ impl ExecEvent {
             Self::Stdout(_) | Self::Stderr(_) | Self::Taken(_) => false,
             Self::Exit(_)
             | Self::Error(_)
-            | Self::Started { .. }
+            | Self::Started(_)
             | Self::NotStarted(_)
-            | Self::TimedOut { .. } => true,
+            | Self::TimedOut(_) => true,
         }
     }
 }

@@ -9,7 +9,7 @@
 use crate::{Host, HostError, alive::silent_for};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_guestlink::{Command, Exec, ExecInput as Controls, ExecOut, LinkError, Stream};
-use forkyard_types::{ApiError, ExecEvent, ExecInput, ExecRequest};
+use forkyard_types::{ApiError, ExecEvent, ExecInput, ExecRequest, ExecStarted, ExecTimedOut};
 use std::{future::pending, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
 
@@ -224,7 +224,7 @@ async fn relay(
             after_s = &mut too_long => {
                 // With no link there is nothing to be killed.
                 let _ = running.input().signal(SIGKILL).await;
-                let _ = events.send(ExecEvent::TimedOut { after_s }).await;
+                let _ = events.send(ExecEvent::TimedOut(ExecTimedOut { after_s })).await;
                 return;
             }
         };
@@ -239,7 +239,7 @@ async fn relay(
             }) => ExecEvent::Stderr(BASE64_STANDARD.encode(data)),
             Some(ExecOut::Ended(status)) => ExecEvent::Exit(status),
             Some(ExecOut::NotStarted(why)) => ExecEvent::NotStarted(why),
-            Some(ExecOut::Started { pid }) => ExecEvent::Started { pid },
+            Some(ExecOut::Started { pid }) => ExecEvent::Started(ExecStarted { pid }),
             Some(ExecOut::Lost(error)) => ExecEvent::Error(HostError::from(error).to_api()),
             None => return,
         };

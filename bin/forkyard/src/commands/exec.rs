@@ -12,7 +12,7 @@ use anyhow::Context;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
 use forkyard_client::{Client, ClientError};
-use forkyard_types::{ExecEvent, ExecInput, ExecRequest};
+use forkyard_types::{ExecEvent, ExecInput, ExecRequest, ExecTimedOut};
 use nix::libc;
 use std::{
     env,
@@ -203,9 +203,9 @@ fn show(event: ExecEvent, raw: &Option<terminal::Raw>) -> anyhow::Result<Option<
     match event {
         ExecEvent::Stdout(data) => write(&mut std::io::stdout(), &data)?,
         ExecEvent::Stderr(data) => write(&mut std::io::stderr(), &data)?,
-        ExecEvent::Taken(_) | ExecEvent::Exit(_) | ExecEvent::Started { .. } => {}
+        ExecEvent::Taken(_) | ExecEvent::Exit(_) | ExecEvent::Started(_) => {}
         ExecEvent::NotStarted(why) => tell!("forkyard: {}{start}", why.message),
-        ExecEvent::TimedOut { after_s } => {
+        ExecEvent::TimedOut(ExecTimedOut { after_s }) => {
             tell!("forkyard: the command took longer than {after_s} s and was killed{start}");
         }
         ExecEvent::Error(error) => return Err(ClientError::from(error).into()),
@@ -223,9 +223,9 @@ fn code_of(event: &ExecEvent) -> Option<ExitCode> {
     let code = match event {
         ExecEvent::Stdout(_) | ExecEvent::Stderr(_) | ExecEvent::Taken(_) => return None,
         ExecEvent::Exit(status) => status.shell_code(),
-        ExecEvent::Started { .. } => 0,
+        ExecEvent::Started(_) => 0,
         ExecEvent::NotStarted(why) => why.code,
-        ExecEvent::TimedOut { .. } => TOOK_TOO_LONG,
+        ExecEvent::TimedOut(_) => TOOK_TOO_LONG,
         ExecEvent::Error(_) => FAILED,
     };
     Some(ExitCode::from(code))

@@ -16,7 +16,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::{Args, ValueEnum};
 use forkyard_client::{Client, ClientError};
 use forkyard_friendly::{Config, LawConfig};
-use forkyard_types::{ExecEvent, ExecRequest, ExitStatus, NotStarted};
+use forkyard_types::{ExecEvent, ExecRequest, ExecTimedOut, ExitStatus, NotStarted};
 use serde_json::{Value, json};
 use std::{env, fs, path::PathBuf};
 
@@ -376,14 +376,14 @@ impl Guest<'_> {
                     return Ok(None);
                 }
                 Some(ExecEvent::NotStarted(why)) => bail!("{} {}", self.vm, why.message),
-                Some(ExecEvent::TimedOut { after_s }) => {
+                Some(ExecEvent::TimedOut(ExecTimedOut { after_s })) => {
                     bail!(
                         "{} cannot: {PROGRAM} took longer than {after_s} s there",
                         self.vm
                     )
                 }
                 Some(ExecEvent::Error(error)) => return Err(ClientError::from(error).into()),
-                Some(ExecEvent::Taken(_) | ExecEvent::Started { .. }) => {}
+                Some(ExecEvent::Taken(_) | ExecEvent::Started(_)) => {}
                 None => bail!("the daemon closed the connection before the command ended"),
             }
         }

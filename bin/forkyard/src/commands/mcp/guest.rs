@@ -8,7 +8,9 @@ use super::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use forkyard_client::{Client, ClientError, UploadError, of_files};
-use forkyard_types::{ApiError, ErrorKind, ExecEvent, ExecRequest, ExitStatus, FilesWritten};
+use forkyard_types::{
+    ApiError, ErrorKind, ExecEvent, ExecRequest, ExecTimedOut, ExitStatus, FilesWritten,
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -77,7 +79,7 @@ pub async fn exec(client: &Client, words: Exec, said: &Said) -> Result<Ran, Gues
                 });
             }
             ExecEvent::NotStarted(why) => return Err(GuestError::NotStarted(why.message)),
-            ExecEvent::TimedOut { after_s } => {
+            ExecEvent::TimedOut(ExecTimedOut { after_s }) => {
                 let message = format!("the command took longer than {after_s} s and was killed");
                 return Err(GuestError::Failed {
                     error: ApiError {
@@ -89,7 +91,7 @@ pub async fn exec(client: &Client, words: Exec, said: &Said) -> Result<Ran, Gues
                     stderr: stderr.into_text(),
                 });
             }
-            ExecEvent::Taken(_) | ExecEvent::Started { .. } => {}
+            ExecEvent::Taken(_) | ExecEvent::Started(_) => {}
             ExecEvent::Error(error) => {
                 return Err(GuestError::Failed {
                     error,
