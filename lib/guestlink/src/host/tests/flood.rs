@@ -23,9 +23,10 @@ async fn flood(name: impl Fn(u32) -> u32) {
                 request: request(),
             })
             .await;
-        // Neither of these frees what waits for the guest to read.
-        agent.say(&ToHost::Forget { call }).await;
-        agent.say(&ToHost::Started).await;
+        // The host has heard it, or has dropped it.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
         while let Ok((call, _)) = calls.try_recv() {
             let guest = guest.clone();
             let long = ApiError {
@@ -36,6 +37,9 @@ async fn flood(name: impl Fn(u32) -> u32) {
             answering.spawn(async move { guest.reply(call, Err(long)).await });
         }
         tokio::task::yield_now().await;
+        // Neither of these frees what waits for the guest to read.
+        agent.say(&ToHost::Forget { call }).await;
+        agent.say(&ToHost::Started).await;
         while answering.try_join_next().is_some() {}
     }
     assert!(answering.len() <= 64, "{} wait", answering.len());
