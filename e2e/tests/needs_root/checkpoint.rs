@@ -60,7 +60,7 @@ fn a_damaged_checkpoint_is_refused_and_nothing_is_left_of_the_attempt() {
     assert!(complaint.contains("a clone failed"), "{complaint}");
     std::fs::write(&devices, &whole).expect("restored");
     assert_eq!(host.fork("p-at-1", 2).len(), 2);
-    let complaint = host.fails(["exec", "p-at-1", "--", "true"]);
+    let complaint = host.exec_refused("p-at-1");
     assert!(complaint.contains("not running"), "{complaint}");
     let complaint = host.fails(["checkpoint", "p", "--name", "p-at-1"]);
     assert!(complaint.contains("p-at-1"), "{complaint}");

@@ -97,11 +97,7 @@ fn clones_on_another_host_are_of_one_instant_and_go_their_own_ways() {
     let elsewhere: Vec<_> = seen.into_iter().filter(|vm| vm.host.is_some()).collect();
     assert_eq!(names(&elsewhere), names(&clones));
     let name = clones[0].name.as_str();
-    let told = here
-        .start(["exec", name, "--", "true"], "")
-        .wait()
-        .exited(125)
-        .stderr;
+    let told = here.exec_refused(name);
     assert!(told.contains("h1"), "{told}");
     here.ok(["rm", name]);
     assert_eq!(there.vms().len(), 3);

@@ -85,10 +85,10 @@ fn a_shell_an_agent_or_a_pager_that_hangs_fails_what_needs_it_and_nothing_else()
     let stop = "w=$(agent-worker); (sleep 30; kill -CONT $w) & kill -STOP $w";
     let stopping = host.start(words.into_iter().chain([stop]).collect::<Vec<_>>(), "");
     eventually("p to be silent", || host.vm("p").silence.is_some());
-    let told = host.fails(["exec", "p", "--", "true"]);
+    let told = host.exec_refused("p");
     assert!(told.contains("has not answered for"), "{told}");
     eventually("p to answer", || host.vm("p").silence.is_none());
-    let told = stopping.wait().exited(1).stderr;
+    let told = stopping.wait().exited(125).stderr;
     assert!(told.contains("has not answered for"), "{told}");
     assert_eq!(host.sh("p", "hostname"), "p");
     host.end();

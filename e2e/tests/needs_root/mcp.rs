@@ -90,7 +90,7 @@ fn an_agent_runs_forks_and_uses_vms() {
     let host = Host::new();
     let mut agent = Agent::new(&host);
     let tools = agent.ask("tools/list", json!({}));
-    assert_eq!(tools["tools"].as_array().map(Vec::len), Some(7), "{tools}");
+    assert_eq!(tools["tools"].as_array().map(Vec::len), Some(8), "{tools}");
 
     let vm = agent.done("run", json!({ "image": "tiny", "name": "p" }));
     assert_eq!(vm["name"], "p");

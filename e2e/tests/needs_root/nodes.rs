@@ -158,11 +158,7 @@ fn a_dead_nodes_vms_are_lost_alone_and_it_can_be_forgotten() {
     eventually("the loss", || state(a, "h1") == Some(NodeState::Lost));
     let lost = listed(a).remove("q").expect("still listed");
     assert!(lost.lost && lost.vm.silence.is_some());
-    let told = a
-        .start(["exec", "q", "--", "true"], "")
-        .wait()
-        .exited(125)
-        .stderr;
+    let told = a.exec_refused("q");
     assert!(told.contains("is lost"), "{told}");
     assert_eq!(a.sh("p", "hostname"), "p");
     a.ok(["node", "rm", "h1", "--force"]);

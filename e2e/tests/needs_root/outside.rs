@@ -200,11 +200,7 @@ fn a_stopped_vm_keeps_its_record_until_it_is_removed() {
     host.ok(["stop", "p"]);
     assert_eq!(host.vm("p").state, VmState::Stopped);
     assert_eq!(host.vm("p").pid, None);
-    let told = host
-        .start(["exec", "p", "--", "true"], "")
-        .wait()
-        .exited(125)
-        .stderr;
+    let told = host.exec_refused("p");
     assert!(told.contains("forkyard rm"), "{told}");
     host.fails(["fork", "p"]);
     // Its clone does without it.

@@ -33,7 +33,7 @@ fn a_paused_vm_is_forked_as_it_stands_and_goes_on_where_it_was() {
     let paused: Vec<VmView> = host.json(["pause", "p"]);
     assert_eq!(paused[0].state, VmState::Paused);
     host.ok(["pause", "p"]);
-    let told = host.fails(["exec", "p", "--", "true"]);
+    let told = host.exec_refused("p");
     assert!(told.contains("forkyard resume"), "{told}");
 
     let clones = host.fork("p", 2);

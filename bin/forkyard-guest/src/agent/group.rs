@@ -1,77 +1,77 @@
-//! The cgroup of one command: whatever it starts can be killed with it.
+//! The processes of one command: whatever it starts can be killed with it.
+//!
+//! They are known by a mark in their environment, which programs pass on to what they start,
+//! and by being below the command's own process or in its process group or session. A cgroup for each command would be
+//! simpler, but then those of a guest that adapts (`forkyard-friendly`) would not be in one.
 
-use super::userland::door;
+use super::userland::Userland;
+use forkyard_types::RequestId;
 use nix::{
-    errno::Errno,
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{Pid, getpgid, getsid},
 };
 use std::{
-    fs::{self, File},
-    io,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
+    fs,
     thread::sleep,
     time::{Duration, Instant},
 };
 
+/// The variable that bears the mark.
+const MARK: &str = "FORKYARD_COMMAND";
 /// How long a command may take to end after it was hung up on.
 const GRACE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
-/// Looks for processes of a cgroup that the kernel cannot kill at once: one that has forked since
-/// the last look is seen by the next.
+/// Looks for processes to be killed: one that has been started since the last look is seen by the
+/// next.
 const LOOKS: u32 = 100;
+/// Parents that are asked after, at most.
+const DEPTH: u32 = 1000;
 
-/// The cgroup of a command.
-#[derive(Debug)]
+/// What marks the processes of a command.
+#[derive(Clone, Debug)]
+pub struct Mark(String);
+
+impl Mark {
+    /// One that no other command has, in a clone neither.
+    pub fn draw() -> Self {
+        Self(RequestId::random().to_string())
+    }
+
+    /// The variable that the command starts with.
+    pub fn variable(&self) -> (&'static str, &str) {
+        (MARK, &self.0)
+    }
+}
+
+/// The processes of a command.
+#[derive(Clone, Debug)]
 pub struct Group {
-    path: PathBuf,
+    userland: Userland,
+    mark: Mark,
+    leader: Pid,
 }
 
 impl Group {
-    /// Makes one below this cgroup, and removes those there that nothing is left of.
-    pub fn create(above: &Path) -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        for group in fs::read_dir(above)?.flatten() {
-            // Fails for one that has processes, and for a file.
-            let _ = fs::remove_dir(group.path());
-        }
-        loop {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let path = above.join(number.to_string());
-            match fs::create_dir(&path) {
-                Ok(()) => return Ok(Self { path }),
-                // Of an agent that has died.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
+    /// Those that bear this mark or come from `leader`, which was started with it.
+    pub fn new(userland: Userland, mark: Mark, leader: Pid) -> Self {
+        Self {
+            userland,
+            mark,
+            leader,
         }
     }
 
-    /// Opens its door.
-    pub fn procs(&self) -> io::Result<File> {
-        door(&self.path)
-    }
-
-    /// Kills all processes in it.
+    /// Kills all of them.
     pub fn kill(&self) {
-        // Since Linux 5.14.
-        if File::options()
-            .write(true)
-            .open(self.path.join("cgroup.kill"))
-            .and_then(|mut file| io::Write::write_all(&mut file, b"1"))
-            .is_ok()
-        {
-            return;
-        }
         for _ in 0..LOOKS {
             if self.signal(Signal::SIGKILL) == 0 {
                 return;
             }
+            sleep(LOOK);
         }
     }
 
-    /// Tells all processes in it that nobody listens any more, and kills those that are left after
+    /// Tells all of them that nobody listens any more, and kills those that are left after
     /// a while. Waits for it.
     pub fn hang_up(&self) {
         self.signal(Signal::SIGHUP);
@@ -86,22 +86,107 @@ impl Group {
         }
     }
 
-    /// Removes it, if nothing is left of the command; if something is, the next one that is made
-    /// may find that it has ended.
-    pub fn retire(&self) {
-        let _ = fs::remove_dir(&self.path);
-    }
-
-    /// Sends all processes in it a signal; how many there were.
+    /// Sends all of them a signal; how many there were.
     fn signal(&self, signal: Signal) -> usize {
         let all = self.processes();
-        let sent = all.iter().map(|process| kill(*process, signal));
-        sent.filter(|sent| *sent != Err(Errno::ESRCH)).count()
+        for process in &all {
+            // One that has ended meanwhile needs none.
+            let _ = kill(*process, signal);
+        }
+        all.len()
     }
 
     fn processes(&self) -> Vec<Pid> {
-        let inside = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
-        let ids = inside.lines().filter_map(|id| id.parse().ok());
-        ids.filter(|id| *id > 0).map(Pid::from_raw).collect()
+        let all = self.userland.processes().into_iter().filter(|id| *id > 0);
+        all.map(Pid::from_raw).filter(|id| self.has(*id)).collect()
+    }
+
+    fn has(&self, process: Pid) -> bool {
+        let is_led = [getpgid(Some(process)), getsid(Some(process))].contains(&Ok(self.leader));
+        (is_led || self.is_marked(process) || self.is_below(process)) && is_alive(process)
+    }
+
+    fn is_marked(&self, process: Pid) -> bool {
+        let wanted = format!("{MARK}={}", self.mark.0);
+        let set = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        set.split(|byte| *byte == 0)
+            .any(|variable| variable == wanted.as_bytes())
+    }
+
+    fn is_below(&self, process: Pid) -> bool {
+        let mut above = Some(process);
+        for _ in 0..DEPTH {
+            match above {
+                Some(found) if found == self.leader => return true,
+                Some(found) => above = stat_of(found).map(|(_, parent)| parent),
+                None => return false,
+            }
+        }
+        false
+    }
+}
+
+/// Whether it is more than what its parent has not yet asked after.
+fn is_alive(process: Pid) -> bool {
+    stat_of(process).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
+}
+
+/// A process's state and its parent, as proc(5) has them: after its name, which may hold anything.
+fn stat_of(process: Pid) -> Option<(char, Pid)> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, Pid::from_raw(fields.next()?.parse().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        os::unix::process::CommandExt,
+        path::Path,
+        process::{Command, Stdio},
+    };
+
+    /// User code that has just these processes.
+    fn userland(folder: &Path, processes: &[u32]) -> Userland {
+        let user = folder.join("user");
+        fs::create_dir_all(&user).expect("made");
+        let lines: String = processes.iter().map(|id| format!("{id}\n")).collect();
+        fs::write(user.join("cgroup.procs"), lines).expect("written");
+        Userland::at(folder)
+    }
+
+    #[test]
+    fn what_a_command_has_started_is_its_own_by_mark_or_descent_and_nothing_else_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let sleeper = |mark: Option<&Mark>| {
+            let mut command = Command::new("sleep");
+            command.arg("1000").stdin(Stdio::null()).process_group(0);
+            command.envs(mark.map(Mark::variable));
+            command.spawn().expect("started")
+        };
+        let (mark, other) = (Mark::draw(), Mark::draw());
+        let mut leader = sleeper(Some(&mark));
+        let mut far = sleeper(Some(&mark));
+        let mut foreign = sleeper(Some(&other));
+        let mut plain = sleeper(None);
+        let all = [&leader, &far, &foreign, &plain].map(std::process::Child::id);
+        let id = Pid::from_raw(i32::try_from(leader.id()).expect("small"));
+        let group = Group::new(userland(folder.path(), &all), mark, id);
+        let mut found: Vec<_> = group.processes().iter().map(|id| id.as_raw()).collect();
+        found.sort_unstable();
+        let mut wanted = [leader.id(), far.id()].map(|id| i32::try_from(id).expect("small"));
+        wanted.sort_unstable();
+        assert_eq!(found, wanted);
+        group.kill();
+        for child in [&mut leader, &mut far] {
+            assert!(!child.wait().expect("ended").success());
+        }
+        for child in [&mut foreign, &mut plain] {
+            assert!(child.try_wait().expect("asked").is_none(), "it lives");
+            child.kill().expect("killed");
+            child.wait().expect("ended");
+        }
     }
 }

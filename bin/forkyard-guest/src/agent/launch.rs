@@ -1,7 +1,7 @@
 //! Starting a command as its image would have it: environment, user, working directory, and a
 //! terminal if there is to be one.
 
-use super::{group::Group, identity};
+use super::{group::Mark, identity, userland::Userland};
 use crate::{init::entry, who};
 use forkyard_guestlink as link;
 use forkyard_sys_guest::command;
@@ -36,9 +36,13 @@ pub struct Launched {
     pub terminal: Option<OwnedFd>,
 }
 
-/// Starts a command in its cgroup. Its standard streams are pipes, the terminal, or nothing if it
+/// Starts a command in the cgroup of commands, marked. Its standard streams are pipes, the terminal, or nothing if it
 /// is left to itself.
-pub fn launch(wanted: &link::Command, group: &Group) -> Result<Launched, NotStarted> {
+pub fn launch(
+    wanted: &link::Command,
+    mark: &Mark,
+    userland: &Userland,
+) -> Result<Launched, NotStarted> {
     let (program, arguments) = wanted
         .argv
         .split_first()
@@ -73,7 +77,8 @@ pub fn launch(wanted: &link::Command, group: &Group) -> Result<Launched, NotStar
     command
         .envs(image_env)
         .envs(identity::variables())
-        .envs(wanted.env.iter().map(|(name, value)| (name, value)));
+        .envs(wanted.env.iter().map(|(name, value)| (name, value)))
+        .envs([mark.variable()]);
     let terminal = match (wanted.detach, wanted.tty) {
         (true, _) => {
             let streams = command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -91,8 +96,9 @@ pub fn launch(wanted: &link::Command, group: &Group) -> Result<Launched, NotStar
         }
     };
     command::as_usual(&mut command);
-    let procs = group.procs();
-    let procs = procs.map_err(|error| failed("cannot enter its control group", error))?;
+    let procs = userland.exec_procs();
+    let procs =
+        procs.map_err(|error| failed("cannot enter the control group of commands", error))?;
     command::in_cgroup(&mut command, procs);
     command::as_user(&mut command, who.user, who.group, who.groups);
     let child = command.spawn().map_err(|error| NotStarted {

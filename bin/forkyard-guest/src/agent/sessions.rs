@@ -5,7 +5,7 @@
 //! listens any more, output is read and dropped: the command goes on.
 
 use super::{
-    group::Group,
+    group::{Group, Mark},
     launch::{self, Launched},
     outbox::Outbox,
     userland::Userland,
@@ -61,7 +61,7 @@ struct Running {
     input: Sender<Vec<u8>>,
     /// Its process, which leads a process group.
     leader: Pid,
-    group: Arc<Group>,
+    group: Group,
     terminal: Option<Arc<OwnedFd>>,
 }
 
@@ -87,8 +87,9 @@ impl Sessions {
 
     /// Starts a command.
     pub fn start(&self, session: Session, command: &Command) {
-        let outcome = self.spawn(command);
-        let (Launched { child, terminal }, group) = match outcome {
+        let mark = Mark::draw();
+        let outcome = launch::launch(command, &mark, &self.userland);
+        let Launched { child, terminal } = match outcome {
             Ok(launched) => launched,
             Err(why) => {
                 return self.outbox.push(ToHost::ExecEnd {
@@ -98,19 +99,16 @@ impl Sessions {
             }
         };
         match command.detach {
-            true => self.leave(session, child, group),
-            false => self.attend(session, child, terminal.map(Arc::new), group),
+            true => self.leave(session, child),
+            false => self.attend(session, child, terminal.map(Arc::new), mark),
         }
     }
 
     /// Has it go on by itself.
-    fn leave(&self, session: Session, mut child: Child, group: Group) {
+    fn leave(&self, session: Session, mut child: Child) {
         let pid = child.id();
         self.outbox.push(ToHost::ExecStarted { session, pid });
-        thread::spawn(move || {
-            let _ = child.wait();
-            group.retire();
-        });
+        thread::spawn(move || child.wait());
     }
 
     fn attend(
@@ -118,7 +116,7 @@ impl Sessions {
         session: Session,
         mut child: Child,
         terminal: Option<Arc<OwnedFd>>,
-        group: Group,
+        mark: Mark,
     ) {
         let flow = Arc::new(Flow {
             state: Mutex::new(Window::Open(WINDOW.into())),
@@ -126,8 +124,8 @@ impl Sessions {
             entered: AtomicU64::new(0),
             left: AtomicU64::new(0),
         });
-        let group = Arc::new(group);
         let leader = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+        let group = Group::new(self.userland.clone(), mark, leader);
         let (input, inputs) = channel();
         let (outbox, table) = (self.outbox.clone(), self.table.clone());
         let stdin = match &terminal {
@@ -155,7 +153,7 @@ impl Sessions {
                 flow: flow.clone(),
                 input,
                 leader,
-                group: group.clone(),
+                group,
                 terminal,
             },
         );
@@ -169,22 +167,7 @@ impl Sessions {
             }
             // What it left running goes on, unheard.
             flow.detach();
-            group.retire();
         });
-    }
-
-    fn spawn(&self, command: &Command) -> Result<(Launched, Group), NotStarted> {
-        let group = Group::create(&self.userland.commands()).map_err(|error| NotStarted {
-            code: NotStarted::CANNOT_RUN,
-            message: format!("cannot make its control group: {error}"),
-        })?;
-        match launch::launch(command, &group) {
-            Ok(launched) => Ok((launched, group)),
-            Err(why) => {
-                group.retire();
-                Err(why)
-            }
-        }
     }
 
     /// Bytes for its standard input; none of them means end of file.
@@ -206,10 +189,7 @@ impl Sessions {
     pub fn detach(&self, session: Session) {
         if let Some(running) = lock(&self.table).remove(&session) {
             running.flow.detach();
-            thread::spawn(move || {
-                running.group.hang_up();
-                running.group.retire();
-            });
+            thread::spawn(move || running.group.hang_up());
         }
     }
 
@@ -226,7 +206,9 @@ impl Sessions {
             && let Ok(signal) = Signal::try_from(i32::from(signal))
         {
             if signal == Signal::SIGKILL {
-                running.group.kill();
+                // This thread has other commands to hear of.
+                let group = running.group.clone();
+                thread::spawn(move || group.kill());
             } else {
                 let _ = killpg(running.leader, signal);
             }

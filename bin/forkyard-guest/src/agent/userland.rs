@@ -3,7 +3,7 @@
 //! ```text
 //! /            this agent
 //! /user/image  the image's init and all it starts; it sees this as the root
-//! /user/exec/N a command that the host runs, and all that it starts
+//! /user/exec   commands that the host runs
 //! /hooks       what runs in a clone while user code still stands
 //! ```
 
@@ -64,8 +64,7 @@ pub fn hook_procs() -> std::io::Result<File> {
     door(&Path::new(CGROUPS).join(HOOKS))
 }
 
-/// Opens the door of a cgroup.
-pub fn door(group: &Path) -> std::io::Result<File> {
+fn door(group: &Path) -> std::io::Result<File> {
     File::create(group.join("cgroup.procs"))
 }
 
@@ -92,9 +91,9 @@ impl Userland {
         }
     }
 
-    /// The cgroup that those of commands are in.
-    pub fn commands(&self) -> PathBuf {
-        self.group.join("exec")
+    /// Opens the door of the cgroup for commands.
+    pub fn exec_procs(&self) -> std::io::Result<File> {
+        door(&self.group.join("exec"))
     }
 
     /// Whether it was told to stand still.
