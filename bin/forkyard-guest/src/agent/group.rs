@@ -12,6 +12,7 @@ use nix::{
 };
 use std::{
     fs,
+    sync::{Mutex, PoisonError},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -20,7 +21,10 @@ use std::{
 const MARK: &str = "FORKYARD_COMMAND";
 /// How long a command may take to end after it was hung up on.
 const GRACE: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(100);
+/// Held by whoever looks: the guest has other things to do than to look for the processes of many
+/// commands at once.
+static LOOKING: Mutex<()> = Mutex::new(());
 /// Looks for processes to be killed: one that has been started since the last look is seen by the
 /// next.
 const LOOKS: u32 = 100;
@@ -97,20 +101,20 @@ impl Group {
     }
 
     fn processes(&self) -> Vec<Pid> {
+        let _looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
         let all = self.userland.processes().into_iter().filter(|id| *id > 0);
         all.map(Pid::from_raw).filter(|id| self.has(*id)).collect()
     }
 
     fn has(&self, process: Pid) -> bool {
         let is_led = [getpgid(Some(process)), getsid(Some(process))].contains(&Ok(self.leader));
-        (is_led || self.is_marked(process) || self.is_below(process)) && is_alive(process)
-    }
-
-    fn is_marked(&self, process: Pid) -> bool {
-        let wanted = format!("{MARK}={}", self.mark.0);
-        let set = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
-        set.split(|byte| *byte == 0)
-            .any(|variable| variable == wanted.as_bytes())
+        // What costs least first: many commands may end at once.
+        let is_ours = is_led
+            || match mark_of(process) {
+                Some(mark) => mark == self.mark.0.as_bytes(),
+                None => self.is_below(process),
+            };
+        is_ours && is_alive(process)
     }
 
     fn is_below(&self, process: Pid) -> bool {
@@ -124,6 +128,16 @@ impl Group {
         }
         false
     }
+}
+
+/// The mark that a process bears.
+fn mark_of(process: Pid) -> Option<Vec<u8>> {
+    let set = fs::read(format!("/proc/{process}/environ")).ok()?;
+    let mut variables = set.split(|byte| *byte == 0);
+    variables.find_map(|variable| {
+        let mark = variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"=")?;
+        Some(mark.to_owned())
+    })
 }
 
 /// Whether it is more than what its parent has not yet asked after.

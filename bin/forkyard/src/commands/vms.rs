@@ -165,8 +165,9 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
             CloneResult::Vm(vm) => made.push(VmView::clone(vm)),
             CloneResult::Error(error) => {
                 failed += 1;
-                if format == Format::Text {
-                    tell!("forkyard: a clone failed: {error}");
+                match format {
+                    Format::Text => tell!("forkyard: a clone failed: {error}"),
+                    Format::Json => output::complain(&ClientError::from(error.clone()).into()),
                 }
             }
         }

@@ -26,7 +26,11 @@ async fn a_machine_runs_without_privileges_and_in_its_own_cgroup() {
     assert_eq!(status["Groups"], "");
     assert_eq!(status["CapEff"], "0000000000000000");
     assert_eq!(status["Seccomp"], "2");
-    assert_eq!(status["NSsid"], pid.to_string(), "leads its own session");
+    assert_eq!(
+        status["NSsid"],
+        format!("{pid}\t1"),
+        "leads its own session, in a namespace of its own"
+    );
     let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("alive");
     let own = format!("0::/{}/{}", site.cgroup_parent, machine.record().id);
     assert!(cgroup.lines().any(|line| line == own), "{cgroup}");
@@ -316,11 +320,13 @@ async fn the_death_of_a_machine_is_seen_and_blamed() {
 async fn a_qemu_that_cannot_start_says_why() {
     let site = Site::new();
     let mut spec = site.boot_spec();
-    spec.machine.disk = Some(site.path().join("no such disk"));
+    let disk = site.path().join("no disk");
+    std::fs::write(&disk, "nonsense").expect("written");
+    spec.machine.disk = Some(disk);
     let id = spec.machine.id;
     let dir = spec.machine.dir.clone();
     match site.qemu.boot(spec).await {
-        Err(VmmError::Died { stderr, .. }) => assert!(stderr.contains("no such disk"), "{stderr}"),
+        Err(VmmError::Died { stderr, .. }) => assert!(stderr.contains("qcow2"), "{stderr}"),
         other => panic!("{other:?}"),
     }
     site.wait_quiet(id, &dir).await;
