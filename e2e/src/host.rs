@@ -247,15 +247,6 @@ impl Host {
         outcome.stderr
     }
 
-    /// Has a VM run a command that it cannot be told of; what is said of it.
-    #[track_caller]
-    pub fn exec_refused(&self, vm: &str) -> String {
-        self.start(["exec", vm, "--", "true"], "")
-            .wait()
-            .exited(125)
-            .stderr
-    }
-
     /// Runs a command that must succeed, for its answer.
     #[track_caller]
     pub fn json<'a, T: DeserializeOwned>(&self, words: impl AsRef<[&'a str]>) -> T {

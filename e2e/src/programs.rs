@@ -7,6 +7,15 @@ use std::{
 };
 
 impl Host {
+    /// Has a VM run a command that it cannot be told of; what is said of it.
+    #[track_caller]
+    pub fn exec_refused(&self, vm: &str) -> String {
+        self.start(["exec", vm, "--", "true"], "")
+            .wait()
+            .exited(125)
+            .stderr
+    }
+
     /// Runs a Python program against this host, with the SDK of this tree; what
     /// it printed. It must succeed.
     #[track_caller]
