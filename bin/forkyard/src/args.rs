@@ -76,8 +76,7 @@ pub enum Command {
     Checkpoint(Checkpoint),
     /// Run a command in a VM, and exit as it does.
     ///
-    /// What it leaves open is as the container image of the VM says, if it was made of one:
-    /// environment, working directory, user. Ctrl-C is sent to the command, a second one ends
+    /// Environment, working directory and user are those of the VM's container image unless set here. Ctrl-C is sent to the command, a second one ends
     /// this program. If that ends before the command, however it ends, all processes of the
     /// command get SIGHUP, and those left after two seconds SIGKILL. What the command started and
     /// left running when it ended goes on.

@@ -52,7 +52,7 @@ for _ in range(2):
 assert deaf.wait() == 130
 eventually("end of what a client left", lambda: left() == "")
 # A client that is killed, and a timeout.
-gone = cli("p", "sh", "-c", "setsid sleep 1000 & echo ready; sleep 1000")
+gone = cli("p", "sh", "-c", "FORKYARD_COMMAND=x setsid sleep 1000 & setsid sleep 1000 & echo ready; sleep 1000")
 assert gone.stdout.readline() == b"ready\n"
 gone.kill()
 gone.wait()
@@ -96,6 +96,12 @@ shows(b"and on 49")
 os.write(ours, b"exit 3\n")
 assert shell.wait() == 3
 assert cli("-it", "p", "true", stdin=subprocess.DEVNULL).wait() == 125
+# The terminal is as it was, however this program ends.
+unread = cli("-it", "p", "yes", stdin=its)
+assert unread.stdout.readline()
+unread.stdout.close()
+assert unread.wait() == 141
+assert termios.tcgetattr(its)[3] & termios.ICANON
 
 # Users, folders, and what cannot be started. Nobody but root writes where our programs are.
 assert p.exec("stat", "-c", "%a", "/opt/forkyard").text == "755"

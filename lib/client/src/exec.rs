@@ -67,7 +67,7 @@ fn line_of(value: &impl Serialize) -> serde_json::Result<Bytes> {
     Ok(line.into())
 }
 
-/// What comes, as lines; an empty one where nothing has come for a while.
+/// Turns input into lines. Inserts an empty line after [`SILENCE`] without input.
 fn lines(input: mpsc::Receiver<ExecInput>) -> impl Stream<Item = Bytes> + Send {
     stream::unfold(input, |mut input| async {
         let line = match timeout(SILENCE, input.recv()).await {

@@ -6,7 +6,7 @@
 //! reads can spoil what it was to make, and nothing else.
 
 use forkyard_sys_host::{
-    filter::{Call, FILES, Filter, ITSELF, THREADS},
+    filter::{Call, FILES, Filter, ITSELF, RESTRICTED},
     process::{Bounds, Capability, Credentials, Surroundings, empty_network, isolate},
     room::{Piece, Room, Use, programs},
 };
@@ -63,25 +63,6 @@ const MORE: [c_long; 11] = [
     libc::SYS_umask,
     libc::SYS_getpgrp,
 ];
-const SOME: [Call; 2] = [
-    Call::only(libc::SYS_prlimit64, 2, u64::MAX, &[0]),
-    Call::only(
-        libc::SYS_fcntl,
-        1,
-        u64::MAX,
-        &[
-            libc::F_DUPFD as u64,
-            libc::F_DUPFD_CLOEXEC as u64,
-            libc::F_GETFD as u64,
-            libc::F_SETFD as u64,
-            libc::F_GETFL as u64,
-            libc::F_SETFL as u64,
-            libc::F_OFD_GETLK as u64,
-            libc::F_OFD_SETLK as u64,
-        ],
-    ),
-];
-
 /// Has `command` run so, found in its room, with no other variables. To be started by
 /// [`spawn_first`](forkyard_sys_host::process::spawn_first) if it is to see no other
 /// process. Takes root. Blocks for some milliseconds.
@@ -101,7 +82,7 @@ pub fn confine(command: &mut Command, to: Confinement<'_>) -> io::Result<()> {
         Who::Reader => (0, Some(Capability::ReadAll), None),
     };
     let any = ITSELF.into_iter().chain(FILES).chain(MORE);
-    let calls: Vec<_> = any.map(Call::any).chain([THREADS]).chain(SOME).collect();
+    let calls: Vec<_> = any.map(Call::any).chain(RESTRICTED).collect();
     let surroundings = Surroundings {
         network: Arc::new(empty_network()?),
         room: Room::build(pieces, links)?,

@@ -20,7 +20,7 @@ const WAITING: usize = 16;
 const PIECE: usize = 32 << 10;
 const SIGKILL: u8 = 9;
 
-/// What comes for a command after its request.
+/// Input of a command that follows its request.
 #[derive(Debug)]
 pub enum Following {
     /// Nothing: its input ends with what the request has.

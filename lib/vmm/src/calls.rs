@@ -9,7 +9,7 @@
 //! `memfd_create`; it goes on without. Nothing on it opens a socket, names another
 //! process, makes a namespace or a key, or loads anything into the kernel.
 
-use forkyard_sys_host::filter::{Call, FILES, Filter, ITSELF, THREADS};
+use forkyard_sys_host::filter::{Call, FILES, Filter, ITSELF, RESTRICTED};
 use nix::libc::{self, c_long};
 use std::io;
 
@@ -45,26 +45,9 @@ const SOCKETS: [c_long; 12] = [
 const EVERY_BIT: u64 = u64::MAX;
 
 /// What is allowed for some arguments alone.
-const SOME: [Call; 4] = [
+const SOME: [Call; 2] = [
     // By the kind of device: of terminals and taps ('T'), and of KVM.
     Call::only(libc::SYS_ioctl, 1, 0xff00, &[0x5400, 0xae00]),
-    Call::only(
-        libc::SYS_fcntl,
-        1,
-        EVERY_BIT,
-        &[
-            libc::F_DUPFD as u64,
-            libc::F_DUPFD_CLOEXEC as u64,
-            libc::F_GETFD as u64,
-            libc::F_SETFD as u64,
-            libc::F_GETFL as u64,
-            libc::F_SETFL as u64,
-            libc::F_GETLK as u64,
-            libc::F_SETLK as u64,
-            libc::F_OFD_GETLK as u64,
-            libc::F_OFD_SETLK as u64,
-        ],
-    ),
     Call::only(
         libc::SYS_prctl,
         0,
@@ -77,13 +60,11 @@ const SOME: [Call; 4] = [
             libc::PR_SET_SECCOMP as u64,
         ],
     ),
-    // Asks what the limits are, and sets none.
-    Call::only(libc::SYS_prlimit64, 2, EVERY_BIT, &[0]),
 ];
 
 /// The list.
 pub(crate) fn of_qemu() -> io::Result<Filter> {
     let any = ITSELF.into_iter().chain(FILES).chain(SOCKETS).chain(MORE);
-    let calls: Vec<_> = any.map(Call::any).chain([THREADS]).chain(SOME).collect();
+    let calls: Vec<_> = any.map(Call::any).chain(RESTRICTED).chain(SOME).collect();
     Filter::allowing(&calls)
 }

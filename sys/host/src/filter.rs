@@ -10,7 +10,7 @@
 
 mod lists;
 
-pub use lists::{FILES, ITSELF};
+pub use lists::{FILES, ITSELF, RESTRICTED};
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
@@ -25,16 +25,7 @@ pub struct Call {
     only: Option<Only>,
 }
 
-/// Starting threads, and no processes: `clone3`, whose flags no filter sees, is not
-/// allowed, and the C library takes `clone` then.
-pub const THREADS: Call = Call::only(
-    libc::SYS_clone,
-    0,
-    libc::CLONE_THREAD as u64,
-    &[libc::CLONE_THREAD as u64],
-);
-
-/// What an argument must be, of which `mask` counts.
+/// Values that an argument may have in the bits of `mask`.
 #[derive(Clone, Copy, Debug)]
 struct Only {
     argument: u8,

@@ -1,8 +1,8 @@
 //! The processes of one command: whatever it starts can be killed with it.
 //!
-//! They are known by a mark in their environment, which programs pass on to what they start,
-//! and by being below the command's own process or in its process group or session. A cgroup for each command would be
-//! simpler, but then those of a guest that adapts (`forkyard-friendly`) would not be in one.
+//! A process belongs to a command if it has the command's mark in its environment, descends from the
+//! command's first process, or is in that one's process group or session. A cgroup for each command
+//! would be simpler, but `forkyard-friendly` limits commands as members of one cgroup.
 
 use super::userland::Userland;
 use forkyard_types::RequestId;
@@ -19,29 +19,30 @@ use std::{
 
 /// The variable that bears the mark.
 const MARK: &str = "FORKYARD_COMMAND";
-/// How long a command may take to end after it was hung up on.
+/// Time between SIGHUP and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(100);
-/// Held by whoever looks: the guest has other things to do than to look for the processes of many
-/// commands at once.
-static LOOKING: Mutex<()> = Mutex::new(());
-/// Looks for processes to be killed: one that has been started since the last look is seen by the
+/// Time between two scans of the processes.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Serializes scans: each reads several files of /proc per process, and many commands may be hung
+/// up on at once.
+static SCAN: Mutex<()> = Mutex::new(());
+/// Most scans for processes to be killed. A process that was started during a scan is found by the
 /// next.
-const LOOKS: u32 = 100;
-/// Parents that are asked after, at most.
+const SCANS: u32 = 100;
+/// Most ancestors of a process that are looked up.
 const DEPTH: u32 = 1000;
 
-/// What marks the processes of a command.
+/// Mark in the environment of a command's processes.
 #[derive(Clone, Debug)]
 pub struct Mark(String);
 
 impl Mark {
-    /// One that no other command has, in a clone neither.
+    /// Draws a mark that no other command has, in this VM or in a clone.
     pub fn draw() -> Self {
         Self(RequestId::random().to_string())
     }
 
-    /// The variable that the command starts with.
+    /// Environment variable that carries it.
     pub fn variable(&self) -> (&'static str, &str) {
         (MARK, &self.0)
     }
@@ -56,7 +57,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Those that bear this mark or come from `leader`, which was started with it.
+    /// Group of the command whose first process is `leader`, started with this mark.
     pub fn new(userland: Userland, mark: Mark, leader: Pid) -> Self {
         Self {
             userland,
@@ -65,55 +66,52 @@ impl Group {
         }
     }
 
-    /// Kills all of them.
+    /// Sends SIGKILL to all processes until none is left. Blocks.
     pub fn kill(&self) {
-        for _ in 0..LOOKS {
+        for _ in 0..SCANS {
             if self.signal(Signal::SIGKILL) == 0 {
                 return;
             }
-            sleep(LOOK);
+            sleep(PAUSE);
         }
     }
 
-    /// Tells all of them that nobody listens any more, and kills those that are left after
-    /// a while. Waits for it.
+    /// Sends SIGHUP to all processes, and SIGKILL to those left after [`GRACE`]. Blocks.
     pub fn hang_up(&self) {
         self.signal(Signal::SIGHUP);
-        // One that is stopped hears of it as well.
+        // A stopped process handles SIGHUP when it is continued.
         self.signal(Signal::SIGCONT);
         let begun = Instant::now();
         while !self.processes().is_empty() {
             if begun.elapsed() > GRACE {
                 return self.kill();
             }
-            sleep(LOOK);
+            sleep(PAUSE);
         }
     }
 
-    /// Sends all of them a signal; how many there were.
+    /// Sends a signal to all processes and returns their number.
     fn signal(&self, signal: Signal) -> usize {
         let all = self.processes();
         for process in &all {
-            // One that has ended meanwhile needs none.
+            // It may have ended since the scan.
             let _ = kill(*process, signal);
         }
         all.len()
     }
 
     fn processes(&self) -> Vec<Pid> {
-        let _looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _scan = SCAN.lock().unwrap_or_else(PoisonError::into_inner);
         let all = self.userland.processes().into_iter().filter(|id| *id > 0);
         all.map(Pid::from_raw).filter(|id| self.has(*id)).collect()
     }
 
     fn has(&self, process: Pid) -> bool {
         let is_led = [getpgid(Some(process)), getsid(Some(process))].contains(&Ok(self.leader));
-        // What costs least first: many commands may end at once.
+        // The cheapest test first.
         let is_ours = is_led
-            || match mark_of(process) {
-                Some(mark) => mark == self.mark.0.as_bytes(),
-                None => self.is_below(process),
-            };
+            || mark_of(process).is_some_and(|mark| mark == self.mark.0.as_bytes())
+            || self.is_below(process);
         is_ours && is_alive(process)
     }
 
@@ -130,7 +128,7 @@ impl Group {
     }
 }
 
-/// The mark that a process bears.
+/// Reads the mark of a process, if it has one.
 fn mark_of(process: Pid) -> Option<Vec<u8>> {
     let set = fs::read(format!("/proc/{process}/environ")).ok()?;
     let mut variables = set.split(|byte| *byte == 0);
@@ -140,12 +138,13 @@ fn mark_of(process: Pid) -> Option<Vec<u8>> {
     })
 }
 
-/// Whether it is more than what its parent has not yet asked after.
+/// Tests that a process is no zombie.
 fn is_alive(process: Pid) -> bool {
     stat_of(process).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
 }
 
-/// A process's state and its parent, as proc(5) has them: after its name, which may hold anything.
+/// Reads the state and the parent of a process from proc(5). They follow its name, which may hold any
+/// character.
 fn stat_of(process: Pid) -> Option<(char, Pid)> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

@@ -23,7 +23,7 @@ use std::{
 
 /// Where programs are looked for in an image that does not say.
 const PATH: &str = "/opt/forkyard/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Where ours are.
+/// Directory of our own programs in the guest.
 const OURS: &str = "/opt/forkyard/bin";
 /// Terminal of a program that is not told of its kind.
 const TERM: &str = "xterm";
@@ -36,8 +36,8 @@ pub struct Launched {
     pub terminal: Option<OwnedFd>,
 }
 
-/// Starts a command in the cgroup of commands, marked. Its standard streams are pipes, the terminal, or nothing if it
-/// is left to itself.
+/// Starts a command in the cgroup of commands, with this mark. Its standard streams are pipes, a
+/// terminal, or /dev/null if it is detached.
 pub fn launch(
     wanted: &link::Command,
     mark: &Mark,
@@ -112,9 +112,9 @@ pub fn launch(
     Ok(Launched { child, terminal })
 }
 
-/// Gives a terminal another size; whoever runs on it is told by the kernel.
+/// Sets the window size of a terminal. The kernel sends SIGWINCH to its foreground process group.
 pub fn resize(terminal: &OwnedFd, size: WindowSize) {
-    // One whose programs have gone needs none.
+    // Fails only after the last process on it has ended.
     let _ = command::resize(terminal.as_fd(), size.rows, size.cols);
 }
 
@@ -132,7 +132,7 @@ fn on_terminal(command: &mut Command, size: WindowSize, who: &who::Who) -> io::R
         }
         opened => opened?,
     };
-    // So that it can open /dev/tty's own name again, as many do.
+    // Programs open the terminal again by its name.
     fchown(&pty.slave, Some(Uid::from_raw(who.user)), None::<Gid>)?;
     close_on_exec(&pty.slave)?;
     let slave = File::from(pty.slave);
@@ -151,7 +151,7 @@ fn close_on_exec(file: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The image's own, and what we bring behind it.
+/// Returns PATH: the image's, followed by [`OURS`].
 fn path(image: &EntryPoint) -> String {
     match image.env.get("PATH") {
         Some(path) => format!("{path}:{OURS}"),

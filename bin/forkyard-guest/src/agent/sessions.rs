@@ -59,7 +59,7 @@ enum Window {
 struct Running {
     flow: Arc<Flow>,
     input: Sender<Vec<u8>>,
-    /// Its process, which leads a process group.
+    /// Leader of its process group.
     leader: Pid,
     group: Group,
     terminal: Option<Arc<OwnedFd>>,

@@ -45,8 +45,8 @@ const RUNS: &str = "/opt/forkyard/entry";
 const ENDS: [&str; 2] = ["/opt/forkyard/bin/poweroff", "/opt/forkyard/bin/reboot"];
 const TERMINALS: &str = "/dev/pts";
 const LOOK: Duration = Duration::from_millis(20);
-/// How long the entry point, and then all others, may take to end when the VM is to be
-/// powered off; together less than the host waits.
+/// Time for the entry point, and then for all other processes, to end at power-off. Together
+/// shorter than the host's own limit.
 const ENTRY_TO_END: Duration = Duration::from_secs(8);
 const TO_END: Duration = Duration::from_secs(4);
 /// As shells have it: found, and cannot be run.
@@ -63,7 +63,7 @@ pub fn wanted() -> Option<EntryPoint> {
     }
 }
 
-/// What the image says of how programs are to run in it, if it says anything.
+/// Reads the image's entry point, if it has one.
 pub fn read() -> Outcome<Option<EntryPoint>> {
     let file = match File::open(EntryPoint::PLACE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -106,21 +106,26 @@ pub async fn exec(client: &Client, format: Format, command: Exec) -> anyhow::Res
         // With the channel still open for signals.
         false => _ = input.send(ExecInput::Eof).await,
     }
-    pass_signals_on(input, command.tty)?;
-    while let Some(event) = events.next().await? {
+    let mut ended = pass_signals_on(input, command.tty)?;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event?,
+            // The command is hung up on with the connection.
+            Some(code) = ended.recv() => return Ok(ExitCode::from(code)),
+        };
+        let event = event.context("the daemon closed the connection before the command ended")?;
         if let ExecEvent::Taken(bytes) = event {
             window.add_permits(usize::try_from(bytes).unwrap_or_default());
             continue;
         }
-        let ended = match format {
+        let code = match format {
             Format::Json => show_as_json(&event)?,
-            Format::Text => show(event, &raw)?,
+            Format::Text => show(event, raw.is_some())?,
         };
-        if let Some(code) = ended {
-            return Ok(code);
+        if let Some(code) = code {
+            return Ok(ExitCode::from(code));
         }
     }
-    anyhow::bail!("the daemon closed the connection before the command ended")
 }
 
 /// Passes standard input on, no more than there is room for. Read by a thread, for reading a
@@ -162,13 +167,17 @@ fn pass_input_on(input: mpsc::Sender<ExecInput>, window: Arc<Semaphore>) {
     });
 }
 
-/// Passes on what this program is told to do, and how large its terminal is. Told to end a second
-/// time, or by its terminal's end, it ends, and the command is hung up on.
-fn pass_signals_on(input: mpsc::Sender<ExecInput>, tty: bool) -> anyhow::Result<()> {
+/// Forwards signals and changes of the window size. Returns where the exit code arrives once this
+/// program is to end: at the second signal, or when its terminal is gone.
+fn pass_signals_on(
+    input: mpsc::Sender<ExecInput>,
+    tty: bool,
+) -> anyhow::Result<mpsc::Receiver<u8>> {
     let of = |kind| signal(kind).context("cannot handle signals");
     let (mut interrupt, mut quit) = (of(SignalKind::interrupt())?, of(SignalKind::quit())?);
     let (mut terminate, mut hang_up) = (of(SignalKind::terminate())?, of(SignalKind::hangup())?);
     let mut resized = of(SignalKind::window_change())?;
+    let (end, ended) = mpsc::channel(1);
     tokio::spawn(async move {
         let mut told = false;
         loop {
@@ -176,33 +185,41 @@ fn pass_signals_on(input: mpsc::Sender<ExecInput>, tty: bool) -> anyhow::Result<
                 _ = interrupt.recv() => libc::SIGINT,
                 _ = quit.recv() => libc::SIGQUIT,
                 _ = terminate.recv() => libc::SIGTERM,
-                _ = hang_up.recv() => std::process::exit(128 + libc::SIGHUP),
+                _ = hang_up.recv() => libc::SIGHUP,
                 _ = resized.recv() => {
                     if tty {
-                        let _ = input.send(ExecInput::Resize(terminal::size())).await;
+                        send(&input, ExecInput::Resize(terminal::size()));
                     }
                     continue;
                 }
             };
-            if told {
-                std::process::exit(128 + number);
+            let number = u8::try_from(number).unwrap_or_default();
+            if told || i32::from(number) == libc::SIGHUP {
+                // Nothing receives it if the command has just ended.
+                let _ = end.send(number.saturating_add(128)).await;
+                return;
             }
             told = true;
-            let signal = ExecInput::Signal(u8::try_from(number).unwrap_or_default());
-            let _ = input.send(signal).await;
+            send(&input, ExecInput::Signal(number));
         }
     });
-    Ok(())
+    Ok(ended)
 }
 
-/// Passes output on; the exit code once the command has ended.
-fn show(event: ExecEvent, raw: &Option<terminal::Raw>) -> anyhow::Result<Option<ExitCode>> {
+/// Sends without waiting: a daemon that reads nothing must not hide the next signal.
+fn send(input: &mpsc::Sender<ExecInput>, what: ExecInput) {
+    let input = input.clone();
+    tokio::spawn(async move { input.send(what).await });
+}
+
+/// Passes output on. Returns the exit code once the command has ended, or nobody reads the output.
+fn show(event: ExecEvent, is_raw: bool) -> anyhow::Result<Option<u8>> {
     let code = code_of(&event);
-    // Lines of ours do not begin where the command's ended.
-    let start = if raw.is_some() { "\r" } else { "" };
+    // A raw terminal does not return to the first column by itself.
+    let start = if is_raw { "\r" } else { "" };
     match event {
-        ExecEvent::Stdout(data) => write(&mut std::io::stdout(), &data)?,
-        ExecEvent::Stderr(data) => write(&mut std::io::stderr(), &data)?,
+        ExecEvent::Stdout(data) => return write(&mut std::io::stdout(), &decoded(&data)?),
+        ExecEvent::Stderr(data) => return write(&mut std::io::stderr(), &decoded(&data)?),
         ExecEvent::Taken(_) | ExecEvent::Exit(_) | ExecEvent::Started(_) => {}
         ExecEvent::NotStarted(why) => tell!("forkyard: {}{start}", why.message),
         ExecEvent::TimedOut(ExecTimedOut { after_s }) => {
@@ -214,31 +231,32 @@ fn show(event: ExecEvent, raw: &Option<terminal::Raw>) -> anyhow::Result<Option<
 }
 
 /// Prints the event as the API has it.
-fn show_as_json(event: &ExecEvent) -> anyhow::Result<Option<ExitCode>> {
-    say!("{}", serde_json::to_string(event)?);
-    Ok(code_of(event))
+fn show_as_json(event: &ExecEvent) -> anyhow::Result<Option<u8>> {
+    let line = serde_json::to_string(event)? + "\n";
+    Ok(write(&mut std::io::stdout(), line.as_bytes())?.or(code_of(event)))
 }
 
-fn code_of(event: &ExecEvent) -> Option<ExitCode> {
-    let code = match event {
+fn code_of(event: &ExecEvent) -> Option<u8> {
+    Some(match event {
         ExecEvent::Stdout(_) | ExecEvent::Stderr(_) | ExecEvent::Taken(_) => return None,
         ExecEvent::Exit(status) => status.shell_code(),
         ExecEvent::Started(_) => 0,
         ExecEvent::NotStarted(why) => why.code,
         ExecEvent::TimedOut(_) => TOOK_TOO_LONG,
         ExecEvent::Error(_) => FAILED,
-    };
-    Some(ExitCode::from(code))
+    })
 }
 
-fn write(stream: &mut impl Write, data: &str) -> anyhow::Result<()> {
-    let data = BASE64_STANDARD
+fn decoded(data: &str) -> anyhow::Result<Vec<u8>> {
+    BASE64_STANDARD
         .decode(data)
-        .context("the daemon's answer is not what was expected")?;
-    let written = stream.write_all(&data).and_then(|()| stream.flush());
-    if let Err(error) = written {
-        // The command is hung up on with the connection.
-        std::process::exit(output::cannot_write(&error));
-    }
-    Ok(())
+        .context("the daemon's answer is not what was expected")
+}
+
+/// Writes to a stream. Returns the exit code if that fails; the terminal is restored before this
+/// program ends.
+fn write(stream: &mut impl Write, data: &[u8]) -> anyhow::Result<Option<u8>> {
+    let written = stream.write_all(data).and_then(|()| stream.flush());
+    let failed = written.err().map(|error| output::cannot_write(&error));
+    Ok(failed.map(u8::try_from).transpose()?)
 }

@@ -252,7 +252,7 @@ impl Tools {
         answer.map_err(refused)
     }
 
-    /// Removes what a call made that nobody waits for any more.
+    /// Removes the VMs that a cancelled call has made.
     async fn undo(&self, made: Vec<VmId>) -> Told {
         for vm in made {
             let path = of_vm(&vm.to_string(), "");

@@ -18,7 +18,7 @@ use tokio::{sync::mpsc, time::timeout};
 const LINES: &str = "application/x-ndjson";
 /// Most bytes of a line.
 const LINE: usize = 256 << 10;
-/// How long a client may go on sending after its command has ended.
+/// Time for which input is still read after the command has ended.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Run a command in a guest.
@@ -113,8 +113,8 @@ struct Lines {
 }
 
 impl Lines {
-    /// Discards what still comes when the command has ended. Closed with bytes unread, a
-    /// connection is reset, and its client may lose the last of the answer.
+    /// Reads and discards input after the command has ended. A connection that is closed with unread
+    /// bytes is reset, and the client may lose the end of the answer.
     async fn drain(mut self) {
         let drained = async { while let Some(Ok(_)) = self.body.next().await {} };
         let _ = timeout(FAREWELL, drained).await;

@@ -93,6 +93,17 @@ fn identify() -> Identify {
     }
 }
 
+/// Has the guest hold still for a fork.
+async fn quiesced(guest: &Guest, agent: &mut Agent) {
+    let fork = ForkId::random();
+    let answer = async {
+        agent.hear().await;
+        agent.say(&ToHost::Quiesced { fork, failed: None }).await;
+    };
+    let (still, ()) = tokio::join!(guest.quiesce(fork, SOON), answer);
+    still.expect("still");
+}
+
 #[tokio::test]
 async fn an_agent_of_another_version_is_refused() {
     let (guest, mut agent, _calls) = pair().await;
@@ -435,13 +446,7 @@ async fn an_agent_that_died_before_it_was_somebody_has_a_successor_that_is_told_
 #[tokio::test]
 async fn an_agent_that_died_while_its_guest_held_still_has_a_successor_that_waits() {
     let (guest, mut agent, _calls) = pair().await;
-    let fork = ForkId::random();
-    let answer = async {
-        agent.hear().await;
-        agent.say(&ToHost::Quiesced { fork, failed: None }).await;
-    };
-    let (still, ()) = tokio::join!(guest.quiesce(fork, SOON), answer);
-    still.expect("still");
+    quiesced(&guest, &mut agent).await;
     agent.say(&ToHost::Started).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     drop(

@@ -1,5 +1,6 @@
 //! Calls that lists have in common.
 
+use super::Call;
 use libc::c_long;
 
 /// Files, and what is read and written through descriptors.
@@ -101,4 +102,37 @@ pub const ITSELF: [c_long; 46] = [
     libc::SYS_tgkill,
     libc::SYS_time,
     libc::SYS_uname,
+];
+
+const EVERY_BIT: u64 = u64::MAX;
+
+/// Calls that every program needs, with some arguments only.
+pub const RESTRICTED: [Call; 3] = [
+    // Threads, no processes. `clone3` is not allowed, for a filter cannot see its flags; the C library
+    // uses `clone` instead.
+    Call::only(
+        libc::SYS_clone,
+        0,
+        libc::CLONE_THREAD as u64,
+        &[libc::CLONE_THREAD as u64],
+    ),
+    Call::only(
+        libc::SYS_fcntl,
+        1,
+        EVERY_BIT,
+        &[
+            libc::F_DUPFD as u64,
+            libc::F_DUPFD_CLOEXEC as u64,
+            libc::F_GETFD as u64,
+            libc::F_SETFD as u64,
+            libc::F_GETFL as u64,
+            libc::F_SETFL as u64,
+            libc::F_GETLK as u64,
+            libc::F_SETLK as u64,
+            libc::F_OFD_GETLK as u64,
+            libc::F_OFD_SETLK as u64,
+        ],
+    ),
+    // Reads limits and sets none.
+    Call::only(libc::SYS_prlimit64, 2, EVERY_BIT, &[0]),
 ];

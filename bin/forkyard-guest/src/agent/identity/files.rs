@@ -33,8 +33,7 @@ pub fn put(path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a file that a program may have made anything: at most [`MOST`] bytes of it,
-/// and without waiting for whoever would write to it.
+/// Reads at most [`MOST`] bytes of a file. Does not block on a FIFO that has no writer.
 pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
     let file = File::options()
         .read(true)

@@ -1,4 +1,4 @@
-//! How arguments of tools are read and described.
+//! Arguments of tools: parsing and schemas.
 //!
 //! Models say `5`, `5.0` and `"5"`; all of them are read. What cannot be read is refused with the
 //! argument's name and what is wanted. Schemas are plain JSON Schema 2020-12: clients

@@ -39,13 +39,7 @@ async fn every_command_that_nobody_holds_is_hung_up_on_however_full_the_way_ther
         running.push(exec.expect("asked"));
         assert!(matches!(agent.hear().await, ToGuest::Exec { .. }));
     }
-    let fork = ForkId::random();
-    let answer = async {
-        agent.hear().await;
-        agent.say(&ToHost::Quiesced { fork, failed: None }).await;
-    };
-    let (still, ()) = tokio::join!(guest.quiesce(fork, SOON), answer);
-    still.expect("still");
+    quiesced(&guest, &mut agent).await;
     let many = running.len();
     drop(running);
     guest.resume().await.expect("said");
