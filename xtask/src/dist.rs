@@ -10,6 +10,7 @@
 use crate::{
     header,
     run::{cargo, program},
+    space,
 };
 use anyhow::{Context, Result};
 use std::{
@@ -72,8 +73,14 @@ const WRITTEN: [(&str, &str); 4] = [
     ),
 ];
 
-/// Builds and lays out; returns where. What has not changed is not touched.
+/// Builds and lays out, if there is space; returns where.
 pub fn build(root: &Path) -> Result<PathBuf> {
+    space::DIST.check(root)?;
+    lay_out(root)
+}
+
+/// Builds and lays out; returns where. What has not changed is not touched.
+pub fn lay_out(root: &Path) -> Result<PathBuf> {
     compile(root)?;
     let target = root.join("target");
     let dist = target.join("dist");

@@ -17,8 +17,12 @@ mod guest;
 mod header;
 mod house;
 mod openapi;
+mod pool;
+mod programs;
+mod results;
 mod run;
 mod sched_ext;
+mod space;
 mod stages;
 mod supply;
 mod test;
@@ -26,6 +30,7 @@ mod validators;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use programs::Selection;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Parser)]
@@ -53,8 +58,14 @@ enum Chore {
     Header,
     /// Write the description of the HTTP API anew from the daemon's code
     Openapi,
-    /// Build, check and test everything
-    Test,
+    /// Build, check and test everything, or run some of the tests
+    Test {
+        /// Only programs whose paths hold one of these, such as lib/pager; checks are left out
+        programs: Vec<String>,
+        /// After --: only tests whose names hold one of these
+        #[arg(last = true)]
+        tests: Vec<String>,
+    },
     /// Build the dispatcher with sched_ext, and its scheduler, into target/sched-ext
     SchedExt,
     /// Test it, in a guest whose kernel has sched_ext
@@ -115,7 +126,7 @@ fn main() -> Result<()> {
         Chore::Check => check::all(&root),
         Chore::Header => header::write(&root),
         Chore::Openapi => openapi::write(&root),
-        Chore::Test => test::all(&root),
+        Chore::Test { programs, tests } => test::run(&root, &Selection { programs, tests }),
         Chore::SchedExt => sched_ext::build(&root).map(drop),
         Chore::TestSchedExt { only } => sched_ext::test(&root, &only),
         Chore::Demo { args } => script(&root, "demo/run", &args),

@@ -3,9 +3,9 @@
 use anyhow::{Context, Result, bail};
 use std::{
     ffi::OsStr,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, PipeReader},
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 /// A program to run in the workspace's root.
@@ -16,29 +16,34 @@ pub struct Run(Command);
 pub fn program(path: &Path, dir: &Path) -> Run {
     let mut command = Command::new(path);
     command.current_dir(dir);
+    // What cargo tells the program it runs is not meant for another cargo: it
+    // would take the crate's variables for changed inputs and build anew.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|n| n.starts_with("CARGO_PKG_")) {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("CARGO_MANIFEST_DIR");
+    command.env_remove("CARGO_MANIFEST_PATH");
     Run(command)
 }
 
 /// The cargo that runs us.
 pub fn cargo(root: &Path) -> Run {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut run = program(Path::new(&cargo), root);
-    // What cargo tells the program it runs is not meant for another cargo: it
-    // would take the crate's variables for changed inputs and build anew.
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|n| n.starts_with("CARGO_PKG_")) {
-            run.0.env_remove(name);
-        }
-    }
-    run.0.env_remove("CARGO_MANIFEST_DIR");
-    run.0.env_remove("CARGO_MANIFEST_PATH");
-    run
+    program(Path::new(&cargo), root)
 }
 
 impl Run {
     /// Adds arguments.
     pub fn args(mut self, args: impl IntoIterator<Item: AsRef<OsStr>>) -> Self {
         self.0.args(args);
+        self
+    }
+
+    /// Adds an argument.
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.0.arg(arg);
         self
     }
 
@@ -95,9 +100,17 @@ impl Run {
         String::from_utf8(output.stdout).with_context(|| self.name())
     }
 
-    /// The same, passing on each line of its standard output and showing it to
+    /// Runs it to its end, passing on each line of its standard output and showing it to
     /// `see` as well.
-    pub fn done_seeing(mut self, mut see: impl FnMut(&str)) -> Result<()> {
+    pub fn done_seeing(self, mut see: impl FnMut(&str)) -> Result<()> {
+        self.each_line(|line| {
+            println!("{line}");
+            see(line);
+        })
+    }
+
+    /// Runs it to its end; `see` has each line of its standard output.
+    pub fn each_line(mut self, mut see: impl FnMut(&str)) -> Result<()> {
         let mut child = self
             .0
             .stdout(Stdio::piped())
@@ -106,15 +119,20 @@ impl Run {
         let lines = child.stdout.take().map(BufReader::new);
         for line in lines.into_iter().flat_map(|l| l.split(b'\n')) {
             let line = line.with_context(|| self.name())?;
-            let mut out = std::io::stdout().lock();
-            out.write_all(&line)
-                .and_then(|()| out.write_all(b"\n"))
-                .and_then(|()| out.flush())
-                .context("standard output")?;
             see(&String::from_utf8_lossy(&line));
         }
         let status = child.wait().with_context(|| self.name())?;
         self.judge(status)
+    }
+
+    /// Starts it. What it prints, to either output, comes out of the pipe in the order in
+    /// which it was printed.
+    pub fn started(mut self) -> Result<(Child, PipeReader)> {
+        let (reader, writer) = std::io::pipe().context("a pipe")?;
+        let both = writer.try_clone().context("a pipe")?;
+        let command = self.0.stdin(Stdio::null()).stdout(both).stderr(writer);
+        let child = command.spawn().with_context(|| self.name())?;
+        Ok((child, reader))
     }
 
     fn judge(&self, status: std::process::ExitStatus) -> Result<()> {

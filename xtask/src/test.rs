@@ -1,170 +1,116 @@
 //! Everything a change must pass.
 
-use crate::{beside::Beside, dist, guest, run::cargo, stages::Stages};
-use anyhow::Result;
-use std::{env, path::Path, thread};
+use crate::{
+    beside::Beside,
+    dist, guest,
+    pool::{self, Event, Job},
+    programs::{self, EXAMPLES, Selection},
+    results::Results,
+    run::cargo,
+    space,
+    stages::Stages,
+};
+use anyhow::{Result, bail};
+use std::{
+    collections::BTreeMap,
+    env,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
-/// What cargo's test runs added up to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tally {
-    passed: u32,
-    failed: u32,
-    ignored: u32,
-    /// Those of the ignored that count as passed as well.
-    found_out: u32,
-}
-
-/// How many tests of one program run at a time, if somebody says. Else one more than there
+/// Tests of one program that run at a time, if the environment says. Else one more than there
 /// are processors: those that take longest wait for much else.
 const THREADS: &str = "RUST_TEST_THREADS";
 
-/// Tests of whole hosts that are listed, for they took longest.
+/// Tests that are listed, for they took longest.
 const LISTED: usize = 15;
 
-/// How long tests of whole hosts had one, in seconds, as they say.
-#[derive(Debug, Default)]
-struct Times(Vec<(f64, String)>);
-
-/// What the first test program says when all are built and run.
-const BEGUN: &str = "running ";
-
-/// Builds, prepares, tests and checks; reports every failure at the end. Tests wait for
-/// something else than a processor a good part of the time: that is when it checks.
-pub fn all(root: &Path) -> Result<()> {
+/// Builds, prepares, tests and, if all is tested, checks; reports every failure at the end.
+/// Tests wait for something else than a processor a good part of the time: that is when it
+/// checks.
+pub fn run(root: &Path, selection: &Selection) -> Result<()> {
+    space::TEST.check(root)?;
     let mut stages = Stages::default();
-    let dist = stages.run("build", || dist::build(root));
+    let dist = stages.run("build", || dist::lay_out(root));
     let prepared = dist
         .and_then(|dist| stages.run("prepare", || guest::prepare(root, &dist, guest::TEST_IMAGE)));
-    let mut tally = Tally::default();
-    let mut times = Times::default();
     // By another cargo: our own program is built anew with the tests, and not where it was.
     let check = || Beside::begin(cargo(root).args(["xtask", "check"]));
     let mut checks = None;
-    if let Some(prepared) = prepared {
+    let mut results = Results::default();
+    if let Some(prepared) = prepared
+        && let Some(built) = stages.run("build of tests", || programs::build(root))
+    {
+        let threads = (thread::available_parallelism()?.get() + 1).to_string();
+        let mut variables = prepared.variables().to_vec();
+        if env::var_os(THREADS).is_none() {
+            variables.push((THREADS, Path::new(&threads)));
+        }
+        let jobs = programs::jobs(root, built, selection, &variables);
         stages.run("tests", || {
-            let mut run = cargo(root);
-            run = run.args(["test", "--release", "--workspace", "--no-fail-fast"]);
-            if env::var_os(THREADS).is_none() {
-                run = run.env(
-                    THREADS,
-                    (thread::available_parallelism()?.get() + 1).to_string(),
-                );
-            }
-            for (name, value) in prepared.variables() {
-                run = run.env(name, value);
-            }
-            run.done_seeing(|line| {
-                if line.starts_with(BEGUN) {
-                    // Not before: two cargos that build wait for each other.
+            all_of(jobs, &mut results, |name| {
+                // Not before: two cargos that build wait for each other.
+                if name == EXAMPLES {
                     checks.get_or_insert_with(check);
                 }
-                tally.add(line);
-                times.add(line);
             })
         });
     }
-    stages.run("checks", || checks.unwrap_or_else(check).end());
-    for (took, name) in times.longest(LISTED) {
-        println!("{took:>7.1} s  {name}");
+    if selection.is_all() {
+        stages.run("checks", || checks.unwrap_or_else(check).end());
+    }
+    println!("== longest tests");
+    for (took, program, test) in results.longest(LISTED) {
+        println!("{took:>7.1} s  {program}  {test}");
+    }
+    for (program, test) in results.failed() {
+        println!("FAILED  {program}  {test}");
     }
     let outcome = stages.finish();
-    let Tally {
-        passed,
-        failed,
-        ignored,
-        found_out,
-    } = tally;
-    let passed = passed.saturating_sub(found_out);
-    println!("total: {passed} passed, {failed} failed, {ignored} skipped");
+    println!("total: {}", results.total());
     outcome
 }
 
-impl Tally {
-    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`. A test that
-    /// finds out only when it runs that this host cannot do it says `skipped: NAME: WHY`,
-    /// and then passes.
-    fn add(&mut self, line: &str) {
-        if line.starts_with("skipped: ") {
-            self.ignored += 1;
-            self.found_out += 1;
+/// Runs test programs, several at a time, and tells `ended` the name of each that has ended.
+/// What a program prints is shown if it fails, whole, when it has ended; of the others a line
+/// each.
+fn all_of(jobs: Vec<Job>, results: &mut Results, mut ended: impl FnMut(&str)) -> Result<()> {
+    let mut printed: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut broken = Vec::new();
+    let (begun, count, mut spent) = (Instant::now(), jobs.len(), Duration::ZERO);
+    // The longest program waits for guests half of its time: two at least fill that.
+    let width = thread::available_parallelism()?.get().max(2);
+    pool::run(jobs, width, |name, event| match event {
+        Event::Line(line) => {
+            if results.add(name, &line) {
+                println!("           {name}: {line}");
+            }
+            printed.entry(name.to_owned()).or_default().push(line);
         }
-        let Some((_, counts)) = line
-            .strip_prefix("test result: ")
-            .and_then(|rest| rest.split_once(". "))
-        else {
-            return;
-        };
-        for count in counts.split("; ") {
-            let (number, what) = count.split_once(' ').unwrap_or_default();
-            let field = match what {
-                "passed" => &mut self.passed,
-                "failed" => &mut self.failed,
-                "ignored" => &mut self.ignored,
-                _ => continue,
-            };
-            *field += number.parse::<u32>().unwrap_or_default();
+        Event::End(took, outcome) => {
+            spent += took;
+            let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
+            let seconds = took.as_secs_f64();
+            println!(
+                "{seconds:>7.1} s  {verdict:7}  {name}: {}",
+                results.of(name)
+            );
+            let lines = printed.remove(name).unwrap_or_default().join("\n");
+            if let Err(error) = outcome {
+                println!("== {name}: {error:#}\n{lines}\n== end of {name}");
+                broken.push(name.to_owned());
+            }
+            ended(name);
         }
+    });
+    println!(
+        "{count} programs; one after the other {:.0} s, together {:.0} s",
+        spent.as_secs_f64(),
+        begun.elapsed().as_secs_f64()
+    );
+    if !broken.is_empty() {
+        bail!("failed: {}", broken.join(", "));
     }
-}
-
-impl Times {
-    /// Adds a line such as `took 9.5 s: fork::clones_are_apart`.
-    fn add(&mut self, line: &str) {
-        let words = line
-            .strip_prefix("took ")
-            .and_then(|rest| rest.split_once(" s: "));
-        if let Some((took, name)) = words
-            && let Ok(took) = took.parse()
-        {
-            self.0.push((took, name.to_owned()));
-        }
-    }
-
-    /// The first of them, the longest first.
-    fn longest(&mut self, count: usize) -> impl Iterator<Item = &(f64, String)> {
-        self.0.sort_by(|a, b| b.0.total_cmp(&a.0));
-        self.0.iter().take(count)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_tests_that_took_longest_come_first_and_other_lines_do_not_count() {
-        let mut times = Times::default();
-        for line in [
-            "took 3.5 s: a::b",
-            "took long",
-            "took 12.0 s: c",
-            "took 1.0 s: d",
-        ] {
-            times.add(line);
-        }
-        let names: Vec<_> = times.longest(2).map(|(_, name)| name.as_str()).collect();
-        assert_eq!(names, ["c", "a::b"]);
-    }
-
-    #[test]
-    fn results_add_up_and_other_lines_do_not_count() {
-        let mut tally = Tally::default();
-        for line in [
-            "running 3 tests",
-            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s",
-            "test a::b ... ok",
-            "test result: FAILED. 40 passed; 2 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1.00s",
-            "5 passed; 5 failed",
-            "skipped: c::d: this host has no hierarchy",
-        ] {
-            tally.add(line);
-        }
-        let wanted = Tally {
-            passed: 43,
-            failed: 2,
-            ignored: 2,
-            found_out: 1,
-        };
-        assert_eq!(tally, wanted);
-    }
+    Ok(())
 }
