@@ -3,18 +3,20 @@
 //! Dropped, it is ended and removed whatever state it is in; if the test is
 //! failing, its logs are shown first.
 
+mod processes;
+
 use crate::{
-    Outcome, Outside, Place, Process, Running, guest, outside, remains,
+    Outcome, Outside, Place, Running, guest, outside, remains,
     slot::Slot,
     steps::Steps,
     waiting::{SOON, eventually},
 };
+use forkyard_fake_engine::faults::Faults;
 use forkyard_recipe::{Cache, Recipe};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect, VmState, VmView};
 use nix::mount::{MsFlags, mount};
 use serde::de::DeserializeOwned;
 use std::{
-    collections::BTreeSet,
     env,
     ffi::{OsStr, OsString},
     fs,
@@ -56,6 +58,19 @@ impl Host {
         Self::on(Arc::new(Slot::wait()))
     }
 
+    /// A host whose machines are made up (`lib/fake-engine`): its daemon is the users', its
+    /// pager, network, disks and records are real, and a boot takes milliseconds.
+    pub fn fake() -> Self {
+        let mut host = Self::on(Arc::new(Slot::wait_fake()));
+        host.dist = host.dist.with_file_name("fake");
+        host
+    }
+
+    /// Faults of the engine of a host whose machines are made up.
+    pub fn faults(&self) -> Faults {
+        Faults::of(&self.folder.path().join("run"))
+    }
+
     /// One of several that share a slot.
     pub(crate) fn on(slot: Arc<Slot>) -> Self {
         let variable = |name: &str| {
@@ -86,11 +101,15 @@ impl Host {
         }
     }
 
-    /// The same, whose daemons can be killed at any step. None runs yet.
+    /// A host whose daemons can be killed at any step. None runs yet.
     pub fn with_steps() -> Self {
-        let mut host = Self::new();
-        host.steps = Some(Steps::new());
-        host
+        Self::new().counted()
+    }
+
+    /// The same host, whose daemons can be killed at any step.
+    pub fn counted(mut self) -> Self {
+        self.steps = Some(Steps::new());
+        self
     }
 
     /// The steps of its daemons.
@@ -347,71 +366,6 @@ impl Host {
     #[track_caller]
     pub fn wait_stopped(&self, name: &str) {
         eventually("a stop", || self.vm(name).state == VmState::Stopped);
-    }
-
-    /// The processes of this program on the host.
-    pub fn processes(&self, program: &str) -> Vec<Process> {
-        let all = self.all_processes().into_iter();
-        all.filter(|process| process.is(program)).collect()
-    }
-
-    /// Every process on the host.
-    pub fn all_processes(&self) -> Vec<Process> {
-        self.place.processes()
-    }
-
-    /// The process that runs this program, and not one that it has just
-    /// started and that is about to become another.
-    #[track_caller]
-    fn process(&self, program: &str) -> Process {
-        let all = self.processes(program);
-        let is_child = |process: &Process| all.iter().any(|p| p.pid == process.parent);
-        let mut found = all.iter().filter(|process| !is_child(process));
-        match (found.next(), found.next()) {
-            (Some(process), None) => process.clone(),
-            (_, _) => panic!("one {program} was expected: {all:?}"),
-        }
-    }
-
-    /// Kills the process that runs this program.
-    #[track_caller]
-    pub fn kill_9(&self, program: &str) {
-        self.process(program).kill();
-    }
-
-    /// Kills both halves of the pager, so that neither can replace the other.
-    #[track_caller]
-    pub fn kill_whole_pager(&self) {
-        let halves = ["forkyard-pager", "forkyard-keeper"].map(|half| self.processes(half));
-        let halves: Vec<_> = halves.into_iter().flatten().collect();
-        Process::kill_all(&halves);
-        eventually("the pager's end", || {
-            let program = |half| self.processes(half).is_empty();
-            program("forkyard-pager") && program("forkyard-keeper")
-        });
-    }
-
-    /// Kills a process at the moment at which it has started so many more,
-    /// which hardly know yet what they are. False if it never starts as many
-    /// before `over`.
-    pub fn kill_9_as_it_starts(
-        &self,
-        program: &str,
-        count: usize,
-        over: impl Fn() -> bool,
-    ) -> bool {
-        let process = self.process(program);
-        let before = process.children();
-        let mut started = BTreeSet::new();
-        while !over() {
-            let now = process.children();
-            started.extend(now.into_iter().filter(|pid| !before.contains(pid)));
-            if started.len() >= count {
-                process.kill();
-                return true;
-            }
-        }
-        false
     }
 
     /// Everything that is left behind.

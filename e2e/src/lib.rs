@@ -13,6 +13,7 @@
 //! remains what is left in a place
 //! guest   C programs for guests, compiled here
 //! Steps   a daemon that dies before the Nth thing it does
+//! sweep   the same for every N, and what must be sound after it
 //! ```
 //!
 //! Nothing here knows how the system works inside: it knows its commands, the
@@ -31,10 +32,12 @@ mod programs;
 pub mod remains;
 mod slot;
 pub mod steps;
+mod sweep;
 mod switch;
 mod waiting;
 
 pub use cluster::Cluster;
+pub use forkyard_fake_engine::faults::{Fault, Faults};
 pub use forkyard_link::Network;
 pub use host::Host;
 pub use links::Links;
@@ -42,4 +45,5 @@ pub use outcome::{Outcome, Running};
 pub use outside::Outside;
 pub use place::{Place, Process};
 pub use steps::Steps;
+pub use sweep::{is_sound, nothing_left_over, sweep};
 pub use waiting::{eventually, in_the_end};

@@ -5,6 +5,7 @@
 //! target/dist/share/forkyard/libforkyard_track.so
 //! target/dist/share/forkyard/guest/{bin,lib,include,python}/…
 //! target/dist/share/forkyard/images/*.toml
+//! target/fake/                the same with a daemon whose machines are made up: for tests
 //! ```
 
 use crate::{
@@ -56,6 +57,14 @@ const BUILT: [(&str, &str); 11] = [
     ),
 ];
 
+/// What is built of a daemon whose machines are made up, and its place in `target/fake/`.
+const FAKE: [(&str, &str); 4] = [
+    ("release/forkyard", "bin/forkyard"),
+    ("release/forkyardd-fake", "bin/forkyardd"),
+    ("release/forkyard-fake-machine", "bin/forkyard-fake-machine"),
+    ("release/forkyard-pager", "bin/forkyard-pager"),
+];
+
 /// What is written, from the tree, and its place in `target/dist/`.
 const WRITTEN: [(&str, &str); 4] = [
     (header::PLACE, "share/forkyard/guest/include/forkyard.h"),
@@ -93,6 +102,14 @@ pub fn lay_out(root: &Path) -> Result<PathBuf> {
     let images = dist.join("share/forkyard/images");
     for name in files_of(&root.join("images"))? {
         place(&root.join("images").join(&name), &images.join(&name))?;
+    }
+    let fake = target.join("fake");
+    for (from, to) in FAKE {
+        place(&target.join(from), &fake.join(to))?;
+    }
+    let share = fake.join("share");
+    if fs::symlink_metadata(&share).is_err() {
+        std::os::unix::fs::symlink("../dist/share", &share)?;
     }
     Ok(dist)
 }

@@ -1,7 +1,7 @@
 //! Where the daemon listens.
 
 use anyhow::Context;
-use forkyard_fork::{Folders, Host, HostError, Options};
+use forkyard_fork::{Folders, Host, HostError, MakeEngine, Options};
 use forkyard_tls::Certificate;
 use std::{
     fs, io,
@@ -37,11 +37,15 @@ impl Drop for SocketFile {
 
 /// Takes over the host, once a daemon that is on its way out has let go of it: its
 /// socket has gone, and soon its lock.
-pub async fn host(folders: Folders, options: Options) -> Result<Arc<Host>, HostError> {
+pub async fn host(
+    folders: Folders,
+    options: Options,
+    engine: MakeEngine,
+) -> Result<Arc<Host>, HostError> {
     let begun = Instant::now();
     loop {
         let socket = socket_path(&folders.run);
-        match Host::open(folders.clone(), options).await {
+        match Host::open(folders.clone(), options, engine).await {
             Err(HostError::Locked { .. })
                 if begun.elapsed() < LETS_GO && UnixStream::connect(&socket).await.is_err() =>
             {

@@ -3,11 +3,8 @@
 //!
 //! Some of the steps are tried each time; `FORKYARD_E2E_STEPS=1` tries all.
 
-use crate::{
-    cluster::{FILES, FILL, PARTLY},
-    steps::is_sound,
-};
-use forkyard_e2e::{Cluster, Outcome, eventually, steps};
+use crate::cluster::{FILES, FILL, PARTLY};
+use forkyard_e2e::{Cluster, Outcome, eventually, is_sound, steps};
 use forkyard_types::{CloneResult, ForkResponse, VmName, VmState};
 use std::collections::BTreeSet;
 

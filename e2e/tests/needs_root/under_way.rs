@@ -1,10 +1,7 @@
 //! Forks to other hosts that break while they are made, and while their pages come.
 
-use crate::{
-    cluster::{FILES, FILL, PARTLY, made},
-    steps::{is_sound, nothing_left_over},
-};
-use forkyard_e2e::{Cluster, Host, Links, Running, eventually};
+use crate::cluster::{FILES, FILL, PARTLY, made};
+use forkyard_e2e::{Cluster, Host, Links, Running, eventually, is_sound, nothing_left_over};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect, VmState, VmView};
 use std::{fs, io::Write, thread::sleep, time::Duration};
 

@@ -9,7 +9,7 @@ use forkyard_guestlink::{Guest, LinkError};
 use forkyard_network::Ports;
 use forkyard_store::VmRecord;
 use forkyard_types::VmState;
-use forkyard_vmm::{Engine, Machine as _, RunState, VmmErrorKind};
+use forkyard_vmm::{RunState, VmmErrorKind};
 use futures::future::join_all;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
@@ -181,7 +181,7 @@ impl Host {
         let mut vm = Vm::new(record.clone(), network, Some(body));
         vm.ephemeral = lock(&self.tickets).has(vm.id);
         let vm = Arc::new(vm);
-        self.settle_chain(&vm, &vm.body()?.machine).await?;
+        self.settle_chain(&vm, &*vm.body()?.machine).await?;
         self.take_in(vm.clone(), calls);
         if let Some(error) = silence {
             self.await_agent(vm.clone(), guest, error);

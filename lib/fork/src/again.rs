@@ -13,7 +13,7 @@
 
 use crate::{Host, HostError, vm::Vm};
 use forkyard_types::{Epoch, VmState, VmView};
-use forkyard_vmm::{Cause, Machine as _, console};
+use forkyard_vmm::{Cause, console};
 use std::{path::Path, sync::Arc, time::Duration};
 
 /// What a kernel says last that was told to restart, and not one that gave up.
@@ -69,6 +69,7 @@ impl Host {
             return Err(HostError::NoBoot { vm: vm.name() });
         }
         vm.note_stopping(false);
+        vm.note_silence(None);
         let starting = vm.starting();
         let booted = self.try_to_boot(vm).await;
         if let Err(error) = &booted {

@@ -12,7 +12,7 @@ use forkyard_store::{FamilyRecord, VmRecord};
 use forkyard_types::{
     ByteCount, Epoch, Member, NetworkPolicy, RunRequest, VmId, VmName, VmState, VmView, WayOut,
 };
-use forkyard_vmm::{Accel, BootSpec, Engine, Kernel, Machine as _, Owner, Probe, console};
+use forkyard_vmm::{Accel, BootSpec, Kernel, Owner, Probe, console};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 use tracing::{Instrument as _, debug_span, instrument};

@@ -14,7 +14,6 @@ use forkyard_store::{Birth, StoreError, VmRecord};
 use forkyard_types::{
     Address, Epoch, ForkId, ForkMode, Identity, RequestId, Route, VmName, VmState,
 };
-use forkyard_vmm::Shell as _;
 use std::{
     net::Ipv4Addr,
     sync::Arc,

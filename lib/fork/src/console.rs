@@ -2,10 +2,7 @@
 //! not even the agent.
 
 use crate::{Host, HostError, blocking::blocking};
-use forkyard_vmm::{
-    Machine as _,
-    console::{self, Following},
-};
+use forkyard_vmm::console::{self, Following};
 
 /// What a guest has said on its console, 1 MiB at most.
 #[derive(Debug)]

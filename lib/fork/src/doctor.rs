@@ -101,7 +101,7 @@ impl Host {
         // Listed before the records are read: what is being made is recorded
         // first, so that nothing listed can be too new to be known.
         let links = self.network.links()?;
-        let cgroups = self.engine.cgroups()?;
+        let cgroups = self.engine.vms()?;
         let sockets = entries(&self.folders.all_sockets())?;
         let disks = entries(&self.folders.all_disks())?;
         let images = self.pager_call(|pager| pager.list()).await?;
@@ -199,7 +199,7 @@ impl Host {
     async fn remove_leftover(&self, left: &Left) -> Result<(), HostError> {
         match left {
             Left::Link(link) => Ok(self.network.remove_link(*link).await?),
-            Left::Cgroup(vm) => Ok(self.engine.remove_cgroup(*vm).await?),
+            Left::Cgroup(vm) => Ok(self.engine.end_processes(*vm).await?),
             Left::Folder(path) => gone(fs::remove_dir_all(path), path),
             Left::File(path) => gone(fs::remove_file(path), path),
             Left::Image(id) => self.drop_image(*id).await,

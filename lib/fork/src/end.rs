@@ -3,12 +3,12 @@
 use crate::{
     Host, HostError,
     again::{self, Ended},
-    vm::Vm,
+    vm::{Body, Vm},
 };
 use forkyard_guestlink::{CallId, Command, Request};
 use forkyard_store::VmRecord;
 use forkyard_types::{FamilyId, VmState, VmView};
-use forkyard_vmm::{Cause, Engine, Machine as _, MachineRecord};
+use forkyard_vmm::{Cause, MachineRecord};
 use std::{fs, path::Path, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -24,8 +24,7 @@ impl Host {
         self.registry().insert(vm.clone());
         self.serve_calls(&vm, calls);
         if let Ok(body) = vm.body() {
-            self.watch_for_stops(&vm, &body);
-            self.watch_agent(&vm, &body);
+            self.watch_body(&vm, &body);
             let (host, vm) = (self.handle(), vm.clone());
             let (exited, cause) = (body.machine.exited(), body.machine.cause());
             if vm.is_founder() {
@@ -41,6 +40,13 @@ impl Host {
                 }
             });
         }
+    }
+
+    /// Watches over a machine, for as long as it is connected to.
+    pub(crate) fn watch_body(&self, vm: &Arc<Vm>, body: &Arc<Body>) {
+        self.watch_for_stops(vm, body);
+        self.watch_agent(vm, body);
+        self.watch_link(vm, body);
     }
 
     /// Powers a VM off. Its record and disk stay until it is removed. One that
@@ -209,10 +215,10 @@ impl Host {
     /// the user its QEMU runs as, stays until that QEMU is proven gone.
     pub(crate) async fn erase(&self, record: &VmRecord) {
         self.discard_process(record).await;
-        // One that was started and not yet recorded is found by its cgroup.
-        let cgroup = self.engine.remove_cgroup(record.id).await;
-        let is_gone = cgroup.is_ok();
-        note(record, "cgroup", cgroup.map_err(HostError::from));
+        // One that was started and not yet recorded is found by the engine.
+        let ended = self.engine.end_processes(record.id).await;
+        let is_gone = ended.is_ok();
+        note(record, "processes", ended.map_err(HostError::from));
         note(
             record,
             "network port",

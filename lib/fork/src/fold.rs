@@ -19,7 +19,7 @@ use crate::{
     vm::{Body, Turn, Vm},
 };
 use forkyard_types::ByteCount;
-use forkyard_vmm::Machine as _;
+use futures::FutureExt as _;
 use std::{future::pending, path::PathBuf, sync::Arc};
 
 /// Own slices that are worth the trouble together.
@@ -142,8 +142,8 @@ impl Host {
             return Ok(());
         };
         match step {
-            Step::Down(_) => body.machine.fold_disk(upper, base, give_up).await?,
-            Step::Up(_) => body.machine.lift_disk(upper, base, give_up).await?,
+            Step::Down(_) => body.machine.fold_disk(upper, base, give_up.boxed()).await?,
+            Step::Up(_) => body.machine.lift_disk(upper, base, give_up.boxed()).await?,
         }
         vm.change(&self.store, |record| {
             record.chain.retain(|slice| !upper.contains(slice));

@@ -13,9 +13,7 @@ use forkyard_disk::{Access, Backing, Format, copy_template, set_access};
 use forkyard_guestlink::{CallId, Guest, Request};
 use forkyard_store::{Birth, VmRecord};
 use forkyard_types::{ByteCount, Epoch, ImageId, Member, VmId, VmName, VmState};
-use forkyard_vmm::{
-    Engine, Limits, Machine as _, MachineSpec, Nic, Overlay, Owner, Qemu, Shell as _, ShellSpec,
-};
+use forkyard_vmm::{Limits, MachineSpec, Nic, Overlay, Owner, Shell, ShellSpec};
 use futures::{
     StreamExt,
     future::{self, join_all},
@@ -51,7 +49,7 @@ pub(crate) struct Generation {
 #[derive(Debug)]
 pub(crate) struct WarmShell {
     pub record: VmRecord,
-    pub shell: <Qemu as Engine>::Shell,
+    pub shell: Box<dyn Shell>,
     pub guest: Guest,
     pub calls: mpsc::Receiver<(CallId, Request)>,
 }

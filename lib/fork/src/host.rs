@@ -13,7 +13,7 @@ use crate::{
     remote::{Abroad, Arrivals, Meeting, order},
     ticket::Tickets,
     under_way::UnderWay,
-    vm::{Machine, Vm, lock},
+    vm::{Vm, lock},
 };
 use forkyard_capture::{HostAddr, Pages, Region, count};
 use forkyard_disk::QemuImg;
@@ -23,7 +23,7 @@ use forkyard_store::Store;
 use forkyard_types::{
     DiskSlice, FamilyId, GuestImage, ImageView, PageCount, TicketView, VmId, VmInspect, VmView,
 };
-use forkyard_vmm::{AccelChoice, Machine as _, Qemu, QemuConfig};
+use forkyard_vmm::{AccelChoice, Engine, Machine, Qemu, QemuConfig, VmmError};
 use std::{
     collections::BTreeSet,
     fs::{self, File},
@@ -79,6 +79,19 @@ impl Options {
     }
 }
 
+/// Makes the engine of a host. Blocks for a few file operations.
+pub type MakeEngine = fn(&Folders, Options) -> Result<Arc<dyn Engine>, VmmError>;
+
+/// Makes the engine of a host: stock QEMU. Blocks for a few file operations.
+pub fn qemu(folders: &Folders, options: Options) -> Result<Arc<dyn Engine>, VmmError> {
+    Ok(Arc::new(Qemu::new(QemuConfig {
+        cgroup_parent: folders.instance(),
+        tracker: folders.tracker(),
+        patience: options.patience,
+        ..QemuConfig::default()
+    })?))
+}
+
 /// A host of VMs. One daemon at a time has it.
 #[derive(Debug)]
 pub struct Host {
@@ -87,7 +100,7 @@ pub struct Host {
     pub(crate) store: Store,
     pub(crate) bases: Bases,
     pub(crate) network: Networks,
-    pub(crate) engine: Qemu,
+    pub(crate) engine: Arc<dyn Engine>,
     pub(crate) images: QemuImg,
     pub(crate) tickets: Mutex<Tickets>,
     pub(crate) quotas: Quotas,
@@ -126,8 +139,12 @@ pub struct Host {
 
 impl Host {
     /// Takes over a host: its records, its pager, and the VMs that an earlier
-    /// daemon left running. What that daemon left half done is undone.
-    pub async fn open(folders: Folders, options: Options) -> Result<Arc<Self>, HostError> {
+    /// daemon left running on this engine. What that daemon left half done is undone.
+    pub async fn open(
+        folders: Folders,
+        options: Options,
+        engine: MakeEngine,
+    ) -> Result<Arc<Self>, HostError> {
         for folder in [
             &folders.state,
             &folders.run,
@@ -146,12 +163,7 @@ impl Host {
         let lock = lock_folder(&folders.run)?;
         let store = Store::open(&folders.database())?;
         let network = Networks::open().await?;
-        let engine = Qemu::new(QemuConfig {
-            cgroup_parent: folders.instance(),
-            tracker: folders.tracker(),
-            patience: options.patience,
-            ..QemuConfig::default()
-        })?;
+        let engine = engine(&folders, options)?;
         let pager = {
             let folders = folders.clone();
             let pager = blocking(move || pager_process::ensure(&folders, options)).await;
@@ -283,7 +295,7 @@ impl Host {
         let vm = self.vm(vm)?;
         let record = vm.record();
         let private_pages = match vm.body() {
-            Ok(body) => self.private_pages(&body.machine).await?,
+            Ok(body) => self.private_pages(&*body.machine).await?,
             Err(_) => PageCount(0),
         };
         let memory_image = match record.memory_image {
@@ -317,7 +329,7 @@ impl Host {
         })
     }
 
-    async fn private_pages(&self, machine: &crate::vm::Machine) -> Result<PageCount, HostError> {
+    async fn private_pages(&self, machine: &dyn Machine) -> Result<PageCount, HostError> {
         let ram = machine.ram().await?;
         let pid = machine.record().process.pid;
         let region = Region {
@@ -396,7 +408,11 @@ impl Host {
 
     /// Has the record say what the machine does. A record is ahead of its
     /// machine while a freeze is under way, never behind.
-    pub(crate) async fn settle_chain(&self, vm: &Vm, machine: &Machine) -> Result<(), HostError> {
+    pub(crate) async fn settle_chain(
+        &self,
+        vm: &Vm,
+        machine: &dyn Machine,
+    ) -> Result<(), HostError> {
         let Some(active) = machine.active_slice().await? else {
             return Ok(());
         };

@@ -6,10 +6,10 @@ use crate::{
     fork::{Wanted, micros},
     generation::{Rest, WarmShell},
     noted::{Ahead, Copied, Take, all},
-    vm::{Body, Machine, Vm},
+    vm::{Body, Vm},
 };
 use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport, ImageId};
-use forkyard_vmm::{Machine as _, Overlay, VmmError};
+use forkyard_vmm::{Machine, Overlay, VmmError};
 use std::{path::PathBuf, time::Instant};
 use tracing::{Instrument as _, debug_span, instrument};
 
@@ -75,7 +75,7 @@ impl Host {
                 .await
                 .map(|taken| (take, taken, first)),
             Err(error) => {
-                close(parent, &body.machine, overlay).await;
+                close(parent, &*body.machine, overlay).await;
                 Err(error)
             }
         };
@@ -115,7 +115,7 @@ impl Host {
         take: Take,
         report: &mut ForkReport,
     ) -> Result<Taken, HostError> {
-        let machine = &body.machine;
+        let machine = &*body.machine;
         // Recorded first: a daemon that takes over in the middle of this must
         // not take the frozen slice for the one that is written to.
         if let Err(error) = self.lengthen_chain(parent, overlay_path) {
@@ -186,7 +186,7 @@ impl Host {
 }
 
 /// Closes an overlay that was not put to use.
-async fn close(parent: &Vm, machine: &Machine, overlay: Overlay) {
+async fn close(parent: &Vm, machine: &dyn Machine, overlay: Overlay) {
     if let Err(error) = machine.discard_overlay(overlay).await {
         tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
     }
@@ -194,7 +194,7 @@ async fn close(parent: &Vm, machine: &Machine, overlay: Overlay) {
 
 /// Lets the vCPUs go on, unless the user wants them still. If QEMU refuses now,
 /// the VM is let go on later, as one that stopped by itself is.
-async fn continued(parent: &Vm, machine: &Machine) -> Result<(), VmmError> {
+async fn continued(parent: &Vm, machine: &dyn Machine) -> Result<(), VmmError> {
     match parent.is_paused() {
         true => Ok(()),
         false => machine.cont().await,

@@ -35,6 +35,7 @@ mod pause;
 mod progress;
 mod quota;
 mod registry;
+mod relink;
 mod remote;
 mod requests;
 mod room;
@@ -57,14 +58,14 @@ pub use folders::Folders;
 pub use forkyard_network::Closed;
 pub use forkyard_pager::{Got, Link, LinkUse, Push};
 pub use forkyard_store::FamilyNo;
-pub use host::{Host, Options};
+pub use host::{Host, MakeEngine, Options, qemu};
 pub use images::{Incoming, Outgoing};
 pub use quota::QuotaReached;
 pub use remote::{HERE, Neighbours, Peer};
 pub use room::{Granted, Lot, Room};
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 
-pub use forkyard_vmm::AccelChoice;
+pub use forkyard_vmm::{AccelChoice, Engine, VmmError};
 
 use forkyard_vmm::Accel;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

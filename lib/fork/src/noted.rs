@@ -17,7 +17,6 @@ use crate::{
 use forkyard_capture::{Captured, Counts, HostAddr, Pages, Region, capture, count};
 use forkyard_image::Lineage;
 use forkyard_types::{ForkMode, ForkReport, ImageId, PageCount};
-use forkyard_vmm::Machine as _;
 use std::{
     num::NonZeroUsize,
     time::{Duration, Instant},

@@ -9,7 +9,6 @@ use crate::{
     vm::{Body, Vm},
 };
 use forkyard_types::{ForkId, VmState, VmView};
-use forkyard_vmm::Machine as _;
 use std::time::Duration;
 
 impl Host {

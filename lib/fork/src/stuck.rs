@@ -5,7 +5,7 @@ use crate::{
     Host, HostError,
     vm::{Body, Vm},
 };
-use forkyard_vmm::{Machine as _, RunState};
+use forkyard_vmm::RunState;
 use std::{sync::Arc, time::Duration};
 
 /// Between attempts to have it go on.

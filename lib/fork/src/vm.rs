@@ -11,14 +11,12 @@ use forkyard_store::{FamilyNo, Store, StoreError, VmRecord};
 use forkyard_types::{
     Address, ByteCount, FamilyId, Member, PAGE_SIZE, VmId, VmName, VmState, VmView,
 };
-use forkyard_vmm::{Engine, Machine as _, Qemu};
+use forkyard_vmm::Machine;
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 use tokio::sync::{MutexGuard as AsyncGuard, watch};
-
-pub(crate) type Machine = <Qemu as Engine>::Machine;
 
 /// A VM that exists: it runs, or its record waits for `rm`.
 #[derive(Debug)]
@@ -73,13 +71,13 @@ impl Drop for Waiting<'_> {
 /// What runs.
 #[derive(Debug)]
 pub(crate) struct Body {
-    pub machine: Machine,
+    pub machine: Box<dyn Machine>,
     pub guest: Guest,
     noted: OnceLock<bool>,
 }
 
 impl Body {
-    pub fn new(machine: Machine, guest: Guest) -> Self {
+    pub fn new(machine: Box<dyn Machine>, guest: Guest) -> Self {
         Self {
             machine,
             guest,
@@ -253,6 +251,11 @@ impl Vm {
     /// It runs from here on.
     pub fn embody(&self, body: Body) {
         *lock(&self.body) = Some(Arc::new(body));
+    }
+
+    /// The same machine, connected to again.
+    pub fn replace_body(&self, body: Arc<Body>) {
+        *lock(&self.body) = Some(body);
     }
 
     /// Its QEMU has ended, or is about to be ended by the caller.

@@ -7,8 +7,7 @@
 mod cache;
 
 use crate::{
-    BootSpec, Engine, Kernel, Limits, Machine, MachineSpec, Owner, Qemu, RunState, VmmError,
-    console,
+    BootSpec, Kernel, Limits, Machine, MachineSpec, Owner, Qemu, RunState, VmmError, console,
 };
 use forkyard_types::{ByteCount, VmId};
 use serde::{Deserialize, Serialize};

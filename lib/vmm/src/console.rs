@@ -67,7 +67,7 @@ impl Console {
     /// Connects to the console of the machine whose directory this is. One that
     /// cannot be connected to is silent: no VM is worth less for it. Within a
     /// runtime.
-    pub(crate) fn attach(dir: &Path) -> Self {
+    pub fn attach(dir: &Path) -> Self {
         let (news, _) = broadcast::channel(BEHIND);
         let (typed, pieces) = mpsc::channel(TYPED);
         let log = Arc::new(Mutex::new(Log {

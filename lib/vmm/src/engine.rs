@@ -1,62 +1,87 @@
 //! What Forkyard needs of a virtual machine monitor.
 
-use crate::{BootSpec, Console, Exit, MachineRecord, Precedence, Region, ShellSpec, VmmError};
+use crate::{
+    AccelChoice, BootSpec, Console, Exit, MachineRecord, Precedence, Probe, Region, ShellSpec,
+    Verdict, VmmError,
+};
+use async_trait::async_trait;
 use forkyard_sys_host::userfault::Userfault;
+use forkyard_types::VmId;
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use std::{
-    future::Future,
+    fmt,
     path::{Path, PathBuf},
 };
 
 /// Makes machines.
-pub trait Engine: Send + Sync {
-    /// A machine that runs, or did.
-    type Machine: Machine;
-    /// A machine that waits for a state.
-    type Shell: Shell<Machine = Self::Machine>;
+///
+/// An object, so that a host can be run on another engine than QEMU: what is above
+/// knows machines by these three traits alone. Every engine passes the same
+/// conformance suite.
+#[async_trait]
+pub trait Engine: fmt::Debug + Send + Sync {
+    /// Chooses an accelerator; a proof is remembered in `cache`. Takes up to
+    /// [`Probe::within`] once for each kernel. Cancel-safe.
+    async fn choose_accel(
+        &self,
+        choice: AccelChoice,
+        probe: &Probe,
+        cache: &Path,
+    ) -> Result<Verdict, VmmError>;
 
     /// Starts a machine that boots; returns once its vCPUs run.
     /// Cancel-safe: a machine not returned is killed.
-    fn boot(&self, spec: BootSpec) -> impl Future<Output = Result<Self::Machine, VmmError>> + Send;
+    async fn boot(&self, spec: BootSpec) -> Result<Box<dyn Machine>, VmmError>;
 
     /// Starts a machine that waits for a state, its memory mapped and its disk
     /// open. Cancel-safe: a shell not returned is killed.
-    fn shell(&self, spec: ShellSpec) -> impl Future<Output = Result<Self::Shell, VmmError>> + Send;
+    async fn shell(&self, spec: ShellSpec) -> Result<Box<dyn Shell>, VmmError>;
 
     /// Takes charge of a machine that an earlier daemon started.
     /// [`VmmError::Gone`] if its process is no more. Cancel-safe.
-    fn adopt(
-        &self,
-        record: MachineRecord,
-    ) -> impl Future<Output = Result<Self::Machine, VmmError>> + Send;
+    async fn adopt(&self, record: MachineRecord) -> Result<Box<dyn Machine>, VmmError>;
 
     /// Ends a machine known by its record alone, whatever state it is in, and
     /// removes what is left of it on the host, its directory excepted. No
     /// error if there is nothing left. Cancel-safe: call it again.
-    fn discard(&self, record: &MachineRecord) -> impl Future<Output = Result<(), VmmError>> + Send;
+    async fn discard(&self, record: &MachineRecord) -> Result<(), VmmError>;
+
+    /// Lists the VMs that processes may run for, recorded or not: what a daemon that
+    /// died may have left. Blocks for a listing.
+    fn vms(&self) -> Result<Vec<VmId>, VmmError>;
+
+    /// Ends whatever runs for a VM. No error if nothing does. Cancel-safe: call it
+    /// again.
+    async fn end_processes(&self, vm: VmId) -> Result<(), VmmError>;
+
+    /// Ends whatever runs for a VM, and removes the sockets in its directory: what a
+    /// daemon leaves that dies before it has recorded a machine. No error if there is
+    /// nothing. Cancel-safe: call it again.
+    async fn clear(&self, vm: VmId, dir: &Path) -> Result<(), VmmError>;
+
+    /// Removes what the engine itself has on the host, if no VM runs. It starts no more
+    /// after this.
+    fn close(&self) -> Result<(), VmmError>;
 }
 
 /// A machine complete with memory and disk, waiting for a state. Dropping it
 /// kills it.
-pub trait Shell: Send + Sync + 'static {
-    /// What it becomes.
-    type Machine: Machine;
-
+#[async_trait]
+pub trait Shell: fmt::Debug + Send + Sync {
     /// What [`Engine::discard`] needs should the daemon die.
     fn record(&self) -> &MachineRecord;
 
     /// Takes a state as [`Machine::save_descriptor`] gave it; returns once the
     /// vCPUs run. If it fails the shell has ended and is cleaned up.
     /// Cancel-safe: a machine not returned is killed.
-    fn load(
-        self,
-        descriptor: &[u8],
-    ) -> impl Future<Output = Result<Self::Machine, VmmError>> + Send;
+    async fn load(self: Box<Self>, descriptor: &[u8]) -> Result<Box<dyn Machine>, VmmError>;
 
     /// Ends it and removes what is left of it. Cancel-safe: it ends anyway.
-    fn kill(self) -> impl Future<Output = Result<(), VmmError>> + Send;
+    async fn kill(self: Box<Self>) -> Result<(), VmmError>;
 
     /// Resolves once it has ended. Cancel-safe.
-    fn exited(&self) -> impl Future<Output = Exit> + Send + 'static;
+    fn exited(&self) -> BoxFuture<'static, Exit>;
 }
 
 /// A machine that runs, or did. Dropping it leaves it running: the next
@@ -64,7 +89,8 @@ pub trait Shell: Send + Sync + 'static {
 ///
 /// Every call is bounded in time. Unless said otherwise a call is cancel-safe
 /// in that the machine stays usable, but what was asked may still happen.
-pub trait Machine: Send + Sync + 'static {
+#[async_trait]
+pub trait Machine: fmt::Debug + Send + Sync {
     /// All it takes to adopt it.
     fn record(&self) -> &MachineRecord;
 
@@ -76,35 +102,32 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Has the threads that serve the machine, not those that run its guest, go
     /// before all guests of the host until this is dropped: for as long as the
-    /// guest stands still and waits for them. Nothing where the host forbids it.
-    fn precedence(&self) -> Precedence;
+    /// guest stands still and waits for them. None where the engine has no such threads.
+    fn precedence(&self) -> Option<Precedence>;
 
     /// Stops the vCPUs. No error if they stand still.
-    fn stop(&self) -> impl Future<Output = Result<(), VmmError>> + Send;
+    async fn stop(&self) -> Result<(), VmmError>;
 
     /// Lets the vCPUs go on. No error if they run.
-    fn cont(&self) -> impl Future<Output = Result<(), VmmError>> + Send;
+    async fn cont(&self) -> Result<(), VmmError>;
 
     /// Asks what the machine is doing.
-    fn run_state(&self) -> impl Future<Output = Result<RunState, VmmError>> + Send;
+    async fn run_state(&self) -> Result<RunState, VmmError>;
 
     /// The file its disk is written to, as the machine has it; none without a
     /// disk.
-    fn active_slice(&self) -> impl Future<Output = Result<Option<PathBuf>, VmmError>> + Send;
+    async fn active_slice(&self) -> Result<Option<PathBuf>, VmmError>;
 
     /// Opens an empty slice over the VM's active one: the part of a freeze
     /// that need not wait for the pause. The file's header must name the
     /// active slice's file as its backing, for those who open it later.
     ///
     /// If cancelled, the slice may stay open until the machine is adopted anew.
-    fn prepare_overlay(
-        &self,
-        path: &Path,
-    ) -> impl Future<Output = Result<Overlay, VmmError>> + Send;
+    async fn prepare_overlay(&self, path: &Path) -> Result<Overlay, VmmError>;
 
     /// Makes the overlay the active slice; the former one is never written
     /// again. The vCPUs must stand still for it to match a descriptor.
-    fn freeze_disk(&self, overlay: Overlay) -> impl Future<Output = Result<(), VmmError>> + Send;
+    async fn freeze_disk(&self, overlay: Overlay) -> Result<(), VmmError>;
 
     /// Copies the slices over `base`, the uppermost first of `upper`, into
     /// `base`, and takes them out of the disk; the guest runs on. All must be frozen,
@@ -113,36 +136,33 @@ pub trait Machine: Send + Sync + 'static {
     /// and the disk is as it was.
     ///
     /// If cancelled, it is carried out all the same until the next call.
-    fn fold_disk(
+    async fn fold_disk(
         &self,
         upper: &[PathBuf],
         base: &Path,
-        give_up: impl Future<Output = ()> + Send,
-    ) -> impl Future<Output = Result<(), VmmError>> + Send;
+        give_up: BoxFuture<'_, ()>,
+    ) -> Result<(), VmmError>;
 
     /// The same the other way: copies them into the active slice. They may be
     /// anyone's and stay as they are; the active one must have nothing opened
     /// over it, by anyone. Called off, what was copied stays: the disk reads
     /// the same.
-    fn lift_disk(
+    async fn lift_disk(
         &self,
         upper: &[PathBuf],
         base: &Path,
-        give_up: impl Future<Output = ()> + Send,
-    ) -> impl Future<Output = Result<(), VmmError>> + Send;
+        give_up: BoxFuture<'_, ()>,
+    ) -> Result<(), VmmError>;
 
     /// Closes an overlay that was not used.
-    fn discard_overlay(
-        &self,
-        overlay: Overlay,
-    ) -> impl Future<Output = Result<(), VmmError>> + Send;
+    async fn discard_overlay(&self, overlay: Overlay) -> Result<(), VmmError>;
 
     /// Saves the state of CPUs and devices, without memory and disks. The
     /// vCPUs must stand still.
-    fn save_descriptor(&self) -> impl Future<Output = Result<Vec<u8>, VmmError>> + Send;
+    async fn save_descriptor(&self) -> Result<Vec<u8>, VmmError>;
 
     /// Where the guest's memory lies in the address space of the process.
-    fn ram(&self) -> impl Future<Output = Result<Region, VmmError>> + Send;
+    async fn ram(&self) -> Result<Region, VmmError>;
 
     /// What it takes to have the kernel note which pages of its memory are
     /// written; none where the kernel or the engine has no such thing.
@@ -150,25 +170,29 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Ends it at once and removes what is left of it on the host, its
     /// directory excepted. No error if it has ended. Cancel-safe: call again.
-    fn kill(&self) -> impl Future<Output = Result<(), VmmError>> + Send;
+    async fn kill(&self) -> Result<(), VmmError>;
 
     /// Ends it with its disks in good order, then does as [`Machine::kill`].
-    fn quit(&self) -> impl Future<Output = Result<(), VmmError>> + Send;
+    async fn quit(&self) -> Result<(), VmmError>;
 
     /// Resolves once its vCPUs were last seen to stop, by whatever; never after its
     /// end. Cancel-safe.
-    fn stopped(&self) -> impl Future<Output = ()> + Send + 'static;
+    fn stopped(&self) -> BoxFuture<'static, ()>;
+
+    /// Resolves once the connection to it has broken: it may run on, and can be adopted.
+    /// Cancel-safe.
+    fn lost(&self) -> BoxFuture<'static, ()>;
 
     /// Resolves once its process has ended. Cancel-safe.
-    fn exited(&self) -> impl Future<Output = Exit> + Send + 'static;
+    fn exited(&self) -> BoxFuture<'static, Exit>;
 
     /// What ended it, as far as it said so before; to be asked once it has ended.
     /// Cancel-safe.
-    fn cause(&self) -> impl Future<Output = Cause> + Send + 'static;
+    fn cause(&self) -> BoxFuture<'static, Cause>;
 }
 
 /// What ended a machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cause {
     /// Its guest switched it off.
     PoweredOff,
@@ -182,7 +206,7 @@ pub enum Cause {
 }
 
 /// What a machine is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RunState {
     /// Its vCPUs run.
     Running,
@@ -200,15 +224,10 @@ pub enum RunState {
 #[derive(Debug)]
 #[must_use = "an overlay stays open until it is used or discarded"]
 pub struct Overlay {
-    pub(crate) number: u64,
+    /// The engine's number of it.
+    pub number: u64,
     /// The slice that was active when this one was opened.
-    pub(crate) over: u64,
-    pub(crate) path: PathBuf,
-}
-
-impl Overlay {
+    pub over: u64,
     /// Its file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
+    pub path: PathBuf,
 }

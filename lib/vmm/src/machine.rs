@@ -11,7 +11,9 @@ use crate::{
     remains::Remains,
     room,
 };
+use async_trait::async_trait;
 use forkyard_sys_host::userfault::Userfault;
+use futures::{FutureExt as _, future::BoxFuture};
 use qapi::qmp;
 use std::{
     path::{Path, PathBuf},
@@ -95,6 +97,7 @@ impl QemuMachine {
     }
 }
 
+#[async_trait]
 impl Machine for QemuMachine {
     fn record(&self) -> &MachineRecord {
         &self.record
@@ -108,8 +111,8 @@ impl Machine for QemuMachine {
         &self.console
     }
 
-    fn precedence(&self) -> Precedence {
-        Precedence::of(self.link.process())
+    fn precedence(&self) -> Option<Precedence> {
+        Some(Precedence::of(self.link.process()))
     }
 
     async fn stop(&self) -> Result<(), VmmError> {
@@ -149,7 +152,7 @@ impl Machine for QemuMachine {
         &self,
         upper: &[PathBuf],
         base: &Path,
-        give_up: impl Future<Output = ()> + Send,
+        give_up: BoxFuture<'_, ()>,
     ) -> Result<(), VmmError> {
         // Held throughout: nothing may be frozen meanwhile.
         let mut disk = self.disk.lock().await;
@@ -162,7 +165,7 @@ impl Machine for QemuMachine {
         &self,
         upper: &[PathBuf],
         base: &Path,
-        give_up: impl Future<Output = ()> + Send,
+        give_up: BoxFuture<'_, ()>,
     ) -> Result<(), VmmError> {
         let mut disk = self.disk.lock().await;
         disk.lift(&self.link, (upper, base), give_up).await?;
@@ -233,16 +236,20 @@ impl Machine for QemuMachine {
         self.remains.end_by_itself().await
     }
 
-    fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.link.qmp.stopped()
+    fn stopped(&self) -> BoxFuture<'static, ()> {
+        self.link.qmp.stopped().boxed()
     }
 
-    fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
-        self.link.process().exited()
+    fn lost(&self) -> BoxFuture<'static, ()> {
+        self.link.qmp.closed().boxed()
     }
 
-    fn cause(&self) -> impl Future<Output = Cause> + Send + 'static {
-        self.link.qmp.cause()
+    fn exited(&self) -> BoxFuture<'static, Exit> {
+        self.link.process().exited().boxed()
+    }
+
+    fn cause(&self) -> BoxFuture<'static, Cause> {
+        self.link.qmp.cause().boxed()
     }
 }
 

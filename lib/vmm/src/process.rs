@@ -30,7 +30,7 @@ impl fmt::Display for ProcessId {
 
 impl ProcessId {
     /// The process that has this number now; `NotFound` if none has.
-    pub(crate) fn of(pid: u32) -> io::Result<Self> {
+    pub fn of(pid: u32) -> io::Result<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         let start = parse_start(&stat).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { pid, start })

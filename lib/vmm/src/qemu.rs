@@ -1,8 +1,8 @@
 //! The engine on stock QEMU: starting it and finding it again.
 
 use crate::{
-    BootSpec, Engine, Kernel, MachineRecord, MachineSpec, QemuMachine, QemuShell, ShellSpec,
-    VmmError, argv, calls,
+    AccelChoice, BootSpec, Engine, Kernel, Machine, MachineRecord, MachineSpec, Probe, QemuMachine,
+    QemuShell, Shell, ShellSpec, Verdict, VmmError, argv, calls,
     cgroup::Parent,
     disk::Disk,
     files,
@@ -14,6 +14,7 @@ use crate::{
     room,
     words::Words,
 };
+use async_trait::async_trait;
 use forkyard_sys_host::filter::Filter;
 use forkyard_sys_host::huge::without_huge_pages;
 use forkyard_sys_host::process::{
@@ -112,38 +113,6 @@ impl Qemu {
             network: Arc::new(empty_network().map_err(VmmError::io("make", "an empty network"))?),
             calls: calls::of_qemu().map_err(VmmError::io("make", "a list of system calls"))?,
         })
-    }
-
-    /// The VMs that have a cgroup, known or not: what a daemon that died may
-    /// have left. Blocks for a listing.
-    pub fn cgroups(&self) -> Result<Vec<VmId>, VmmError> {
-        self.cgroups.list()
-    }
-
-    /// Removes the cgroup all the VMs' lie in, if there is none in it. The
-    /// engine starts no more VMs after this.
-    pub fn close(&self) -> Result<(), VmmError> {
-        self.cgroups.remove_if_empty()
-    }
-
-    /// Ends whatever is in a VM's cgroup and removes it. No error if there is
-    /// none. Cancel-safe: call it again.
-    pub async fn remove_cgroup(&self, vm: VmId) -> Result<(), VmmError> {
-        let cgroup = self.cgroups.of(vm);
-        cgroup.kill()?;
-        cgroup.remove(self.patience).await
-    }
-
-    /// Ends whatever is in a VM's cgroup, and removes that and the sockets in its
-    /// directory: what a daemon leaves that dies before it has recorded a machine. No error if
-    /// there is nothing. Cancel-safe: call it again.
-    pub async fn clear(&self, vm: VmId, dir: &Path) -> Result<(), VmmError> {
-        let remains = Remains {
-            process: None,
-            cgroup: self.cgroups.of(vm),
-            dir: dir.to_owned(),
-        };
-        remains.end().await
     }
 
     /// Starts a process and connects to it. Cancel-safe: it is killed.
@@ -283,11 +252,9 @@ impl Qemu {
     }
 }
 
-impl Engine for Qemu {
-    type Machine = QemuMachine;
-    type Shell = QemuShell;
-
-    async fn boot(&self, mut spec: BootSpec) -> Result<QemuMachine, VmmError> {
+impl Qemu {
+    /// Starts a machine, as [`Engine::boot`] does.
+    pub async fn boot(&self, mut spec: BootSpec) -> Result<QemuMachine, VmmError> {
         let disk = Disk::fresh(spec.machine.disk.as_deref());
         let started = self
             .start(move || {
@@ -318,7 +285,8 @@ impl Engine for Qemu {
         Ok(QemuMachine::new(record, link, remains, state_out, disk))
     }
 
-    async fn shell(&self, mut spec: ShellSpec) -> Result<QemuShell, VmmError> {
+    /// Starts a shell, as [`Engine::shell`] does.
+    pub async fn shell(&self, mut spec: ShellSpec) -> Result<QemuShell, VmmError> {
         let disk = Disk::fresh(spec.machine.disk.as_deref());
         let (state_in, inherited) = StateFile::create()?;
         let started = self
@@ -344,7 +312,8 @@ impl Engine for Qemu {
         Ok(QemuShell::new(started, state_in, disk))
     }
 
-    async fn adopt(&self, record: MachineRecord) -> Result<QemuMachine, VmmError> {
+    /// Takes charge of a machine, as [`Engine::adopt`] does.
+    pub async fn adopt(&self, record: MachineRecord) -> Result<QemuMachine, VmmError> {
         let id = record.process;
         let gone = VmmError::Gone { process: id };
         let remains = self.remains(&record)?;
@@ -361,10 +330,6 @@ impl Engine for Qemu {
             },
         }
     }
-
-    async fn discard(&self, record: &MachineRecord) -> Result<(), VmmError> {
-        self.remains(record)?.end().await
-    }
 }
 
 impl Qemu {
@@ -380,6 +345,57 @@ impl Qemu {
         let disk = Disk::survey(&link).await?;
         disk.close_leftovers(&link).await?;
         Ok(QemuMachine::new(record, link, remains, state_out, disk))
+    }
+}
+
+#[async_trait]
+impl Engine for Qemu {
+    async fn choose_accel(
+        &self,
+        choice: AccelChoice,
+        probe: &Probe,
+        cache: &Path,
+    ) -> Result<Verdict, VmmError> {
+        Qemu::choose_accel(self, choice, probe, cache).await
+    }
+
+    async fn boot(&self, spec: BootSpec) -> Result<Box<dyn Machine>, VmmError> {
+        Ok(Box::new(Qemu::boot(self, spec).await?))
+    }
+
+    async fn shell(&self, spec: ShellSpec) -> Result<Box<dyn Shell>, VmmError> {
+        Ok(Box::new(Qemu::shell(self, spec).await?))
+    }
+
+    async fn adopt(&self, record: MachineRecord) -> Result<Box<dyn Machine>, VmmError> {
+        Ok(Box::new(Qemu::adopt(self, record).await?))
+    }
+
+    async fn discard(&self, record: &MachineRecord) -> Result<(), VmmError> {
+        self.remains(record)?.end().await
+    }
+
+    fn vms(&self) -> Result<Vec<VmId>, VmmError> {
+        self.cgroups.list()
+    }
+
+    async fn end_processes(&self, vm: VmId) -> Result<(), VmmError> {
+        let cgroup = self.cgroups.of(vm);
+        cgroup.kill()?;
+        cgroup.remove(self.patience).await
+    }
+
+    async fn clear(&self, vm: VmId, dir: &Path) -> Result<(), VmmError> {
+        let remains = Remains {
+            process: None,
+            cgroup: self.cgroups.of(vm),
+            dir: dir.to_owned(),
+        };
+        remains.end().await
+    }
+
+    fn close(&self) -> Result<(), VmmError> {
+        self.cgroups.remove_if_empty()
     }
 }
 

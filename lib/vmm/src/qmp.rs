@@ -142,6 +142,12 @@ impl Qmp {
         }
     }
 
+    /// Waits for the connection's end. Cancel-safe.
+    pub(crate) fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut seen = self.seen.clone();
+        async move { while seen.changed().await.is_ok() {} }
+    }
+
     /// Waits for the connection's end, and returns what the machine said of its own
     /// before. Cancel-safe.
     pub(crate) fn cause(&self) -> impl Future<Output = Cause> + Send + 'static {

@@ -1,9 +1,11 @@
 //! A QEMU that waits for a state.
 
 use crate::{
-    Exit, MachineRecord, Precedence, QemuMachine, Shell, VmmError, disk::Disk, link::Link,
+    Exit, Machine, MachineRecord, Precedence, QemuMachine, Shell, VmmError, disk::Disk, link::Link,
     plumbing::StateFile, qemu::Started, remains::Tether,
 };
+use async_trait::async_trait;
+use futures::{FutureExt as _, future::BoxFuture};
 use qapi::qmp;
 
 /// A shell on QEMU.
@@ -54,14 +56,9 @@ impl QemuShell {
     }
 }
 
-impl Shell for QemuShell {
-    type Machine = QemuMachine;
-
-    fn record(&self) -> &MachineRecord {
-        &self.record
-    }
-
-    async fn load(self, descriptor: &[u8]) -> Result<QemuMachine, VmmError> {
+impl QemuShell {
+    /// Takes a state, as [`Shell::load`] does.
+    pub async fn load(self, descriptor: &[u8]) -> Result<QemuMachine, VmmError> {
         match self.take(descriptor).await {
             Ok(()) => {
                 let remains = self.tether.release();
@@ -77,11 +74,27 @@ impl Shell for QemuShell {
         }
     }
 
-    async fn kill(self) -> Result<(), VmmError> {
+    /// Ends it, as [`Shell::kill`] does.
+    pub async fn kill(self) -> Result<(), VmmError> {
         self.tether.end().await
     }
+}
 
-    fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
-        self.link.process().exited()
+#[async_trait]
+impl Shell for QemuShell {
+    fn record(&self) -> &MachineRecord {
+        &self.record
+    }
+
+    async fn load(self: Box<Self>, descriptor: &[u8]) -> Result<Box<dyn Machine>, VmmError> {
+        Ok(Box::new(QemuShell::load(*self, descriptor).await?))
+    }
+
+    async fn kill(self: Box<Self>) -> Result<(), VmmError> {
+        QemuShell::kill(*self).await
+    }
+
+    fn exited(&self) -> BoxFuture<'static, Exit> {
+        self.link.process().exited().boxed()
     }
 }

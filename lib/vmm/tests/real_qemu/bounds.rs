@@ -2,7 +2,7 @@
 //! root, QEMU and cgroup v2.
 
 use crate::support::{self, Site, slice};
-use forkyard_vmm::{Engine, Machine, files};
+use forkyard_vmm::{Machine, files};
 use std::{collections::BTreeSet, fs, path::Path};
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn a_fold_takes_what_was_folded_out_of_sight() {
     let [a, b, c, d] = &paths;
     let never = std::future::pending();
     machine
-        .fold_disk(&[c.clone(), b.clone()], a, never)
+        .fold_disk(&[c.clone(), b.clone()], a, Box::pin(never))
         .await
         .expect("folded");
     assert!(seen(a) && !seen(b) && !seen(c) && seen(d));
@@ -118,7 +118,7 @@ async fn slices_are_lifted_into_one_that_was_written_here_and_there() {
     }
     let [a, b] = ["a", "b"].map(|name| site.path().join(name));
     let never = std::future::pending();
-    let lifted = machine.lift_disk(&[b], &a, never).await;
+    let lifted = machine.lift_disk(&[b], &a, Box::pin(never)).await;
     lifted.expect("lifted");
     for read in ["7 1M 8k", "6 1032k 120k", "5 1152k 128k"] {
         support::qemu_io(&machine, &format!("read -P {read}")).await;

@@ -6,8 +6,7 @@
 
 use crate::support::{self, Site, slice};
 use forkyard_vmm::{
-    Accel, AccelChoice, BootSpec, Engine, Kernel, Machine, Probe, QemuMachine, RunState, Shell,
-    console,
+    Accel, AccelChoice, BootSpec, Kernel, Machine, Probe, QemuMachine, RunState, console,
 };
 use std::{fs, path::PathBuf, time::Duration};
 

@@ -4,7 +4,7 @@
 use crate::support::{self, Site, slice, status_of};
 use forkyard_types::{ByteCount, Mac};
 use forkyard_vmm::{
-    Engine, Machine, Nic, QmpError, RunState, Shell, ShellSpec, VmmError, VmmErrorKind, files,
+    Engine, Machine, Nic, QmpError, RunState, Shell, ShellSpec, VmmError, VmmErrorKind,
 };
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -58,21 +58,6 @@ async fn nothing_but_what_is_meant_for_it_is_inherited() {
     });
     assert_eq!(foreign, None, "{open:?}");
     drop(secret);
-    machine.kill().await.expect("killed");
-}
-
-#[tokio::test]
-async fn memory_is_where_the_machine_says() {
-    let site = Site::new();
-    let machine = site.boot().await;
-    let region = machine.ram().await.expect("found");
-    assert_eq!(region.len, support::MEMORY);
-    let mut mapped = false;
-    let maps = fs::read_to_string(format!("/proc/{}/maps", machine.record().process.pid));
-    for line in maps.expect("alive").lines() {
-        mapped |= line.starts_with(&format!("{:x}-", region.hva));
-    }
-    assert!(mapped, "the region starts with a mapping");
     machine.kill().await.expect("killed");
 }
 
@@ -219,17 +204,6 @@ async fn a_clone_does_not_run_on_a_disk_its_parent_still_writes_to() {
 }
 
 #[tokio::test]
-async fn a_shell_that_is_dropped_leaves_nothing() {
-    let site = Site::new();
-    let shell = site.shell(&site.disk).await;
-    let record = shell.record().clone();
-    let exited = shell.exited();
-    drop(shell);
-    exited.await;
-    site.wait_gone(&record).await;
-}
-
-#[tokio::test]
 async fn a_boot_given_up_on_leaves_nothing() {
     let site = Site::new();
     let spec = site.boot_spec();
@@ -239,36 +213,6 @@ async fn a_boot_given_up_on_leaves_nothing() {
     let cut = tokio::time::timeout(Duration::from_millis(3), site.qemu.boot(spec)).await;
     assert!(cut.is_err());
     site.wait_quiet(id, &dir).await;
-}
-
-#[tokio::test]
-async fn a_running_machine_has_no_state_to_save() {
-    let site = Site::new();
-    let machine = site.boot().await;
-    let refused = machine.save_descriptor().await.expect_err("it runs");
-    assert_eq!(refused.kind(), VmmErrorKind::Refused);
-    machine.kill().await.expect("killed");
-}
-
-#[tokio::test]
-async fn an_overlay_is_stale_once_another_was_frozen() {
-    let site = Site::new();
-    let machine = site.boot().await;
-    let mut overlays = Vec::new();
-    for name in ["a.qcow2", "b.qcow2", "c.qcow2"] {
-        let path = site.path().join(name);
-        slice(&path, &site.disk, site.owner);
-        overlays.push(machine.prepare_overlay(&path).await.expect("prepared"));
-    }
-    let [a, b, c] = overlays.try_into().expect("three");
-    machine.discard_overlay(c).await.expect("closed");
-    machine.freeze_disk(a).await.expect("frozen");
-    let stale = machine.freeze_disk(b).await;
-    assert!(
-        matches!(stale, Err(VmmError::StaleOverlay { .. })),
-        "{stale:?}"
-    );
-    machine.kill().await.expect("killed");
 }
 
 #[tokio::test]
@@ -330,16 +274,6 @@ async fn a_qemu_that_cannot_start_says_why() {
         other => panic!("{other:?}"),
     }
     site.wait_quiet(id, &dir).await;
-}
-
-#[tokio::test]
-async fn a_machine_quits_in_good_order() {
-    let site = Site::new();
-    let machine = site.boot().await;
-    let exited = machine.exited();
-    machine.quit().await.expect("quits");
-    assert!(exited.await.status.is_some_and(|status| status.success()));
-    site.assert_gone(machine.record());
 }
 
 #[tokio::test]
@@ -426,21 +360,6 @@ async fn precedence_is_for_the_threads_that_serve_and_outlives_nobody() {
 }
 
 #[tokio::test]
-async fn a_process_of_another_start_is_neither_adopted_nor_killed() {
-    let site = Site::new();
-    let machine = site.boot().await;
-    let mut former = machine.record().clone();
-    former.process.start -= 1;
-    former.id = forkyard_types::VmId::random();
-    former.dir = site.path().join("elsewhere");
-    let gone = site.qemu.adopt(former.clone()).await;
-    assert!(matches!(gone, Err(VmmError::Gone { .. })), "{gone:?}");
-    site.qemu.discard(&former).await.expect("nothing to do");
-    assert_eq!(machine.run_state().await.expect("asked"), RunState::Running);
-    machine.kill().await.expect("killed");
-}
-
-#[tokio::test]
 async fn a_shell_left_by_a_dead_daemon_is_discarded_by_its_record() {
     let site = Site::new();
     let shell = site.shell(&site.disk).await;
@@ -450,27 +369,4 @@ async fn a_shell_left_by_a_dead_daemon_is_discarded_by_its_record() {
     site.qemu.discard(&record).await.expect("discarded");
     site.assert_gone(&record);
     site.qemu.discard(&record).await.expect("again");
-}
-
-#[tokio::test]
-async fn a_machine_nobody_has_a_record_of_is_found_and_ended_by_its_cgroup() {
-    let site = Site::new();
-    let machine = site.boot().await;
-    let id = machine.record().id;
-    assert_eq!(site.qemu.cgroups().expect("listed"), [id]);
-    site.qemu.remove_cgroup(id).await.expect("removed");
-    machine.exited().await;
-    assert_eq!(site.qemu.cgroups().expect("listed"), []);
-    machine.kill().await.expect("the rest is removed");
-}
-
-#[tokio::test]
-async fn the_agent_can_be_reached_as_soon_as_a_shell_is_there() {
-    let site = Site::new();
-    let shell = site.shell(&site.disk).await;
-    let socket = shell.record().dir.join(files::AGENT);
-    tokio::net::UnixStream::connect(socket)
-        .await
-        .expect("listens");
-    shell.kill().await.expect("killed");
 }

@@ -3,7 +3,7 @@
 
 use forkyard_types::{ByteCount, VmId};
 use forkyard_vmm::{
-    Accel, BootSpec, Engine, Limits, Machine, MachineRecord, MachineSpec, Owner, Qemu, QemuConfig,
+    Accel, BootSpec, Limits, Machine, MachineRecord, MachineSpec, Owner, Qemu, QemuConfig,
     QemuMachine, QemuShell, ShellSpec, files,
 };
 
@@ -176,11 +176,6 @@ impl Site {
         let pid = record.process.pid;
         assert!(!Path::new(&format!("/proc/{pid}")).exists(), "process");
         assert!(self.is_quiet(record.id, &record.dir), "cgroup or sockets");
-    }
-
-    pub async fn wait_gone(&self, record: &MachineRecord) {
-        self.wait_quiet(record.id, &record.dir).await;
-        self.assert_gone(record);
     }
 
     /// Waits until nothing of a machine is left, and stays so.

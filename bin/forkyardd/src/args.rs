@@ -1,0 +1,164 @@
+//! What the daemon is told when it is started.
+
+use crate::cluster;
+use anyhow::Context;
+use clap::{ArgAction, Parser};
+use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options, Push};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+/// The daemon of a Forkyard host.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Examples:\n  forkyardd\n  forkyardd --listen 0.0.0.0:7433\n  forkyardd --cluster https://10.0.0.1:2379 --etcd-ca CA.pem --node a --advertise 10.0.0.1\n  forkyardd --join TOKEN --node b --advertise 10.0.0.2\n\nThe `forkyard` command starts one by itself if none runs."
+)]
+pub struct Args {
+    /// What outlives a restart of the host: records and disks.
+    #[arg(long, env = "FORKYARD_STATE_DIR", default_value = "/var/lib/forkyard")]
+    pub state_dir: PathBuf,
+    /// What lives only while the host runs: sockets and the pager's mount.
+    #[arg(long, env = "FORKYARD_RUN_DIR", default_value = "/run/forkyard")]
+    pub run_dir: PathBuf,
+    /// Kernels and guest images, which can be made again unless they were imported.
+    #[arg(
+        long,
+        env = "FORKYARD_CACHE_DIR",
+        default_value = "/var/cache/forkyard"
+    )]
+    pub cache_dir: PathBuf,
+    /// Recipes and the guest's programs; beside the programs if absent.
+    #[arg(long, env = "FORKYARD_SHARE_DIR")]
+    pub share_dir: Option<PathBuf>,
+    /// Accelerator: auto proves hardware virtualization before it is used.
+    #[arg(long, env = "FORKYARD_ACCEL", default_value = "auto")]
+    pub accel: AccelChoice,
+    /// Serve the API over the network, too: to those with a token alone, by
+    /// TLS alone.
+    #[arg(long, env = "FORKYARD_LISTEN", value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Certificate for it, and what vouches for that, in PEM; without one the
+    /// daemon makes its own.
+    #[arg(
+        long,
+        env = "FORKYARD_TLS_CERT",
+        requires = "tls_key",
+        conflicts_with = "node"
+    )]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key, in PEM.
+    #[arg(long, env = "FORKYARD_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Other hosts that VMs can be forked to: a TOML file of `[peer.NAME]`, each with
+    /// `url`, `token` and `trust`.
+    #[arg(
+        long,
+        env = "FORKYARD_PEERS",
+        value_name = "FILE",
+        conflicts_with = "node"
+    )]
+    pub peers: Option<PathBuf>,
+    /// Where other hosts get pages of this one's VMs (UDP); needed to fork to them.
+    #[arg(
+        long,
+        env = "FORKYARD_PAGES",
+        value_name = "ADDRESS:PORT",
+        requires = "peers"
+    )]
+    pub pages: Option<SocketAddr>,
+    /// Most clones of a family, alive or promised, at which its guests get no more
+    /// by their own calls.
+    #[arg(long, env = "FORKYARD_GUEST_CLONES", value_name = "N", default_value_t = GuestBounds::default().clones)]
+    pub guest_clones: u16,
+    /// Most forks between a VM and the one its family began with, for its guest to
+    /// be allowed another.
+    #[arg(long, env = "FORKYARD_GUEST_GENERATIONS", value_name = "N", default_value_t = GuestBounds::default().generations)]
+    pub guest_generations: u16,
+    /// Most forks within a minute that the guests of a family get, most tickets
+    /// and most checkpoints.
+    #[arg(long, env = "FORKYARD_GUEST_FORKS", value_name = "N", default_value_t = GuestBounds::default().forks_a_minute)]
+    pub guest_forks: u16,
+    /// Most checkpoints that the guests of a family keep; each takes disk as their
+    /// memory does.
+    #[arg(long, env = "FORKYARD_GUEST_CHECKPOINTS", value_name = "N", default_value_t = GuestBounds::default().checkpoints)]
+    pub guest_checkpoints: u16,
+    /// Have guests say which of their pages are free: those take no memory and are in
+    /// no image.
+    #[arg(long, env = "FORKYARD_PAGE_REPORTING", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    pub page_reporting: bool,
+    /// Have guests' kernels guard themselves against their own programs that listen at
+    /// the CPU (Spectre and the like), at the cost that has.
+    #[arg(long, env = "FORKYARD_GUEST_MITIGATIONS", value_name = "BOOL", action = ArgAction::Set, default_value_t = false)]
+    pub guest_mitigations: bool,
+    /// Send what several other hosts want to all of them at once, where IP multicast
+    /// passes. Without it, each is sent its own.
+    #[arg(long, env = "FORKYARD_MULTICAST", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    pub multicast: bool,
+    /// What other hosts are sent of a fork before they ask: working-set, what clones
+    /// of such an image have wanted before; everything, what lies behind what they ask for,
+    /// too, for jobs that need most of their memory; nothing.
+    #[arg(
+        long,
+        env = "FORKYARD_PUSH",
+        value_name = "WHAT",
+        default_value = "working-set"
+    )]
+    pub push: Push,
+    /// Give clones what others of their image have wanted, before they ask. Heeded
+    /// when the pager starts.
+    #[arg(long, env = "FORKYARD_PREFETCH", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    pub prefetch: bool,
+    /// Seconds after which a QEMU, the pager or an agent that does not answer has
+    /// failed; an agent has twice as long to make a clone somebody else, and no
+    /// more than ten seconds to hold a guest still.
+    #[arg(long, env = "FORKYARD_PATIENCE", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub patience: u64,
+    /// Write the description of the API (OpenAPI) and end.
+    #[arg(long)]
+    pub openapi: bool,
+    /// Become a session of its own, so that no terminal takes it along.
+    #[arg(long)]
+    pub detach: bool,
+    /// End with the last VM, or when there was none and nothing is asked.
+    #[arg(long, conflicts_with = "node")]
+    pub exit_when_idle: bool,
+    /// The cluster.
+    #[command(flatten)]
+    pub cluster: cluster::ClusterArgs,
+}
+
+impl Args {
+    /// Where everything of the host lies.
+    pub fn folders(&self) -> anyhow::Result<Folders> {
+        let bin = std::env::current_exe()?
+            .parent()
+            .map(PathBuf::from)
+            .context("this program is nowhere")?;
+        let beside = || bin.join("../share/forkyard");
+        Ok(Folders {
+            share: self.share_dir.clone().unwrap_or_else(beside),
+            bin,
+            state: self.state_dir.clone(),
+            run: self.run_dir.clone(),
+            cache: self.cache_dir.clone(),
+        })
+    }
+
+    /// What the operator chose.
+    pub fn options(&self) -> Options {
+        Options {
+            accel: self.accel,
+            guests: GuestBounds {
+                clones: self.guest_clones,
+                generations: self.guest_generations,
+                forks_a_minute: self.guest_forks,
+                checkpoints: self.guest_checkpoints,
+            },
+            page_reporting: self.page_reporting,
+            guest_mitigations: self.guest_mitigations,
+            prefetch: self.prefetch,
+            multicast: self.multicast,
+            push: self.push,
+            patience: Duration::from_secs(self.patience),
+        }
+    }
+}

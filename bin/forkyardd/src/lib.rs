@@ -1,0 +1,67 @@
+//! The daemon of a Forkyard host: the HTTP API over a host, and who may ask what.
+//!
+//! A library, so that the daemon can be run on another engine than QEMU; the program
+//! `forkyardd` is this one on stock QEMU.
+
+mod args;
+mod audit;
+mod closed;
+mod cluster;
+mod doors;
+mod forward;
+mod gate;
+mod http;
+mod idle;
+mod listen;
+mod log;
+mod metrics;
+mod peers;
+mod remote;
+mod reply;
+mod serve;
+mod tenants;
+
+use anyhow::Context;
+use args::Args;
+use clap::Parser;
+use forkyard_fork::MakeEngine;
+use std::{
+    process::ExitCode,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// Runs the daemon as its arguments say, on this engine, until it ends.
+pub fn main(engine: MakeEngine) -> ExitCode {
+    match run(Args::parse(), engine) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("forkyardd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
+    if args.openapi {
+        print!("{}", http::description()?);
+        return Ok(());
+    }
+    forkyard_client::check_run_dir(&args.run_dir)?;
+    log::install()?;
+    // Whatever the user's is: QEMUs and images' builders read much of what is made here. What they
+    // must not read says so.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    if args.detach {
+        nix::unistd::setsid().context("cannot become a session of its own")?;
+    }
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(serve::serve(args, engine))
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}

@@ -1,0 +1,156 @@
+//! The daemon's life: a host taken over, its API served, the host let go of.
+
+use crate::{
+    args::Args,
+    closed,
+    cluster::Node,
+    http,
+    idle::{self, Idle},
+    listen, metrics,
+    peers::{Nodes, PeersFile},
+    remote::{self, Remote},
+};
+use forkyard_access::Access;
+use forkyard_fork::MakeEngine;
+use forkyard_types::RemoteView;
+use std::sync::Arc;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+/// Port of the API, where none is said.
+const PORT: u16 = 7433;
+
+/// Serves until it is told to end, or has nothing to do any more.
+pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
+    let (folders, options) = (args.folders()?, args.options());
+    let database = folders.database();
+    let metrics = metrics::Metrics::install()?;
+    if let Some(pages) = args.pages.filter(|at| at.ip().is_unspecified()) {
+        anyhow::bail!("--pages {pages}: others must be told an address of this host's");
+    }
+    let host = listen::host(folders, options, engine).await?;
+    let (remote, view, node) = match network(&args).await {
+        Ok(network) => network,
+        Err(error) => {
+            host.close().await;
+            return Err(error);
+        }
+    };
+    let peers = args.peers.clone().map(PeersFile::new);
+    match (&node, &peers) {
+        (Some(node), _) => {
+            let cluster = node.cluster().clone();
+            host.meet(Some(cluster.reach().pages), Box::new(Nodes(cluster)));
+            closed::of_cluster(node, &host).await;
+        }
+        (None, Some(file)) => host.meet(args.pages, Box::new(file.clone())),
+        (None, None) => {}
+    }
+    let opened = listen::socket(&args.run_dir)
+        .and_then(|(socket, listener)| Ok((socket, listener, Access::open(&database)?)));
+    let (socket, listener, access) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            host.close().await;
+            return Err(error);
+        }
+    };
+    let shared = http::Shared {
+        host: host.clone(),
+        access: Arc::new(access),
+        remote: view,
+        metrics,
+        idle: Idle::new(),
+        cluster: node.clone(),
+        bodies: http::Bodies::default(),
+    };
+    let (stop, stopped) = watch::channel(false);
+    let ended = |mut stopped: watch::Receiver<bool>| async move {
+        // The sender lives until everything has ended.
+        let _ = stopped.wait_for(|stop| *stop).await;
+    };
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let end = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            () = idle::close_when_idle(&shared.idle, &host, socket.path()), if args.exit_when_idle => {}
+        }
+        // New commands must find no daemon rather than one about to end.
+        drop(socket);
+        stop.send_replace(true);
+    };
+    let network = async {
+        if let Some(remote) = remote {
+            let router = http::remote(&shared);
+            remote.serve(router, ended(stopped.clone())).await;
+        }
+    };
+    let local =
+        axum::serve(listener, http::local(&shared)).with_graceful_shutdown(ended(stopped.clone()));
+    // A client that follows a log would keep it for ever.
+    let farewell = async {
+        ended(stopped.clone()).await;
+        tokio::time::sleep(remote::FAREWELL).await;
+    };
+    let local = async {
+        tokio::select! {
+            served = local.into_future() => served,
+            () = farewell => {
+                tracing::info!("requests under way were cut off");
+                Ok(())
+            }
+        }
+    };
+    let background = async {
+        let kept = async {
+            match (&node, &peers) {
+                (Some(node), _) => node.run(&host).await,
+                (None, Some(peers)) => closed::keep_peers(peers, &host).await,
+                (None, None) => {}
+            }
+        };
+        tokio::select! {
+            () = kept => {}
+            () = ended(stopped.clone()) => {}
+        }
+    };
+    let (served, (), (), ()) = tokio::join!(local, network, end, background);
+    served?;
+    host.close().await;
+    Ok(())
+}
+
+/// Listens on the network, and becomes a node, if either is wanted.
+async fn network(
+    args: &Args,
+) -> anyhow::Result<(Option<Remote>, Option<RemoteView>, Option<Node>)> {
+    let address = args.listen.or_else(|| args.cluster.listen(PORT));
+    let Some(address) = address else {
+        return Ok((None, None, None));
+    };
+    let listener = listen::bind(address).await?;
+    let listens = listener.local_addr()?;
+    let (tls, fingerprint, node) = match args.cluster.wanted() {
+        true => {
+            let node = args.cluster.start(&args.state_dir, listens.port()).await?;
+            let tls = node.cluster().server()?;
+            (tls, node.cluster().fingerprint(), Some(node))
+        }
+        false => {
+            let given = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+            let certificate = listen::certificate(address, given, &args.state_dir)?;
+            let fingerprint = certificate.fingerprint();
+            (certificate.server()?, fingerprint, None)
+        }
+    };
+    let view = RemoteView {
+        listen: listens.to_string(),
+        fingerprint: fingerprint.to_string(),
+    };
+    tracing::info!(listen = %view.listen, fingerprint = %view.fingerprint, "listening");
+    Ok((Some(Remote { listener, tls }), Some(view), node))
+}

@@ -1,0 +1,17 @@
+//! Whole hosts whose machines are made up: the daemon of users, the pager, networks,
+//! disks and records are real. Needs to be root, and what `cargo xtask test` prepares.
+//!
+//! For whatever is decided above the engine: which VM there is, whose it is, and what is
+//! left of it. What a guest does belongs into the tests of real ones (`needs_root`).
+
+#[path = "fake_engine/faults.rs"]
+mod faults;
+#[path = "fake_engine/life.rs"]
+mod life;
+#[path = "fake_engine/steps.rs"]
+mod steps;
+#[path = "fake_engine/tickets.rs"]
+mod tickets;
+
+/// Program of a machine that is made up.
+const MACHINE: &str = "forkyard-fake-machine";

@@ -1,0 +1,151 @@
+//! Machines that refuse, die or fall silent in the middle of something.
+
+use crate::MACHINE;
+use forkyard_e2e::{Fault, Host, eventually, is_sound};
+use forkyard_types::{CloneResult, ForkResponse, VmState};
+
+/// A host with a VM that can be forked, and was.
+fn with_p() -> Host {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p"]);
+    host
+}
+
+#[test]
+fn a_fork_that_the_machine_refuses_at_any_call_leaves_a_parent_that_runs_and_can_be_forked() {
+    let host = with_p();
+    let pid = host.vm("p").pid;
+    for call in [
+        "prepare_overlay",
+        "ram",
+        "stop",
+        "freeze_disk",
+        "save_descriptor",
+    ] {
+        host.faults().set(call, Fault::Refuse);
+        let said = host.fails(["fork", "p", "-n", "2"]);
+        assert!(
+            said.contains(call) && said.contains("wants it refused"),
+            "{said}"
+        );
+        assert!(!host.faults().is_set(call), "{call} was never called");
+        is_sound(&host);
+        let p = host.vm("p");
+        assert_eq!((p.pid, p.state), (pid, VmState::Running), "{call}");
+        assert_eq!(host.fork("p", 1).len(), 1, "{call}");
+    }
+    host.end();
+}
+
+#[test]
+fn a_parent_whose_machine_does_not_go_on_after_a_fork_goes_on_by_itself() {
+    let host = with_p();
+    host.faults().set("cont", Fault::Refuse);
+    host.fails(["fork", "p"]);
+    eventually("the parent to go on", || {
+        let asked = host
+            .start(["exec", "--timeout", "1", "p", "hostname"], "")
+            .wait();
+        asked.code == Some(0)
+    });
+    host.fork("p", 1);
+    is_sound(&host);
+    host.end();
+}
+
+#[test]
+fn a_clone_whose_state_is_refused_costs_no_other() {
+    for fault in [Fault::Refuse, Fault::Kill, Fault::HangUp] {
+        let host = with_p();
+        host.ok(["ps"]);
+        host.faults().set("load", fault);
+        let words = ["fork", "p", "-n", "3", "-o", "json"];
+        let outcome = host.start(words, "").wait();
+        let answer: ForkResponse = serde_json::from_slice(&outcome.stdout).expect("JSON");
+        let failed = answer.clones.iter();
+        let failed = failed.filter(|clone| matches!(clone, CloneResult::Error(_)));
+        assert_eq!(failed.count(), 1, "{fault:?}: {answer:?}");
+        assert_eq!(host.vms().len(), 3, "{fault:?}");
+        is_sound(&host);
+        host.end();
+    }
+}
+
+#[test]
+fn a_parent_that_dies_in_the_middle_of_its_fork_is_stopped_and_says_so() {
+    for call in ["stop", "freeze_disk", "save_descriptor", "cont"] {
+        let host = with_p();
+        host.faults().set(call, Fault::Kill);
+        host.fails(["fork", "p", "-n", "2"]);
+        host.wait_stopped("p");
+        eventually("its shells to go", || host.processes(MACHINE).is_empty());
+        is_sound(&host);
+        host.ok(["start", "p"]);
+        host.fork("p", 1);
+        host.end();
+    }
+}
+
+#[test]
+fn a_boot_that_fails_leaves_nothing() {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p"]);
+    for fault in [Fault::Refuse, Fault::Kill] {
+        host.faults().set("boot", fault);
+        host.fails(["run", "tiny", "--name", "q"]);
+        assert_eq!(host.vms().len(), 1, "{fault:?}");
+        is_sound(&host);
+    }
+    host.end();
+}
+
+#[test]
+fn a_fork_none_of_whose_shells_can_be_made_fails_and_the_next_does_not() {
+    let host = with_p();
+    for fault in [Fault::Refuse, Fault::Kill] {
+        host.faults().set("shell", fault);
+        host.fails(["fork", "p"]);
+        is_sound(&host);
+        host.fork("p", 1);
+    }
+    host.end();
+}
+
+#[test]
+fn a_clone_that_ends_as_it_begins_is_seen_to_end() {
+    let host = with_p();
+    let clones = host.fork("p", 2);
+    let name = clones[0].name.as_str();
+    host.start(["exec", name, "poweroff"], "").wait();
+    host.wait_stopped(name);
+    host.ok(["rm", name]);
+    is_sound(&host);
+    host.end();
+}
+
+#[test]
+fn a_machine_that_is_held_up_while_it_is_taken_over_does_not_hold_up_the_others_forever() {
+    let host = with_p();
+    host.fork("p", 2);
+    host.kill_9("forkyardd");
+    host.faults().set("adopt", Fault::Wait);
+    let listing = host.start(["ps"], "");
+    host.faults().clear("adopt");
+    listing.wait().exited(0);
+    is_sound(&host);
+    host.end();
+}
+
+#[test]
+fn a_connection_to_a_machine_that_breaks_costs_the_fork_and_not_the_vm() {
+    let host = with_p();
+    host.faults().set("freeze_disk", Fault::HangUp);
+    host.fails(["fork", "p"]);
+    eventually("the parent to be forked again", || {
+        let asked = host.start(["fork", "p"], "").wait();
+        asked.code == Some(0)
+    });
+    assert_eq!(host.sh("p", "hostname"), "p");
+    is_sound(&host);
+    host.end();
+}

@@ -1,0 +1,85 @@
+//! A VM's life, as far as it is the same with any machine.
+
+use crate::MACHINE;
+use forkyard_e2e::Host;
+use forkyard_types::VmState;
+
+#[test]
+fn clones_have_the_memory_of_their_parent_as_it_was_and_their_own_from_then_on() {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p"]);
+    host.sh("p", "poke 7 1");
+    let clones = host.fork("p", 3);
+    host.sh("p", "poke 7 2");
+    for clone in &clones {
+        let name = clone.name.as_str();
+        assert_eq!(host.sh(name, "peek 7 && hostname"), format!("1\n{name}"));
+    }
+    let first = clones[0].name.as_str();
+    host.sh(first, "poke 7 3");
+    // A clone of a clone.
+    let second = host.fork(first, 1).remove(0);
+    assert_eq!(host.sh(second.name.as_str(), "peek 7"), "3");
+    assert_eq!(host.sh(clones[1].name.as_str(), "peek 7"), "1");
+    assert_eq!(host.sh("p", "peek 7"), "2");
+    assert_eq!(host.processes(MACHINE).len(), 5);
+    host.end();
+}
+
+#[test]
+fn a_checkpoint_is_forked_long_after_its_parent_has_gone() {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p"]);
+    host.sh("p", "poke 1 9");
+    host.ok(["checkpoint", "p", "--name", "c"]);
+    host.sh("p", "poke 1 8");
+    host.ok(["rm", "p"]);
+    // By another daemon and another pager.
+    host.kill_9("forkyardd");
+    host.kill_whole_pager();
+    let clone = host.fork("c", 1).remove(0);
+    assert_eq!(host.sh(clone.name.as_str(), "peek 1"), "9");
+    host.end();
+}
+
+#[test]
+fn what_stops_can_be_started_and_what_is_paused_goes_on() {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p"]);
+    host.ok(["pause", "p"]);
+    assert_eq!(host.vm("p").state, VmState::Paused);
+    let clone = host.fork("p", 1).remove(0);
+    assert_eq!(
+        host.sh(clone.name.as_str(), "hostname"),
+        clone.name.as_str()
+    );
+    host.ok(["resume", "p"]);
+    assert_eq!(host.sh("p", "hostname"), "p");
+    host.ok(["stop", "p"]);
+    assert_eq!(host.vm("p").state, VmState::Stopped);
+    host.ok(["start", "p"]);
+    assert_eq!(host.sh("p", "hostname"), "p");
+    // A restart by its guest is one, too.
+    let before = host.vm("p").pid;
+    host.start(["exec", "p", "reboot"], "").wait();
+    forkyard_e2e::eventually("a restart", || {
+        let p = host.vm("p");
+        p.state == VmState::Running && p.pid != before
+    });
+    host.end();
+}
+
+#[test]
+fn vms_and_what_they_know_outlive_their_daemon() {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p", "--warm", "2"]);
+    host.wait_warm("p", 2);
+    host.sh("p", "poke 3 5");
+    let clone = host.fork("p", 1).remove(0);
+    let pids = [host.vm("p").pid, clone.pid];
+    host.kill_9("forkyardd");
+    assert_eq!([host.vm("p").pid, host.vm(clone.name.as_str()).pid], pids);
+    assert_eq!(host.sh(clone.name.as_str(), "peek 3"), "5");
+    host.wait_warm("p", 2);
+    host.end();
+}

@@ -1,0 +1,94 @@
+//! Messages between the engine and the process of a machine: one JSON text a line.
+
+use forkyard_vmm::{Cause, RunState};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Name of the socket in a machine's directory.
+pub const CONTROL: &str = "fake.sock";
+
+/// What the engine has a machine do. Answered by one [`Word::Reply`] each, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Stop the vCPUs.
+    Stop,
+    /// Let the vCPUs go on.
+    Cont,
+    /// Say what it is doing.
+    State,
+    /// Name the slice that is written to.
+    Slice,
+    /// Open a slice over the active one.
+    Prepare(PathBuf),
+    /// Make a slice that is open the active one.
+    Freeze {
+        /// Its number.
+        number: u64,
+        /// The slice it was opened over.
+        over: u64,
+    },
+    /// Close a slice that is not in use.
+    Close(u64),
+    /// Take slices out of the disk, the uppermost first, once they have been copied.
+    Shorten(Vec<PathBuf>),
+    /// Save the state of CPUs and devices.
+    Save,
+    /// Say where the memory lies.
+    Ram,
+    /// Take a state and run.
+    Load(Vec<u8>),
+    /// End in good order.
+    Quit,
+}
+
+/// What an order came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// It was carried out.
+    Done,
+    /// What it is doing.
+    State(RunState),
+    /// The slice that is written to.
+    Slice(Option<PathBuf>),
+    /// A slice that was opened: its number, and that of the one below.
+    Opened(u64, u64),
+    /// State of CPUs and devices.
+    Saved(Vec<u8>),
+    /// Address of the first byte of its memory.
+    Ram(u64),
+    /// It was not carried out.
+    Refused(Refusal),
+}
+
+/// Why an order was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// Not in this state.
+    State(RunState),
+    /// There is no disk.
+    NoDisk,
+    /// The overlay does not lie over the active slice.
+    Stale,
+    /// No slice that it has opened.
+    NoSlice(PathBuf),
+    /// For this reason.
+    Other(String),
+}
+
+/// What happens by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// The vCPUs stand still.
+    Stopped,
+    /// It ends now.
+    Ends(Cause),
+}
+
+/// From the process of a machine to the engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Word {
+    /// Answer to the oldest order that has none.
+    Reply(Reply),
+    /// Something happened.
+    Event(Event),
+}

@@ -1,0 +1,292 @@
+//! Machines and shells, as the engine's user has them.
+
+use crate::{
+    control::{Order, Reply},
+    engine::remove_sockets,
+    link::{Link, failed},
+    processes::Watched,
+};
+use async_trait::async_trait;
+use forkyard_sys_host::userfault::Userfault;
+use forkyard_types::ByteCount;
+use forkyard_vmm::{
+    Cause, Console, Exit, Machine, MachineRecord, Overlay, Precedence, Region, RunState, Shell,
+    VmmError, files,
+};
+use futures::future::{BoxFuture, Either, select};
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+use tokio::process::Command;
+
+/// A machine that runs, or did.
+#[derive(Debug)]
+pub struct FakeMachine {
+    link: Link,
+    record: MachineRecord,
+    agent: PathBuf,
+    console: Console,
+}
+
+impl FakeMachine {
+    pub(crate) fn new(link: Link, record: MachineRecord) -> Self {
+        Self {
+            agent: record.dir.join(files::AGENT),
+            console: Console::attach(&record.dir),
+            link,
+            record,
+        }
+    }
+
+    /// Runs `qemu-img`, until it is done or is to be given up.
+    async fn qemu_img<I>(&self, words: I, give_up: BoxFuture<'_, ()>) -> Result<(), VmmError>
+    where
+        I: IntoIterator<Item: AsRef<std::ffi::OsStr>> + Send,
+    {
+        let mut command = Command::new("qemu-img");
+        command.args(words).kill_on_drop(true);
+        let output = command.stdin(Stdio::null()).output();
+        let output = match select(Box::pin(output), give_up).await {
+            Either::Left((output, _)) => output.map_err(|e| failed("run", "qemu-img", e))?,
+            Either::Right(_) => {
+                let said = "given up".to_owned();
+                return Err(VmmError::Fold { said });
+            }
+        };
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(VmmError::Fold {
+                said: String::from_utf8_lossy(&output.stderr).into_owned(),
+            }),
+        }
+    }
+
+    async fn shorten(&self, upper: &[PathBuf]) -> Result<(), VmmError> {
+        let shortened = Order::Shorten(upper.to_vec());
+        self.link.ask("shorten", shortened).await.map(drop)
+    }
+}
+
+/// The error of an answer that is none.
+fn nonsense(command: &'static str) -> VmmError {
+    VmmError::Answer {
+        command,
+        text: "the answer to something else".to_owned(),
+    }
+}
+
+#[async_trait]
+impl Machine for FakeMachine {
+    fn record(&self) -> &MachineRecord {
+        &self.record
+    }
+
+    fn agent_socket(&self) -> &Path {
+        &self.agent
+    }
+
+    fn console(&self) -> &Console {
+        &self.console
+    }
+
+    fn precedence(&self) -> Option<Precedence> {
+        None
+    }
+
+    async fn stop(&self) -> Result<(), VmmError> {
+        self.link.ask("stop", Order::Stop).await.map(drop)
+    }
+
+    async fn cont(&self) -> Result<(), VmmError> {
+        self.link.ask("cont", Order::Cont).await.map(drop)
+    }
+
+    async fn run_state(&self) -> Result<RunState, VmmError> {
+        let Reply::State(state) = self.link.ask("run_state", Order::State).await? else {
+            return Err(nonsense("run_state"));
+        };
+        Ok(state)
+    }
+
+    async fn active_slice(&self) -> Result<Option<PathBuf>, VmmError> {
+        let Reply::Slice(slice) = self.link.ask("active_slice", Order::Slice).await? else {
+            return Err(nonsense("active_slice"));
+        };
+        Ok(slice)
+    }
+
+    async fn prepare_overlay(&self, path: &Path) -> Result<Overlay, VmmError> {
+        let order = Order::Prepare(path.to_owned());
+        let Reply::Opened(number, over) = self.link.ask("prepare_overlay", order).await? else {
+            return Err(nonsense("prepare_overlay"));
+        };
+        Ok(Overlay {
+            number,
+            over,
+            path: path.to_owned(),
+        })
+    }
+
+    async fn freeze_disk(&self, overlay: Overlay) -> Result<(), VmmError> {
+        let Overlay { number, over, path } = overlay;
+        let order = Order::Freeze { number, over };
+        match self.link.ask("freeze_disk", order).await {
+            Err(VmmError::StaleOverlay { .. }) => Err(VmmError::StaleOverlay { path }),
+            other => other.map(drop),
+        }
+    }
+
+    async fn fold_disk(
+        &self,
+        upper: &[PathBuf],
+        base: &Path,
+        give_up: BoxFuture<'_, ()>,
+    ) -> Result<(), VmmError> {
+        let (Some(top), Some(active)) = (upper.first(), self.active_slice().await?) else {
+            return Ok(());
+        };
+        let commit = ["commit", "-q", "-d", "-b"].map(PathBuf::from);
+        let words = commit.iter().map(PathBuf::as_path).chain([base, top]);
+        self.qemu_img(words, give_up).await?;
+        let rebase = ["rebase", "-u", "-F", "qcow2", "-b"].map(PathBuf::from);
+        let words = rebase.iter().map(PathBuf::as_path).chain([base, &active]);
+        self.qemu_img(words, Box::pin(std::future::pending()))
+            .await?;
+        self.shorten(upper).await
+    }
+
+    async fn lift_disk(
+        &self,
+        upper: &[PathBuf],
+        base: &Path,
+        give_up: BoxFuture<'_, ()>,
+    ) -> Result<(), VmmError> {
+        let Some(active) = self.active_slice().await? else {
+            return Err(VmmError::NoDisk);
+        };
+        let rebase = ["rebase", "-F", "qcow2", "-b"].map(PathBuf::from);
+        let words = rebase.iter().map(PathBuf::as_path).chain([base, &active]);
+        self.qemu_img(words, give_up).await?;
+        self.shorten(upper).await
+    }
+
+    async fn discard_overlay(&self, overlay: Overlay) -> Result<(), VmmError> {
+        let order = Order::Close(overlay.number);
+        self.link.ask("discard_overlay", order).await.map(drop)
+    }
+
+    async fn save_descriptor(&self) -> Result<Vec<u8>, VmmError> {
+        let Reply::Saved(state) = self.link.ask("save_descriptor", Order::Save).await? else {
+            return Err(nonsense("save_descriptor"));
+        };
+        Ok(state)
+    }
+
+    async fn ram(&self) -> Result<Region, VmmError> {
+        let Reply::Ram(hva) = self.link.ask("ram", Order::Ram).await? else {
+            return Err(nonsense("ram"));
+        };
+        Ok(Region {
+            hva,
+            len: ByteCount(self.record.memory.0),
+        })
+    }
+
+    fn write_log(&self) -> Option<Userfault> {
+        None
+    }
+
+    async fn kill(&self) -> Result<(), VmmError> {
+        self.link.process().end().await?;
+        remove_sockets(&self.record.dir)
+    }
+
+    async fn quit(&self) -> Result<(), VmmError> {
+        match self.link.ask("quit", Order::Quit).await {
+            Ok(_) | Err(VmmError::Died { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        self.link.process().exited().await;
+        remove_sockets(&self.record.dir)
+    }
+
+    fn stopped(&self) -> BoxFuture<'static, ()> {
+        self.link.stopped()
+    }
+
+    fn lost(&self) -> BoxFuture<'static, ()> {
+        self.link.lost()
+    }
+
+    fn exited(&self) -> BoxFuture<'static, Exit> {
+        self.link.process().exited()
+    }
+
+    fn cause(&self) -> BoxFuture<'static, Cause> {
+        self.link.cause()
+    }
+}
+
+/// A machine that waits for a state.
+#[derive(Debug)]
+pub struct FakeShell {
+    machine: FakeMachine,
+    tether: Tether,
+}
+
+/// A process that ends with this value, unless it is released.
+#[derive(Debug)]
+struct Tether(Option<(Watched, PathBuf)>);
+
+impl Drop for Tether {
+    fn drop(&mut self) {
+        if let Some((process, dir)) = self.0.take() {
+            let _ = process.kill();
+            let _ = remove_sockets(&dir);
+        }
+    }
+}
+
+impl FakeShell {
+    pub(crate) fn new(link: Link, record: MachineRecord) -> Self {
+        let tether = Tether(Some((link.process().clone(), record.dir.clone())));
+        Self {
+            machine: FakeMachine::new(link, record),
+            tether,
+        }
+    }
+}
+
+#[async_trait]
+impl Shell for FakeShell {
+    fn record(&self) -> &MachineRecord {
+        &self.machine.record
+    }
+
+    async fn load(self: Box<Self>, descriptor: &[u8]) -> Result<Box<dyn Machine>, VmmError> {
+        let Self {
+            machine,
+            mut tether,
+        } = *self;
+        let order = Order::Load(descriptor.to_vec());
+        match machine.link.ask("load", order).await {
+            Ok(_) => {
+                tether.0 = None;
+                Ok(Box::new(machine))
+            }
+            Err(error) => {
+                machine.kill().await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn kill(self: Box<Self>) -> Result<(), VmmError> {
+        self.machine.kill().await
+    }
+
+    fn exited(&self) -> BoxFuture<'static, Exit> {
+        self.machine.exited()
+    }
+}
