@@ -194,8 +194,8 @@ static void timers(void)
 			most = count;
 	}
 	char text[100];
-	snprintf(text, sizeof text, "%d %llu %lld %lld", (int)alarms, (unsigned long long)most, (long long)jump,
-		 (long long)step);
+	snprintf(text, sizeof text, "%d %llu %lld %lld %lld", (int)alarms, (unsigned long long)most,
+		 (long long)(ran - end + 1000), (long long)jump, (long long)step);
 	say("done", text);
 }
 

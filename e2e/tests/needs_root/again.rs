@@ -12,8 +12,18 @@ fn soon(host: &Host, vm: &str, what: &str) {
 }
 
 #[test]
-fn a_vm_that_reboots_or_is_started_has_its_disk_name_and_address_and_a_clone_says_why_not() {
+fn a_vm_boots_again_as_what_it_was_or_stays_stopped() {
     let host = Host::with_p([]);
+    a_vm_that_reboots_or_is_started_has_its_disk_name_and_address_and_a_clone_says_why_not(&host);
+    host.ok(["rm", "p-1", "p-2"]);
+    a_daemon_that_is_killed_while_a_vm_boots_again_leaves_it_stopped(&host);
+    host.end();
+}
+
+#[track_caller]
+fn a_vm_that_reboots_or_is_started_has_its_disk_name_and_address_and_a_clone_says_why_not(
+    host: &Host,
+) {
     let first = host.vm("p");
     host.sh("p", "echo kept >/kept; echo gone >/opt/forkyard/gone");
     host.fork("p", 1);
@@ -36,15 +46,15 @@ fn a_vm_that_reboots_or_is_started_has_its_disk_name_and_address_and_a_clone_say
         );
         now
     };
-    soon(&host, "p", "reboot");
+    soon(host, "p", "reboot");
     let second = again(&first);
     assert_ne!(second.pid, first.pid);
     // As good as any other: it is forked, and reaches its clones.
     host.fork("p", 1);
     let clone = host.vm("p-2");
-    host.sh("p", &format!("ping -c 1 -W 5 {}", clone.address.ip));
+    host.sh("p", &format!("ping -c 1 -W 60 {}", clone.address.ip));
 
-    soon(&host, "p-2", "reboot -f");
+    soon(host, "p-2", "reboot -f");
     host.wait_stopped("p-2");
     let told = host.vm("p-2").failure.expect("a reason");
     assert!(told.contains("a clone cannot boot again"), "{told}");
@@ -61,18 +71,15 @@ fn a_vm_that_reboots_or_is_started_has_its_disk_name_and_address_and_a_clone_say
     host.ok(["start", "p"]);
     assert_eq!(host.vm("p").epoch, third.epoch);
 
-    soon(&host, "p", "echo c >/proc/sysrq-trigger");
+    soon(host, "p", "echo c >/proc/sysrq-trigger");
     host.wait_stopped("p");
     let told = host.vm("p").failure.expect("a reason");
     assert!(told.contains("kernel gave up"), "{told}");
     assert_eq!(host.vm("p-1").state, VmState::Running);
-    host.end();
 }
 
-#[test]
-fn a_daemon_that_is_killed_while_a_vm_boots_again_leaves_it_stopped() {
-    let host = Host::with_p([]);
-    host.ok(["stop", "p"]);
+#[track_caller]
+fn a_daemon_that_is_killed_while_a_vm_boots_again_leaves_it_stopped(host: &Host) {
     for _ in 0..2 {
         let start = host.start(["start", "p"], "");
         eventually("a QEMU", || {
@@ -86,5 +93,4 @@ fn a_daemon_that_is_killed_while_a_vm_boots_again_leaves_it_stopped() {
     }
     host.ok(["start", "p"]);
     assert_eq!(host.sh("p", "hostname"), "p");
-    host.end();
 }

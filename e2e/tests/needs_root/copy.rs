@@ -10,8 +10,15 @@ use std::{
 };
 
 #[test]
-fn files_and_folders_are_copied_in_and_out_whole_or_not_at_all() {
+fn files_pass_in_and_out_and_words_on_the_console_out() {
     let host = Host::with_p([]);
+    files_and_folders_are_copied_in_and_out_whole_or_not_at_all(&host);
+    what_a_guest_says_on_its_console_is_kept_and_can_be_followed(&host);
+    host.end();
+}
+
+#[track_caller]
+fn files_and_folders_are_copied_in_and_out_whole_or_not_at_all(host: &Host) {
     let here = tempfile::tempdir().expect("a folder");
     let path = |name: &str| here.path().join(name).display().to_string();
     fs::create_dir_all(here.path().join("in/deep")).expect("made");
@@ -79,12 +86,10 @@ fn files_and_folders_are_copied_in_and_out_whole_or_not_at_all() {
     let left = || fs::read_dir(here.path()).expect("there").count();
     assert_eq!(left(), 2, "nothing half done is left here");
     assert_eq!(host.sh("p", "ls -A /m | sort | xargs"), "run there");
-    host.end();
 }
 
-#[test]
-fn what_a_guest_says_on_its_console_is_kept_and_can_be_followed() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn what_a_guest_says_on_its_console_is_kept_and_can_be_followed(host: &Host) {
     host.sh("p", "echo the first word >/dev/console");
     let following = host.start(["logs", "p", "--follow"], "");
     while !host.ok(["logs", "p"]).contains("the first word") {}
@@ -100,5 +105,4 @@ fn what_a_guest_says_on_its_console_is_kept_and_can_be_followed() {
         kept.contains("the last word"),
         "a stopped VM's words are still there"
     );
-    host.end();
 }

@@ -130,10 +130,9 @@ fn remove_clones(host: &Host) {
 #[test]
 fn a_daemon_killed_while_it_boots_a_vm_leaves_nothing() {
     let host = Host::new();
-    for wait in [100, 1000] {
+    for program in ["forkyard-pager", QEMU] {
         let run = host.start(["run", "tiny", "--name", "p"], "");
-        eventually("its daemon", || !host.processes("forkyardd").is_empty());
-        sleep(Duration::from_millis(wait));
+        eventually(program, || !host.processes(program).is_empty());
         host.kill_9("forkyardd");
         run.wait();
         repair(&host);
@@ -143,8 +142,18 @@ fn a_daemon_killed_while_it_boots_a_vm_leaves_nothing() {
 }
 
 #[test]
-fn a_clone_whose_qemu_is_killed_counts_as_stopped_and_can_be_removed() {
+fn a_qemu_or_a_pager_that_dies_is_told_of_and_nothing_else_notices() {
     let host = Host::with_p([]);
+    a_clone_whose_qemu_is_killed_counts_as_stopped_and_can_be_removed(&host);
+    remove_clones(&host);
+    a_vm_that_dies_while_no_daemon_runs_counts_as_stopped(&host);
+    remove_clones(&host);
+    a_pager_that_is_wholly_dead_is_told_of_and_its_remains_are_removed(&host);
+    host.nothing_left();
+}
+
+#[track_caller]
+fn a_clone_whose_qemu_is_killed_counts_as_stopped_and_can_be_removed(host: &Host) {
     let clones = host.fork("p", 2);
     let pid = clones[0].pid.expect("it runs");
     let qemus = host.processes(QEMU);
@@ -155,12 +164,10 @@ fn a_clone_whose_qemu_is_killed_counts_as_stopped_and_can_be_removed() {
     host.ok(["rm", "p-1"]);
     assert_eq!(host.vms().len(), 2);
     host.fork("p", 1);
-    host.end();
 }
 
-#[test]
-fn a_vm_that_dies_while_no_daemon_runs_counts_as_stopped() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn a_vm_that_dies_while_no_daemon_runs_counts_as_stopped(host: &Host) {
     let clone = host.fork("p", 1).remove(0);
     host.kill_9("forkyardd");
     let qemus = host.processes(QEMU);
@@ -169,10 +176,10 @@ fn a_vm_that_dies_while_no_daemon_runs_counts_as_stopped() {
         .find(|q| Some(q.pid) == clone.pid)
         .expect("it runs")
         .kill();
-    assert_eq!(host.vm("p-1").state, VmState::Stopped);
+    let name = clone.name.as_str();
+    assert_eq!(host.vm(name).state, VmState::Stopped);
     assert_eq!(host.sh("p", "hostname"), "p");
-    repair(&host);
-    host.end();
+    repair(host);
 }
 
 #[test]
@@ -198,9 +205,8 @@ fn a_killed_pager_is_replaced_and_no_vm_notices() {
     host.end();
 }
 
-#[test]
-fn a_pager_that_is_wholly_dead_is_told_of_and_its_remains_are_removed() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn a_pager_that_is_wholly_dead_is_told_of_and_its_remains_are_removed(host: &Host) {
     host.fork("p", 2);
     host.kill_whole_pager();
     let told = host.fails(["fork", "p"]);
@@ -209,7 +215,6 @@ fn a_pager_that_is_wholly_dead_is_told_of_and_its_remains_are_removed() {
     host.start(["rm", "--all"], "").wait();
     assert_eq!(host.vms().len(), 0);
     host.json::<Diagnosis>(["doctor", "--repair"]);
-    host.nothing_left();
 }
 
 #[test]

@@ -14,30 +14,23 @@ fn memory_and_disk_are_of_one_instant() {
         "p",
         "dd if=/dev/zero of=/d/pairs bs=4096 count=4096 2>/dev/null; sync",
     );
-    let mut before = 0;
     for _ in 0..2 {
         host.sh(
             "p",
             "witness pair /m/pairs /d/pairs >/dev/null 2>/m/said </dev/null &",
         );
-        eventually("pairs", || {
-            host.sh("p", "stat -c %s /m/pairs 2>/dev/null || echo 0")
-                .parse::<u64>()
-                .is_ok_and(|n| n / 32 > before + 20)
-        });
+        host.wait_in("p", "[ $(stat -c %s /m/pairs) -gt $((32 * 21)) ]");
         let clones = host.fork("p", 3);
         for clone in clones {
             let name = clone.name.as_str();
             // It ends as it notices that its name is another.
-            eventually("the program's end", || {
-                host.sh(name, "pidof witness || true").is_empty()
-            });
+            host.wait_in(name, "! pidof witness");
             assert_eq!(host.sh(name, "cat /m/said"), "");
             let pairs = host.ok([
                 "exec", name, "--", "witness", "compare", "/m/pairs", "/d/pairs",
             ]);
-            before = pairs.parse().expect("a number");
-            assert!(before >= 20, "{name}: {before}");
+            let pairs: u64 = pairs.parse().expect("a number");
+            assert!(pairs >= 20, "{name}: {pairs}");
             host.ok(["rm", name]);
         }
         // Again, over a disk that has been frozen once.
@@ -50,7 +43,6 @@ fn memory_and_disk_are_of_one_instant() {
             "dd if=/dev/zero of=/d/pairs bs=4096 count=$(($(stat -c %s /d/pairs) / 4096)) \
              conv=notrunc 2>/dev/null; sync",
         );
-        before = 0;
     }
     host.end();
 }
@@ -86,6 +78,7 @@ fn no_page_of_fork_a_is_in_fork_b() {
 #[test]
 fn the_parent_is_unchanged_by_its_clones_and_they_by_it() {
     let host = Host::with_p([]);
+    a_clone_reads_what_it_touches_and_little_around_it(&host);
     host.sh(
         "p",
         "head -c 4m /dev/urandom | tee /m/common >/d/common; sync",
@@ -221,14 +214,12 @@ fn n_of_m_failing_gives_the_rest() {
     host.end();
 }
 
-#[test]
-fn a_clone_reads_what_it_touches_and_little_around_it() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn a_clone_reads_what_it_touches_and_little_around_it(host: &Host) {
     // Of what a guest has that booted, a command takes little.
     let clone = host.fork("p", 1).remove(0);
     host.ok(["exec", clone.name.as_str(), "--", "true"]);
     let seen: VmInspect = host.json(["inspect", clone.name.as_str()]);
     let image = seen.memory_image.expect("it is a clone");
     assert!(image.touched.0 * 2 < image.data.0, "{image:?}");
-    host.end();
 }

@@ -10,8 +10,25 @@ fn only_p_is_left(host: &Host) {
 }
 
 #[test]
-fn vmfork_run_collects_output_and_exit_codes() {
+fn a_guest_forks_itself_for_a_job_from_c_and_whatever_its_clones_do() {
     let host = Host::with_p([]);
+    vmfork_run_collects_output_and_exit_codes(&host);
+    a_clone_that_dies_is_lost_to_the_join_and_to_nothing_else(&host);
+    a_clone_that_lies_about_who_it_is_speaks_for_itself_alone(&host);
+    a_c_program_forks_its_vm(&host);
+    host.end();
+}
+
+#[test]
+fn a_guest_forks_itself_from_a_shell_now_and_of_an_instant_that_it_kept() {
+    let host = Host::with_p([]);
+    a_shell_clones_joins_exits_and_kills(&host);
+    clones_of_a_checkpoint_that_a_guest_took_have_what_was_then_and_numbers_of_their_own(&host);
+    host.end();
+}
+
+#[track_caller]
+fn vmfork_run_collects_output_and_exit_codes(host: &Host) {
     let job = "echo part $FORKYARD_ID of $FORKYARD_COUNT on $(hostname); echo oops $FORKYARD_ID >&2; [ $FORKYARD_ID != 2 ] || exit 7";
     let words = [
         "exec", "p", "--", "vmfork", "run", "-n", "3", "--", "sh", "-c", job,
@@ -28,7 +45,7 @@ fn vmfork_run_collects_output_and_exit_codes() {
         sorted(&outcome.stderr),
         [1, 2, 3].map(|n| format!("[{n}] oops {n}"))
     );
-    only_p_is_left(&host);
+    only_p_is_left(host);
 
     // All of a large output, and success.
     let words = [
@@ -54,13 +71,11 @@ fn vmfork_run_collects_output_and_exit_codes() {
     numbers.sort_unstable();
     let want: Vec<u32> = (1..=50000).flat_map(|n| [n, n]).collect();
     assert!(numbers == want, "{} lines", numbers.len());
-    only_p_is_left(&host);
-    host.end();
+    only_p_is_left(host);
 }
 
-#[test]
-fn a_shell_clones_joins_exits_and_kills() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn a_shell_clones_joins_exits_and_kills(host: &Host) {
     let script = "t=$(vmfork ticket 2); n=$(vmfork clone $t); \
         [ $n = 0 ] || { echo $n >/m/me; vmfork exit $((n + 4)); }; \
         vmfork join $t; ls /m; vmfork id; vmfork join $t";
@@ -70,13 +85,13 @@ fn a_shell_clones_joins_exits_and_kills() {
         .exited(1);
     assert_eq!(outcome.text(), "1 5\n2 6\n0");
     assert!(outcome.stderr.contains("used up"), "{}", outcome.stderr);
-    only_p_is_left(&host);
+    only_p_is_left(host);
 
     let script = "t=$(vmfork ticket 2); n=$(vmfork clone $t); [ $n = 0 ] || sleep 1000; vmfork kill $t; vmfork join $t";
     host.start(["exec", "p", "--", "sh", "-c", script], "")
         .wait()
         .exited(1);
-    only_p_is_left(&host);
+    only_p_is_left(host);
 
     // What holds a ticket is gone, and nothing of the ticket is left.
     for (signal, code) in [("KILL", 128 + 9), ("TERM", 128 + 15)] {
@@ -100,16 +115,13 @@ fn a_shell_clones_joins_exits_and_kills() {
     assert!(tickets.is_empty(), "{tickets:?}");
     host.fails(["exec", "p", "--", "vmfork", "clone", &ticket]);
     host.fails(["ticket", "rm", &ticket]);
-    host.end();
 }
 
-#[test]
-fn a_clone_that_dies_is_lost_to_the_join_and_to_nothing_else() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn a_clone_that_dies_is_lost_to_the_join_and_to_nothing_else(host: &Host) {
     let script = "t=$(vmfork ticket 2); n=$(vmfork clone $t); [ $n != 1 ] || poweroff -f; [ $n = 0 ] || vmfork exit 3; vmfork join $t";
     assert_eq!(host.sh("p", script), "1 lost\n2 3");
-    only_p_is_left(&host);
-    host.end();
+    only_p_is_left(host);
 }
 
 #[test]
@@ -127,22 +139,21 @@ fn a_ticket_is_of_use_only_to_the_vm_it_was_granted_to() {
     host.end();
 }
 
-#[test]
-fn a_c_program_forks_its_vm() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn a_c_program_forks_its_vm(host: &Host) {
     let dist = host.dist().to_owned();
     host.put_program("p", "caller", Some(&dist));
     assert_eq!(
         host.ok(["exec", "p", "--", "caller"]),
         "0 exited with 0\n1: 31\n2: 32\n3: 33"
     );
-    only_p_is_left(&host);
-    host.end();
+    only_p_is_left(host);
 }
 
-#[test]
-fn clones_of_a_checkpoint_that_a_guest_took_have_what_was_then_and_numbers_of_their_own() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn clones_of_a_checkpoint_that_a_guest_took_have_what_was_then_and_numbers_of_their_own(
+    host: &Host,
+) {
     let script = "echo then >/m/word; set -- $(vmfork checkpoint); \
         [ $1 = 0 ] || { [ $(cat /m/word) = then ] && vmfork exit $((10 + $1)); vmfork exit 1; }; \
         echo now >/m/word; for round in 1 2; do \
@@ -158,14 +169,13 @@ fn clones_of_a_checkpoint_that_a_guest_took_have_what_was_then_and_numbers_of_th
         "{}",
         outcome.stderr
     );
-    only_p_is_left(&host);
+    only_p_is_left(host);
 
     let dist = host.dist().to_owned();
     host.put_program("p", "caller", Some(&dist));
     let told = host.ok(["exec", "p", "--", "caller", "checkpoint"]);
     assert_eq!(told, "60: 31 32");
-    only_p_is_left(&host);
-    host.end();
+    only_p_is_left(host);
 }
 
 #[test]
@@ -206,9 +216,8 @@ fn a_guests_checkpoint_is_its_familys_outlives_a_daemon_and_goes_with_the_family
     host.end();
 }
 
-#[test]
-fn a_clone_that_lies_about_who_it_is_speaks_for_itself_alone() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn a_clone_that_lies_about_who_it_is_speaks_for_itself_alone(host: &Host) {
     // It takes its sibling's number and another epoch, and its parent's ticket.
     let script = "t=$(vmfork ticket 2); n=$(vmfork clone $t); \
         [ $n != 1 ] || { sed -i -e s/^FORKYARD_ID=.*/FORKYARD_ID=2/ \
@@ -217,8 +226,7 @@ fn a_clone_that_lies_about_who_it_is_speaks_for_itself_alone() {
         vmfork kill $t || vmfork join $t || vmfork exit 9; vmfork exit 2; }; \
         [ $n = 0 ] || vmfork exit 6; vmfork join $t";
     assert_eq!(host.sh("p", script), "1 9\n2 6");
-    only_p_is_left(&host);
-    host.end();
+    only_p_is_left(host);
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn two_clones_share_no_address_mac_host_name_machine_id_or_random_number() {
     let host = Host::with_p([]);
     host.put_program("p", "witness", None);
     witness(&host, "p", "draw /m/draws");
-    eventually("draws", || lines(&host, "p", "/m/draws").len() > 20);
+    host.wait_in("p", "[ $(wc -l </m/draws) -gt 20 ]");
     host.fork("p", 3);
 
     let family = host.vms();
@@ -50,13 +50,10 @@ fn two_clones_share_no_address_mac_host_name_machine_id_or_random_number() {
 
     // A program that was drawing all the time goes on drawing: other numbers.
     let had = lines(&host, "p", "/m/draws").len();
-    eventually("draws after the fork", || {
-        names.iter().all(|name| {
-            host.sh(name, "pidof witness >/dev/null; wc -l </m/draws")
-                .parse::<usize>()
-                .is_ok_and(|n| n > had + 20)
-        })
-    });
+    for name in &names {
+        host.sh(name, "pidof witness >/dev/null");
+        host.wait_in(name, &format!("[ $(wc -l </m/draws) -gt {} ]", had + 20));
+    }
     let draws: Vec<Vec<String>> = names
         .iter()
         .map(|name| lines(&host, name, "/m/draws"))
@@ -84,8 +81,16 @@ fn two_clones_share_no_address_mac_host_name_machine_id_or_random_number() {
 }
 
 #[test]
-fn a_clones_clock_is_right_within_a_second_even_if_its_parents_is_not() {
+fn clones_have_hooks_and_a_clock_of_their_own_and_a_root_that_is_read_only() {
     let host = Host::with_p([]);
+    a_hook_runs_outside_of_what_is_held_still_and_what_it_leaves_is_held_with_the_rest(&host);
+    a_clones_clock_is_right_within_a_second_even_if_its_parents_is_not(&host);
+    clones_of_a_vm_with_a_read_only_root_come_up_and_tell_what_stayed_as_it_was(&host);
+    host.end();
+}
+
+#[track_caller]
+fn a_clones_clock_is_right_within_a_second_even_if_its_parents_is_not(host: &Host) {
     host.put_program("p", "witness", None);
     host.sh("p", "date -s '2001-01-01 00:00:00'");
     let now = || {
@@ -111,12 +116,10 @@ fn a_clones_clock_is_right_within_a_second_even_if_its_parents_is_not() {
         told + off < before,
         "the parent's clock is its owner's: {told:?}"
     );
-    host.end();
 }
 
-#[test]
-fn clones_of_a_vm_with_a_read_only_root_come_up_and_tell_what_stayed_as_it_was() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn clones_of_a_vm_with_a_read_only_root_come_up_and_tell_what_stayed_as_it_was(host: &Host) {
     host.sh("p", "mount -o remount,ro /");
     let clone = &host.fork("p", 1)[0];
     let name = clone.name.as_str();
@@ -126,7 +129,6 @@ fn clones_of_a_vm_with_a_read_only_root_come_up_and_tell_what_stayed_as_it_was()
     for file in ["/etc/hostname", "/etc/machine-id", "/etc/hosts"] {
         assert!(told(file), "{file}: {:?}", seen.notes);
     }
-    host.end();
 }
 
 #[test]
@@ -135,7 +137,7 @@ fn user_code_does_not_go_on_before_its_identity() {
     host.put_program("p", "witness", None);
     witness(&host, "p", "name /m/one");
     witness(&host, "p", "name /m/two");
-    eventually("names", || lines(&host, "p", "/m/two").len() > 100);
+    host.wait_in("p", "[ $(wc -l </m/two) -gt 100 ]");
     let clones = host.fork("p", 3);
 
     for log in ["/m/one", "/m/two"] {
@@ -143,9 +145,7 @@ fn user_code_does_not_go_on_before_its_identity() {
             .iter()
             .map(|clone| {
                 let name = clone.name.as_str();
-                eventually("its own name", || {
-                    host.sh(name, &format!("tail -n 1 {log}")) == name
-                });
+                host.wait_in(name, &format!("[ $(tail -n 1 {log}) = {name} ]"));
                 let runs = host.sh(name, &format!("uniq -c {log}"));
                 let runs: Vec<_> = runs.split_whitespace().collect();
                 // Its parent's name, then its own, and no third change.
@@ -189,15 +189,11 @@ fn hooks_know_the_clone_and_run_before_user_code_goes_on() {
         "#!/bin/sh\nread me </proc/sys/kernel/hostname\nnow=$me\necho >/etc/watches\nwhile [ $now = $me ]; do read now </proc/sys/kernel/hostname; done\ncat /m/hook >/m/half\nmv /m/half /m/seen\n",
     );
     host.sh("p", "watch-name >/dev/null 2>&1 </dev/null &");
-    eventually("a look at its parent's name", || {
-        host.sh("p", "test -e /etc/watches && echo yes || true") == "yes"
-    });
+    host.wait_in("p", "[ -e /etc/watches ]");
     let parent = host.vm("p");
     for clone in host.fork("p", 2) {
         let name = clone.name.as_str();
-        eventually("user code", || {
-            host.sh(name, "test -e /m/seen && echo yes || true") == "yes"
-        });
+        host.wait_in(name, "[ -e /m/seen ]");
         let member = clone.member.0;
         let want = format!(
             "{name} {member} {member} {} {} {name}\ntwenty",
@@ -209,9 +205,8 @@ fn hooks_know_the_clone_and_run_before_user_code_goes_on() {
     host.end();
 }
 
-#[test]
-fn a_hook_runs_outside_of_what_is_held_still_and_what_it_leaves_is_held_with_the_rest() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn a_hook_runs_outside_of_what_is_held_still_and_what_it_leaves_is_held_with_the_rest(host: &Host) {
     host.sh("p", "mkdir -p /etc/forkyard/clone.d");
     host.put(
         "p",
@@ -223,7 +218,6 @@ fn a_hook_runs_outside_of_what_is_held_still_and_what_it_leaves_is_held_with_the
     assert_eq!(host.sh(name, "cat /m/where"), "0::/hooks");
     let left = host.sh(name, "cat /proc/$(cat /m/left)/cgroup");
     assert_eq!(left, "0::/user/exec");
-    host.end();
 }
 
 #[test]
@@ -245,8 +239,8 @@ fn clones_reach_each_other_and_no_other_family() {
     eventually("a clone to reach its parent", || reaches("p-2", &p));
     eventually("the parent to reach its clone", || reaches("p", &one));
     host.sh("p-2", "echo hello | nc -l -p 7000 >/dev/null 2>&1 &");
-    let listens = "grep -qs ':1B58 .* 0A ' /proc/net/tcp /proc/net/tcp6 && echo yes || true";
-    eventually("a listener", || host.sh("p-2", listens) == "yes");
+    let listens = "grep -qs ':1B58 .* 0A ' /proc/net/tcp /proc/net/tcp6";
+    host.wait_in("p-2", listens);
     assert_eq!(
         host.sh("p-1", &format!("nc -w 30 {two} 7000 </dev/null")),
         "hello"

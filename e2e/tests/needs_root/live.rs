@@ -32,18 +32,14 @@ fn memory_of_a_live_fork_is_of_one_instant_while_the_guest_writes_it() {
             "p",
             &format!("witness sweep {file} </dev/null >/dev/null 2>&1 &"),
         );
-        eventually("the first sweep", || {
-            host.sh("p", &format!("cat {file} || true")) == "begun"
-        });
+        host.wait_in("p", &format!("[ $(cat {file}) = begun ]"));
         let forked = live(&host, "p", 2);
         // Copied ahead, or there would have been nothing to be torn.
         assert!(forked.report.pages_ahead.0 > 6144, "{:?}", forked.report);
         for clone in &forked.clones {
             let CloneResult::Vm(vm) = clone else { continue };
             let name = vm.name.as_str();
-            eventually("the program's end", || {
-                host.sh(name, "pidof witness || true").is_empty()
-            });
+            host.wait_in(name, "! pidof witness");
             assert_eq!(
                 host.sh(name, &format!("cat {file}")),
                 "begun whole",

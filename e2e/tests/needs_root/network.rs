@@ -62,7 +62,7 @@ fn clones_have_their_parents_way_out_and_are_known_to_their_siblings_at_once() {
         Some("50mbit".into())
     );
     let one = clone.address.ip;
-    host.sh("p-2", &format!("ping -c 1 -W 10 {one}"));
+    host.sh("p-2", &format!("ping -c 1 -W 60 {one}"));
     // A client that asks, rather than the agent that is told.
     let script = "#!/bin/sh\n[ $1 = bound ] && echo $ip $router $dns >/m/bound\n";
     host.sh("p-2", "mkdir -p /m && mount -t tmpfs m /m");
@@ -102,10 +102,7 @@ fn clones_of_a_vm_that_is_flooded_while_it_holds_still_hear_and_are_heard() {
     let pings = |from: &str, to: &VmView| {
         let ping = format!("ping -c 1 -W 2 {}", to.address.ip);
         // Behind what is left of the flood.
-        eventually(&format!("{from} to hear {}", to.name), || {
-            let words = ["exec", from, "--", "sh", "-c", &ping];
-            host.start(words, "").wait().code == Some(0)
-        });
+        host.wait_in(from, &ping);
     };
     let others = [host.vm("p"), host.vm(flooder)];
     for clone in &clones {

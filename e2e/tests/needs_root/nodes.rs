@@ -75,7 +75,7 @@ fn clones_are_spread_over_nodes_and_found_from_each() {
     // One network, on whichever node.
     let parent = listed(c).remove("p").expect("listed").vm.address.ip;
     for clone in &clones {
-        c.sh(clone, &format!("ping -c 1 -W 10 {parent}"));
+        c.sh(clone, &format!("ping -c 1 -W 60 {parent}"));
     }
     // p itself takes room, too.
     let spread = [("h0", 2), ("h1", 2), ("h2", 2)];

@@ -5,8 +5,16 @@ use forkyard_types::{Diagnosis, ForkResponse, GuestImage, VmInspect, VmState, Vm
 use std::fs;
 
 #[test]
-fn clones_are_named_after_their_founder_and_place() {
+fn a_vm_is_commanded_forked_stopped_and_removed() {
     let host = Host::with_p([]);
+    a_command_in_a_guest_is_as_if_it_ran_here(&host);
+    clones_are_named_after_their_founder_and_place(&host);
+    a_stopped_vm_keeps_its_record_until_it_is_removed(&host);
+    host.nothing_left();
+}
+
+#[track_caller]
+fn clones_are_named_after_their_founder_and_place(host: &Host) {
     let clones = host.fork("p", 8);
     for (n, clone) in (1..).zip(&clones) {
         assert_eq!(clone.name.as_str(), format!("p-{n}"));
@@ -17,7 +25,10 @@ fn clones_are_named_after_their_founder_and_place() {
     host.ok(["rm", "p-8"]);
     let next = host.fork("p", 1);
     assert_eq!(next[0].name.as_str(), "p-9");
-    host.end();
+    let clones = clones.iter().chain(&next);
+    for clone in clones.filter(|clone| clone.member.0 != 8) {
+        host.ok(["rm", clone.name.as_str()]);
+    }
 }
 
 #[test]
@@ -124,9 +135,8 @@ fn errors_are_told_and_exit_as_the_help_says() {
     host.end();
 }
 
-#[test]
-fn a_command_in_a_guest_is_as_if_it_ran_here() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn a_command_in_a_guest_is_as_if_it_ran_here(host: &Host) {
     let run = |words: &[&str], input: &[u8]| host.start(words, input).wait();
 
     let outcome = run(
@@ -190,13 +200,12 @@ fn a_command_in_a_guest_is_as_if_it_ran_here() {
     );
     // It is hung up on, and ends by itself.
     eventually("its end", || host.sh("p", "pidof sleep || true").is_empty());
-    host.end();
 }
 
-#[test]
-fn a_stopped_vm_keeps_its_record_until_it_is_removed() {
-    let host = Host::with_p([]);
-    host.fork("p", 1);
+#[track_caller]
+fn a_stopped_vm_keeps_its_record_until_it_is_removed(host: &Host) {
+    let clone = host.fork("p", 1).remove(0);
+    let clone = clone.name.as_str();
     host.ok(["stop", "p"]);
     assert_eq!(host.vm("p").state, VmState::Stopped);
     assert_eq!(host.vm("p").pid, None);
@@ -204,13 +213,12 @@ fn a_stopped_vm_keeps_its_record_until_it_is_removed() {
     assert!(told.contains("forkyard rm"), "{told}");
     host.fails(["fork", "p"]);
     // Its clone does without it.
-    assert_eq!(host.sh("p-1", "hostname"), "p-1");
+    assert_eq!(host.sh(clone, "hostname"), clone);
     // Powered off from within is stopped, too.
-    host.start(["exec", "p-1", "--", "poweroff"], "").wait();
-    host.wait_stopped("p-1");
-    host.ok(["rm", "p-1"]);
+    host.start(["exec", clone, "--", "poweroff"], "").wait();
+    host.wait_stopped(clone);
+    host.ok(["rm", clone]);
     host.ok(["rm", "p"]);
-    host.nothing_left();
 }
 
 #[test]

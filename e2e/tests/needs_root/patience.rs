@@ -34,6 +34,7 @@ fn a_vm_that_is_not_waited_for_is_listed_at_once_and_runs_soon() {
     }
     let none = host.fails(["fork", "nobody", "--no-wait"]);
     assert!(none.contains("nobody"), "{none}");
+    a_command_typed_at_the_console_is_carried_out_and_answered_there(&host, "q");
     host.end();
 }
 
@@ -45,14 +46,12 @@ fn a_vm_that_is_removed_while_it_boots_is_no_more() {
     host.end();
 }
 
-#[test]
-fn a_command_typed_at_the_console_is_carried_out_and_answered_there() {
-    let host = Host::with_p([]);
+#[track_caller]
+fn a_command_typed_at_the_console_is_carried_out_and_answered_there(host: &Host, vm: &str) {
     let typed = "\necho said-$((40+2)) && poweroff\n";
-    let sat = host.start(["console", "p"], typed).wait().exited(0);
+    let sat = host.start(["console", vm], typed).wait().exited(0);
     assert!(sat.text().contains("said-42"), "{}", sat.text());
-    eventually("its end", || host.vm("p").state == VmState::Stopped);
-    let over = host.fails(["console", "p"]);
+    eventually("its end", || host.vm(vm).state == VmState::Stopped);
+    let over = host.fails(["console", vm]);
     assert!(over.contains("not running"), "{over}");
-    host.end();
 }

@@ -53,9 +53,7 @@ fn room_for_one(from: &Host) {
 }
 
 fn joined(host: &Host) -> String {
-    eventually("the join", || {
-        host.sh("p", "[ -e /m/joined ] && echo yes || cat /m/said") == "yes"
-    });
+    host.wait_in("p", "[ -e /m/joined ]");
     host.sh("p", "cat /m/joined")
 }
 
@@ -116,9 +114,7 @@ fn a_ticket_that_is_killed_ends_clones_on_other_hosts_and_lost_hosts_end_a_join(
     a.sh("p", "vmfork kill $(cat /m/t)");
     // What a node says of others may be a second old.
     eventually("their end", || clones(a).is_empty());
-    eventually("the word of it", || {
-        a.sh("p", "pidof vmfork || true").is_empty()
-    });
+    a.wait_in("p", "! pidof vmfork");
 
     room_for_one(a);
     a.sh("p", "rm /m/cloned /m/said; rm -f /m/joined");

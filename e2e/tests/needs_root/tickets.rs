@@ -2,7 +2,7 @@
 
 use forkyard_e2e::{Host, eventually};
 use forkyard_types::{CloneResult, ErrorKind, ForkResponse, TicketPhase, TicketView, VmInspect};
-use std::time::Duration;
+use std::{fs, os::unix::fs::MetadataExt};
 
 fn sorted(text: &str) -> Vec<String> {
     let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
@@ -114,12 +114,19 @@ fn a_ticket_is_granted_once_though_the_agent_dies_before_the_answer() {
     let worker = host.sh("p", "agent-worker");
     let script = format!(
         "(sleep 3; vmfork ticket 1 >/m/ticket) </dev/null >/m/said 2>&1 & \
-         (sleep 5; kill -9 {worker}; touch /m/killed) </dev/null >/dev/null 2>&1 &"
+         (sleep 5; kill -9 {worker}; touch /m/killed; head -c 4m /dev/urandom >/d/grows; sync) \
+         </dev/null >/dev/null 2>&1 &"
     );
     host.sh("p", &script);
+    // Grows when the agent has been killed, and takes no daemon to do so.
+    let slice = host.json::<VmInspect>(["inspect", "p"]).disk[0]
+        .path
+        .clone();
+    let size = || fs::metadata(&slice).expect("its disk").blocks() * 512;
+    let before = size();
     let daemon = host.processes("forkyardd").remove(0);
     daemon.stop();
-    std::thread::sleep(Duration::from_secs(9));
+    eventually("the agent's end", || size() > before + (3 << 20));
     daemon.go_on();
     eventually("the ticket", || {
         host.sh("p", "[ ! -e /m/killed ] || cat /m/ticket").len() == 11
@@ -185,15 +192,11 @@ fn a_guest_is_asked_before_a_fork_from_outside_and_told_of_it_in_the_clones() {
         "#!/bin/sh\necho $FORKYARD_NAME $FORKYARD_FORK >>/m/forks\n[ ! -e /m/busy ]\n",
     );
     host.sh("p", "vmfork wait >/m/told 2>&1 </dev/null &");
-    eventually("the wait", || {
-        !host.sh("p", "pidof vmfork || true").is_empty()
-    });
+    host.wait_in("p", "pidof vmfork");
     let forked: ForkResponse = host.json(["fork", "p", "-n", "2"]);
     for number in ["1", "2"] {
         let name = format!("p-{number}");
-        eventually("word of the fork", || {
-            host.sh(&name, "cat /m/told") == number
-        });
+        host.wait_in(&name, &format!("[ $(cat /m/told) = {number} ]"));
     }
     assert_eq!(host.sh("p", "cat /m/told; pidof vmfork | wc -w"), "1");
     assert_eq!(host.sh("p", "cat /m/forks"), format!("p {}", forked.fork));
