@@ -3,7 +3,8 @@
 
 use crate::{
     Host, HostError,
-    vm::{Body, Vm, lock, network_of},
+    life::{Body, Life},
+    vm::{Vm, lock, network_of},
 };
 use forkyard_guestlink::{Guest, LinkError};
 use forkyard_network::Ports;
@@ -51,11 +52,13 @@ impl Host {
                     if let Err(error) = self.serve_checkpoint(record).await {
                         tracing::error!(name = %record.name, error = &error as &dyn std::error::Error, "this checkpoint cannot be forked");
                     }
-                    let vm = Vm::new(record.clone(), self.network_of(record)?, None);
+                    let life = Life::Checkpoint;
+                    let vm = Vm::new(record.clone(), self.network_of(record)?, life);
                     self.registry().insert(Arc::new(vm));
                 }
                 VmState::Stopped => {
-                    let vm = Vm::new(record.clone(), self.network_of(record)?, None);
+                    let life = Life::Stopped;
+                    let vm = Vm::new(record.clone(), self.network_of(record)?, life);
                     // It was about to boot again.
                     self.undo_boot(&vm).await;
                     self.registry().insert(Arc::new(vm));
@@ -112,19 +115,19 @@ impl Host {
             Ok(vm) => tracing::info!(vm = %vm.name(), "taken over"),
             Err(HostError::Vmm(error)) if error.kind() == VmmErrorKind::Gone => {
                 tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "it has ended");
-                let vm = Vm::new(record.clone(), self.network_of(record)?, None);
+                let vm = Vm::new(record.clone(), self.network_of(record)?, Life::Ending);
                 self.discard_process(record).await;
                 self.end_body(&vm).await;
-                vm.change(&self.store, |record| {
-                    record.state = VmState::Stopped;
-                    record.machine = None;
-                })?;
+                vm.enter(&self.store, Life::Stopped, |record| record.machine = None)?;
                 self.registry().insert(Arc::new(vm));
             }
             Err(error) => {
                 tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "not taken over yet");
-                let vm = Arc::new(Vm::new(record.clone(), self.network_of(record)?, None));
-                vm.note_silence(Some(error.to_api().message));
+                let life = Life::Unreached {
+                    why: error.to_api().message,
+                    paused: record.state == VmState::Paused,
+                };
+                let vm = Arc::new(Vm::new(record.clone(), self.network_of(record)?, life));
                 self.registry().insert(vm.clone());
                 self.try_again(vm);
             }
@@ -171,34 +174,42 @@ impl Host {
         let (sender, calls) = mpsc::channel(crate::calls::WAITING);
         let guest = Guest::connect(machine.agent_socket(), sender).await?;
         let silence = guest.hello(HELLO).await.err();
-        let body = Body::new(machine, guest.clone());
-        match record.state == VmState::Paused {
+        let body = Arc::new(Body::new(machine, guest.clone()));
+        let paused = record.state == VmState::Paused;
+        match paused {
             // Its agent alone has run, to hear of its new host: it has held user
             // code still since the pause, and does until it is told otherwise.
             true => body.machine.stop().await?,
             false => body.guest.resume().await?,
         }
-        let mut vm = Vm::new(record.clone(), network, Some(body));
+        let life = match paused {
+            true => Life::Paused(body.clone()),
+            false => Life::Running(body.clone()),
+        };
+        let mut vm = Vm::new(record.clone(), network, life);
         vm.ephemeral = lock(&self.tickets).has(vm.id);
         let vm = Arc::new(vm);
-        self.settle_chain(&vm, &*vm.body()?.machine).await?;
+        self.settle_chain(&vm, &*body.machine).await?;
         self.take_in(vm.clone(), calls);
         if let Some(error) = silence {
-            self.await_agent(vm.clone(), guest, error);
+            self.await_agent(vm.clone(), &body, error);
         }
         Ok(vm)
     }
 
     /// Notes that a VM's agent is silent, until it says something.
-    fn await_agent(&self, vm: Arc<Vm>, guest: Guest, error: LinkError) {
+    fn await_agent(&self, vm: Arc<Vm>, body: &Arc<Body>, error: LinkError) {
         tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent is silent");
-        vm.note_silence(Some(HostError::from(error).to_api().message));
+        body.note_silence(Some(HostError::from(error).to_api().message));
+        let (guest, body) = (body.guest.clone(), Arc::downgrade(body));
         tokio::spawn(async move {
             // It was asked already; what it says later is heard here, or the end
             // of its QEMU.
             if guest.hello_again().await.is_ok() {
                 tracing::info!(vm = %vm.name(), "its agent answers");
-                vm.note_silence(None);
+                if let Some(body) = body.upgrade() {
+                    body.note_silence(None);
+                }
             }
         });
     }

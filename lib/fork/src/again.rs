@@ -11,7 +11,7 @@
 //! A clone has no boot of its own: its memory began with its parent's instant, and
 //! what it had there is gone with its QEMU.
 
-use crate::{Host, HostError, vm::Vm};
+use crate::{Host, HostError, life::Life, vm::Vm};
 use forkyard_types::{Epoch, VmState, VmView};
 use forkyard_vmm::{Cause, console};
 use std::{path::Path, sync::Arc, time::Duration};
@@ -68,19 +68,20 @@ impl Host {
         if !vm.is_founder() {
             return Err(HostError::NoBoot { vm: vm.name() });
         }
-        vm.note_stopping(false);
-        vm.note_silence(None);
-        let starting = vm.starting();
+        vm.pass(Life::Starting {
+            body: None,
+            again: true,
+        });
         let booted = self.try_to_boot(vm).await;
         if let Err(error) = &booted {
             drop(vm.take_body());
             self.undo_boot(vm).await;
+            vm.pass(Life::Stopped);
             self.note_failure(
                 vm,
                 format!("it did not boot again: {}", error.to_api().message),
             );
         }
-        drop(starting);
         booted
     }
 
@@ -126,7 +127,7 @@ impl Host {
     /// What became of a VM whose QEMU has ended, and is still known.
     pub(crate) async fn how_it_ended(&self, vm: &Vm, cause: Cause) -> Ended {
         let body = match vm.body() {
-            Ok(body) if !vm.is_stopping() => body,
+            Ok(body) if !body.is_stopping() => body,
             // As was asked for here, however that went.
             Ok(_) | Err(_) => return Ended::Well,
         };
@@ -140,7 +141,7 @@ impl Host {
         };
         let _ = tokio::time::timeout(LAST_WORDS, all_heard).await;
         let folder = self.console_of(vm);
-        let restarts = restarts(&folder) > vm.restarts();
+        let restarts = restarts(&folder) > body.restarts();
         match (restarts, vm.is_founder(), cause) {
             (true, true, _) => Ended::Restarts,
             (true, false, _) => Ended::Failed(format!("its guest restarted, and {CLONE}")),

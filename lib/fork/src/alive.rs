@@ -8,10 +8,7 @@
 //! A VM that is paused, or stands still for a fork, is not asked. Nothing is done to one that is
 //! silent: its programs may be running.
 
-use crate::{
-    Host, HostError,
-    vm::{Body, Vm},
-};
+use crate::{Host, HostError, life::Body, vm::Vm};
 use forkyard_guestlink::LinkError;
 use std::{
     sync::{Arc, Weak},
@@ -46,7 +43,7 @@ impl Host {
                     Ok(()) if !noted => unanswered = 0,
                     Ok(()) => {
                         tracing::info!(vm = %vm.name(), "its agent answers again");
-                        vm.note_silence(None);
+                        body.note_silence(None);
                         (noted, unanswered) = (false, 0);
                     }
                     Err(LinkError::Timeout { .. }) if is_still(&vm) || vm.silence().is_some() => {}
@@ -54,7 +51,7 @@ impl Host {
                     Err(LinkError::Timeout { .. }) if unanswered + 1 < QUESTIONS => unanswered += 1,
                     Err(error @ LinkError::Timeout { .. }) => {
                         tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent does not answer");
-                        vm.note_silence(Some(format!(
+                        body.note_silence(Some(format!(
                             "its agent has not answered for {} s: it was ended, or the guest hangs or has no processor time left",
                             (patience * QUESTIONS).as_secs()
                         )));

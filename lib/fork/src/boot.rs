@@ -3,7 +3,8 @@
 use crate::{
     Host, HostError,
     bases::Base,
-    vm::{Body, Vm, network_of},
+    life::{Body, Life},
+    vm::{Vm, network_of},
 };
 use forkyard_disk::{Backing, Format};
 use forkyard_guestlink::{Guest, Identify, LinkError};
@@ -175,7 +176,11 @@ impl Host {
         self.store.put_vm(&record)?;
         uid.keep();
         self.registry().occupy(&record);
-        let vm = Arc::new(Vm::new(record, network, None));
+        let life = Life::Starting {
+            body: None,
+            again: false,
+        };
+        let vm = Arc::new(Vm::new(record, network, life));
         self.registry().insert(vm.clone());
         Ok(vm)
     }
@@ -271,9 +276,13 @@ impl Host {
                 scrub: Vec::new(),
             })
             .await?;
-        vm.embody(Body::new(machine, guest.clone()));
+        let body = Arc::new(Body::new(machine, guest.clone()));
+        vm.pass(Life::Starting {
+            body: Some(body.clone()),
+            again: vm.record().state == VmState::Stopped,
+        });
         self.settle(vm, &guest).await?;
-        vm.change(&self.store, |record| record.state = VmState::Running)?;
+        vm.enter(&self.store, Life::Running(body), |_| {})?;
         self.take_in(vm.clone(), calls);
         Ok(())
     }

@@ -132,7 +132,7 @@ impl Host {
         let bounds = self.options.guests;
         bounds.check_depth(vm.record().generation)?;
         self.count(vm, Rated::Ticket)?;
-        let mut places = self.places(vm, wanted, Asker::Guest)?;
+        let mut places = self.places(vm.record().family, wanted, Asker::Guest)?;
         shares.truncate(places.count().into());
         let lots = spread::lots(&shares);
         let room = self.room(vm, lots.clone()).await?;

@@ -7,40 +7,20 @@
 
 use crate::{
     Host, HostError,
-    blocking::blocking,
     clone::{Asked, Origin},
     fork::{Forked, Wanted, micros},
-    instant::Published,
+    life::Life,
     progress::Going,
-    remote::Frozen,
-    shells::Over,
+    snapshot::Taken,
     telemetry::Counted,
     vm::Vm,
 };
-use forkyard_disk::{Backing, Format};
-use forkyard_image::{Lineage, write_file};
-use forkyard_pager::{PagerError, Refusal};
 use forkyard_store::VmRecord;
-use forkyard_sys_host::private;
 use forkyard_types::{
-    CheckpointRequest, ForkId, ForkPhase, ForkReport, ImageId, RequestId, VmId, VmName, VmState,
-    VmView,
+    CheckpointRequest, ForkId, ForkPhase, ForkReport, RequestId, VmId, VmName, VmState, VmView,
 };
-use std::{
-    collections::BTreeSet,
-    fs::{self, DirBuilder, File},
-    io::Write,
-    os::unix::fs::DirBuilderExt,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 use tracing::{Instrument as _, Span, debug_span, instrument};
-
-/// Its memory, as a layer.
-const MEMORY: &str = "memory.pages";
-/// Its CPUs and devices, as QEMU wrote them.
-const DEVICES: &str = "devices";
 
 impl Host {
     /// Keeps the present instant of a running VM. Once this returns, it is on
@@ -71,7 +51,8 @@ impl Host {
         let body = parent.body()?;
         // Held until it is recorded. It is no clone that runs: no limit applies.
         let mut place = self.quotas.take(parent.record().family, 1, None, || 0)?;
-        let member = self.take_members(parent, &mut place)?.remove(0);
+        let family = parent.record().family;
+        let member = self.take_members(family, &mut place)?.remove(0);
         // Before anything is taken: without these there is nothing to keep it as.
         let name = match request.name {
             Some(name) => name,
@@ -79,15 +60,15 @@ impl Host {
         };
         let uid = self.registry().take_uid()?;
         let generation = self.generation(parent, &body, turn.next.take()).await?;
-        let image = generation.image;
         let (_, spare, rest) = generation.split(0);
         let taken = self
-            .take_instant(parent, &body, (fork, request.mode), rest, &[], &mut report)
+            .take_snapshot(parent, &body, (fork, request.mode), rest, &[], &mut report)
             .await;
         let of_parent = parent.record();
         drop(turn);
         self.keep_warm(parent, spare);
-        let Published { descriptor, former } = taken?;
+        let Taken { snapshot, former } = taken?;
+        let image = snapshot.layout.memory;
         if let Some(former) = former {
             self.retire(former).await;
         }
@@ -107,8 +88,7 @@ impl Host {
             created: crate::now(),
             warm: 0,
             memory_image: Some(image),
-            // All but the slice the parent has written since.
-            chain: of_parent.chain[1..].to_vec(),
+            chain: snapshot.layout.disk.slices().to_vec(),
             machine: None,
             request: asked,
             failure: None,
@@ -121,18 +101,18 @@ impl Host {
         self.registry().occupy(&record);
         let kept = async {
             recorded?;
-            self.keep(record.clone(), image, descriptor)
-                .instrument(debug_span!("keep"))
+            self.persist(&snapshot, record.clone())
+                .instrument(debug_span!("persist"))
                 .await
         };
         match kept.await {
             Ok(record) => {
                 self.note_fork(fork, parent, &report);
-                let vm = Arc::new(Vm::new(record, network, None));
+                let vm = Arc::new(Vm::new(record, network, Life::Checkpoint));
                 self.registry().insert(vm.clone());
                 if parent.forks.is_closed() {
                     self.end(&vm, None).await;
-                    crate::fork::still_there(parent)?;
+                    snapshot.layout.of.still_there()?;
                 }
                 // Nobody maps it any more: the file has taken its place.
                 self.retire(image).await;
@@ -143,87 +123,6 @@ impl Host {
                 self.erase(&record).await;
                 Err(error)
             }
-        }
-    }
-
-    /// Writes a checkpoint to disk.
-    async fn keep(
-        &self,
-        mut record: VmRecord,
-        image: ImageId,
-        descriptor: Vec<u8>,
-    ) -> Result<VmRecord, HostError> {
-        let folder = self.folders.disks(record.id);
-        let seen = self.folders.page_image(image);
-        let lineage = Lineage {
-            image: ImageId::random(),
-            parent: None,
-        };
-        let slices = record.chain.clone();
-        let memory = blocking(move || {
-            // It holds all of a guest's memory.
-            DirBuilder::new()
-                .mode(0o700)
-                .create(&folder)
-                .map_err(HostError::io("create", &folder))?;
-            let devices = folder.join(DEVICES);
-            let written = private::create_new(&devices).and_then(|mut file| {
-                file.write_all(&descriptor)?;
-                file.sync_all()
-            });
-            written.map_err(HostError::io("write", &devices))?;
-            let memory = folder.join(MEMORY);
-            let source = File::open(&seen).map_err(HostError::io("read", &seen))?;
-            let file = private::create_new(&memory).map_err(HostError::io("create", &memory))?;
-            write_file(&source, lineage, &file)?;
-            file.sync_all().map_err(HostError::io("write", &memory))?;
-            // The guest flushed its disk, and QEMU it to the host's cache.
-            for slice in &slices {
-                File::open(slice)
-                    .and_then(|slice| slice.sync_all())
-                    .map_err(HostError::io("write", slice))?;
-            }
-            // And the names, of slices that other VMs made as well.
-            let parents = slices.iter().filter_map(|slice| slice.parent());
-            let folders: BTreeSet<&Path> = [folder.as_path()]
-                .into_iter()
-                .chain(folder.parent())
-                .chain(parents)
-                .collect();
-            for folder in folders {
-                File::open(folder)
-                    .and_then(|folder| folder.sync_all())
-                    .map_err(HostError::io("write", folder))?;
-            }
-            Ok::<_, HostError>(file)
-        })
-        .await?;
-        self.pager_call(move |pager| pager.publish(lineage, memory))
-            .await?;
-        record.memory_image = Some(lineage.image);
-        record.state = VmState::Checkpoint;
-        self.store.put_vm(&record)?;
-        self.store.flush()?;
-        Ok(record)
-    }
-
-    /// Has the pager serve what the checkpoints need, after a restart of it.
-    pub(crate) async fn serve_checkpoint(&self, record: &VmRecord) -> Result<(), HostError> {
-        self.bases.serve_built().await?;
-        let Some(image) = record.memory_image else {
-            return Ok(());
-        };
-        let path = self.folders.disks(record.id).join(MEMORY);
-        let lineage = Lineage {
-            image,
-            parent: None,
-        };
-        let layer = File::open(&path).map_err(HostError::io("read", &path))?;
-        let served = self.pager_call(move |pager| Ok(pager.publish(lineage, layer)));
-        match served.await? {
-            Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => Ok(()),
-            Err(source @ PagerError::Refused(_)) => Err(HostError::Damaged { path, source }),
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -261,37 +160,15 @@ impl Host {
         // It may have been dropped while this waited for its turn.
         self.vm(asleep.id.as_str())?;
         asked.request = record.request;
-        let (Some(image), Some(disk)) = (record.memory_image, record.chain.first().cloned()) else {
-            return Err(HostError::Invalid(format!("{} is incomplete", record.name)));
-        };
-        let folder = self.folders.disks(record.id);
-        let devices = folder.join(DEVICES);
-        let descriptor = fs::read(&devices).map_err(HostError::io("read", &devices))?;
-        // It could not be when this daemon took over; or it is now, and the cause
-        // is told of here rather than by a QEMU that finds no memory.
-        let memory = self.folders.page_image(image);
-        if !blocking(move || Ok::<_, HostError>(memory.exists())).await? {
-            self.serve_checkpoint(&record).await?;
-        }
-        self.need_network(asleep).await?;
-        let over = Over {
-            memory: image,
-            disk: Backing {
-                path: disk,
-                format: Format::Qcow2,
-            },
-            template: folder.join(format!("{id}.template")),
-        };
+        let snapshot = self.open_snapshot(asleep, &record).await?;
+        self.need_network(&snapshot.layout).await?;
+        let template = self.folders.disks(record.id).join(format!("{id}.template"));
         going.reach(ForkPhase::Starting);
-        let shells = self.shells_over(asleep, &over, wanted).await?;
+        let shells = self
+            .shells_over(&snapshot.layout, &template, wanted)
+            .await?;
         report.shells_us = micros(begun.elapsed());
-        let frozen = Frozen {
-            parent: asleep,
-            memory: image,
-            chain: &record.chain,
-            devices: &descriptor,
-        };
-        let parcels = self.parcels(frozen, &asked).await;
+        let parcels = self.parcels(&snapshot, &asked).await;
         drop(turn);
         let origin = Origin {
             fork: id,
@@ -300,18 +177,13 @@ impl Host {
             going,
         };
         let clones = self
-            .bring_up_everywhere(asleep, shells, parcels, origin, &descriptor, &mut report)
+            .instantiate(&snapshot, shells, parcels, origin, &mut report)
             .await;
         counted.done(&report, &clones);
         self.note_fork(id, asleep, &report);
         tracing::info!(checkpoint = %asleep.name(), fork = %id, clones = clones.len(), ?report, "woken");
         Ok(Forked { id, clones, report })
     }
-}
-
-/// The files a checkpoint has beside its disk.
-pub(crate) fn files(folder: &Path) -> [PathBuf; 2] {
-    [folder.join(MEMORY), folder.join(DEVICES)]
 }
 
 /// A name for a checkpoint that was given none: its parent's, as much of it as fits.

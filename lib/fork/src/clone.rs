@@ -3,11 +3,12 @@
 use crate::{
     Host, HostError,
     fork::Wanted,
-    generation::WarmShell,
+    life::{Body, Life},
     progress::Going,
     remote::Far,
+    snapshot::{Original, Snapshot, WarmShell},
     ticket::Denied,
-    vm::{Body, Vm},
+    vm::Vm,
 };
 use forkyard_guestlink::{Cloned, Identify};
 use forkyard_store::{Birth, StoreError, VmRecord};
@@ -66,16 +67,16 @@ pub(crate) struct Made {
 }
 
 impl Host {
-    /// Makes a clone of a shell. If that fails, nothing of it is left.
+    /// Makes a clone of a snapshot and a shell over it. If that fails, nothing of it is left.
     #[instrument(name = "clone", level = "debug", skip_all, fields(vm = %shell.record.id))]
     pub(crate) async fn bring_up(
         &self,
-        parent: &Vm,
+        snapshot: &Snapshot,
         shell: WarmShell,
         wanted: Wanted,
         origin: Origin<'_>,
-        descriptor: &[u8],
     ) -> Result<Made, HostError> {
+        let of = &snapshot.layout.of;
         let WarmShell {
             mut record,
             shell,
@@ -84,18 +85,20 @@ impl Host {
         } = shell;
         record.member = wanted.member;
         record.birth = Some(Birth {
-            parent: parent.id,
+            parent: of.id,
             fork: Some(origin.fork),
-            granted: wanted.vcpus.or(parent.granted()),
+            granted: wanted.vcpus.or(of.granted),
         });
         record.state = VmState::Starting;
-        let network = parent.network;
+        let network = of.network;
         let outcome = async {
-            crate::fork::still_there(parent)?;
-            self.name_clone(&mut record, &parent.record())?;
+            of.still_there()?;
+            self.name_clone(&mut record, of)?;
             let address = crate::vm::address(network, &record);
-            let own = crate::vm::address(network, &parent.record()).ip;
-            let parent_ip = origin.asked.home.unwrap_or(own);
+            let own = network
+                .address(of.member)
+                .unwrap_or_else(|| network.founder());
+            let parent_ip = origin.asked.home.unwrap_or(own.ip);
             let cloned = Cloned {
                 id: wanted.number,
                 processes: wanted.processes,
@@ -122,19 +125,23 @@ impl Host {
                 })
                 .await?;
             let machine = shell
-                .load(descriptor)
+                .load(&snapshot.devices)
                 .instrument(debug_span!("load"))
                 .await?;
             drop(first);
             let running = origin.begun.elapsed();
-            let body = Body::new(machine, guest.clone());
-            let mut vm = Vm::new(record.clone(), network, Some(body));
+            let body = Arc::new(Body::new(machine, guest.clone()));
+            let life = Life::Starting {
+                body: Some(body.clone()),
+                again: false,
+            };
+            let mut vm = Vm::new(record.clone(), network, life);
             vm.ephemeral = wanted.ticket.is_some();
             vm.cloned = Some(cloned);
             let vm = Arc::new(vm);
             let ready = async {
                 self.settle(&vm, &guest).await?;
-                vm.change(&self.store, |record| record.state = VmState::Running)?;
+                vm.enter(&self.store, Life::Running(body), |_| {})?;
                 Ok::<_, HostError>(origin.begun.elapsed())
             };
             match ready.await {
@@ -193,7 +200,7 @@ impl Host {
 
     /// Names a clone after its family's founder and its place; by its id if
     /// somebody has taken that name for something else.
-    fn name_clone(&self, record: &mut VmRecord, parent: &VmRecord) -> Result<(), HostError> {
+    fn name_clone(&self, record: &mut VmRecord, parent: &Original) -> Result<(), HostError> {
         let own = record.name.clone();
         if let Some(name) = clone_name(parent, record.member.0) {
             record.name = name;
@@ -219,12 +226,12 @@ fn bounded(mut notes: Vec<String>) -> Vec<String> {
 }
 
 /// `p-3` for the third clone in the family that `p` founded, whoever its parent.
-fn clone_name(parent: &VmRecord, member: u16) -> Option<VmName> {
+fn clone_name(parent: &Original, member: u16) -> Option<VmName> {
     let own = parent.name.as_str();
     let suffix = format!("-{}", parent.member.0);
-    let founder = match parent.birth {
-        Some(_) => own.strip_suffix(&suffix).unwrap_or(own),
-        None => own,
+    let founder = match parent.is_clone {
+        true => own.strip_suffix(&suffix).unwrap_or(own),
+        false => own,
     };
     format!("{founder}-{member}").parse().ok()
 }

@@ -137,7 +137,7 @@ impl Host {
         for folder in disks {
             let files = entries(&folder)?;
             let kept = match named_after(&folder, &vms) {
-                true => crate::checkpoint::files(&folder).to_vec(),
+                true => crate::snapshot::files(&folder).to_vec(),
                 false => Vec::new(),
             };
             let used = |file: &PathBuf| {

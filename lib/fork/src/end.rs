@@ -3,7 +3,8 @@
 use crate::{
     Host, HostError,
     again::{self, Ended},
-    vm::{Body, Vm},
+    life::{Body, Life},
+    vm::Vm,
 };
 use forkyard_guestlink::{CallId, Command, Request};
 use forkyard_store::VmRecord;
@@ -29,7 +30,7 @@ impl Host {
             let (exited, cause) = (body.machine.exited(), body.machine.cause());
             if vm.is_founder() {
                 // What its console keeps of a former life.
-                vm.note_restarts(again::restarts(&self.console_of(&vm)));
+                body.note_restarts(again::restarts(&self.console_of(&vm)));
             }
             tokio::spawn(async move {
                 let exit = exited.await;
@@ -56,7 +57,7 @@ impl Host {
         self.unpause(&vm).await?;
         let body = vm.body()?;
         let exited = body.machine.exited();
-        vm.note_stopping(true);
+        body.note_stopping();
         // Asked politely, so that its disk is whole; then made to.
         let asked = body
             .guest
@@ -105,10 +106,7 @@ impl Host {
             self.note_failure(vm, why.clone());
         }
         self.end_body(vm).await;
-        if let Err(error) = vm.change(&self.store, |record| {
-            record.state = VmState::Stopped;
-            record.machine = None;
-        }) {
+        if let Err(error) = vm.enter(&self.store, Life::Stopped, |record| record.machine = None) {
             tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "end not recorded");
         }
         self.tickets(|tickets| tickets.forget(vm.id));
@@ -239,7 +237,7 @@ impl Host {
             remove_folder(&self.folders.sockets(record.id)),
         );
         let disks = self.folders.disks(record.id);
-        self.remove_files(&crate::checkpoint::files(&disks));
+        self.remove_files(&crate::snapshot::files(&disks));
         let _ = fs::remove_dir(disks);
         if !is_gone {
             self.note_ending(record);

@@ -16,7 +16,8 @@
 
 use crate::{
     Host, HostError, bases,
-    vm::{Body, Turn, Vm},
+    life::Body,
+    vm::{Turn, Vm},
 };
 use forkyard_types::ByteCount;
 use futures::FutureExt as _;

@@ -1,23 +1,24 @@
 //! The fork itself.
 //!
 //! ```text
-//! shells ready -> the instant is taken (instant.rs) -> its image published
-//!                                                               |
-//!    each clone: load, run -> identity applied -> port opened -> hooks, user code goes on
+//! fork -> make_clones: generation (shells over a layout)
+//!                      -> take_snapshot (snapshot/take.rs)     the parent stands still
+//!                      -> parcels (remote/hand_out.rs)         what other hosts get of it
+//!                      -> instantiate (snapshot/instantiate.rs)
+//!                           -> bring_up (clone.rs): load, identity, port, user code goes on
 //! ```
 //!
-//! Until there is an image, whatever fails fails the fork; after that it costs
+//! Until there is a snapshot, whatever fails fails the fork; after that it costs
 //! one clone, not the others.
 
 use crate::{
     Host, HostError,
     clone::{Asked, Origin},
-    generation::WarmShell,
-    instant::Published,
+    life::Life,
     progress::Going,
     quota::{Asker, Places},
-    remote::{Dealt, Frozen},
-    shells::Assigned,
+    remote::Dealt,
+    snapshot::{Clones, Taken, WarmShell},
     telemetry::Counted,
     under_way::Begun,
     vm::Vm,
@@ -25,9 +26,8 @@ use crate::{
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_types::{
     CloneResult, ForkId, ForkPhase, ForkReport, ForkRequest, ForkResponse, ForkStarted, ImageId,
-    Member, TicketId, VmState, VmView,
+    Member, TicketId, VmView,
 };
-use futures::future::join_all;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -76,7 +76,7 @@ impl Wanted {
 pub(crate) struct Forked {
     pub id: ForkId,
     /// One entry for each clone wanted, in that order.
-    pub clones: Vec<(u16, Result<VmView, HostError>)>,
+    pub clones: Clones,
     pub report: ForkReport,
 }
 
@@ -139,22 +139,23 @@ impl Host {
         }
         let mut dealt = Dealt::new(&request)?;
         let parent = self.vm(vm)?;
-        let asleep = parent.record().state == VmState::Checkpoint;
+        let asleep = matches!(parent.life(), Life::Checkpoint);
         if !asleep {
             parent.body()?;
         }
+        let family = parent.record().family;
         // Held until the clones count by themselves.
         let mut places = match dealt.here {
             0 => None,
-            count => Some(self.places(&parent, count, Asker::Outside)?),
+            count => Some(self.places(family, count, Asker::Outside)?),
         };
         let far_places = match dealt.far() {
             0 => None,
-            count => Some(self.places(&parent, count, Asker::Outside)?),
+            count => Some(self.places(family, count, Asker::Outside)?),
         };
         dealt.cut(far_places.as_ref().map_or(0, Places::count));
         let members = match &mut places {
-            Some(places) => self.take_members(&parent, places)?,
+            Some(places) => self.take_members(family, places)?,
             None => Vec::new(),
         };
         let here = u16::try_from(members.len()).unwrap_or(MOST_CLONES);
@@ -250,7 +251,9 @@ impl Host {
         let counted = Counted::begin(wanted.len());
         let mut report = ForkReport::default();
         let mut turn = parent.turn_to_fork().await;
-        still_there(parent)?;
+        if parent.forks.is_closed() {
+            return Err(removed(parent));
+        }
         let body = parent.body()?;
         let shells = async {
             let mut generation = self.generation(parent, &body, turn.next.take()).await?;
@@ -268,8 +271,8 @@ impl Host {
         let image = generation.image;
         let (shells, spare, rest) = generation.split(wanted.len());
         let assigned = assign(wanted, shells);
-        let outcome = self
-            .take_instant(
+        let taken = self
+            .take_snapshot(
                 parent,
                 &body,
                 (id, asked.mode),
@@ -278,25 +281,17 @@ impl Host {
                 &mut report,
             )
             .await;
-        let outcome = match outcome {
-            Ok(published) => {
-                // The slices that were frozen stay as they are while it is this
-                // fork's turn.
-                let chain = parent.record().chain;
-                let frozen = Frozen {
-                    parent,
-                    memory: image,
-                    chain: chain.get(1..).unwrap_or_default(),
-                    devices: &published.descriptor,
-                };
+        let taken = match taken {
+            Ok(taken) => {
                 going.reach(ForkPhase::Received);
-                let parcels = self.parcels(frozen, asked).await;
-                Ok((published, parcels))
+                // In the parent's turn: its frozen slices stay as they are meanwhile.
+                let parcels = self.parcels(&taken.snapshot, asked).await;
+                Ok((taken, parcels))
             }
             Err(error) => Err(error),
         };
         drop(turn);
-        let (Published { descriptor, former }, parcels) = match outcome {
+        let (Taken { snapshot, former }, parcels) = match taken {
             Ok(taken) => taken,
             Err(error) => {
                 let shells = assigned.into_iter().filter_map(|(_, shell)| shell);
@@ -312,9 +307,8 @@ impl Host {
             begun,
             going,
         };
-        let shells = (assigned, failed);
         let clones = self
-            .bring_up_everywhere(parent, shells, parcels, origin, &descriptor, &mut report)
+            .instantiate(&snapshot, (assigned, failed), parcels, origin, &mut report)
             .await;
         // Nobody waits for what is ended and started here, and the clones would
         // have shared the processors with it.
@@ -333,46 +327,6 @@ impl Host {
         self.note_fork(id, parent, &report);
         tracing::info!(parent = %parent.name(), fork = %id, clones = clones.len(), ?report, "forked");
         Ok(Forked { id, clones, report })
-    }
-
-    /// Makes clones of all the shells here at once, and says which failed.
-    pub(crate) async fn bring_up_all(
-        &self,
-        parent: &Vm,
-        (assigned, mut failed): Assigned,
-        origin: Origin<'_>,
-        descriptor: &[u8],
-        report: &mut ForkReport,
-    ) -> Vec<(u16, Result<VmView, HostError>)> {
-        let published = micros(origin.begun.elapsed());
-        origin.going.reach(ForkPhase::Starting);
-        let made = assigned.into_iter().map(|(wanted, shell)| {
-            let lost = shell.is_none().then(|| failed.pop()).flatten();
-            async move {
-                let made = match shell {
-                    Some(shell) => {
-                        self.bring_up(parent, shell, wanted, origin, descriptor)
-                            .await
-                    }
-                    None => {
-                        Err(lost.unwrap_or_else(|| HostError::Invalid("no shell was left".into())))
-                    }
-                };
-                origin.going.made(None, &made);
-                (wanted.number, made)
-            }
-        });
-        let mut clones = Vec::new();
-        for (number, made) in join_all(made).await {
-            let made = made.map(|clone| {
-                report.running_us = report.running_us.max(micros(clone.running));
-                report.ready_us = report.ready_us.max(micros(clone.ready));
-                self.view_of(&clone.vm)
-            });
-            clones.push((number, made));
-        }
-        report.load_us = report.running_us.saturating_sub(published);
-        clones
     }
 
     /// Records how a fork went. Its clones are there whether that succeeds or
@@ -428,14 +382,6 @@ impl Host {
                 }
             }
         });
-    }
-}
-
-/// Refuses to make a clone of a VM that is being removed.
-pub(crate) fn still_there(parent: &Vm) -> Result<(), HostError> {
-    match parent.forks.is_closed() {
-        true => Err(removed(parent)),
-        false => Ok(()),
     }
 }
 

@@ -7,23 +7,20 @@
 
 use crate::{
     Host, HostError,
-    vm::{Body, Vm},
+    life::Body,
+    snapshot::{AT_ONCE, WarmShell},
+    vm::Vm,
 };
 use forkyard_disk::{Access, Backing, Format, copy_template, set_access};
-use forkyard_guestlink::{CallId, Guest, Request};
-use forkyard_store::{Birth, VmRecord};
-use forkyard_types::{ByteCount, Epoch, ImageId, Member, VmId, VmName, VmState};
-use forkyard_vmm::{Limits, MachineSpec, Nic, Overlay, Owner, Shell, ShellSpec};
+use forkyard_store::VmRecord;
+use forkyard_types::{ByteCount, ImageId};
+use forkyard_vmm::{Limits, MachineSpec, Nic, Overlay, Owner};
 use futures::{
     StreamExt,
     future::{self, join_all},
     stream,
 };
 use std::{num::NonZero, path::PathBuf, sync::Arc};
-use tokio::sync::mpsc;
-
-/// Shells started at once: QEMU starts are short and CPU-bound.
-const AT_ONCE: usize = 4;
 
 /// Shells started or ended at once when no fork waits for it: half of the processors, for the VM
 /// that has just forked runs on the others.
@@ -43,15 +40,6 @@ pub(crate) struct Generation {
     /// An empty slice over the parent's disk, to be copied for each clone.
     template: PathBuf,
     pub shells: Vec<WarmShell>,
-}
-
-/// A clone-to-be: complete, and waiting for its memory and state.
-#[derive(Debug)]
-pub(crate) struct WarmShell {
-    pub record: VmRecord,
-    pub shell: Box<dyn Shell>,
-    pub guest: Guest,
-    pub calls: mpsc::Receiver<(CallId, Request)>,
 }
 
 impl Host {
@@ -121,120 +109,12 @@ impl Host {
         want: usize,
     ) -> Vec<HostError> {
         let missing = want.saturating_sub(generation.shells.len());
+        let layout = self.layout(parent, generation.image);
         let (made, failed) = self
-            .make_shells(parent, generation.image, &generation.template, missing)
+            .make_shells(&layout, &generation.template, missing)
             .await;
         generation.shells.extend(made);
         failed
-    }
-
-    /// Makes shells over an image and copies of a template; an error for each
-    /// that failed.
-    pub(crate) async fn make_shells(
-        &self,
-        parent: &Vm,
-        image: ImageId,
-        template: &std::path::Path,
-        count: usize,
-    ) -> (Vec<WarmShell>, Vec<HostError>) {
-        let made: Vec<_> = stream::iter(0..count)
-            .map(|_| self.make_shell(parent, image, template))
-            .buffer_unordered(AT_ONCE)
-            .collect()
-            .await;
-        let (mut shells, mut failed) = (Vec::new(), Vec::new());
-        for shell in made {
-            match shell {
-                Ok(shell) => shells.push(shell),
-                Err(error) => failed.push(error),
-            }
-        }
-        (shells, failed)
-    }
-
-    async fn make_shell(
-        &self,
-        parent: &Vm,
-        image: ImageId,
-        template: &std::path::Path,
-    ) -> Result<WarmShell, HostError> {
-        let parent_record = parent.record();
-        let uid = self.registry().take_uid()?;
-        let id = VmId::random();
-        let slice = self.folders.disks(id).join("0.qcow2");
-        let mut chain = vec![slice.clone()];
-        chain.extend(parent_record.chain.iter().cloned());
-        let record = VmRecord {
-            id,
-            name: placeholder(id)?,
-            member: Member(0),
-            birth: Some(Birth {
-                parent: parent.id,
-                fork: None,
-                granted: parent.granted(),
-            }),
-            generation: parent_record.generation.saturating_add(1),
-            epoch: Epoch::random(),
-            uid: uid.get(),
-            state: VmState::Warm,
-            created: crate::now(),
-            warm: 0,
-            memory_image: Some(image),
-            chain,
-            machine: None,
-            request: None,
-            failure: None,
-            kernel: None,
-            notes: Vec::new(),
-            ..parent_record
-        };
-        self.store.put_vm(&record)?;
-        uid.keep();
-        self.registry().occupy(&record);
-        match self.furnish(parent, record.clone(), template).await {
-            Ok(shell) => Ok(shell),
-            Err(error) => {
-                self.erase(&record).await;
-                Err(error)
-            }
-        }
-    }
-
-    async fn furnish(
-        &self,
-        parent: &Vm,
-        mut record: VmRecord,
-        template: &std::path::Path,
-    ) -> Result<WarmShell, HostError> {
-        self.make_folders(record.id)?;
-        let access = self.access(&record)?;
-        copy_template(template, &record.chain[0], access)?;
-        let spec = ShellSpec {
-            machine: self
-                .machine_spec(&record, parent.network.founder().mac)
-                .await?,
-            memory_file: self
-                .folders
-                .page_image(record.memory_image.unwrap_or_else(ImageId::random)),
-        };
-        let shell = self.engine.shell(spec).await?;
-        record.machine = Some(crate::to_text(shell.record())?);
-        self.store.put_vm(&record)?;
-        let (sender, calls) = mpsc::channel(crate::calls::WAITING);
-        let guest = Guest::connect(
-            &self
-                .folders
-                .sockets(record.id)
-                .join(forkyard_vmm::files::AGENT),
-            sender,
-        )
-        .await?;
-        Ok(WarmShell {
-            record,
-            shell,
-            guest,
-            calls,
-        })
     }
 
     /// Keeps as many shells warm as are wanted, a few at a time: a fork asked for
@@ -402,11 +282,4 @@ pub(crate) struct Rest {
     pub overlay: Overlay,
     pub overlay_path: PathBuf,
     pub template: PathBuf,
-}
-
-/// A shell has no name a user could know; its id serves as one.
-fn placeholder(id: VmId) -> Result<VmName, HostError> {
-    id.as_str()
-        .parse()
-        .map_err(|_| HostError::Invalid(format!("{id} is no name")))
 }

@@ -4,7 +4,7 @@
 //! A client sends an image and receives one; no file is ever read or written
 //! because a client has named it. Whatever breaks off leaves nothing.
 
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
 use forkyard_disk::{Backing, Format, QemuImg};
 use forkyard_recipe::{Cancel, EXPORT, Source};
 use forkyard_types::{
@@ -113,7 +113,7 @@ impl Host {
                 return Err(HostError::Running { vm: vm.name() });
             }
         }
-        let base = self.below(&record, &record.chain).await?;
+        let base = self.below(&Disk::of(&record)).await?;
         let slices = record.chain.into_iter().map(|path| Backing {
             path,
             format: Format::Qcow2,

@@ -9,11 +9,7 @@
 //! stays in the images below, and would take memory, and be sent to other hosts, for
 //! ever. Once that is much, all is copied anew.
 
-use crate::{
-    Host, HostError,
-    blocking::blocking,
-    vm::{Body, Vm},
-};
+use crate::{Host, HostError, blocking::blocking, life::Body, vm::Vm};
 use forkyard_capture::{Captured, Counts, HostAddr, Pages, Region, capture, count};
 use forkyard_image::Lineage;
 use forkyard_types::{ForkMode, ForkReport, ImageId, PageCount};

@@ -6,9 +6,10 @@
 
 use crate::{
     Host, HostError,
-    vm::{Body, Vm},
+    life::{Body, Life},
+    vm::Vm,
 };
-use forkyard_types::{ForkId, VmState, VmView};
+use forkyard_types::{ForkId, VmView};
 use std::time::Duration;
 
 impl Host {
@@ -20,7 +21,7 @@ impl Host {
         let body = vm.body()?;
         if !vm.is_paused() {
             hold(&body, self.options.to_hold_still()).await?;
-            if let Err(error) = vm.change(&self.store, |record| record.state = VmState::Paused) {
+            if let Err(error) = vm.enter(&self.store, Life::Paused(body.clone()), |_| {}) {
                 go_on(&body).await?;
                 return Err(error.into());
             }
@@ -40,7 +41,7 @@ impl Host {
         let _turn = vm.turn.lock().await;
         let body = vm.body()?;
         if vm.is_paused() {
-            vm.change(&self.store, |record| record.state = VmState::Running)?;
+            vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
             go_on(&body).await?;
         }
         Ok(())

@@ -4,10 +4,7 @@
 //! the clone counts by itself, because it runs, or is not to be made any more.
 //! So two that ask at once never get more than there is between them.
 
-use crate::{
-    Host, HostError,
-    vm::{Vm, lock},
-};
+use crate::{Host, HostError, vm::lock};
 use forkyard_types::{FamilyId, Member};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -106,10 +103,14 @@ impl Quotas {
 }
 
 impl Host {
-    /// Takes places for clones of a VM, as many of `want` as its family has for
+    /// Takes places for clones in a family, as many of `want` as it has for
     /// whoever asks.
-    pub(crate) fn places(&self, parent: &Vm, want: u16, asker: Asker) -> Result<Places, HostError> {
-        let family = parent.record().family;
+    pub(crate) fn places(
+        &self,
+        family: FamilyId,
+        want: u16,
+        asker: Asker,
+    ) -> Result<Places, HostError> {
         let of_family = self
             .store
             .family(family)?
@@ -137,19 +138,18 @@ impl Host {
     /// nobody has been promised.
     pub(crate) fn take_members(
         &self,
-        parent: &Vm,
+        family: FamilyId,
         places: &mut Places,
     ) -> Result<Vec<Member>, HostError> {
         let limit = forkyard_network::Subnet::MEMBERS;
-        let family = parent.record().family;
         let members =
             places.choose(|count, taken| self.store.take_members(family, count, limit, taken))?;
         Ok(members)
     }
 
     /// Takes the places that an earlier daemon promised.
-    pub(crate) fn places_of(&self, parent: &Vm, members: Vec<Member>) -> Places {
-        self.quotas.retake(parent.record().family, members)
+    pub(crate) fn places_of(&self, family: FamilyId, members: Vec<Member>) -> Places {
+        self.quotas.retake(family, members)
     }
 }
 

@@ -9,10 +9,7 @@
 //! What was prepared for its next fork is given up: the machine closes overlays that
 //! are not in use as it is adopted.
 
-use crate::{
-    Host, HostError,
-    vm::{Body, Vm},
-};
+use crate::{Host, HostError, life::Body, vm::Vm};
 use forkyard_vmm::{MachineRecord, RunState, VmmErrorKind};
 use std::{sync::Arc, time::Duration};
 
@@ -42,7 +39,7 @@ impl Host {
                     Ok(()) => return,
                     Err(error) => {
                         tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not connected to its machine");
-                        vm.note_silence(Some(error.to_api().message));
+                        body.note_silence(Some(error.to_api().message));
                     }
                 }
                 drop((host, vm, body));
@@ -74,7 +71,6 @@ impl Host {
             body.machine.cont().await?;
             body.guest.resume().await?;
         }
-        vm.note_silence(None);
         tracing::info!(vm = %vm.name(), "connected to its machine again");
         drop(turn);
         self.watch_body(vm, &body);

@@ -25,7 +25,7 @@ pub(crate) use abroad::{Abroad, order};
 pub(crate) use arrivals::Arrivals;
 pub use deal::HERE;
 pub(crate) use deal::{Dealt, Far, Share};
-pub(crate) use hand_out::Frozen;
+pub(crate) use hand_out::Parcels;
 
 use crate::{Granted, Host, HostError, Lot, Room};
 use forkyard_network::Subnet;

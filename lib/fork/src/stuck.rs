@@ -1,10 +1,7 @@
 //! A VM that QEMU stopped because the host's disk was full when it wrote: it goes
 //! on where it was once there is room.
 
-use crate::{
-    Host, HostError,
-    vm::{Body, Vm},
-};
+use crate::{Host, HostError, life::Body, vm::Vm};
 use forkyard_vmm::RunState;
 use std::{sync::Arc, time::Duration};
 
@@ -44,7 +41,7 @@ impl Host {
 
 async fn go_on(vm: &Vm, body: &Body) -> Result<(), HostError> {
     match body.machine.run_state().await? {
-        RunState::Failed => vm.note_silence(Some(FULL.to_owned())),
+        RunState::Failed => body.note_silence(Some(FULL.to_owned())),
         // Stopped for a fork, which has given up the turn: QEMU refused to go on then.
         RunState::Paused => {
             body.machine.cont().await?;
@@ -56,7 +53,7 @@ async fn go_on(vm: &Vm, body: &Body) -> Result<(), HostError> {
     // If there is still no room it stops again at once.
     tokio::time::sleep(AGAIN).await;
     if body.machine.run_state().await? == RunState::Running {
-        vm.note_silence(None);
+        body.note_silence(None);
         if let Err(error) = body.guest.stood_still().await {
             tracing::debug!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its clock is behind");
         }

@@ -1,11 +1,12 @@
 //! Forks under way: counted, so that the removal of their parent and the end of the
 //! daemon can refuse new ones and wait for those begun.
 
+use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Forks under way of one VM, or of all.
-#[derive(Debug)]
-pub(crate) struct UnderWay(watch::Sender<State>);
+/// Forks under way of one VM, or of all. Copies count the same ones.
+#[derive(Clone, Debug)]
+pub(crate) struct UnderWay(Arc<watch::Sender<State>>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
@@ -20,7 +21,7 @@ pub(crate) struct Begun<'a>(&'a UnderWay);
 
 impl Default for UnderWay {
     fn default() -> Self {
-        Self(watch::Sender::new(State::default()))
+        Self(Arc::new(watch::Sender::new(State::default())))
     }
 }
 

@@ -1,21 +1,19 @@
 //! One VM as its host knows it.
 
 use crate::{
-    HostError, calls::Disjoint, generation::Generation, noted::Notes, requests::Requests,
+    HostError,
+    calls::Disjoint,
+    generation::Generation,
+    life::{Body, Life},
+    noted::Notes,
+    requests::Requests,
     under_way::UnderWay,
 };
-use forkyard_capture::Region;
-use forkyard_guestlink::{Cloned, Guest};
+use forkyard_guestlink::Cloned;
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, Store, StoreError, VmRecord};
-use forkyard_types::{
-    Address, ByteCount, FamilyId, Member, PAGE_SIZE, VmId, VmName, VmState, VmView,
-};
-use forkyard_vmm::Machine;
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
-};
+use forkyard_types::{Address, FamilyId, Member, VmId, VmName, VmState, VmView};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{MutexGuard as AsyncGuard, watch};
 
 /// A VM that exists: it runs, or its record waits for `rm`.
@@ -32,20 +30,13 @@ pub(crate) struct Vm {
     /// What its programs have marked as disjoint access.
     pub disjoint: Mutex<Disjoint>,
     record: Mutex<VmRecord>,
-    body: Mutex<Option<Arc<Body>>>,
+    /// Locked after the record, where both are.
+    life: Mutex<Life>,
     notes: Mutex<Notes>,
     /// Forks and checkpoints of it under way; none begins once it is being removed.
     pub forks: UnderWay,
     /// How many wait for the turn to fork it.
     wanting: watch::Sender<u32>,
-    /// Why it does not answer, if it does not.
-    silence: Mutex<Option<String>>,
-    /// It was asked to end.
-    stopping: AtomicBool,
-    /// Boots again, and is recorded as stopped meanwhile.
-    starting: AtomicBool,
-    /// How often its console had said that it restarts when it came up.
-    restarts: AtomicUsize,
     /// Held through a fork and through the VM's end: one at a time.
     pub turn: tokio::sync::Mutex<Turn>,
 }
@@ -53,54 +44,9 @@ pub(crate) struct Vm {
 /// One who waits for a turn, until dropped.
 struct Waiting<'a>(&'a watch::Sender<u32>);
 
-/// A VM that boots again, until dropped.
-pub(crate) struct Starting<'a>(&'a AtomicBool);
-
-impl Drop for Starting<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
-    }
-}
-
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|waiting| *waiting -= 1);
-    }
-}
-
-/// What runs.
-#[derive(Debug)]
-pub(crate) struct Body {
-    pub machine: Box<dyn Machine>,
-    pub guest: Guest,
-    noted: OnceLock<bool>,
-}
-
-impl Body {
-    pub fn new(machine: Box<dyn Machine>, guest: Guest) -> Self {
-        Self {
-            machine,
-            guest,
-            noted: OnceLock::new(),
-        }
-    }
-
-    /// Whether the kernel notes writes to its memory, from the first time this
-    /// is asked.
-    pub fn is_noted(&self, memory: Region) -> bool {
-        *self.noted.get_or_init(|| {
-            let Some(log) = self.machine.write_log() else {
-                return false;
-            };
-            let len = ByteCount(memory.pages.0 * PAGE_SIZE as u64);
-            match log.watch(memory.start, len) {
-                Ok(()) => true,
-                Err(error) => {
-                    tracing::info!(%error, "writes to memory are not noted");
-                    false
-                }
-            }
-        })
     }
 }
 
@@ -112,7 +58,8 @@ pub(crate) struct Turn {
 }
 
 impl Vm {
-    pub fn new(record: VmRecord, network: Subnet, body: Option<Body>) -> Self {
+    /// A VM in this state, which its record says as well.
+    pub fn new(record: VmRecord, network: Subnet, life: Life) -> Self {
         Self {
             id: record.id,
             network,
@@ -121,14 +68,10 @@ impl Vm {
             requests: Requests::default(),
             disjoint: Mutex::default(),
             record: Mutex::new(record),
-            body: Mutex::new(body.map(Arc::new)),
+            life: Mutex::new(life),
             notes: Mutex::default(),
             forks: UnderWay::default(),
             wanting: watch::Sender::new(0),
-            silence: Mutex::default(),
-            stopping: AtomicBool::default(),
-            starting: AtomicBool::default(),
-            restarts: AtomicUsize::default(),
             turn: tokio::sync::Mutex::default(),
         }
     }
@@ -167,14 +110,47 @@ impl Vm {
         Ok(())
     }
 
+    /// Enters a state and changes its record, in memory and in the store.
+    pub fn enter(
+        &self,
+        store: &Store,
+        life: Life,
+        change: impl FnOnce(&mut VmRecord),
+    ) -> Result<(), StoreError> {
+        let mut record = lock(&self.record);
+        let mut changed = record.clone();
+        change(&mut changed);
+        if let Some(state) = life.recorded() {
+            changed.state = state;
+        }
+        store.put_vm(&changed)?;
+        *record = changed;
+        *lock(&self.life) = life;
+        Ok(())
+    }
+
+    /// Enters a state that says of its record what that says already.
+    pub fn pass(&self, life: Life) {
+        *lock(&self.life) = life;
+    }
+
+    /// Its state, as it is now.
+    pub fn life(&self) -> Life {
+        lock(&self.life).clone()
+    }
+
     /// What runs of it, or the error that nothing does.
     pub fn body(&self) -> Result<Arc<Body>, HostError> {
-        lock(&self.body).clone().ok_or_else(|| {
-            let (vm, state) = (self.name(), self.state());
-            match lock(&self.silence).clone() {
-                Some(why) => HostError::Silent { vm, why },
-                None => HostError::NotRunning { vm, state },
-            }
+        let life = lock(&self.life);
+        if let Some(body) = life.body() {
+            return Ok(body.clone());
+        }
+        let (state, silence) = (life.shown(), life.silence());
+        drop(life);
+        let vm = self.name();
+        Err(match silence {
+            Some(why) => HostError::Silent { vm, why },
+            None => HostError::NotRunning { vm, state },
         })
     }
 
@@ -198,49 +174,9 @@ impl Vm {
         *self.wanting.borrow() > 0
     }
 
-    /// It does not answer, for this reason; or it does again.
-    pub fn note_silence(&self, why: Option<String>) {
-        *lock(&self.silence) = why;
-    }
-
     /// Why it does not answer, if it does not.
     pub fn silence(&self) -> Option<String> {
-        lock(&self.silence).clone()
-    }
-
-    /// It was asked to end, or no longer is.
-    pub fn note_stopping(&self, is: bool) {
-        self.stopping.store(is, Ordering::SeqCst);
-    }
-
-    /// Whether it was asked to end.
-    pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::SeqCst)
-    }
-
-    /// It boots again, until what this returns is dropped.
-    pub fn starting(&self) -> Starting<'_> {
-        self.starting.store(true, Ordering::SeqCst);
-        Starting(&self.starting)
-    }
-
-    /// Its state, as users see it.
-    fn state(&self) -> VmState {
-        let recorded = lock(&self.record).state;
-        match recorded == VmState::Stopped && self.starting.load(Ordering::SeqCst) {
-            true => VmState::Starting,
-            false => recorded,
-        }
-    }
-
-    /// Its console has said so often that it restarts.
-    pub fn note_restarts(&self, said: usize) {
-        self.restarts.store(said, Ordering::SeqCst);
-    }
-
-    /// How often its console had said that it restarts when it came up.
-    pub fn restarts(&self) -> usize {
-        self.restarts.load(Ordering::SeqCst)
+        lock(&self.life).silence()
     }
 
     /// What is known of the writes to its memory.
@@ -248,19 +184,27 @@ impl Vm {
         lock(&self.notes)
     }
 
-    /// It runs from here on.
-    pub fn embody(&self, body: Body) {
-        *lock(&self.body) = Some(Arc::new(body));
-    }
-
-    /// The same machine, connected to again.
+    /// Puts another connection to the same machine in the place of this one.
     pub fn replace_body(&self, body: Arc<Body>) {
-        *lock(&self.body) = Some(body);
+        let mut life = lock(&self.life);
+        let replaced = match &*life {
+            Life::Running(_) => Life::Running(body),
+            Life::Paused(_) => Life::Paused(body),
+            Life::Starting { .. }
+            | Life::Unreached { .. }
+            | Life::Ending
+            | Life::Stopped
+            | Life::Checkpoint => return,
+        };
+        *life = replaced;
     }
 
-    /// Its QEMU has ended, or is about to be ended by the caller.
+    /// Takes its machine, which has ended or is about to be ended by the caller.
     pub fn take_body(&self) -> Option<Arc<Body>> {
-        lock(&self.body).take()
+        let mut life = lock(&self.life);
+        let body = life.body()?.clone();
+        *life = Life::Ending;
+        Some(body)
     }
 
     /// Whether it booted: its family began with it.
@@ -294,13 +238,13 @@ impl Vm {
         }
     }
 
-    /// Whether it runs as far as is recorded, or would if it were not paused.
+    /// Whether it runs as far as is known, or would if it were not paused.
     pub fn is_running(&self) -> bool {
-        [VmState::Running, VmState::Paused].contains(&lock(&self.record).state)
+        lock(&self.life).is_running()
     }
 
     pub fn is_paused(&self) -> bool {
-        lock(&self.record).state == VmState::Paused
+        lock(&self.life).is_paused()
     }
 
     /// Clones kept warm for its next fork; none to be seen while one is under way.
@@ -314,15 +258,13 @@ impl Vm {
 
     /// As the API shows it.
     pub fn view(&self) -> VmView {
-        let pid = lock(&self.body)
-            .as_ref()
-            .map(|body| body.machine.record().process.pid);
-        let state = self.state();
         let record = lock(&self.record);
+        let life = self.life();
+        let pid = life.body().map(|body| body.machine.record().process.pid);
         VmView {
             id: record.id,
             name: record.name.clone(),
-            state,
+            state: life.shown(),
             family: record.family,
             member: record.member,
             parent: record.birth.map(|birth| birth.parent),
@@ -337,7 +279,7 @@ impl Vm {
             pid,
             accel: record.accel.clone(),
             created: record.created,
-            silence: lock(&self.silence).clone(),
+            silence: life.silence(),
             host: None,
             awaits: Vec::new(),
             failure: record.failure.clone(),

@@ -1,10 +1,9 @@
 //! The disk of an instant as a page image: what its frozen slices hold, over the
 //! image they lie over. So it goes to another host as memory does.
 
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
 use forkyard_disk::{Backing, Change, Format, Held};
 use forkyard_image::{Checksum, LayerBuilder, Lineage, Slot};
-use forkyard_store::VmRecord;
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo, RemotePages};
 use std::{
     fs::{self, File},
@@ -18,12 +17,9 @@ const PAGE: u64 = PAGE_SIZE as u64;
 impl Host {
     /// Has the pager serve what frozen slices show, the upper ones first. Nobody
     /// may write to them, nor take them away, until this returns.
-    pub(crate) async fn disk_image(
-        &self,
-        record: &VmRecord,
-        chain: &[PathBuf],
-    ) -> Result<RemotePages, HostError> {
-        let base = self.below(record, chain).await?;
+    pub(crate) async fn disk_image(&self, disk: &Disk) -> Result<RemotePages, HostError> {
+        let base = self.below(disk).await?;
+        let chain = disk.slices();
         let slices = chain.iter().map(|path| Backing {
             path: path.clone(),
             format: Format::Qcow2,
@@ -57,18 +53,14 @@ impl Host {
         })
     }
 
-    /// The page image that a VM's lowest slice lies over.
-    pub(crate) async fn below(
-        &self,
-        record: &VmRecord,
-        chain: &[PathBuf],
-    ) -> Result<ImageId, HostError> {
-        if let Some(image) = record.disk_image {
+    /// The page image that a disk's lowest slice lies over.
+    pub(crate) async fn below(&self, disk: &Disk) -> Result<ImageId, HostError> {
+        if let Some(image) = disk.base() {
             return Ok(image);
         }
         // After a restart of the host the pager may not serve it yet.
         self.bases.serve_built().await?;
-        let bottom = chain.last().cloned();
+        let bottom = disk.slices().last().cloned();
         let bottom = bottom.ok_or_else(|| HostError::Invalid("it has no disk".into()))?;
         let bases = self.bases.clone();
         let path = blocking(move || bases.below(&bottom)).await?;

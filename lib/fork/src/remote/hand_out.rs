@@ -6,8 +6,7 @@ use crate::{
     clone::{Asked, Origin},
     fork::micros,
     progress::Going,
-    shells::Assigned,
-    vm::{Vm, lock},
+    snapshot::{Clones, Layout, Snapshot},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
@@ -21,7 +20,6 @@ use futures::future::join_all;
 use std::{
     net::{Ipv4Addr, SocketAddr},
     ops::Range,
-    path::PathBuf,
 };
 use tokio::time::timeout;
 use tracing::{Instrument as _, debug_span};
@@ -31,41 +29,26 @@ const PLACES: u16 = 128;
 /// A host makes many clones, and fetches what they need first, before it answers.
 const PATIENCE: u32 = 4;
 
-/// An instant that has been taken: what there is of it on this host.
-#[derive(Debug)]
-pub(crate) struct Frozen<'a> {
-    pub parent: &'a Vm,
-    /// Its memory: in the pager.
-    pub memory: ImageId,
-    /// Its disk: frozen slices, the upper ones first.
-    pub chain: &'a [PathBuf],
-    /// State of its devices.
-    pub devices: &'a [u8],
-}
-
 /// What is to be sent to other hosts.
 pub(crate) type Parcels = Vec<(Share, PeerForkRequest)>;
-
-/// What became of clones, by their numbers.
-type Sent = Vec<(u16, Result<VmView, HostError>)>;
 
 impl Host {
     /// Offers an instant's pages to other hosts, and says what each must know.
     /// Nobody may write to the slices, nor take them away, until this returns.
-    async fn hand_out(&self, frozen: Frozen<'_>, asked: &Asked) -> Result<Parcels, HostError> {
+    async fn hand_out(&self, snapshot: &Snapshot, asked: &Asked) -> Result<Parcels, HostError> {
         let Asked {
             fork, scrub, far, ..
         } = asked;
         let fork = *fork;
         let pager = self.listen_to_peers().await?;
-        let record = frozen.parent.record();
+        let Layout { of, memory, disk } = &snapshot.layout;
         let disk = self
-            .disk_image(&record, frozen.chain)
+            .disk_image(disk)
             .instrument(debug_span!("disk image"))
             .await?;
         let memory = RemotePages {
-            image: frozen.memory,
-            pages: record.memory.pages(),
+            image: *memory,
+            pages: of.memory.pages(),
         };
         let key = draw()?;
         // One host alone is no group.
@@ -80,7 +63,7 @@ impl Host {
                     hosts: far.shares.len(),
                     push: self.options.push,
                     disjoint: match image == memory.image {
-                        true => lock(&frozen.parent.disjoint).runs(),
+                        true => snapshot.disjoint.clone(),
                         false => Vec::new(),
                     },
                 };
@@ -93,23 +76,23 @@ impl Host {
                     version: Handout::VERSION,
                     fork,
                     parent: HandoutParent {
-                        id: record.id,
-                        name: record.name.clone(),
-                        member: record.member,
-                        is_clone: record.birth.is_some(),
-                        generation: record.generation,
-                        secrets: record.secrets.clone(),
+                        id: of.id,
+                        name: of.name.clone(),
+                        member: of.member,
+                        is_clone: of.is_clone,
+                        generation: of.generation,
+                        secrets: of.secrets.clone(),
                     },
-                    family: self.lend(frozen.parent, share)?,
+                    family: self.lend(of.family, share)?,
                     machine: HandoutMachine {
-                        image: record.image.clone(),
-                        vcpus: record.vcpus,
-                        granted: record.birth.and_then(|birth| birth.granted),
-                        memory: record.memory,
-                        accel: record.accel.clone(),
+                        image: of.image.clone(),
+                        vcpus: of.vcpus,
+                        granted: of.granted,
+                        memory: of.memory,
+                        accel: of.accel.clone(),
                         page_reporting: self.options.page_reporting,
                     },
-                    devices: BASE64_STANDARD.encode(frozen.devices),
+                    devices: BASE64_STANDARD.encode(&snapshot.devices),
                     memory,
                     disk,
                     pager,
@@ -154,49 +137,26 @@ impl Host {
     /// What other hosts are to get of an instant, if there are any for it.
     pub(crate) async fn parcels(
         &self,
-        frozen: Frozen<'_>,
+        snapshot: &Snapshot,
         asked: &Asked,
     ) -> Result<Parcels, HostError> {
         match asked.far.shares.is_empty() {
             true => Ok(Vec::new()),
             false => {
-                self.hand_out(frozen, asked)
+                self.hand_out(snapshot, asked)
                     .instrument(debug_span!("hand out"))
                     .await
             }
         }
     }
 
-    /// Makes a fork's clones, here and on other hosts, all at once.
-    pub(crate) async fn bring_up_everywhere(
-        &self,
-        parent: &Vm,
-        shells: Assigned,
-        parcels: Result<Parcels, HostError>,
-        origin: Origin<'_>,
-        descriptor: &[u8],
-        report: &mut ForkReport,
-    ) -> Sent {
-        let published = micros(origin.begun.elapsed());
-        let (mut clones, far) = tokio::join!(
-            self.bring_up_all(parent, shells, origin, descriptor, report),
-            self.send(parcels, origin),
-        );
-        for (there, made) in far {
-            report.extend(there);
-            clones.extend(made);
-        }
-        report.load_us = report.running_us.saturating_sub(published);
-        clones
-    }
-
     /// Has other hosts make clones. Of each what became of them, in order of their
     /// numbers, and when, from the request for the fork on.
-    async fn send(
+    pub(crate) async fn send(
         &self,
         parcels: Result<Parcels, HostError>,
         origin: Origin<'_>,
-    ) -> Vec<(ForkReport, Sent)> {
+    ) -> Vec<(ForkReport, Clones)> {
         let Origin {
             asked: Asked { far, .. },
             going,
@@ -237,7 +197,7 @@ impl Host {
         &self,
         share: &Share,
         request: PeerForkRequest,
-    ) -> Result<(ForkReport, Sent), ApiError> {
+    ) -> Result<(ForkReport, Clones), ApiError> {
         let key = (request.handout.fork, share.peer.name());
         let patience = self.options.to_identify() * PATIENCE;
         let asked = share.peer.clones(request);
@@ -277,9 +237,8 @@ impl Host {
         self.pager_call(move |pager| pager.listen(at)).await
     }
 
-    /// Lets a peer into a VM's family.
-    fn lend(&self, parent: &Vm, share: &Share) -> Result<HandoutFamily, HostError> {
-        let id = parent.record().family;
+    /// Lets a peer into a family.
+    fn lend(&self, id: FamilyId, share: &Share) -> Result<HandoutFamily, HostError> {
         let family = self.store.family(id)?;
         let family = family.ok_or_else(|| HostError::Invalid("the family is gone".into()))?;
         let places = self.lent_to(id, share.peer.name())?;
@@ -329,7 +288,7 @@ fn by_number(numbers: Vec<u16>, clones: Vec<CloneResult>) -> Vec<(u16, CloneResu
 }
 
 /// All of a host's clones failed for one reason.
-fn failed(share: &Share, error: &ApiError) -> Sent {
+fn failed(share: &Share, error: &ApiError) -> Clones {
     let numbers = share.numbers().into_iter();
     numbers
         .map(|number| (number, Err(of_peer(share, error.clone()))))
@@ -337,7 +296,7 @@ fn failed(share: &Share, error: &ApiError) -> Sent {
 }
 
 /// The same clones, told to whoever looks how far their fork is.
-fn told(going: &Going, share: &Share, made: Sent) -> Sent {
+fn told(going: &Going, share: &Share, made: Clones) -> Clones {
     for (_, made) in &made {
         going.made(Some(share.peer.name()), made);
     }

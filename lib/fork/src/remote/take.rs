@@ -8,19 +8,19 @@ use crate::{
     fork::{MOST_CLONES, Wanted, micros},
     quota::{Asker, Places},
     remote::Far,
-    shells::Over,
+    snapshot::{Disk, Layout, Original, Snapshot},
     telemetry::Counted,
-    vm::{Vm, network_of},
+    under_way::UnderWay,
+    vm::network_of,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use forkyard_disk::{Backing, Format};
 use forkyard_network::Subnet;
 use forkyard_pager::{Fetching, PagerError, Refusal};
-use forkyard_store::{Birth, FamilyNo, FamilyRecord, StoreError, VmRecord};
+use forkyard_store::{FamilyNo, FamilyRecord, StoreError};
 use forkyard_types::{
-    CloneResult, Epoch, FamilyId, ForkMode, ForkPhase, ForkReport, Handout, HandoutFamily, ImageId,
+    CloneResult, FamilyId, ForkMode, ForkPhase, ForkReport, Handout, HandoutFamily, ImageId,
     Member, NetworkPolicy, PageCount, PeerForkRequest, PeerForkResponse, PeerTicket, RemotePages,
-    VmState, VmView,
+    VmView,
 };
 use forkyard_vmm::Accel;
 use std::{
@@ -83,32 +83,26 @@ impl Host {
             self.fetch(&handout, settle)
                 .instrument(debug_span!("fetch"))
                 .await?;
-            let source = self.source(&handout)?;
-            let mut places = self.places(&source, count, Asker::Outside)?;
+            let snapshot = received(&handout, devices)?;
+            let family = handout.family.id;
+            let mut places = self.places(family, count, Asker::Outside)?;
             let wanted = match &ticket {
-                None => Wanted::without_ticket(first, self.take_members(&source, &mut places)?),
+                None => Wanted::without_ticket(first, self.take_members(family, &mut places)?),
                 Some(ticket) => {
-                    let wanted = self.take_promised(&source, &mut places, ticket)?;
+                    let wanted = self.take_promised(family, &mut places, ticket)?;
                     opened = true;
                     wanted
                 }
             };
             let counted = Counted::begin(wanted.len());
             let mut report = ForkReport::default();
-            self.need_network(&source).await?;
+            self.need_network(&snapshot.layout).await?;
             let folder = self.folders.all_disks().join(handout.fork.as_str());
             fs::create_dir_all(&folder).map_err(HostError::io("create", &folder))?;
-            let over = Over {
-                memory: handout.memory.image,
-                disk: Backing {
-                    path: self.folders.page_image(handout.disk.image),
-                    format: Format::Raw,
-                },
-                template: folder.join("template"),
-            };
+            let template = folder.join("template");
             going.reach(ForkPhase::Starting);
             let shells = self
-                .shells_over(&source, &over, &wanted)
+                .shells_over(&snapshot.layout, &template, &wanted)
                 .instrument(debug_span!("shells"))
                 .await;
             // Another taking of the same fork may be at it, too.
@@ -130,7 +124,7 @@ impl Host {
                 going: &going,
             };
             let clones = self
-                .bring_up_all(&source, shells?, origin, &devices, &mut report)
+                .instantiate_here(&snapshot, shells?, origin, &mut report)
                 .await;
             counted.done(&report, &clones);
             let refused = (places.count()..count).filter_map(|_| places.refusal());
@@ -165,7 +159,7 @@ impl Host {
     /// The clones that a ticket promised: with the places in the family that were.
     fn take_promised(
         &self,
-        source: &Vm,
+        family: FamilyId,
         places: &mut Places,
         ticket: &PeerTicket,
     ) -> Result<Vec<Wanted>, HostError> {
@@ -173,7 +167,6 @@ impl Host {
         let promised = &ticket.clones[..ticket.clones.len().min(places.count().into())];
         let members: Vec<Member> = promised.iter().map(|clone| clone.member).collect();
         let distinct: BTreeSet<_> = members.iter().collect();
-        let family = source.record().family;
         places.choose(|_, taken| {
             let free = self
                 .store
@@ -314,50 +307,45 @@ impl Host {
     fn is_of(&self, image: ImageId, family: FamilyId) -> Result<bool, HostError> {
         Ok(self.store.families_of_image(image)? == BTreeSet::from([family]))
     }
+}
 
-    /// The VM as if it were here, asleep.
-    fn source(&self, handout: &Handout) -> Result<Vm, HostError> {
-        let Handout {
-            parent,
-            family,
-            machine,
-            ..
-        } = handout;
-        let birth = Birth {
-            parent: parent.id,
-            fork: None,
-            granted: machine.granted,
-        };
-        let record = VmRecord {
-            id: parent.id,
-            name: parent.name.clone(),
-            family: family.id,
-            member: parent.member,
-            birth: parent.is_clone.then_some(birth),
-            generation: parent.generation,
-            epoch: Epoch::random(),
-            image: machine.image.clone(),
-            vcpus: machine.vcpus,
-            memory: machine.memory,
-            // Nothing of it runs here.
-            uid: 0,
-            accel: machine.accel.clone(),
-            state: VmState::Checkpoint,
-            created: crate::now(),
-            warm: 0,
-            memory_image: Some(handout.memory.image),
-            chain: Vec::new(),
-            machine: None,
-            secrets: parent.secrets.clone(),
-            request: None,
-            disk_image: Some(handout.disk.image),
-            failure: None,
-            kernel: None,
-            notes: Vec::new(),
-        };
-        let network = network_of(FamilyNo(family.number))?;
-        Ok(Vm::new(record, network, None))
-    }
+/// The snapshot of another host's VM that a handout describes. Its images are fetched by
+/// whoever makes clones of it.
+fn received(handout: &Handout, devices: Vec<u8>) -> Result<Snapshot, HostError> {
+    let Handout {
+        parent,
+        family,
+        machine,
+        ..
+    } = handout;
+    Ok(Snapshot {
+        layout: Layout {
+            of: Original {
+                id: parent.id,
+                name: parent.name.clone(),
+                family: family.id,
+                network: network_of(FamilyNo(family.number))?,
+                member: parent.member,
+                is_clone: parent.is_clone,
+                generation: parent.generation,
+                granted: machine.granted,
+                image: machine.image.clone(),
+                vcpus: machine.vcpus,
+                memory: machine.memory,
+                accel: machine.accel.clone(),
+                secrets: parent.secrets.clone(),
+                // It is removed elsewhere.
+                forks: UnderWay::default(),
+            },
+            memory: handout.memory.image,
+            disk: Disk::Slices {
+                slices: Vec::new(),
+                base: Some(handout.disk.image),
+            },
+        },
+        devices,
+        disjoint: Vec::new(),
+    })
 }
 
 fn origin(handout: &Handout) -> Origin {

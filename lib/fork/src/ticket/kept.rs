@@ -132,7 +132,7 @@ impl Host {
                             .collect::<Vec<_>>()
                     };
                     let members = self.tickets(|tickets| tickets.promised(id).map(members));
-                    let places = self.places_of(&owner, members.unwrap_or_default());
+                    let places = self.places_of(owner.record().family, members.unwrap_or_default());
                     self.tickets(|tickets| {
                         if let Some(grant) = tickets.promised(id) {
                             grant.places = Some(places);

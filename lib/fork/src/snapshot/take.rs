@@ -1,38 +1,46 @@
-//! The instant of a fork: what is taken of the parent while it stands still,
-//! and that it goes on whatever becomes of it.
+//! Taking a snapshot of a VM that runs, or is paused: what is saved and copied while it
+//! stands still, and that it goes on whatever becomes of it.
+//!
+//! | fails | then |
+//! |---|---|
+//! | before it stands still | the overlay is closed, the guest told to go on |
+//! | while it does | it goes on; the record says again which slice it writes to |
+//! | `cont` itself | it is let go on later, as one that stopped by itself (`stuck`) |
+//! | after it goes on | the image is retired |
 
+use super::{Snapshot, WarmShell};
 use crate::{
     Host, HostError,
     fork::{Wanted, micros},
-    generation::{Rest, WarmShell},
+    generation::Rest,
+    life::Body,
     noted::{Ahead, Copied, Take, all},
-    vm::{Body, Vm},
+    vm::{Vm, lock},
 };
 use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport, ImageId};
 use forkyard_vmm::{Machine, Overlay, VmmError};
 use std::{path::PathBuf, time::Instant};
 use tracing::{Instrument as _, debug_span, instrument};
 
-/// What clones are made of, once it can be read.
+/// A snapshot that was taken.
 #[must_use = "the image that is no longer needed is to be retired"]
-pub(crate) struct Published {
-    /// The state of devices and CPUs.
-    pub descriptor: Vec<u8>,
+pub(crate) struct Taken {
+    pub snapshot: Snapshot,
     /// An image that was kept until now, to be retired when there is time.
     pub former: Option<ImageId>,
 }
 
-/// What was taken of the parent at the instant of the fork.
-struct Taken {
-    descriptor: Vec<u8>,
+/// What was saved and copied while the parent stood still.
+struct Still {
+    devices: Vec<u8>,
     copied: Copied,
 }
 
 impl Host {
-    /// Takes the instant of the fork and publishes it. A parent that runs goes on, whatever happens, and one
-    /// that is paused stays so; the generation is used up. The caller holds the
-    /// parent's turn.
-    pub(crate) async fn take_instant(
+    /// Takes a snapshot and has the pager serve its memory. A parent that runs goes on,
+    /// whatever happens, and one that is paused stays so; the generation is used up. The
+    /// caller holds the parent's turn. Not cancel-safe.
+    pub(crate) async fn take_snapshot(
         &self,
         parent: &Vm,
         body: &Body,
@@ -40,15 +48,16 @@ impl Host {
         rest: Rest,
         assigned: &[(Wanted, Option<WarmShell>)],
         report: &mut ForkReport,
-    ) -> Result<Published, HostError> {
+    ) -> Result<Taken, HostError> {
         let Rest {
             image,
             overlay,
             overlay_path,
             template,
         } = rest;
+        let layout = self.layout(parent, image);
         let ready = async {
-            self.admit(parent, assigned).await?;
+            self.admit(&layout, assigned).await?;
             if !parent.is_paused() {
                 self.copy_ahead(parent, body, Ahead::of(mode), report)
                     .instrument(debug_span!("ahead"))
@@ -91,8 +100,12 @@ impl Host {
                 .publish(parent, take, taken.copied.captured)
                 .instrument(debug_span!("publish"))
                 .await?;
-            let descriptor = taken.descriptor;
-            Ok(Published { descriptor, former })
+            let snapshot = Snapshot {
+                layout,
+                devices: taken.devices,
+                disjoint: lock(&parent.disjoint).runs(),
+            };
+            Ok(Taken { snapshot, former })
         };
         let published = published.await;
         if published.is_err() {
@@ -114,7 +127,7 @@ impl Host {
         (overlay, overlay_path): (Overlay, PathBuf),
         take: Take,
         report: &mut ForkReport,
-    ) -> Result<Taken, HostError> {
+    ) -> Result<Still, HostError> {
         let machine = &*body.machine;
         // Recorded first: a daemon that takes over in the middle of this must
         // not take the frozen slice for the one that is written to.
@@ -163,25 +176,10 @@ impl Host {
         report.descriptor = ByteCount(descriptor.len() as u64);
         report.pages_scanned = copied.counts.scanned;
         report.pages_captured = copied.counts.captured;
-        Ok(Taken { descriptor, copied })
-    }
-
-    /// Lets the network know who the clones will be. Their ports stay shut.
-    pub(crate) async fn admit(
-        &self,
-        parent: &Vm,
-        assigned: &[(Wanted, Option<WarmShell>)],
-    ) -> Result<(), HostError> {
-        let members: Vec<_> = assigned
-            .iter()
-            .filter_map(|(wanted, shell)| {
-                Some((
-                    shell.as_ref()?.record.id,
-                    parent.network.address(wanted.member)?,
-                ))
-            })
-            .collect();
-        Ok(self.network.admit(&members).await?)
+        Ok(Still {
+            devices: descriptor,
+            copied,
+        })
     }
 }
 

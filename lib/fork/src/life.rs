@@ -1,0 +1,199 @@
+//! The states of a VM, as this daemon knows them.
+//!
+//! ```text
+//!            .--------------- boots again ----------------.
+//!            v                                            |
+//! .--> Starting --> Running <--> Paused     Ending --> Stopped
+//! |                  |  ^ `--------'----------^
+//! record             v  |
+//!                 Unreached (by a new daemon)      Checkpoint: never runs
+//! ```
+//!
+//! What can be said of a VM in one state alone lies in that state: one that stopped has no
+//! machine and no silence. Each state says what is recorded of it, which is what the next
+//! daemon finds.
+
+use crate::vm::lock;
+use forkyard_capture::Region;
+use forkyard_guestlink::Guest;
+use forkyard_types::{ByteCount, PAGE_SIZE, VmState};
+use forkyard_vmm::Machine;
+use std::sync::{
+    Arc, Mutex, OnceLock,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+/// The state of a VM.
+#[derive(Clone, Debug)]
+pub(crate) enum Life {
+    /// It boots, or is being cloned. Nothing is served to its guest yet.
+    Starting {
+        /// Its machine, once there is one.
+        body: Option<Arc<Body>>,
+        /// It had stopped, and is recorded so until it runs: a daemon that dies meanwhile
+        /// leaves it stopped.
+        again: bool,
+    },
+    /// Its guest runs.
+    Running(Arc<Body>),
+    /// Its user wants it to stand still.
+    Paused(Arc<Body>),
+    /// Its machine runs as far as is known, and could not be connected to: that is tried
+    /// again.
+    Unreached {
+        /// Why.
+        why: String,
+        /// Its user wants it to stand still.
+        paused: bool,
+    },
+    /// Its machine is being ended.
+    Ending,
+    /// It has no machine.
+    Stopped,
+    /// It never runs: a snapshot of another VM.
+    Checkpoint,
+}
+
+impl Life {
+    /// What is recorded of it; none: as before.
+    pub fn recorded(&self) -> Option<VmState> {
+        match self {
+            Self::Starting { again: false, .. } => Some(VmState::Starting),
+            Self::Starting { again: true, .. } | Self::Stopped => Some(VmState::Stopped),
+            Self::Running(_) | Self::Unreached { paused: false, .. } => Some(VmState::Running),
+            Self::Paused(_) | Self::Unreached { paused: true, .. } => Some(VmState::Paused),
+            Self::Checkpoint => Some(VmState::Checkpoint),
+            Self::Ending => None,
+        }
+    }
+
+    /// As users see it.
+    pub fn shown(&self) -> VmState {
+        match self {
+            Self::Starting { .. } => VmState::Starting,
+            Self::Running(_) | Self::Unreached { paused: false, .. } => VmState::Running,
+            Self::Paused(_) | Self::Unreached { paused: true, .. } => VmState::Paused,
+            Self::Ending => VmState::Ending,
+            Self::Stopped => VmState::Stopped,
+            Self::Checkpoint => VmState::Checkpoint,
+        }
+    }
+
+    /// Its machine, if it has one that is connected to.
+    pub fn body(&self) -> Option<&Arc<Body>> {
+        match self {
+            Self::Running(body) | Self::Paused(body) => Some(body),
+            Self::Starting { body, .. } => body.as_ref(),
+            Self::Unreached { .. } | Self::Ending | Self::Stopped | Self::Checkpoint => None,
+        }
+    }
+
+    /// Whether its guest runs, or would if it were not paused.
+    pub fn is_running(&self) -> bool {
+        match self {
+            Self::Running(_) | Self::Paused(_) | Self::Unreached { .. } => true,
+            Self::Starting { .. } | Self::Ending | Self::Stopped | Self::Checkpoint => false,
+        }
+    }
+
+    /// Whether its user wants it to stand still.
+    pub fn is_paused(&self) -> bool {
+        match self {
+            Self::Paused(_) | Self::Unreached { paused: true, .. } => true,
+            Self::Starting { .. }
+            | Self::Running(_)
+            | Self::Unreached { paused: false, .. }
+            | Self::Ending
+            | Self::Stopped
+            | Self::Checkpoint => false,
+        }
+    }
+
+    /// Why it does not answer, if it does not.
+    pub fn silence(&self) -> Option<String> {
+        match self {
+            Self::Unreached { why, .. } => Some(why.clone()),
+            Self::Starting { .. }
+            | Self::Running(_)
+            | Self::Paused(_)
+            | Self::Ending
+            | Self::Stopped
+            | Self::Checkpoint => self.body()?.silence(),
+        }
+    }
+}
+
+/// A machine that is connected to, and its guest.
+#[derive(Debug)]
+pub(crate) struct Body {
+    pub machine: Box<dyn Machine>,
+    pub guest: Guest,
+    noted: OnceLock<bool>,
+    /// Why it does not answer, if it does not.
+    silence: Mutex<Option<String>>,
+    /// It was asked to end.
+    stopping: AtomicBool,
+    /// How often its console had said that it restarts when it came up.
+    restarts: AtomicUsize,
+}
+
+impl Body {
+    pub fn new(machine: Box<dyn Machine>, guest: Guest) -> Self {
+        Self {
+            machine,
+            guest,
+            noted: OnceLock::new(),
+            silence: Mutex::default(),
+            stopping: AtomicBool::default(),
+            restarts: AtomicUsize::default(),
+        }
+    }
+
+    /// Whether the kernel notes writes to its memory, from the first time this
+    /// is asked.
+    pub fn is_noted(&self, memory: Region) -> bool {
+        *self.noted.get_or_init(|| {
+            let Some(log) = self.machine.write_log() else {
+                return false;
+            };
+            let len = ByteCount(memory.pages.0 * PAGE_SIZE as u64);
+            match log.watch(memory.start, len) {
+                Ok(()) => true,
+                Err(error) => {
+                    tracing::info!(%error, "writes to memory are not noted");
+                    false
+                }
+            }
+        })
+    }
+
+    /// Notes that it does not answer, for this reason; or that it does again.
+    pub fn note_silence(&self, why: Option<String>) {
+        *lock(&self.silence) = why;
+    }
+
+    /// Why it does not answer, if it does not.
+    pub fn silence(&self) -> Option<String> {
+        lock(&self.silence).clone()
+    }
+
+    /// Notes that it was asked to end.
+    pub fn note_stopping(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it was asked to end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Notes how often its console has said that it restarts.
+    pub fn note_restarts(&self, said: usize) {
+        self.restarts.store(said, Ordering::SeqCst);
+    }
+
+    /// How often its console had said that it restarts when it came up.
+    pub fn restarts(&self) -> usize {
+        self.restarts.load(Ordering::SeqCst)
+    }
+}

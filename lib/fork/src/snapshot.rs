@@ -1,0 +1,217 @@
+//! A VM at one instant: memory, disk, devices, and what its clones take after.
+//!
+//! ```text
+//! take(VM) -----------.                  .--> instantiate: clones here
+//! open(checkpoint) ---+--> Snapshot -----+--> hand out: clones on other hosts
+//! receive(handout) ---'                  `--> persist: a checkpoint
+//! ```
+//!
+//! Fork, checkpoint, wake and a fork to another host are these, in another order. What is
+//! known before the instant is its [`Layout`]: shells are made over that, so that the
+//! parent stands still for no longer than it takes to copy what differs.
+//!
+//! If taking fails, the parent goes on as it was and the layout's image is retired. A
+//! snapshot that was taken is held by its clones' records: its image goes with the last of
+//! them ([`Host::retire`]), its slices with the last disk that lies over them.
+
+mod instantiate;
+mod persist;
+mod shells;
+mod take;
+
+pub(crate) use instantiate::Clones;
+pub(crate) use persist::files;
+pub(crate) use shells::{AT_ONCE, Assigned, WarmShell};
+pub(crate) use take::Taken;
+
+use crate::{Folders, Host, HostError, under_way::UnderWay, vm::Vm};
+use forkyard_disk::{Backing, Format};
+use forkyard_network::Subnet;
+use forkyard_pager::Run;
+use forkyard_store::{Birth, VmRecord};
+use forkyard_types::{ByteCount, Epoch, FamilyId, ImageId, Member, VmId, VmName, VmState};
+use std::path::PathBuf;
+
+/// A VM at one instant.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub layout: Layout,
+    /// State of CPUs and devices, as the engine saved it.
+    pub devices: Vec<u8>,
+    /// Pages of which each clone reads its own.
+    pub disjoint: Vec<Run>,
+}
+
+/// A snapshot as far as it is known before the instant: what shells are made over.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub of: Original,
+    /// Its memory, in the pager; promised, until it is taken.
+    pub memory: ImageId,
+    pub disk: Disk,
+}
+
+/// The disk of a snapshot. Nothing writes to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Disk {
+    /// Frozen qcow2 slices over a base.
+    Slices {
+        /// The upper ones first. Without any, the base is all there is.
+        slices: Vec<PathBuf>,
+        /// The page image below them, if it came from another host; none: a guest image
+        /// of this one.
+        base: Option<ImageId>,
+    },
+}
+
+/// The VM a snapshot is of, as far as its clones take after it.
+#[derive(Clone, Debug)]
+pub(crate) struct Original {
+    pub id: VmId,
+    pub name: VmName,
+    pub family: FamilyId,
+    pub network: Subnet,
+    pub member: Member,
+    /// It is itself a clone.
+    pub is_clone: bool,
+    /// Forks between it and the VM its family began with.
+    pub generation: u16,
+    /// vCPUs that it was granted, if these may not be all it has.
+    pub granted: Option<u8>,
+    /// Recipe of the image it, or its ancestor, booted from.
+    pub image: String,
+    pub vcpus: u8,
+    pub memory: ByteCount,
+    pub accel: String,
+    /// Paths in the guest that its clones do not inherit.
+    pub secrets: Vec<String>,
+    /// Forks of it under way; closed once it is being removed.
+    pub forks: UnderWay,
+}
+
+impl Disk {
+    /// What a VM's disk will be once its active slice is frozen.
+    pub fn of(record: &VmRecord) -> Self {
+        Self::Slices {
+            slices: record.chain.clone(),
+            base: record.disk_image,
+        }
+    }
+
+    /// What an empty slice over it names as its backing.
+    pub fn backing(&self, folders: &Folders) -> Result<Backing, HostError> {
+        let Self::Slices { slices, base } = self;
+        match (slices.first(), base) {
+            (Some(slice), _) => Ok(Backing {
+                path: slice.clone(),
+                format: Format::Qcow2,
+            }),
+            (None, Some(image)) => Ok(Backing {
+                path: folders.page_image(*image),
+                format: Format::Raw,
+            }),
+            (None, None) => Err(HostError::Invalid("it has no disk".into())),
+        }
+    }
+
+    /// Its slices, the upper ones first.
+    pub fn slices(&self) -> &[PathBuf] {
+        let Self::Slices { slices, .. } = self;
+        slices
+    }
+
+    /// The page image below its slices, if that came from another host.
+    pub fn base(&self) -> Option<ImageId> {
+        let Self::Slices { base, .. } = self;
+        *base
+    }
+}
+
+impl Original {
+    /// A VM as it is now.
+    pub fn of(vm: &Vm) -> Self {
+        let record = vm.record();
+        Self {
+            id: record.id,
+            name: record.name,
+            family: record.family,
+            network: vm.network,
+            member: record.member,
+            is_clone: record.birth.is_some(),
+            generation: record.generation,
+            granted: record.birth.and_then(|birth| birth.granted),
+            image: record.image,
+            vcpus: record.vcpus,
+            memory: record.memory,
+            accel: record.accel,
+            secrets: record.secrets,
+            forks: vm.forks.clone(),
+        }
+    }
+
+    /// Refuses to go on with a clone of a VM that is being removed.
+    pub fn still_there(&self) -> Result<(), HostError> {
+        match self.forks.is_closed() {
+            true => Err(HostError::NoSuchVm {
+                name: self.name.to_string(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Layout {
+    /// The record of a clone-to-be over it, which writes to `slice`.
+    pub fn shell(&self, id: VmId, uid: u32, slice: PathBuf) -> Result<VmRecord, HostError> {
+        let of = &self.of;
+        let lower = self.disk.slices().iter().cloned();
+        Ok(VmRecord {
+            id,
+            name: placeholder(id)?,
+            family: of.family,
+            member: Member(0),
+            birth: Some(Birth {
+                parent: of.id,
+                fork: None,
+                granted: of.granted,
+            }),
+            generation: of.generation.saturating_add(1),
+            epoch: Epoch::random(),
+            image: of.image.clone(),
+            vcpus: of.vcpus,
+            memory: of.memory,
+            uid,
+            accel: of.accel.clone(),
+            state: VmState::Warm,
+            created: crate::now(),
+            warm: 0,
+            memory_image: Some(self.memory),
+            chain: [slice].into_iter().chain(lower).collect(),
+            machine: None,
+            secrets: of.secrets.clone(),
+            request: None,
+            disk_image: self.disk.base(),
+            failure: None,
+            kernel: None,
+            notes: Vec::new(),
+        })
+    }
+}
+
+impl Host {
+    /// The layout of a VM's next snapshot, under this name.
+    pub(crate) fn layout(&self, vm: &Vm, memory: ImageId) -> Layout {
+        Layout {
+            of: Original::of(vm),
+            memory,
+            disk: Disk::of(&vm.record()),
+        }
+    }
+}
+
+/// A shell has no name a user could know; its id serves as one.
+fn placeholder(id: VmId) -> Result<VmName, HostError> {
+    id.as_str()
+        .parse()
+        .map_err(|_| HostError::Invalid(format!("{id} is no name")))
+}

@@ -1,0 +1,133 @@
+//! Snapshots on disk: written, served again after a restart, opened.
+
+use super::Snapshot;
+use crate::{Host, HostError, blocking::blocking, vm::Vm};
+use forkyard_image::{Lineage, write_file};
+use forkyard_pager::{PagerError, Refusal};
+use forkyard_store::VmRecord;
+use forkyard_sys_host::private;
+use forkyard_types::{ImageId, VmState};
+use std::{
+    collections::BTreeSet,
+    fs::{self, DirBuilder, File},
+    io::Write,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+/// Its memory, as a layer.
+const MEMORY: &str = "memory.pages";
+/// Its CPUs and devices, as the engine saved them.
+const DEVICES: &str = "devices";
+
+/// The files a snapshot on disk has beside its slices.
+pub(crate) fn files(folder: &Path) -> [PathBuf; 2] {
+    [folder.join(MEMORY), folder.join(DEVICES)]
+}
+
+impl Host {
+    /// Writes a snapshot to disk, and records it as a checkpoint. If that fails, what there
+    /// is of it is the caller's to erase. Not cancel-safe.
+    pub(crate) async fn persist(
+        &self,
+        snapshot: &Snapshot,
+        mut record: VmRecord,
+    ) -> Result<VmRecord, HostError> {
+        let folder = self.folders.disks(record.id);
+        let seen = self.folders.page_image(snapshot.layout.memory);
+        let devices = snapshot.devices.clone();
+        let lineage = Lineage {
+            image: ImageId::random(),
+            parent: None,
+        };
+        let slices = record.chain.clone();
+        let memory = blocking(move || {
+            // It holds all of a guest's memory.
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&folder)
+                .map_err(HostError::io("create", &folder))?;
+            let path = folder.join(DEVICES);
+            let written = private::create_new(&path).and_then(|mut file| {
+                file.write_all(&devices)?;
+                file.sync_all()
+            });
+            written.map_err(HostError::io("write", &path))?;
+            let memory = folder.join(MEMORY);
+            let source = File::open(&seen).map_err(HostError::io("read", &seen))?;
+            let file = private::create_new(&memory).map_err(HostError::io("create", &memory))?;
+            write_file(&source, lineage, &file)?;
+            file.sync_all().map_err(HostError::io("write", &memory))?;
+            // The guest flushed its disk, and QEMU it to the host's cache.
+            for slice in &slices {
+                File::open(slice)
+                    .and_then(|slice| slice.sync_all())
+                    .map_err(HostError::io("write", slice))?;
+            }
+            // And the names, of slices that other VMs made as well.
+            let parents = slices.iter().filter_map(|slice| slice.parent());
+            let folders: BTreeSet<&Path> = [folder.as_path()]
+                .into_iter()
+                .chain(folder.parent())
+                .chain(parents)
+                .collect();
+            for folder in folders {
+                File::open(folder)
+                    .and_then(|folder| folder.sync_all())
+                    .map_err(HostError::io("write", folder))?;
+            }
+            Ok::<_, HostError>(file)
+        })
+        .await?;
+        self.pager_call(move |pager| pager.publish(lineage, memory))
+            .await?;
+        record.memory_image = Some(lineage.image);
+        record.state = VmState::Checkpoint;
+        self.store.put_vm(&record)?;
+        self.store.flush()?;
+        Ok(record)
+    }
+
+    /// Has the pager serve what the checkpoints need, after a restart of it.
+    pub(crate) async fn serve_checkpoint(&self, record: &VmRecord) -> Result<(), HostError> {
+        self.bases.serve_built().await?;
+        let Some(image) = record.memory_image else {
+            return Ok(());
+        };
+        let path = self.folders.disks(record.id).join(MEMORY);
+        let lineage = Lineage {
+            image,
+            parent: None,
+        };
+        let layer = File::open(&path).map_err(HostError::io("read", &path))?;
+        let served = self.pager_call(move |pager| Ok(pager.publish(lineage, layer)));
+        match served.await? {
+            Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => Ok(()),
+            Err(source @ PagerError::Refused(_)) => Err(HostError::Damaged { path, source }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Opens the snapshot that a checkpoint is the record of. Its memory is served by then:
+    /// where it cannot be, that is the error, rather than of an engine that finds none.
+    pub(crate) async fn open_snapshot(
+        &self,
+        asleep: &Vm,
+        record: &VmRecord,
+    ) -> Result<Snapshot, HostError> {
+        let Some(image) = record.memory_image else {
+            return Err(HostError::Invalid(format!("{} is incomplete", record.name)));
+        };
+        let devices = self.folders.disks(record.id).join(DEVICES);
+        let devices = fs::read(&devices).map_err(HostError::io("read", &devices))?;
+        let memory = self.folders.page_image(image);
+        if !blocking(move || Ok::<_, HostError>(memory.exists())).await? {
+            self.serve_checkpoint(record).await?;
+        }
+        Ok(Snapshot {
+            layout: self.layout(asleep, image),
+            devices,
+            disjoint: Vec::new(),
+        })
+    }
+}

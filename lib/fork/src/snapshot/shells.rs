@@ -1,0 +1,162 @@
+//! Shells over the layout of a snapshot: complete clones-to-be, which wait for memory and
+//! devices.
+
+use super::Layout;
+use crate::{
+    Host, HostError,
+    fork::{Wanted, assign},
+};
+use forkyard_disk::copy_template;
+use forkyard_guestlink::{CallId, Guest, Request};
+use forkyard_network::Link;
+use forkyard_store::VmRecord;
+use forkyard_types::VmId;
+use forkyard_vmm::{Shell, ShellSpec, files};
+use futures::{StreamExt, stream};
+use std::path::Path;
+use tokio::sync::mpsc;
+
+/// Shells started at once: QEMU starts are short and CPU-bound.
+pub(crate) const AT_ONCE: usize = 4;
+
+/// A clone-to-be: complete, and waiting for its memory and state.
+#[derive(Debug)]
+pub(crate) struct WarmShell {
+    pub record: VmRecord,
+    pub shell: Box<dyn Shell>,
+    pub guest: Guest,
+    pub calls: mpsc::Receiver<(CallId, Request)>,
+}
+
+/// Clones wanted and a shell for each, as far as there are, and why not for the
+/// others.
+pub(crate) type Assigned = (Vec<(Wanted, Option<WarmShell>)>, Vec<HostError>);
+
+impl Host {
+    /// Makes a shell for each clone wanted, over a snapshot that exists, and lets the
+    /// network know who they will be. `template` is where an empty slice over its disk may
+    /// be for a moment. An error if there is no shell at all.
+    pub(crate) async fn shells_over(
+        &self,
+        layout: &Layout,
+        template: &Path,
+        wanted: &[Wanted],
+    ) -> Result<Assigned, HostError> {
+        if wanted.is_empty() {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        let backing = layout.disk.backing(&self.folders)?;
+        self.images.create_slice(template, &backing, None).await?;
+        let (shells, mut failed) = self.make_shells(layout, template, wanted.len()).await;
+        self.remove_files(&[template.to_owned()]);
+        if shells.is_empty() {
+            return Err(failed
+                .pop()
+                .unwrap_or_else(|| HostError::Invalid("no clone was wanted".into())));
+        }
+        let assigned = assign(wanted, shells);
+        self.admit(layout, &assigned).await?;
+        Ok((assigned, failed))
+    }
+
+    /// Makes shells over a layout and copies of a template; an error for each that failed.
+    pub(crate) async fn make_shells(
+        &self,
+        layout: &Layout,
+        template: &Path,
+        count: usize,
+    ) -> (Vec<WarmShell>, Vec<HostError>) {
+        let made: Vec<_> = stream::iter(0..count)
+            .map(|_| self.make_shell(layout, template))
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        let (mut shells, mut failed) = (Vec::new(), Vec::new());
+        for shell in made {
+            match shell {
+                Ok(shell) => shells.push(shell),
+                Err(error) => failed.push(error),
+            }
+        }
+        (shells, failed)
+    }
+
+    async fn make_shell(&self, layout: &Layout, template: &Path) -> Result<WarmShell, HostError> {
+        let uid = self.registry().take_uid()?;
+        let id = VmId::random();
+        let slice = self.folders.disks(id).join("0.qcow2");
+        let record = layout.shell(id, uid.get(), slice)?;
+        self.store.put_vm(&record)?;
+        uid.keep();
+        self.registry().occupy(&record);
+        match self.furnish(layout, record.clone(), template).await {
+            Ok(shell) => Ok(shell),
+            Err(error) => {
+                self.erase(&record).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn furnish(
+        &self,
+        layout: &Layout,
+        mut record: VmRecord,
+        template: &Path,
+    ) -> Result<WarmShell, HostError> {
+        self.make_folders(record.id)?;
+        let access = self.access(&record)?;
+        copy_template(template, &record.chain[0], access)?;
+        let mac = layout.of.network.founder().mac;
+        let spec = ShellSpec {
+            machine: self.machine_spec(&record, mac).await?,
+            memory_file: self.folders.page_image(layout.memory),
+        };
+        let shell = self.engine.shell(spec).await?;
+        record.machine = Some(crate::to_text(shell.record())?);
+        self.store.put_vm(&record)?;
+        let (sender, calls) = mpsc::channel(crate::calls::WAITING);
+        let socket = self.folders.sockets(record.id).join(files::AGENT);
+        let guest = Guest::connect(&socket, sender).await?;
+        Ok(WarmShell {
+            record,
+            shell,
+            guest,
+            calls,
+        })
+    }
+
+    /// Lets the network know who the clones will be. Their ports stay shut.
+    pub(crate) async fn admit(
+        &self,
+        layout: &Layout,
+        assigned: &[(Wanted, Option<WarmShell>)],
+    ) -> Result<(), HostError> {
+        let members: Vec<_> = assigned
+            .iter()
+            .filter_map(|(wanted, shell)| {
+                Some((
+                    shell.as_ref()?.record.id,
+                    layout.of.network.address(wanted.member)?,
+                ))
+            })
+            .collect();
+        Ok(self.network.admit(&members).await?)
+    }
+
+    /// Makes the network of a snapshot's family unless it is there: after a restart of the
+    /// host it is not, nor where the family comes from another one. And joins it with that
+    /// of the family on other hosts, as far as these are known.
+    pub(crate) async fn need_network(&self, layout: &Layout) -> Result<(), HostError> {
+        let family = layout.of.family;
+        if !self.network.has_link(Link::Bridge(family)) {
+            let known = self.store.networks()?.into_iter();
+            let mut own = known.filter(|(known, _)| known.id == family);
+            let policy = own.next().map(|(_, policy)| policy).unwrap_or_default();
+            self.network
+                .create_family(family, layout.of.network, &policy, None)
+                .await?;
+        }
+        self.stretch(family).await
+    }
+}
