@@ -79,8 +79,9 @@ fn all_of(jobs: Vec<Job>, results: &mut Results, mut ended: impl FnMut(&str)) ->
     let mut printed: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut broken = Vec::new();
     let (begun, count, mut spent) = (Instant::now(), jobs.len(), Duration::ZERO);
-    // The longest program waits for guests half of its time: two at least fill that.
-    let width = thread::available_parallelism()?.get().max(2);
+    // The longest program waits for guests half of its time: two at least fill that. Each has
+    // threads for every processor, so that more do not help for long.
+    let width = (thread::available_parallelism()?.get() / 2).clamp(2, 8);
     pool::run(jobs, width, |name, event| match event {
         Event::Line(line) => {
             if results.add(name, &line) {
