@@ -19,6 +19,8 @@ mod copy;
 mod crash;
 #[path = "needs_root/disjoint.rs"]
 mod disjoint;
+#[path = "needs_root/events.rs"]
+mod events;
 #[path = "needs_root/examples.rs"]
 mod examples;
 #[path = "needs_root/exec.rs"]

@@ -105,6 +105,10 @@ short_id!(
     ForkId, "a fork id"
 );
 short_id!(
+    /// Events of a host from one start of its daemon to the next.
+    StreamId, "a stream of events"
+);
+short_id!(
     /// A token that lets its owner use the API over the network.
     TokenId, "a token id"
 );

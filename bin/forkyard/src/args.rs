@@ -3,6 +3,7 @@
 use crate::commands::{
     console::Console,
     copy::End,
+    events::Events,
     exec::Exec,
     friendly::Friendly,
     node::Node,
@@ -124,6 +125,17 @@ pub enum Command {
     /// Find, and with --repair remove, what crashes left behind.
     #[command(after_help = "Example: forkyard doctor --repair")]
     Doctor(Doctor),
+    /// Show what happens on the host, as it happens: VMs, forks, tickets, checkpoints, images,
+    /// nodes, transfers.
+    ///
+    /// A line an event; with `-o json` a line of JSON. Ends with the daemon, and then exits with 4
+    /// and tells the position from which another call goes on by `--since`; interrupted, it exits
+    /// with 130. If events were missed, because this command or its reader was too slow or came too
+    /// late, an event `lagged` says how many. Of a cluster, the node that is asked shows its own.
+    #[command(
+        after_help = "Examples:\n  forkyard events\n  forkyard events --vm p --kind vm,fork\n  forkyard events --since 0 --no-follow -o json"
+    )]
+    Events(Events),
     /// Watch what the VMs use of the host.
     #[command(after_help = "Example: forkyard top, or forkyard top --once -o json")]
     Top(Top),

@@ -4,7 +4,7 @@ use crate::cluster;
 use anyhow::Context;
 use clap::{ArgAction, Parser};
 use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options, Push};
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 /// The daemon of a Forkyard host.
 #[derive(Debug, Parser)]
@@ -112,6 +112,14 @@ pub struct Args {
     /// more than ten seconds to hold a guest still.
     #[arg(long, env = "FORKYARD_PATIENCE", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub patience: u64,
+    /// Events that are kept for readers that are slow, or that resume.
+    #[arg(
+        long,
+        env = "FORKYARD_EVENTS",
+        value_name = "N",
+        default_value = "4096"
+    )]
+    pub events: NonZeroUsize,
     /// Write the description of the API (OpenAPI) and end.
     #[arg(long)]
     pub openapi: bool,
@@ -159,6 +167,7 @@ impl Args {
             multicast: self.multicast,
             push: self.push,
             patience: Duration::from_secs(self.patience),
+            events: self.events,
         }
     }
 }

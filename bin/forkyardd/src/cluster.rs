@@ -8,6 +8,7 @@
 //! tenants  ends VMs whose allocation has ended, and allocations whose VMs have
 //! ```
 
+mod news;
 mod places;
 
 use crate::tenants;
@@ -16,9 +17,10 @@ use clap::{ArgAction, Args, ValueEnum};
 use forkyard_cluster::{
     Allocation, Claim, Cluster, ClusterError, Endpoint, PlainEtcd, Reach, Settings, Standing, Token,
 };
+use forkyard_events::Selection;
 use forkyard_fork::{Host, HostError};
 use forkyard_tls::{Certificate, Trust};
-use forkyard_types::{ByteCount, NodeName, Room, RunRequest, VmId, VmState, VmView};
+use forkyard_types::{ByteCount, EventKind, NodeName, Room, RunRequest, VmId, VmState, VmView};
 use std::{
     collections::BTreeSet,
     error::Error,
@@ -278,7 +280,8 @@ impl Node {
             self.keep_reporting(host),
             self.keep_fence(host),
             crate::closed::keep_cluster(self, host),
-            tenants::keep(self.cluster(), host)
+            tenants::keep(self.cluster(), host),
+            news::tell(self.cluster(), host)
         );
     }
 
@@ -327,9 +330,21 @@ impl Node {
     }
 
     async fn keep_reporting(&self, host: &Host) {
+        let kinds = [EventKind::Vm, EventKind::Checkpoint].into();
+        let selection = Selection {
+            kinds,
+            ..Selection::default()
+        };
+        let mut vms = host.events().subscribe(selection, None);
         loop {
             self.try_report(host).await;
-            let _ = timeout(REPORT, self.0.changed.notified()).await;
+            let changed = async {
+                tokio::select! {
+                    () = self.0.changed.notified() => {}
+                    _ = vms.next() => {}
+                }
+            };
+            let _ = timeout(REPORT, changed).await;
             // Many changes at once are told of together.
             tokio::time::sleep(REPORT / 10).await;
         }

@@ -2,6 +2,7 @@
 //! between HTTP and the host. A route that is not described does not exist.
 
 mod bodies;
+mod events;
 mod exec;
 mod files;
 mod host;
@@ -14,6 +15,7 @@ mod tokens;
 mod vms;
 
 pub use bodies::Bodies;
+pub use events::Streams;
 pub use input::{Input, Path, Query, Raw};
 
 use crate::{
@@ -69,6 +71,8 @@ pub struct Shared {
     pub cluster: Option<Node>,
     /// Memory for bodies of requests.
     pub bodies: Bodies,
+    /// Bounds on streams of events.
+    pub streams: Streams,
 }
 
 macro_rules! part {
@@ -85,6 +89,7 @@ part!(access: Arc<Access>);
 part!(metrics: metrics::Metrics);
 part!(idle: Idle);
 part!(cluster: Option<Node>);
+part!(streams: Streams);
 
 /// How a handler answers.
 type Answer<T> = Result<Json<T>, Refusal>;
@@ -141,6 +146,7 @@ impl Modify for Reached {
 fn common() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(host::ping))
+        .routes(routes!(events::events))
         .routes(routes!(vms::list, vms::run))
         .routes(routes!(vms::one, vms::remove))
         .routes(routes!(vms::fork))

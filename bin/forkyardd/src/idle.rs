@@ -1,11 +1,17 @@
 //! When a daemon that was started for a command may end: no VM, and no
 //! request for a while.
 
+use forkyard_events::Selection;
 use forkyard_fork::Host;
+use forkyard_types::EventKind;
 use std::{
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
+};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
 };
 
 /// Long enough for the next command of a script to find the daemon running.
@@ -13,7 +19,10 @@ const QUIET: Duration = Duration::from_secs(2);
 /// The same once the last VM has gone: long enough for a command that has found the
 /// daemon running to say what it wants.
 const BRIEF: Duration = Duration::from_millis(200);
+/// Shortest time between two looks.
 const LOOK: Duration = Duration::from_millis(50);
+/// Longest time between two looks: no event tells of clones on other hosts.
+const ABROAD: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Seen {
@@ -23,7 +32,7 @@ struct Seen {
 
 /// Counts the requests under way.
 #[derive(Clone, Debug)]
-pub struct Idle(Arc<Mutex<Seen>>);
+pub struct Idle(Arc<watch::Sender<Seen>>);
 
 /// A request under way, until dropped.
 #[derive(Debug)]
@@ -32,7 +41,7 @@ pub struct Busy(Idle);
 impl Idle {
     /// Nothing under way.
     pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(Seen {
+        Self(Arc::new(watch::Sender::new(Seen {
             under_way: 0,
             last: Instant::now(),
         })))
@@ -40,32 +49,47 @@ impl Idle {
 
     /// One more request.
     pub fn busy(&self) -> Busy {
-        self.change(|seen| seen.under_way += 1);
+        self.0.send_modify(|seen| seen.under_way += 1);
         Busy(self.clone())
     }
 
     /// Returns once the host has had neither VM nor request for a while, or,
     /// after its last VM was removed, for a moment. Cancel-safe.
     pub async fn wait(&self, host: &Host) {
+        let vms = Selection {
+            kinds: [EventKind::Vm, EventKind::Checkpoint].into(),
+            ..Selection::default()
+        };
+        let mut events = host.events().subscribe(vms, None);
+        let mut requests = self.0.subscribe();
         let mut had_vms = false;
         loop {
-            tokio::time::sleep(LOOK).await;
+            sleep(LOOK).await;
             had_vms |= !host.list().is_empty();
-            let quiet = self.change(|seen| seen.last.elapsed());
-            let enough = if had_vms { BRIEF } else { QUIET };
-            if self.is_now(host) && quiet > enough {
-                return;
+            while events.try_next().is_some() {
+                had_vms = true;
             }
+            let quiet = requests.borrow_and_update().last.elapsed();
+            let enough = if had_vms { BRIEF } else { QUIET };
+            let left = match (self.is_now(host), enough.checked_sub(quiet)) {
+                (true, None) => return,
+                (true, Some(left)) => left,
+                (false, _) => ABROAD,
+            };
+            let changed = async {
+                tokio::select! {
+                    event = events.next() => had_vms |= event.is_some(),
+                    _ = requests.changed() => {}
+                }
+            };
+            // Whatever woke it, it looks again.
+            let _ = timeout(left, changed).await;
         }
     }
 
     /// Whether there is neither VM nor request.
     fn is_now(&self, host: &Host) -> bool {
-        host.list().is_empty() && self.change(|seen| seen.under_way) == 0
-    }
-
-    fn change<T>(&self, change: impl FnOnce(&mut Seen) -> T) -> T {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        host.list().is_empty() && self.0.borrow().under_way == 0
     }
 }
 
@@ -80,7 +104,7 @@ pub async fn close_when_idle(idle: &Idle, host: &Host, socket: &Path) {
             return;
         }
         // By now whoever connected before is accepted, and heard.
-        tokio::time::sleep(LOOK).await;
+        sleep(LOOK).await;
         if idle.is_now(host) {
             let _ = std::fs::remove_file(&aside);
             return;
@@ -93,7 +117,7 @@ pub async fn close_when_idle(idle: &Idle, host: &Host, socket: &Path) {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.change(|seen| {
+        self.0.0.send_modify(|seen| {
             seen.under_way = seen.under_way.saturating_sub(1);
             seen.last = Instant::now();
         });

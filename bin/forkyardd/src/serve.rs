@@ -65,6 +65,7 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         idle: Idle::new(),
         cluster: node.clone(),
         bodies: http::Bodies::default(),
+        streams: http::Streams::default(),
     };
     let (stop, stopped) = watch::channel(false);
     let ended = |mut stopped: watch::Receiver<bool>| async move {
@@ -82,6 +83,8 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         // New commands must find no daemon rather than one about to end.
         drop(socket);
         stop.send_replace(true);
+        // Their readers would keep the daemon for ever.
+        host.events().close();
     };
     let network = async {
         if let Some(remote) = remote {

@@ -5,6 +5,7 @@
 
 mod disk;
 mod error;
+mod events;
 mod exec;
 mod logs;
 mod paths;
@@ -13,6 +14,7 @@ mod presence;
 
 pub use disk::{Disk, UploadError};
 pub use error::ClientError;
+pub use events::EventStream;
 pub use exec::Events;
 pub use forkyard_tls::Trust;
 pub use forkyard_types::TokenSecret;

@@ -4,6 +4,7 @@ use crate::{
     ClusterError, Endpoint, Reach, Standing, Token,
     keeper::Keeper,
     membership::{self, from_json},
+    news::NodeStates,
     records::{Member, Placed},
     report::Report,
     roll::Roll,
@@ -22,7 +23,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+};
 
 /// What a node needs to know to be one.
 #[derive(Clone, Debug)]
@@ -332,6 +336,20 @@ impl Cluster {
             let others = nodes.members.values().map(|member| member.reach);
             others.chain([shared.reach]).collect()
         })
+    }
+
+    /// Returns how each node stands, as far as is known.
+    pub fn states(&self) -> NodeStates {
+        self.shared().roll.with(|nodes| {
+            let names = nodes.members.keys();
+            let states = names.filter_map(|name| Some((name.clone(), nodes.state(name)?)));
+            states.collect()
+        })
+    }
+
+    /// Marks each moment in which something of the nodes may have changed.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.shared().roll.changes()
     }
 
     /// Waits until something of the nodes has changed. Cancel-safe, but what changes

@@ -200,7 +200,7 @@ impl Host {
     /// Notes that a VM's agent is silent, until it says something.
     fn await_agent(&self, vm: Arc<Vm>, body: &Arc<Body>, error: LinkError) {
         tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent is silent");
-        body.note_silence(Some(HostError::from(error).to_api().message));
+        vm.note_silence(body, Some(HostError::from(error).to_api().message));
         let (guest, body) = (body.guest.clone(), Arc::downgrade(body));
         tokio::spawn(async move {
             // It was asked already; what it says later is heard here, or the end
@@ -208,7 +208,7 @@ impl Host {
             if guest.hello_again().await.is_ok() {
                 tracing::info!(vm = %vm.name(), "its agent answers");
                 if let Some(body) = body.upgrade() {
-                    body.note_silence(None);
+                    vm.note_silence(&body, None);
                 }
             }
         });

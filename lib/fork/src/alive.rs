@@ -43,7 +43,7 @@ impl Host {
                     Ok(()) if !noted => unanswered = 0,
                     Ok(()) => {
                         tracing::info!(vm = %vm.name(), "its agent answers again");
-                        body.note_silence(None);
+                        vm.note_silence(&body, None);
                         (noted, unanswered) = (false, 0);
                     }
                     Err(LinkError::Timeout { .. }) if is_still(&vm) || vm.silence().is_some() => {}
@@ -51,7 +51,7 @@ impl Host {
                     Err(LinkError::Timeout { .. }) if unanswered + 1 < QUESTIONS => unanswered += 1,
                     Err(error @ LinkError::Timeout { .. }) => {
                         tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent does not answer");
-                        body.note_silence(Some(format!(
+                        vm.note_silence(&body, Some(format!(
                             "its agent has not answered for {} s: it was ended, or the guest hangs or has no processor time left",
                             (patience * QUESTIONS).as_secs()
                         )));

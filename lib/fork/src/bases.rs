@@ -5,7 +5,8 @@
 //! disk slice. An imported image comes before a recipe of its name, should a
 //! later version bring one.
 
-use crate::{Folders, HostError, blocking::blocking};
+use crate::{Folders, HostError, blocking::blocking, happenings};
+use forkyard_events::Broadcast;
 use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerClient, PagerError, Refusal};
 use forkyard_recipe::{
@@ -38,11 +39,16 @@ pub(crate) struct Base {
 pub(crate) struct Bases {
     folders: Folders,
     pager: PagerClient,
+    events: Broadcast,
 }
 
 impl Bases {
-    pub fn new(folders: Folders, pager: PagerClient) -> Self {
-        Self { folders, pager }
+    pub fn new(folders: Folders, pager: PagerClient, events: Broadcast) -> Self {
+        Self {
+            folders,
+            pager,
+            events,
+        }
     }
 
     /// The base of an image, built if need be, which takes a minute.
@@ -59,7 +65,14 @@ impl Bases {
             let initramfs = this.initramfs(&kernel)?;
             let file = match (imported, recipe) {
                 (Some(image), _) => image.file,
-                (None, Some(recipe)) => cache.image(&recipe, narrate)?,
+                (None, Some(recipe)) => {
+                    let had = this.disk(&image).is_ok();
+                    let file = cache.image(&recipe, narrate)?;
+                    if !had {
+                        happenings::image(&this.events, &image, Some(allocated(&file.path)?));
+                    }
+                    file
+                }
                 (None, None) => return Err(HostError::NoSuchImage { name: image }),
             };
             let disk = this.publish(&file)?;
@@ -141,6 +154,7 @@ impl Bases {
                 };
                 this.retire(&image.file)?;
                 this.cache().remove_imported(&image)?;
+                happenings::image(&this.events, &name, None);
                 return Ok(gone);
             }
             let recipe = this.recipe(&name)?;
@@ -152,6 +166,7 @@ impl Bases {
             {
                 this.retire(file)?;
                 this.cache().remove(file)?;
+                happenings::image(&this.events, &name, None);
             }
             this.view(&recipe, &[])
         })
@@ -188,7 +203,9 @@ impl Bases {
         cancel: &Cancel,
     ) -> Result<GuestImage, HostError> {
         let imported = self.cache().import(name, source, from, cancel, narrate)?;
-        view_of_imported(&imported)
+        let view = view_of_imported(&imported)?;
+        happenings::image(&self.events, &view.name, view.built);
+        Ok(view)
     }
 
     /// Refuses a name that is taken. Blocks for a moment.

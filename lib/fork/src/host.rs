@@ -4,8 +4,9 @@ use crate::{
     Folders, HostError,
     bases::Bases,
     blocking::blocking,
-    bounds::{GuestBounds, Lately},
+    bounds::Lately,
     makers::Makers,
+    options::Options,
     pager_process,
     progress::Progress,
     quota::Quotas,
@@ -17,67 +18,25 @@ use crate::{
 };
 use forkyard_capture::{HostAddr, Pages, Region, count};
 use forkyard_disk::QemuImg;
+use forkyard_events::Broadcast;
 use forkyard_network::Networks;
-use forkyard_pager::{LinkUse, PagerClient, PagerError, Push, Shutdown};
+use forkyard_pager::{LinkUse, PagerClient, PagerError, Shutdown};
 use forkyard_store::Store;
 use forkyard_types::{
     DiskSlice, FamilyId, GuestImage, ImageView, PageCount, TicketView, VmId, VmInspect, VmView,
 };
-use forkyard_vmm::{AccelChoice, Engine, Machine, Qemu, QemuConfig, VmmError};
+use forkyard_vmm::{Engine, Machine, Qemu, QemuConfig, VmmError};
 use std::{
     collections::BTreeSet,
     fs::{self, File},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
-    time::Duration,
 };
 use tokio::{
     sync::{Notify, OnceCell, watch},
     time::timeout,
 };
-
-/// What an operator may choose.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Hardware virtualization, or not.
-    pub accel: AccelChoice,
-    /// What guests may have by asking for it themselves.
-    pub guests: GuestBounds,
-    /// Whether guests say which of their pages are free: those are in no image.
-    pub page_reporting: bool,
-    /// Whether the kernels of guests guard themselves against programs in them that listen
-    /// at the CPU.
-    pub guest_mitigations: bool,
-    /// Whether clones are given pages that others of their image have wanted.
-    pub prefetch: bool,
-    /// Whether what several other hosts want is sent to all of them at once, where
-    /// IP multicast passes.
-    pub multicast: bool,
-    /// What other hosts are sent of an instant before they ask.
-    pub push: Push,
-    /// How long a QEMU, the pager or a guest's agent may leave something
-    /// unanswered before that is a failure. Not nothing.
-    pub patience: Duration,
-}
-
-impl Options {
-    /// How long a clone's agent may take to apply its identity, and for its
-    /// hooks: many clones may share few cores.
-    pub(crate) fn to_identify(self) -> Duration {
-        self.patience * 2
-    }
-
-    /// Time an agent may leave one question unanswered; its VM is silent after two in a row.
-    pub(crate) fn to_answer(self) -> Duration {
-        (self.patience / 4).clamp(Duration::from_secs(1), Duration::from_secs(15))
-    }
-
-    /// How long a guest may take to hold still: its programs wait meanwhile.
-    pub(crate) fn to_hold_still(self) -> Duration {
-        self.patience.min(Duration::from_secs(10))
-    }
-}
 
 /// Makes the engine of a host. Blocks for a few file operations.
 pub type MakeEngine = fn(&Folders, Options) -> Result<Arc<dyn Engine>, VmmError>;
@@ -124,6 +83,8 @@ pub struct Host {
     /// Held while one is joined, or ended: what was heard last must be what is done
     /// last.
     pub(crate) parted: tokio::sync::Mutex<BTreeSet<FamilyId>>,
+    /// What happens, for those who follow it.
+    pub(crate) events: Broadcast,
     /// How far forks are.
     pub(crate) progress: Progress,
     /// Forks and checkpoints under way; none begins once the daemon ends.
@@ -170,8 +131,9 @@ impl Host {
             // A cgroup that nothing is in goes.
             pager.inspect_err(|_| drop(engine.close()))?
         };
+        let events = Broadcast::new(options.events);
         let host = Arc::new_cyclic(|me| Self {
-            bases: Bases::new(folders.clone(), pager.clone()),
+            bases: Bases::new(folders.clone(), pager.clone(), events.clone()),
             folders,
             options,
             store,
@@ -188,12 +150,13 @@ impl Host {
             meeting: OnceLock::new(),
             arrivals: Arrivals::default(),
             makers: Makers::default(),
-            progress: Progress::default(),
+            progress: Progress::new(events.clone()),
             forks: UnderWay::default(),
             abroad: Abroad::default(),
             doomed: Mutex::default(),
             parted: tokio::sync::Mutex::default(),
-            registry: Mutex::default(),
+            registry: Mutex::new(Registry::new(events.clone())),
+            events,
             pager,
             me: me.clone(),
             _lock: lock,
@@ -208,6 +171,8 @@ impl Host {
         }
         host.watch_arrivals();
         host.watch_rules();
+        // What was found is not news.
+        host.registry().announce();
         host.settled.send_replace(true);
         Ok(host)
     }
@@ -255,6 +220,11 @@ impl Host {
         for vm in vms {
             drop(vm.turn.lock().await);
         }
+    }
+
+    /// What happens on this host, from its start by this daemon on.
+    pub fn events(&self) -> &Broadcast {
+        &self.events
     }
 
     /// Every VM, the oldest first, and every clone that other hosts made for this

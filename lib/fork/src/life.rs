@@ -167,9 +167,10 @@ impl Body {
         })
     }
 
-    /// Notes that it does not answer, for this reason; or that it does again.
-    pub fn note_silence(&self, why: Option<String>) {
-        *lock(&self.silence) = why;
+    /// Notes that it does not answer, for this reason; or that it does again. Returns what was
+    /// noted before. For a VM that is listed, `Vm::note_silence` tells of it, too.
+    pub fn note_silence(&self, why: Option<String>) -> Option<String> {
+        std::mem::replace(&mut *lock(&self.silence), why)
     }
 
     /// Why it does not answer, if it does not.

@@ -6,9 +6,11 @@
 use crate::{
     Host, HostError,
     clone::Asked,
+    happenings,
     vm::{Vm, lock},
 };
-use forkyard_types::{ForkId, ForkPhase, ForkProgress, Handout, HostProgress, VmId, VmName};
+use forkyard_events::Broadcast;
+use forkyard_types::{EventVm, ForkId, ForkPhase, ForkProgress, Handout, HostProgress, VmId};
 use futures::future::join_all;
 use std::{
     collections::VecDeque,
@@ -25,7 +27,10 @@ const ANSWERS: Duration = Duration::from_secs(1);
 
 /// Forks under way, and those that were lately, in the order in which they began.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Progress(Arc<Mutex<All>>);
+pub(crate) struct Progress {
+    all: Arc<Mutex<All>>,
+    events: Broadcast,
+}
 
 #[derive(Debug, Default)]
 struct All {
@@ -37,7 +42,7 @@ struct All {
 struct Entry {
     /// Of one fork a host may make clones more than once.
     number: u64,
-    parent: (VmId, VmName),
+    parent: EventVm,
     fork: ForkProgress,
 }
 
@@ -49,6 +54,13 @@ pub(crate) struct Going {
 }
 
 impl Progress {
+    pub fn new(events: Broadcast) -> Self {
+        Self {
+            events,
+            ..Self::default()
+        }
+    }
+
     /// So many clones of a VM are to be made here, and others where it was asked for.
     pub fn begin(&self, parent: &Vm, here: usize, asked: &Asked) -> Going {
         let here = u16::try_from(here).unwrap_or(u16::MAX);
@@ -57,7 +69,7 @@ impl Progress {
         let far =
             far.map(|share| HostProgress::granted(Some(share.peer.name().to_owned()), share.count));
         self.note(
-            (parent.id, parent.name()),
+            happenings::subject(&parent.record()),
             ForkProgress {
                 fork: asked.fork,
                 watch: asked.watch,
@@ -72,7 +84,11 @@ impl Progress {
         let mut here = HostProgress::granted(None, count);
         here.phase = ForkPhase::Received;
         self.note(
-            (handout.parent.id, handout.parent.name.clone()),
+            EventVm {
+                id: handout.parent.id,
+                name: handout.parent.name.clone(),
+                family: Some(handout.family.id),
+            },
             ForkProgress {
                 fork: handout.fork,
                 watch: None,
@@ -82,8 +98,9 @@ impl Progress {
         )
     }
 
-    fn note(&self, parent: (VmId, VmName), fork: ForkProgress) -> Going {
-        let mut all = lock(&self.0);
+    fn note(&self, parent: EventVm, fork: ForkProgress) -> Going {
+        happenings::fork_begun(&self.events, &parent, &fork);
+        let mut all = lock(&self.all);
         let number = all.next;
         all.next += 1;
         all.entries.push_back(Entry {
@@ -99,10 +116,10 @@ impl Progress {
 
     /// Those of a VM, by its name or id, and its id.
     fn of(&self, vm: &str) -> Vec<(VmId, ForkProgress)> {
-        let all = lock(&self.0);
-        let same = |(id, name): &(VmId, VmName)| name.as_str() == vm || id.as_str() == vm;
+        let all = lock(&self.all);
+        let same = |it: &EventVm| it.name.as_str() == vm || it.id.as_str() == vm;
         let own = all.entries.iter().filter(|entry| same(&entry.parent));
-        own.map(|entry| (entry.parent.0, entry.fork.clone()))
+        own.map(|entry| (entry.parent.id, entry.fork.clone()))
             .collect()
     }
 }
@@ -110,11 +127,18 @@ impl Progress {
 impl Going {
     /// This host is so far with its clones.
     pub fn reach(&self, phase: ForkPhase) {
+        let mut reached = false;
         self.change(None, |host| {
             if !host.is_over() {
+                reached = host.phase != phase;
                 host.phase = phase;
             }
         });
+        if reached {
+            self.entry(|entry| {
+                happenings::fork_reached(&self.all.events, &entry.parent, entry.fork.fork, phase);
+            });
+        }
     }
 
     /// What became of one clone of a host's.
@@ -152,7 +176,7 @@ impl Going {
     }
 
     fn entry(&self, change: impl FnOnce(&mut Entry)) {
-        let mut all = lock(&self.all.0);
+        let mut all = lock(&self.all.all);
         if let Some(entry) = all.entries.iter_mut().find(|it| it.number == self.number) {
             change(entry);
         }
@@ -161,8 +185,11 @@ impl Going {
 
 impl Drop for Going {
     fn drop(&mut self) {
-        self.entry(|entry| entry.fork.over = true);
-        let mut all = lock(&self.all.0);
+        self.entry(|entry| {
+            entry.fork.over = true;
+            happenings::fork_over(&self.all.events, &entry.parent, &entry.fork);
+        });
+        let mut all = lock(&self.all.all);
         let over = all.entries.iter().filter(|entry| entry.fork.over).count();
         let mut surplus = over.saturating_sub(KEPT);
         all.entries.retain(|entry| {
@@ -227,7 +254,11 @@ mod tests {
     use super::*;
 
     fn begin(progress: &Progress, name: &str, hosts: Vec<HostProgress>) -> Going {
-        let parent = (VmId::random(), name.parse().expect("a name"));
+        let parent = EventVm {
+            id: VmId::random(),
+            name: name.parse().expect("a name"),
+            family: None,
+        };
         let fork = ForkProgress {
             fork: ForkId::random(),
             watch: None,

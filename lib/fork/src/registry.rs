@@ -2,10 +2,11 @@
 //! slices are in use. Bookkeeping only.
 
 use crate::{
-    HostError,
+    HostError, happenings,
     vm::{Vm, lock},
 };
 use forkyard_disk::Chains;
+use forkyard_events::Broadcast;
 use forkyard_store::{StoreError, VmRecord};
 use forkyard_types::{FIRST_FAMILY_GID, VM_UIDS, VmId};
 use std::{
@@ -22,6 +23,10 @@ pub(crate) fn gid(number: forkyard_store::FamilyNo) -> u32 {
 /// The VMs of a host.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
+    /// Where their coming, changing and going is told.
+    events: Broadcast,
+    /// Whether it is told: not while those of an earlier daemon are taken over.
+    announces: bool,
     vms: BTreeMap<VmId, Arc<Vm>>,
     uids: Uids,
     chains: Chains,
@@ -59,6 +64,21 @@ impl Drop for Uid {
 }
 
 impl Registry {
+    pub fn new(events: Broadcast) -> Self {
+        Self {
+            events,
+            ..Self::default()
+        }
+    }
+
+    /// Tells of VMs from here on.
+    pub fn announce(&mut self) {
+        self.announces = true;
+        for vm in self.vms.values() {
+            vm.tell(&self.events);
+        }
+    }
+
     /// A user no other QEMU runs as.
     pub fn take_uid(&mut self) -> Result<Uid, StoreError> {
         let mut taken = lock(&self.uids);
@@ -124,12 +144,22 @@ impl Registry {
     /// nobody needs. Its user stays its own until its record has gone: no two
     /// records may have one.
     pub fn vacate(&mut self, record: &VmRecord) -> Vec<PathBuf> {
-        self.vms.remove(&record.id);
+        let vm = self.vms.remove(&record.id);
+        if let Some(vm) = vm.filter(|_| self.announces) {
+            happenings::removed(&self.events, &vm.record());
+        }
         self.chains.detach(record.id)
     }
 
     pub fn insert(&mut self, vm: Arc<Vm>) {
-        self.vms.insert(vm.id, vm);
+        let known = self.vms.insert(vm.id, vm.clone());
+        if !self.announces {
+            return;
+        }
+        vm.tell(&self.events);
+        if known.is_none() {
+            happenings::created(&self.events, &vm.record());
+        }
     }
 
     pub fn get(&self, id: VmId) -> Option<Arc<Vm>> {

@@ -39,7 +39,7 @@ impl Host {
                     Ok(()) => return,
                     Err(error) => {
                         tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not connected to its machine");
-                        body.note_silence(Some(error.to_api().message));
+                        vm.note_silence(&body, Some(error.to_api().message));
                     }
                 }
                 drop((host, vm, body));

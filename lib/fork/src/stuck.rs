@@ -41,7 +41,7 @@ impl Host {
 
 async fn go_on(vm: &Vm, body: &Body) -> Result<(), HostError> {
     match body.machine.run_state().await? {
-        RunState::Failed => body.note_silence(Some(FULL.to_owned())),
+        RunState::Failed => vm.note_silence(body, Some(FULL.to_owned())),
         // Stopped for a fork, which has given up the turn: QEMU refused to go on then.
         RunState::Paused => {
             body.machine.cont().await?;
@@ -53,7 +53,7 @@ async fn go_on(vm: &Vm, body: &Body) -> Result<(), HostError> {
     // If there is still no room it stops again at once.
     tokio::time::sleep(AGAIN).await;
     if body.machine.run_state().await? == RunState::Running {
-        body.note_silence(None);
+        vm.note_silence(body, None);
         if let Err(error) = body.guest.stood_still().await {
             tracing::debug!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its clock is behind");
         }

@@ -17,7 +17,9 @@ mod view;
 
 use crate::{Room, quota::Places};
 use forkyard_guestlink::CloneEnd;
-use forkyard_types::{Member, RequestId, Ticket, TicketClone, TicketId, TicketKind, VmId};
+use forkyard_types::{
+    Member, RequestId, Ticket, TicketChanged, TicketClone, TicketId, TicketKind, VmId,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -166,6 +168,8 @@ struct Entry {
 pub struct Tickets {
     entries: BTreeMap<TicketId, Entry>,
     changed: BTreeSet<TicketId>,
+    /// Owners of those that were told of, and what was told last.
+    told: BTreeMap<TicketId, (VmId, TicketChanged)>,
 }
 
 impl Tickets {

@@ -4,16 +4,18 @@ use crate::{
     HostError,
     calls::Disjoint,
     generation::Generation,
+    happenings,
     life::{Body, Life},
     noted::Notes,
     requests::Requests,
     under_way::UnderWay,
 };
+use forkyard_events::Broadcast;
 use forkyard_guestlink::Cloned;
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, Store, StoreError, VmRecord};
 use forkyard_types::{Address, FamilyId, Member, VmId, VmName, VmState, VmView};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{MutexGuard as AsyncGuard, watch};
 
 /// A VM that exists: it runs, or its record waits for `rm`.
@@ -33,6 +35,8 @@ pub(crate) struct Vm {
     /// Locked after the record, where both are.
     life: Mutex<Life>,
     notes: Mutex<Notes>,
+    /// Where its changes are told, once it is listed.
+    events: OnceLock<Broadcast>,
     /// Forks and checkpoints of it under way; none begins once it is being removed.
     pub forks: UnderWay,
     /// How many wait for the turn to fork it.
@@ -70,10 +74,17 @@ impl Vm {
             record: Mutex::new(record),
             life: Mutex::new(life),
             notes: Mutex::default(),
+            events: OnceLock::new(),
             forks: UnderWay::default(),
             wanting: watch::Sender::new(0),
             turn: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Has its changes be told from here on.
+    pub fn tell(&self, events: &Broadcast) {
+        // Those of its host, at every call.
+        let _ = self.events.set(events.clone());
     }
 
     /// Its record as of now.
@@ -124,14 +135,47 @@ impl Vm {
             changed.state = state;
         }
         store.put_vm(&changed)?;
-        *record = changed;
-        *lock(&self.life) = life;
+        let before = std::mem::replace(&mut *record, changed);
+        self.replace_life(life, &before, &record);
         Ok(())
     }
 
     /// Enters a state that says of its record what that says already.
     pub fn pass(&self, life: Life) {
-        *lock(&self.life) = life;
+        let record = lock(&self.record);
+        self.replace_life(life, &record, &record);
+    }
+
+    /// Puts it into a state, and tells of that if users see another one.
+    fn replace_life(&self, life: Life, before: &VmRecord, after: &VmRecord) {
+        // The end of a machine is told of once it is clear what comes after it.
+        let told = |life: &Life, record: &VmRecord| match life {
+            Life::Ending => record.state,
+            Life::Starting { .. }
+            | Life::Running(_)
+            | Life::Paused(_)
+            | Life::Unreached { .. }
+            | Life::Stopped
+            | Life::Checkpoint => life.shown(),
+        };
+        let to = told(&life, after);
+        let former = std::mem::replace(&mut *lock(&self.life), life);
+        let from = told(&former, before);
+        if let Some(events) = self.events.get()
+            && from != to
+        {
+            happenings::changed(events, after, from, to);
+        }
+    }
+
+    /// Notes why its agent or machine does not answer; none: it does again.
+    pub fn note_silence(&self, body: &Body, why: Option<String>) {
+        let before = body.note_silence(why.clone());
+        if let Some(events) = self.events.get()
+            && before != why
+        {
+            happenings::silent(events, &self.record(), why);
+        }
     }
 
     /// Its state, as it is now.

@@ -14,17 +14,21 @@
 there is another module, `forkyard`: there a program forks the VM it runs in.
 """
 
-from ._aio import AsyncFiles, AsyncForkyard, AsyncProcess, AsyncVm
+from ._aio import AsyncEvents, AsyncFiles, AsyncForkyard, AsyncProcess, AsyncVm
 from ._client import PIPE, Files, Forkyard, Vm
+from ._events import Events
 from ._process import Process
-from ._types import CommandFailed, ExecResult, FileEntry, Forked, ForkyardError, NotStarted, PartialFork, Unreachable
+from ._types import CommandFailed, Event, ExecResult, FileEntry, Forked, ForkyardError, NotStarted, PartialFork, Unreachable
 
 __all__ = [
+    "AsyncEvents",
     "AsyncFiles",
     "AsyncForkyard",
     "AsyncProcess",
     "AsyncVm",
     "CommandFailed",
+    "Event",
+    "Events",
     "ExecResult",
     "FileEntry",
     "Files",

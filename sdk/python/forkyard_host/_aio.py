@@ -10,12 +10,13 @@ import asyncio
 import ssl
 from os import PathLike
 from types import TracebackType
-from typing import Any, Callable, List, Literal, Mapping
+from typing import Any, Callable, Iterable, List, Literal, Mapping
 
 from ._client import _INLINE, PIPE, Files, Forkyard, Pipe, Vm
+from ._events import Events
 from ._process import Process
 from ._threads import on_thread
-from ._types import ExecResult, FileEntry, Forked, ForkyardError
+from ._types import Event, ExecResult, FileEntry, Forked, ForkyardError
 
 
 class AsyncForkyard:
@@ -38,6 +39,19 @@ class AsyncForkyard:
     async def vm(self, name: str) -> AsyncVm:
         """The VM of this name or id."""
         return AsyncVm(await on_thread(self._sync.vm, name))
+
+    async def events(
+        self,
+        *,
+        vm: str | None = None,
+        family: str | None = None,
+        kinds: Iterable[str] = (),
+        since: str | int | None = None,
+        follow: bool = True,
+    ) -> AsyncEvents:
+        """Events of the host, as they happen; see Forkyard.events. Iterate with `async for`."""
+        options: dict[str, Any] = {"vm": vm, "family": family, "kinds": kinds, "since": since, "follow": follow}
+        return AsyncEvents(await on_thread(self._sync.events, **options))
 
 
 class AsyncVm:
@@ -200,6 +214,44 @@ class AsyncProcess:
             await asyncio.wait([doing])
             doing.exception()  # It failed because of us.
             raise
+
+
+class AsyncEvents:
+    """Events of a host; see Events. Iterate with `async for`. Cancelled, it is closed."""
+
+    def __init__(self, events: Events) -> None:
+        self._sync = events
+
+    async def __aenter__(self) -> AsyncEvents:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    @property
+    def position(self) -> str | None:
+        """Where to go on after a break."""
+        return self._sync.position
+
+    def __aiter__(self) -> AsyncEvents:
+        return self
+
+    async def __anext__(self) -> Event:
+        reading = asyncio.ensure_future(on_thread(self._sync.next))
+        try:
+            event = await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            self._sync.close()
+            await asyncio.wait([reading])
+            reading.exception()  # It failed because of us.
+            raise
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def close(self) -> None:
+        """End it."""
+        await on_thread(self._sync.close)
 
 
 class AsyncFiles:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Iterable, List, Mapping
 
 from ._copy import get, put
+from ._events import Events
 from ._http import Endpoint, of_files, of_vm
 from ._process import Process
 from ._types import ExecResult, FileEntry, Forked, ForkyardError
@@ -56,6 +57,24 @@ class Forkyard:
     def vm(self, name: str) -> Vm:
         """The VM of this name or id; ForkyardError of kind not_found if there is none."""
         return Vm(self._end, self._end.call("GET", of_vm(name)))
+
+    def events(
+        self,
+        *,
+        vm: str | None = None,
+        family: str | None = None,
+        kinds: Iterable[str] = (),
+        since: str | int | None = None,
+        follow: bool = True,
+    ) -> Events:
+        """Events of the host, as they happen: iterate over it.
+
+        Only those of this VM, by name or id, of this family and of these kinds, if given.
+        `since`: after this position, an event's id or 0 for all that are kept; else from now on.
+        Without `follow` it ends after those that there are. See Event for what it yields; one whose
+        `what` is lagged tells of events that were missed.
+        """
+        return Events(self._end, vm, family, kinds, since, follow)
 
 
 class Vm:

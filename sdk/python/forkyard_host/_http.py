@@ -110,6 +110,10 @@ class Stream:
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"the daemon closed the connection: {error}") from error
 
+    def patience(self, seconds: float) -> None:
+        """Bounds the wait for each line; over TLS there is no bound."""
+        self._sock.settimeout(seconds)
+
     def hang_up(self) -> None:
         """Ends it, also under another thread that reads."""
         try:

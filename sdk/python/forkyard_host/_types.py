@@ -85,6 +85,38 @@ class FileEntry:
         return cls(**{name: answer.get(name) for name in cls.__dataclass_fields__})  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Event:
+    """Something that happened on a host."""
+
+    id: str
+    """Position in the stream, to go on from: for `since`."""
+    seq: int
+    """Number in the stream, from 1 on; a restart of the daemon begins a new stream."""
+    time: float
+    """Seconds since 1970."""
+    kind: str
+    """vm, fork, ticket, checkpoint, image, node, transfer; stream of `lagged`."""
+    what: str
+    """What happened: vm_created, vm_changed, fork_over, lagged, …"""
+    data: dict[str, Any]
+    """More of that: `{"from": "starting", "to": "running"}`."""
+    subject: dict[str, Any]
+    """What it is about: vm, fork, ticket, image, pages, node; None where it is not about one."""
+
+    @property
+    def vm(self) -> str | None:
+        """Name of the VM that it is about; of a fork the parent's."""
+        vm = self.subject.get("vm")
+        return str(vm["name"]) if vm else None
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> Event:
+        [(what, data)] = answer["what"].items()
+        at = f"{answer['stream']}-{answer['seq']}"
+        return cls(at, answer["seq"], answer["time_ms"] / 1000, answer["kind"], what, data, answer["subject"])
+
+
 class Forked(Generic[V]):
     """The clones a fork made, and the errors of those it could not make.
 

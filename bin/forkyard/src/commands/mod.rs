@@ -3,6 +3,7 @@
 mod bench;
 pub mod console;
 pub mod copy;
+pub mod events;
 pub mod exec;
 pub mod friendly;
 mod images;
@@ -70,6 +71,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Rm(some) => vms::remove(&client, &args.run_dir, format, some).await,
         Command::Image(image) => images::image(&client, format, image).await,
         Command::Doctor(doctor) => images::doctor(&client, format, doctor).await,
+        Command::Events(wanted) => events::events(&client, format, wanted).await,
         Command::Top(options) => top::top(&client, format, options).await,
         Command::Node(node) => node::node(&client, format, node).await,
         Command::Sched(command) => sched::sched(&args.run_dir, format, command).await,

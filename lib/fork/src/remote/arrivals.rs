@@ -5,12 +5,12 @@
 //! time. So it is ended as soon as that is known, and its record says why.
 
 use crate::{
-    Host, HostError,
+    Host, HostError, happenings,
     vm::{Vm, lock},
 };
 use forkyard_pager::{Arrival, PagerError};
 use forkyard_store::VmRecord;
-use forkyard_types::{Awaited, FamilyId, ImageId, PageCount, PageNo, VmPart};
+use forkyard_types::{Awaited, FamilyId, ImageId, PageCount, PageNo, TransferOver, VmPart};
 use forkyard_vmm::Cause;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -203,10 +203,19 @@ impl Host {
         };
         let settled = arrival.settled;
         let why = (!arrival.alive && !settled).then(|| lost(&arrival));
-        match settled {
+        let (pages, lost) = (arrival.pages, arrival.away);
+        let before = match settled {
             true => lock(&self.arrivals.known).remove(&image),
             false => lock(&self.arrivals.known).insert(image, Known::Seen(arrival)),
         };
+        let was_over = match before {
+            Some(Known::Seen(before)) => !before.alive,
+            Some(Known::Expected(_)) => false,
+            None => true,
+        };
+        if (settled || why.is_some()) && !was_over {
+            happenings::transfer(&self.events, image, TransferOver { pages, lost });
+        }
         let Some(why) = why else { return };
         let vms = self.registry().all();
         for vm in vms {

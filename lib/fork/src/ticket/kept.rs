@@ -6,10 +6,10 @@
 
 use super::{Entry, Fate, Phase, Tickets};
 use crate::{
-    Host, HostError,
+    Host, HostError, happenings,
     vm::{Vm, lock},
 };
-use forkyard_types::{TicketId, VmId};
+use forkyard_types::{TicketChanged, TicketId, TicketStage, VmId};
 
 /// What an earlier daemon left to do for a ticket.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ impl Tickets {
         for (id, entry) in recorded {
             match serde_json::from_str::<Entry>(&entry) {
                 Ok(entry) => {
+                    // What an earlier daemon told of is no news.
+                    tickets.told.insert(id, (entry.owner, stage(&entry)));
                     tickets.entries.insert(id, entry);
                 }
                 Err(error) => {
@@ -50,6 +52,32 @@ impl Tickets {
             serde_json::to_string(entry).ok()
         };
         changed.map(|id| (id, text(id))).collect()
+    }
+
+    /// Stages that tickets have come to since this was last asked.
+    fn news(&mut self) -> Vec<(TicketId, VmId, TicketChanged)> {
+        let mut news = Vec::new();
+        for id in &self.changed {
+            let told = self.told.get(id).copied();
+            let now = match (self.entries.get(id), told) {
+                (Some(entry), _) => (entry.owner, stage(entry)),
+                (None, Some((owner, last))) => {
+                    let stage = TicketStage::Spent;
+                    (owner, TicketChanged { stage, ..last })
+                }
+                (None, None) => continue,
+            };
+            if told.is_none_or(|(_, last)| last.stage != now.1.stage) {
+                news.push((*id, now.0, now.1));
+            }
+            match now.1.stage {
+                TicketStage::Spent => drop(self.told.remove(id)),
+                TicketStage::Granted | TicketStage::Cloned | TicketStage::Killed => {
+                    self.told.insert(*id, now);
+                }
+            }
+        }
+        news
     }
 
     /// Settles what a dead daemon had under way; `exists` says which VMs there
@@ -93,12 +121,27 @@ impl Tickets {
     }
 }
 
+/// Stage of a ticket that is not spent.
+fn stage(entry: &Entry) -> TicketChanged {
+    let (stage, clones) = match &entry.phase {
+        Phase::Granted(grant) => (TicketStage::Granted, grant.promises.len()),
+        Phase::Cloned { seats, .. } => (TicketStage::Cloned, seats.len()),
+        Phase::Killed(alive) => (TicketStage::Killed, alive.len()),
+    };
+    TicketChanged {
+        stage,
+        ticket: entry.kind,
+        clones: u16::try_from(clones).unwrap_or(u16::MAX),
+    }
+}
+
 impl Host {
     /// Does something to the tickets. What changed is recorded before anybody
     /// acts on it; if that fails, the ticket would not outlive this daemon.
     pub(crate) fn tickets<T>(&self, act: impl FnOnce(&mut Tickets) -> T) -> T {
         let mut tickets = lock(&self.tickets);
         let done = act(&mut tickets);
+        let news = tickets.news();
         for (id, entry) in tickets.changes() {
             let recorded = match entry {
                 Some(entry) => self.store.put_ticket(id, &entry),
@@ -107,6 +150,11 @@ impl Host {
             if let Err(error) = recorded {
                 tracing::error!(ticket = %id, error = &error as &dyn std::error::Error, "not recorded");
             }
+        }
+        for (id, owner, change) in news {
+            // One of another host has a VM there.
+            let owner = self.registry().get(owner).map(|vm| vm.record());
+            happenings::ticket(&self.events, id, owner.as_ref(), change);
         }
         done
     }

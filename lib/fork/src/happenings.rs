@@ -1,0 +1,153 @@
+//! Changes of the host's state, as events.
+//!
+//! Each is told where the state itself changes, and under the same lock, so that the order of
+//! events is that of the changes.
+
+use forkyard_events::Broadcast;
+use forkyard_store::VmRecord;
+use forkyard_types::{
+    ByteCount, CheckpointMade, CheckpointRemoved, EventSubject, EventVm, ForkBegun, ForkId,
+    ForkOver, ForkPhase, ForkProgress, ForkReached, ImageChanged, ImageId, Occurrence,
+    TicketChanged, TicketId, TransferOver, VmChanged, VmCreated, VmRemoved, VmSilence, VmState,
+};
+
+/// The VM of a record, as events name it.
+pub(crate) fn subject(record: &VmRecord) -> EventVm {
+    EventVm {
+        id: record.id,
+        name: record.name.clone(),
+        family: Some(record.family),
+    }
+}
+
+fn about(record: &VmRecord) -> EventSubject {
+    EventSubject {
+        vm: Some(subject(record)),
+        fork: record.birth.and_then(|birth| birth.fork),
+        ..EventSubject::default()
+    }
+}
+
+/// A VM is listed from here on.
+pub(crate) fn created(events: &Broadcast, record: &VmRecord) {
+    let parent = record.birth.map(|birth| birth.parent);
+    let what = match record.state {
+        VmState::Checkpoint => Occurrence::CheckpointMade(CheckpointMade { parent }),
+        VmState::Starting
+        | VmState::Warm
+        | VmState::Running
+        | VmState::Paused
+        | VmState::Stopped
+        | VmState::Ending => Occurrence::VmCreated(VmCreated {
+            state: record.state,
+            parent,
+            image: record.image.clone(),
+        }),
+    };
+    events.publish(about(record), what);
+}
+
+/// A VM is in another state.
+pub(crate) fn changed(events: &Broadcast, record: &VmRecord, from: VmState, to: VmState) {
+    let change = VmChanged {
+        from,
+        to,
+        failure: record.failure.clone(),
+    };
+    events.publish(about(record), Occurrence::VmChanged(change));
+}
+
+/// A VM does not answer, or answers again.
+pub(crate) fn silent(events: &Broadcast, record: &VmRecord, why: Option<String>) {
+    events.publish(about(record), Occurrence::VmSilence(VmSilence { why }));
+}
+
+/// A VM is listed no more.
+pub(crate) fn removed(events: &Broadcast, record: &VmRecord) {
+    let parent = record.birth.map(|birth| birth.parent);
+    let what = match record.state {
+        VmState::Checkpoint => Occurrence::CheckpointRemoved(CheckpointRemoved { parent }),
+        VmState::Starting
+        | VmState::Warm
+        | VmState::Running
+        | VmState::Paused
+        | VmState::Stopped
+        | VmState::Ending => Occurrence::VmRemoved(VmRemoved {
+            state: record.state,
+            failure: record.failure.clone(),
+        }),
+    };
+    events.publish(about(record), what);
+}
+
+fn of_fork(parent: &EventVm, fork: ForkId) -> EventSubject {
+    EventSubject {
+        vm: Some(parent.clone()),
+        fork: Some(fork),
+        ..EventSubject::default()
+    }
+}
+
+/// A fork has begun.
+pub(crate) fn fork_begun(events: &Broadcast, parent: &EventVm, fork: &ForkProgress) {
+    let begun = ForkBegun {
+        clones: fork.hosts.iter().map(|host| u32::from(host.granted)).sum(),
+        watch: fork.watch,
+    };
+    events.publish(of_fork(parent, fork.fork), Occurrence::ForkBegun(begun));
+}
+
+/// This host has come so far with its clones.
+pub(crate) fn fork_reached(events: &Broadcast, parent: &EventVm, fork: ForkId, phase: ForkPhase) {
+    let reached = ForkReached { phase };
+    events.publish(of_fork(parent, fork), Occurrence::ForkReached(reached));
+}
+
+/// A fork is over.
+pub(crate) fn fork_over(events: &Broadcast, parent: &EventVm, fork: &ForkProgress) {
+    let mut why: Vec<String> = Vec::new();
+    for reason in fork.hosts.iter().flat_map(|host| &host.why) {
+        if !why.contains(reason) {
+            why.push(reason.clone());
+        }
+    }
+    let over = ForkOver {
+        ready: fork.hosts.iter().map(|host| u32::from(host.ready)).sum(),
+        failed: fork.hosts.iter().map(|host| u32::from(host.failed)).sum(),
+        why,
+    };
+    events.publish(of_fork(parent, fork.fork), Occurrence::ForkOver(over));
+}
+
+/// A ticket is at another stage.
+pub(crate) fn ticket(
+    events: &Broadcast,
+    id: TicketId,
+    owner: Option<&VmRecord>,
+    change: TicketChanged,
+) {
+    let subject = EventSubject {
+        vm: owner.map(subject),
+        ticket: Some(id),
+        ..EventSubject::default()
+    };
+    events.publish(subject, Occurrence::TicketChanged(change));
+}
+
+/// A page image has come from another host, or what was left of it is lost.
+pub(crate) fn transfer(events: &Broadcast, pages: ImageId, over: TransferOver) {
+    let subject = EventSubject {
+        pages: Some(pages),
+        ..EventSubject::default()
+    };
+    events.publish(subject, Occurrence::TransferOver(over));
+}
+
+/// A guest image takes so much disk from here on; none: it was removed.
+pub(crate) fn image(events: &Broadcast, name: &str, bytes: Option<ByteCount>) {
+    let subject = EventSubject {
+        image: Some(name.to_owned()),
+        ..EventSubject::default()
+    };
+    events.publish(subject, Occurrence::ImageChanged(ImageChanged { bytes }));
+}

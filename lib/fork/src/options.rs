@@ -1,0 +1,50 @@
+//! Choices of an operator.
+
+use crate::bounds::GuestBounds;
+use forkyard_pager::Push;
+use forkyard_vmm::AccelChoice;
+use std::{num::NonZeroUsize, time::Duration};
+
+/// Choices of an operator.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Hardware virtualization, or not.
+    pub accel: AccelChoice,
+    /// What guests may have by asking for it themselves.
+    pub guests: GuestBounds,
+    /// Whether guests say which of their pages are free: those are in no image.
+    pub page_reporting: bool,
+    /// Whether the kernels of guests guard themselves against programs in them that listen
+    /// at the CPU.
+    pub guest_mitigations: bool,
+    /// Whether clones are given pages that others of their image have wanted.
+    pub prefetch: bool,
+    /// Whether what several other hosts want is sent to all of them at once, where
+    /// IP multicast passes.
+    pub multicast: bool,
+    /// What other hosts are sent of an instant before they ask.
+    pub push: Push,
+    /// How long a QEMU, the pager or a guest's agent may leave something
+    /// unanswered before that is a failure. Not nothing.
+    pub patience: Duration,
+    /// Events that are kept for readers that are slow or resume.
+    pub events: NonZeroUsize,
+}
+
+impl Options {
+    /// How long a clone's agent may take to apply its identity, and for its
+    /// hooks: many clones may share few cores.
+    pub(crate) fn to_identify(self) -> Duration {
+        self.patience * 2
+    }
+
+    /// Time an agent may leave one question unanswered; its VM is silent after two in a row.
+    pub(crate) fn to_answer(self) -> Duration {
+        (self.patience / 4).clamp(Duration::from_secs(1), Duration::from_secs(15))
+    }
+
+    /// How long a guest may take to hold still: its programs wait meanwhile.
+    pub(crate) fn to_hold_still(self) -> Duration {
+        self.patience.min(Duration::from_secs(10))
+    }
+}
