@@ -2,7 +2,7 @@
 
 PREFIX ?= /usr/local
 
-.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly test-sched-ext check install clean
+.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly test-sched-ext test-kvm check install clean
 
 help:
 	@echo 'make setup     install the Debian packages it takes (root)'
@@ -10,6 +10,7 @@ help:
 	@echo 'make demo      boot a VM, fork it, and show what happens (root); demo-cluster: over several hosts'
 	@echo 'make test      build, check and test everything (root)'
 	@echo 'make test-sched-ext   test scheduling by sched_ext, in a guest (root)'
+	@echo 'make test-kvm  test on KVM, in a lab of its own where the host has none (root)'
 	@echo 'make check     formatting, lints, documentation, house rules'
 	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests'
 	@echo 'make install   copy target/dist to PREFIX ($(PREFIX))'
@@ -21,7 +22,7 @@ setup:
 build: setup
 	cargo xtask dist
 
-demo demo-cluster bench bench-cluster bench-sched bench-friendly test test-sched-ext check: setup
+demo demo-cluster bench bench-cluster bench-sched bench-friendly test test-sched-ext test-kvm check: setup
 	cargo xtask $@
 
 install: build

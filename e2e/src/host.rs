@@ -231,7 +231,7 @@ impl Host {
             ("FORKYARD_STATE_DIR", folder.join("state").into()),
             ("FORKYARD_RUN_DIR", folder.join("run").into()),
             ("FORKYARD_CACHE_DIR", self.cache.clone().into()),
-            ("FORKYARD_ACCEL", "tcg".into()),
+            ("FORKYARD_ACCEL", accelerator()),
         ];
         variables.extend(self.steps.iter().flat_map(Steps::variables));
         variables.extend(self.told.iter().cloned());
@@ -444,6 +444,11 @@ impl Default for Host {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// The accelerator of guests: emulation, unless the tests are told of another.
+fn accelerator() -> OsString {
+    env::var_os("FORKYARD_E2E_ACCEL").unwrap_or_else(|| "tcg".into())
 }
 
 fn parse<T: DeserializeOwned>(outcome: &Outcome) -> T {

@@ -16,7 +16,9 @@ mod features;
 mod guest;
 mod header;
 mod house;
+mod kvm_lab;
 mod openapi;
+mod packages;
 mod pool;
 mod programs;
 mod results;
@@ -70,6 +72,14 @@ enum Chore {
     SchedExt,
     /// Test it, in a guest whose kernel has sched_ext
     TestSchedExt {
+        /// Only the tests whose names hold one of these
+        only: Vec<String>,
+    },
+    /// Test on KVM, in a lab of its own where the host has none
+    TestKvm {
+        /// Only what shows that it works at all: a few minutes
+        #[arg(long)]
+        smoke: bool,
         /// Only the tests whose names hold one of these
         only: Vec<String>,
     },
@@ -129,6 +139,11 @@ fn main() -> Result<()> {
         Chore::Test { programs, tests } => test::run(&root, &Selection { programs, tests }),
         Chore::SchedExt => sched_ext::build(&root).map(drop),
         Chore::TestSchedExt { only } => sched_ext::test(&root, &only),
+        Chore::TestKvm { smoke, only } => {
+            let dist = dist::build(&root)?;
+            guest::prepare(&root, &dist, guest::TEST_IMAGE)?;
+            kvm_lab::test(&root, &dist, smoke, &only)
+        }
         Chore::Demo { args } => script(&root, "demo/run", &args),
         Chore::Bench { args } => script(&root, "bench/run", &args),
         Chore::DemoCluster { args } => hosts(&root, "demo", &args),

@@ -79,6 +79,13 @@ pub fn build(root: &Path) -> Result<Vec<TestProgram>> {
     Ok(found)
 }
 
+/// Builds every test program, and finds the one that tests whole hosts.
+pub fn of_whole_hosts(root: &Path) -> Result<PathBuf> {
+    let mut built = build(root)?.into_iter();
+    let found = built.find(|program| program.source == LONGEST);
+    found.map(|program| program.path).context(LONGEST)
+}
+
 /// Reads a line that cargo prints about what it has built: a test program, or nothing of
 /// interest.
 fn read(root: &Path, line: &str) -> Result<Option<TestProgram>> {

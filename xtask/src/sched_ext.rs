@@ -8,7 +8,10 @@
 //!
 //! Debian's kernels are built without sched_ext; their source has it.
 
-use crate::run::{cargo, program};
+use crate::{
+    packages,
+    run::{cargo, program},
+};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     fs,
@@ -71,7 +74,7 @@ pub struct Built {
 /// Builds the dispatcher with the feature, its tests, and the scheduler in BPF, into
 /// `target/sched-ext`.
 pub fn build(root: &Path) -> Result<Built> {
-    install(root, &TO_BUILD)?;
+    packages::install(root, &TO_BUILD)?;
     let folder = root.join("target/sched-ext");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let object = folder.join("forkyard.bpf.o");
@@ -121,7 +124,7 @@ fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
 
 /// Builds all of it, and runs the tests; `only` those whose names hold this, if any.
 pub fn test(root: &Path, only: &[String]) -> Result<()> {
-    install(root, &TO_TEST)?;
+    packages::install(root, &TO_TEST)?;
     let built = build(root)?;
     refuses(root, &built)?;
     let kernel = kernel(root)?;
@@ -167,35 +170,6 @@ fn refuses(root: &Path, built: &Built) -> Result<()> {
         .done();
     ensure!(refused.is_err(), "a dispatcher runs without sched_ext");
     Ok(())
-}
-
-/// Installs Debian packages that are missing.
-fn install(root: &Path, packages: &[&str]) -> Result<()> {
-    let status = |package: &str| {
-        program(Path::new("sh"), root)
-            .args([
-                "-c",
-                "dpkg-query -W -f '${Status}' \"$0\" 2>/dev/null || true",
-            ])
-            .args([package])
-            .printed()
-    };
-    let mut missing = Vec::new();
-    for package in packages {
-        if status(package)? != "install ok installed" {
-            missing.push(*package);
-        }
-    }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    println!("installing {}", missing.join(" "));
-    program(Path::new("apt-get"), root)
-        .args(["install", "-y", "-q", "--no-install-recommends"])
-        .args(&missing)
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .done()
-        .context("as root, or install them by hand")
 }
 
 /// The kernel: from the cache, or built anew where the source or the configuration

@@ -13,13 +13,11 @@ use forkyard_store::{FamilyRecord, VmRecord};
 use forkyard_types::{
     ByteCount, Epoch, Member, NetworkPolicy, RunRequest, VmId, VmName, VmState, VmView, WayOut,
 };
-use forkyard_vmm::{Accel, BootSpec, Kernel, Owner, Probe, console};
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use forkyard_vmm::{Accel, BootSpec, Kernel, Owner, Probe, Verdict, console};
+use std::{path::PathBuf, sync::Arc};
 use tokio::sync::mpsc;
 use tracing::{Instrument as _, debug_span, instrument};
 
-/// How long a guest may take until its agent answers; slow hosts are slow.
-const BOOT: Duration = Duration::from_secs(120);
 /// Quiet on the console but for what matters; `no_timer_check` because the
 /// check fails by chance where a busy host emulates the timer;
 /// `cryptomgr.notests` because the kernel's tests of its own ciphers, emulated, take a
@@ -112,10 +110,8 @@ impl Host {
             .bases
             .base(request.image.clone(), request.kernel.clone())
             .await?;
-        let accel = *self
-            .accel
-            .get_or_try_init(|| self.choose_accel(&base))
-            .await?;
+        let verdict = self.accel.get_or_try_init(|| self.choose_accel(&base));
+        let accel = verdict.await?.accel;
         let family = self.found_family(request.max_clones).await?;
         let vm = self.record_founder(&family, &request, accel).await;
         if vm.is_err() {
@@ -256,7 +252,7 @@ impl Host {
         let dead = machine.exited();
         let up = async {
             tokio::select! {
-                said = guest.hello(BOOT) => said.map(drop),
+                said = guest.hello(self.options.to_boot()) => said.map(drop),
                 _ = dead => Err(LinkError::Closed),
             }
         };
@@ -288,7 +284,7 @@ impl Host {
     }
 
     /// Hardware virtualization only where a guest has been seen to work by it.
-    async fn choose_accel(&self, base: &Base) -> Result<Accel, HostError> {
+    async fn choose_accel(&self, base: &Base) -> Result<Verdict, HostError> {
         let dir = self.folders.run.join("probe");
         std::fs::create_dir_all(&dir).map_err(HostError::io("create", &dir))?;
         let uid = self.registry().take_uid()?;
@@ -302,7 +298,7 @@ impl Host {
                 gid: uid.get(),
             },
             dir: dir.clone(),
-            within: Probe::WITHIN,
+            within: self.options.to_prove(),
         };
         let verdict = self
             .engine
@@ -318,7 +314,7 @@ impl Host {
         }
         let verdict = verdict?;
         tracing::info!(accel = %verdict.accel, why = verdict.why, "accelerator chosen");
-        Ok(verdict.accel)
+        Ok(verdict)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{Host, HostError};
 use forkyard_network::Link;
 use forkyard_store::VmRecord;
 use forkyard_types::{Diagnosis, ImageId, Leftover, VmId};
+use forkyard_vmm::Accel;
 use std::{
     collections::BTreeSet,
     fs, io,
@@ -87,6 +88,7 @@ impl Host {
             );
         }
         notes.extend(self.interference());
+        notes.extend(self.emulation());
         if !self.network.has_resolvers() {
             notes.push(
                 "this host asks nobody but itself for names, where guests do not reach: a VM \
@@ -95,6 +97,20 @@ impl Host {
             );
         }
         Ok(notes)
+    }
+
+    /// Says why guests are emulated, if they are.
+    fn emulation(&self) -> Option<String> {
+        let why = match self.accel.get() {
+            Some(verdict) if verdict.accel == Accel::Tcg => verdict.why.clone(),
+            Some(_) => return None,
+            None if !Path::new("/dev/kvm").exists() => "the host has no /dev/kvm".to_owned(),
+            None => return None,
+        };
+        Some(format!(
+            "guests are emulated (tcg), which is ten times slower than hardware \
+             virtualization (kvm): {why}"
+        ))
     }
 
     async fn leftovers(&self) -> Result<Vec<Left>, HostError> {

@@ -25,7 +25,7 @@ use forkyard_store::Store;
 use forkyard_types::{
     DiskSlice, FamilyId, GuestImage, ImageView, PageCount, TicketView, VmId, VmInspect, VmView,
 };
-use forkyard_vmm::{Engine, Machine, Qemu, QemuConfig, VmmError};
+use forkyard_vmm::{Engine, Machine, Qemu, QemuConfig, Verdict, VmmError};
 use std::{
     collections::BTreeSet,
     fs::{self, File},
@@ -70,7 +70,8 @@ pub struct Host {
     pub(crate) ended: Notify,
     /// What an earlier daemon left is known; no guest is answered before.
     pub(crate) settled: watch::Sender<bool>,
-    pub(crate) accel: OnceCell<forkyard_vmm::Accel>,
+    /// What executes guests here, and why, once a VM has booted.
+    pub(crate) accel: OnceCell<Verdict>,
     /// Other hosts, once they are known.
     pub(crate) meeting: OnceLock<Meeting>,
     /// What comes from them.

@@ -38,6 +38,17 @@ impl Options {
         self.patience * 2
     }
 
+    /// Time a guest may take until its agent answers; slow hosts are slow.
+    pub(crate) fn to_boot(self) -> Duration {
+        self.patience * 4
+    }
+
+    /// Time a kernel may take to reach user space for KVM to be proven: many times what it
+    /// takes where KVM works.
+    pub(crate) fn to_prove(self) -> Duration {
+        self.patience / 3
+    }
+
     /// Time an agent may leave one question unanswered; its VM is silent after two in a row.
     pub(crate) fn to_answer(self) -> Duration {
         (self.patience / 4).clamp(Duration::from_secs(1), Duration::from_secs(15))
