@@ -104,9 +104,9 @@ class AsyncVm:
         """Let it go on."""
         await on_thread(self._sync.resume)
 
-    async def start(self) -> None:
+    async def boot(self) -> None:
         """Boot it again, from its own disk, once it has stopped."""
-        await asyncio.to_thread(self._sync.start)
+        await asyncio.to_thread(self._sync.boot)
 
     async def stop(self) -> None:
         """Power it off."""

@@ -138,7 +138,7 @@ class Vm:
         """Let it go on."""
         self.view = self._end.call("POST", of_vm(self.id, "resume"))
 
-    def start(self) -> None:
+    def boot(self) -> None:
         """Boot it again, from its own disk, once it has stopped."""
         self.view = self._end.call("POST", of_vm(self.id, "start"))
 
