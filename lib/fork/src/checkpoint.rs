@@ -102,7 +102,7 @@ impl Host {
         let kept = async {
             recorded?;
             self.persist(&snapshot, record.clone())
-                .instrument(debug_span!("persist"))
+                .instrument(debug_span!("keep"))
                 .await
         };
         match kept.await {
