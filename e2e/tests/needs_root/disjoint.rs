@@ -75,7 +75,9 @@ fn what_a_guest_marked_as_disjoint_goes_to_the_host_that_asks_and_all_else_to_ev
     eventually("both have what they need to run", || {
         let before = counted(&cluster);
         sleep(CALM);
-        counted(&cluster) == before
+        // On a busy machine there is always a little.
+        let more = counted(&cluster).into_iter().zip(before);
+        more.map(|(after, before)| after - before).sum::<u64>() < HALF / 20
     });
 
     let [to_all, alone, to_other, came] = count_reading(&cluster, clones[0].as_str(), "alone");
