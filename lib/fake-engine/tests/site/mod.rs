@@ -181,10 +181,24 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // What a test that failed has left: machines outlive whoever started them.
+            let engine = self.engine.clone();
+            let ended = std::thread::spawn(move || end_all(&*engine));
+            let _ = ended.join();
+        }
         let closed = self.engine.close();
         if !std::thread::panicking() {
             closed.expect("all machines have ended");
         }
+    }
+}
+
+/// Ends whatever runs.
+fn end_all(engine: &dyn Engine) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for vm in engine.vms().unwrap_or_default() {
+        let _ = runtime.block_on(engine.end_processes(vm));
     }
 }
 
