@@ -106,7 +106,7 @@ impl Host {
         Self::new().counted()
     }
 
-    /// The same host, whose daemons can be killed at any step.
+    /// Has the host's daemons counted, so that they can be killed at any step.
     pub fn counted(mut self) -> Self {
         self.steps = Some(Steps::new());
         self

@@ -30,7 +30,7 @@ pub fn sweep<const N: usize>(host: &Host, words: [&str; N], few: u64, undo: impl
     assert!(reached > 0, "the daemon was never killed");
 }
 
-/// What runs is whole, what is recorded is true, and there is nothing else on a host.
+/// Checks that running VMs are whole, records are true, and the host has nothing else.
 #[track_caller]
 pub fn is_sound(host: &Host) {
     let mut vms = host.vms();
@@ -65,8 +65,8 @@ pub fn is_sound(host: &Host) {
     });
 }
 
-/// There is nothing on a host that belongs to nobody. What is just ending may be seen, and
-/// not be in the records any more; what was left behind stays until somebody repairs it.
+/// Waits until nothing on a host is without a record. A process that is just ending may be
+/// seen after its record has gone; a leftover stays until it is repaired.
 #[track_caller]
 pub fn nothing_left_over(host: &Host) {
     let mut last = Vec::new();

@@ -107,12 +107,7 @@ pub fn test(root: &Path, dist: &Path, smoke: bool, only: &[String]) -> Result<()
     };
     let payload = payload(root, dist, &names)?;
     let mut passed = false;
-    let drive = |path: &Path| {
-        format!(
-            "file={},if=virtio,cache=unsafe,snapshot=on,format=raw",
-            path.display()
-        )
-    };
+    let drive = |path: &Path| format!("file={},if=virtio,snapshot=on,format=raw", path.display());
     program(Path::new("timeout"), root)
         .args([PATIENCE, "qemu-system-x86_64"])
         .args([

@@ -1,4 +1,4 @@
-//! What the daemon is told when it is started.
+//! The daemon's command line.
 
 use crate::cluster;
 use anyhow::Context;
@@ -13,10 +13,10 @@ use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
     after_help = "Examples:\n  forkyardd\n  forkyardd --listen 0.0.0.0:7433\n  forkyardd --cluster https://10.0.0.1:2379 --etcd-ca CA.pem --node a --advertise 10.0.0.1\n  forkyardd --join TOKEN --node b --advertise 10.0.0.2\n\nThe `forkyard` command starts one by itself if none runs."
 )]
 pub struct Args {
-    /// What outlives a restart of the host: records and disks.
+    /// Folder of what outlives a restart of the host: records and disks.
     #[arg(long, env = "FORKYARD_STATE_DIR", default_value = "/var/lib/forkyard")]
     pub state_dir: PathBuf,
-    /// What lives only while the host runs: sockets and the pager's mount.
+    /// Folder of what lives only while the host runs: sockets and the pager's mount.
     #[arg(long, env = "FORKYARD_RUN_DIR", default_value = "/run/forkyard")]
     pub run_dir: PathBuf,
     /// Kernels and guest images, which can be made again unless they were imported.
@@ -93,7 +93,7 @@ pub struct Args {
     /// passes. Without it, each is sent its own.
     #[arg(long, env = "FORKYARD_MULTICAST", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     pub multicast: bool,
-    /// What other hosts are sent of a fork before they ask: working-set, what clones
+    /// Pages of a fork that other hosts are sent before they ask: working-set, what clones
     /// of such an image have wanted before; everything, what lies behind what they ask for,
     /// too, for jobs that need most of their memory; nothing.
     #[arg(
@@ -108,7 +108,7 @@ pub struct Args {
     #[arg(long, env = "FORKYARD_PREFETCH", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     pub prefetch: bool,
     /// Seconds after which a QEMU, the pager or an agent that does not answer has
-    /// failed; an agent has twice as long to make a clone somebody else, and no
+    /// failed; an agent has twice as long to apply a clone's identity, and no
     /// more than ten seconds to hold a guest still.
     #[arg(long, env = "FORKYARD_PATIENCE", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub patience: u64,
@@ -151,7 +151,7 @@ impl Args {
         })
     }
 
-    /// What the operator chose.
+    /// Options that the operator chose.
     pub fn options(&self) -> Options {
         Options {
             accel: self.accel,

@@ -9,7 +9,7 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Broadcast that are kept if nothing else is said: about two megabytes.
+/// Events that are kept if nothing else is said: about two megabytes.
 const CAPACITY: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 
 /// The events of a host. Clones are of the same stream.
@@ -25,7 +25,7 @@ struct Shared {
 /// What subscriptions wait for.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// Broadcast that there were.
+    /// Number of events so far.
     count: u64,
     closed: bool,
 }

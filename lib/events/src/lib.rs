@@ -5,7 +5,7 @@
 //! publisher --'                                   <--next-- Subscription
 //! ```
 //!
-//! Publishers never wait. Broadcast are kept once, in a ring: a subscription is a position in it
+//! Publishers never wait. Events are kept once, in a ring: a subscription is a position in it
 //! and no queue, so a slow reader costs no memory. A reader that the ring has overtaken, or
 //! that resumes at an event which is gone, reads a `lagged` event with the number of those
 //! that it missed, and goes on with the oldest one kept.

@@ -16,7 +16,7 @@ const REASONS: usize = 8;
 pub struct Log {
     stream: StreamId,
     capacity: NonZeroUsize,
-    /// Broadcast that there were.
+    /// Number of events so far.
     count: u64,
     kept: VecDeque<Arc<HostEvent>>,
 }

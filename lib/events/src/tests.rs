@@ -210,7 +210,7 @@ async fn a_reader_that_waits_is_woken() {
     assert_eq!(waiting.await.expect("no panic"), Some(1));
 }
 
-/// Broadcast that a reader knows of by this one.
+/// Events that a reader knows of by this one.
 fn worth(event: &HostEvent) -> u64 {
     if let Occurrence::Lagged(lagged) = &event.what {
         lagged.missed.expect("known")

@@ -29,8 +29,6 @@ pub enum Order {
     },
     /// Close a slice that is not in use.
     Close(u64),
-    /// Take slices out of the disk, the uppermost first, once they have been copied.
-    Shorten(Vec<PathBuf>),
     /// Save the state of CPUs and devices.
     Save,
     /// Say where the memory lies.
@@ -69,8 +67,6 @@ pub enum Refusal {
     NoDisk,
     /// The overlay does not lie over the active slice.
     Stale,
-    /// No slice that it has opened.
-    NoSlice(PathBuf),
     /// For this reason.
     Other(String),
 }

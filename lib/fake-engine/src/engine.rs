@@ -8,7 +8,6 @@ use crate::{
     processes::{self, Watched},
 };
 use async_trait::async_trait;
-use forkyard_fork::{Folders, Options};
 use forkyard_types::VmId;
 use forkyard_vmm::{
     Accel, AccelChoice, BootSpec, Engine, Machine, MachineRecord, MachineSpec, Probe, Shell,
@@ -20,23 +19,11 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::Arc,
     time::Duration,
 };
 
-/// Program of a machine's process.
-const PROGRAM: &str = "forkyard-fake-machine";
 /// What of a machine's directory goes with it.
 const SOCKETS: [&str; 3] = [CONTROL, files::AGENT, files::CONSOLE_SOCKET];
-
-/// Makes the engine of a host.
-pub fn engine(folders: &Folders, options: Options) -> Result<Arc<dyn Engine>, VmmError> {
-    Ok(Arc::new(FakeEngine::new(
-        folders.bin.join(PROGRAM),
-        &folders.run,
-        options.patience,
-    )))
-}
 
 /// An engine whose machines are processes of `forkyard-fake-machine`.
 #[derive(Clone, Debug)]
@@ -72,7 +59,7 @@ impl FakeEngine {
         let engine = self.clone();
         let started = tokio::task::spawn_blocking(move || engine.spawn(machine, memory)).await;
         let (process, record) =
-            started.map_err(|error| failed("start", PROGRAM, io::Error::other(error)))??;
+            started.map_err(|error| failed("start", "a machine", io::Error::other(error)))??;
         if fault == Some(Fault::Kill) {
             process.end().await?;
         }

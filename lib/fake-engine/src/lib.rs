@@ -22,5 +22,5 @@ mod machine;
 mod processes;
 
 pub use control::{CONTROL, Event, Order, Refusal, Reply, Word};
-pub use engine::{FakeEngine, engine};
+pub use engine::FakeEngine;
 pub use machine::{FakeMachine, FakeShell};

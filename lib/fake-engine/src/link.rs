@@ -186,7 +186,6 @@ fn error_of(call: &'static str, why: Refusal) -> VmmError {
     match why {
         Refusal::State(state) => VmmError::WrongState { state },
         Refusal::NoDisk => VmmError::NoDisk,
-        Refusal::NoSlice(path) => VmmError::NoSlice { path },
         Refusal::Stale => VmmError::StaleOverlay {
             path: PathBuf::new(),
         },

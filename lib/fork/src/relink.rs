@@ -25,7 +25,7 @@ impl Host {
         let (host, vm, body) = (self.handle(), Arc::downgrade(vm), Arc::downgrade(body));
         tokio::spawn(async move {
             lost.await;
-            // As a rule because it ends: whoever watches for that says so.
+            // As a rule because the process ends, which the exit watcher handles.
             if tokio::time::timeout(ENDS, exited).await.is_ok() {
                 return;
             }

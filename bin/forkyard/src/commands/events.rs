@@ -100,7 +100,7 @@ fn line(event: &HostEvent) -> String {
     )
 }
 
-/// What happened, in words.
+/// Description of what happened.
 fn text(event: &HostEvent) -> String {
     let because = |why: &Option<String>| match why {
         Some(why) => format!(": {why}"),

@@ -182,7 +182,7 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // What a test that failed has left: machines outlive whoever started them.
+            // Left running by a test that failed: machines outlive their parents.
             let engine = self.engine.clone();
             let ended = std::thread::spawn(move || end_all(&*engine));
             let _ = ended.join();

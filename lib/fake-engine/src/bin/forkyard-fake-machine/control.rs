@@ -16,7 +16,7 @@ use std::{
 /// State of CPUs and devices, as it is saved.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Devices {
-    /// What it is, for whoever finds one.
+    /// Text that tells such a state from QEMU's.
     fake: String,
     /// Longer than fits into one packet of anything.
     registers: Vec<u16>,
@@ -123,7 +123,6 @@ fn carry_out(machine: &Machine, order: Order) -> Reply {
         Order::Prepare(path) => disk.prepare(path),
         Order::Freeze { number, over } => disk.freeze(number, over),
         Order::Close(number) => disk.close(number),
-        Order::Shorten(_) => Reply::Done,
         Order::Save => match vcpus.state() {
             state @ (RunState::Running | RunState::Waiting) => {
                 Reply::Refused(Refusal::State(state))

@@ -7,7 +7,7 @@
 //!
 //! Started with: the engine's home, the VM, its directory, bytes of memory, the file its
 //! memory is a private view of or nothing, its disk or nothing. Says `ready` once it
-//! listens. It outlives whoever started it.
+//! listens. The process outlives its parent.
 
 mod control;
 mod disk;
@@ -41,7 +41,7 @@ struct Machine {
 }
 
 mod console {
-    //! What the guest says on its serial console, to whoever is connected.
+    //! The guest's serial console, for one client at a time.
 
     use std::{io::Write as _, os::unix::net::UnixStream, sync::Mutex};
 
