@@ -10,6 +10,8 @@ mod faults;
 mod life;
 #[path = "fake_engine/steps.rs"]
 mod steps;
+#[path = "fake_engine/substrates.rs"]
+mod substrates;
 #[path = "fake_engine/tickets.rs"]
 mod tickets;
 

@@ -79,6 +79,8 @@ mod spread;
 mod steps;
 #[path = "needs_root/steps_across.rs"]
 mod steps_across;
+#[path = "needs_root/substrate.rs"]
+mod substrate;
 #[path = "needs_root/tickets.rs"]
 mod tickets;
 #[path = "needs_root/under_way.rs"]

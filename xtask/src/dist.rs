@@ -5,6 +5,7 @@
 //! target/dist/share/forkyard/libforkyard_track.so
 //! target/dist/share/forkyard/guest/{bin,lib,include,python}/…
 //! target/dist/share/forkyard/images/*.toml
+//! target/dist/share/forkyard/generalise.toml
 //! target/fake/                the same with a daemon whose machines are made up: for tests
 //! ```
 
@@ -66,8 +67,12 @@ const FAKE: [(&str, &str); 4] = [
 ];
 
 /// What is written, from the tree, and its place in `target/dist/`.
-const WRITTEN: [(&str, &str); 4] = [
+const WRITTEN: [(&str, &str); 5] = [
     (header::PLACE, "share/forkyard/guest/include/forkyard.h"),
+    (
+        "lib/substrate/generalise.toml",
+        "share/forkyard/generalise.toml",
+    ),
     (
         "sdk/python/forkyard.py",
         "share/forkyard/guest/python/forkyard.py",

@@ -8,6 +8,7 @@ use crate::commands::{
     friendly::Friendly,
     node::Node,
     sched::Sched,
+    substrate::Substrate,
     ticket::Ticket,
     token::Token,
     top::Top,
@@ -145,6 +146,9 @@ pub enum Command {
     /// Which vCPUs run when: a policy for real VMs, or policies in the simulator.
     #[command(subcommand)]
     Sched(Sched),
+    /// Substrates: VMs that are kept small on disk, and woken as independent ones.
+    #[command(subcommand)]
+    Substrate(Substrate),
     /// What guests were granted: tickets that are not used up.
     #[command(subcommand)]
     Ticket(Ticket),

@@ -10,6 +10,7 @@ mod images;
 mod input;
 mod nodes;
 mod peer;
+mod substrates;
 mod tickets;
 mod tokens;
 mod vms;
@@ -186,6 +187,9 @@ fn common() -> OpenApiRouter<Shared> {
         ))
         .routes(routes!(images::export_image))
         .routes(routes!(images::export_disk))
+        .routes(routes!(substrates::list, substrates::dock))
+        .routes(routes!(substrates::inspect, substrates::remove))
+        .routes(routes!(substrates::activate))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::activate))

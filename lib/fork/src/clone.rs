@@ -84,7 +84,7 @@ impl Host {
             calls,
         } = shell;
         record.member = wanted.member;
-        record.birth = Some(Birth {
+        record.birth = (!of.founds).then_some(Birth {
             parent: of.id,
             fork: Some(origin.fork),
             granted: wanted.vcpus.or(of.granted),
@@ -93,7 +93,10 @@ impl Host {
         let network = of.network;
         let outcome = async {
             of.still_there()?;
-            self.name_clone(&mut record, of)?;
+            match of.founds {
+                true => self.name_founder(&mut record, of)?,
+                false => self.name_clone(&mut record, of)?,
+            }
             let address = crate::vm::address(network, &record);
             let own = network
                 .address(of.member)
@@ -196,6 +199,12 @@ impl Host {
             vm.change(&self.store, |record| record.notes = notes)?;
         }
         Ok(())
+    }
+
+    /// Names what is made of a substrate as it was asked for.
+    fn name_founder(&self, record: &mut VmRecord, of: &Original) -> Result<(), HostError> {
+        record.name = of.name.clone();
+        Ok(self.store.put_vm(record)?)
     }
 
     /// Names a clone after its family's founder and its place; by its id if

@@ -184,6 +184,7 @@ impl Host {
                 || bases.contains(id)
                 || next.images.contains(id)
                 || self.arrivals.is_held(*id)
+                || self.is_of_substrate(*id)
         };
         Ok(images.filter(|id| !needed(id)).collect())
     }

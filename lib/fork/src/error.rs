@@ -1,6 +1,6 @@
 //! Why a host could not do what it was asked, and how the asker is told.
 
-use crate::{bounds::BoundReached, quota::QuotaReached, ticket::Denied};
+use crate::{bounds::BoundReached, quota::QuotaReached, substrate::SubstrateError, ticket::Denied};
 use forkyard_capture::CaptureError;
 use forkyard_disk::DiskError;
 use forkyard_guestlink::LinkError;
@@ -178,6 +178,9 @@ pub enum HostError {
     /// QEMU failed.
     #[error("the VM's QEMU failed")]
     Vmm(#[from] VmmError),
+    /// Something cannot be done with a substrate.
+    #[error(transparent)]
+    Substrate(#[from] SubstrateError),
     /// The records cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -308,6 +311,7 @@ impl HostError {
                 ErrorKind::NotFound
             }
             Self::Files { kind, .. } => *kind,
+            Self::Substrate(error) => error.kind(),
             Self::Peer { source, .. } | Self::Number(source) | Self::Room(source) => source.kind,
             Self::NotPassable { .. }
             | Self::Lost { .. }
@@ -332,9 +336,11 @@ impl HostError {
             Self::Ticket(Denied::AlreadyCloned(_) | Denied::NotCloned(_) | Denied::Foreign(_)) => {
                 ErrorKind::Conflict
             }
-            Self::Store(StoreError::NameTaken { .. } | StoreError::TokenNameTaken { .. }) => {
-                ErrorKind::Conflict
-            }
+            Self::Store(
+                StoreError::NameTaken { .. }
+                | StoreError::SubstrateNameTaken { .. }
+                | StoreError::TokenNameTaken { .. },
+            ) => ErrorKind::Conflict,
             Self::Store(StoreError::Exhausted { .. }) | Self::Quota(_) | Self::Bound(_) => {
                 ErrorKind::Exhausted
             }
@@ -478,6 +484,9 @@ impl HostError {
         ];
         if let Self::Network(error) = self {
             return error.remedy();
+        }
+        if let Self::Substrate(error) = self {
+            return error.hint();
         }
         hints
             .into_iter()

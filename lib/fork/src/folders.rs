@@ -3,6 +3,7 @@
 //! ```text
 //! state/  forkyard.db         records
 //!         vms/ID/             one VM's disk slices
+//!         substrates/ID/      one substrate
 //! run/    lock                held by the living daemon
 //!         api.sock            the API
 //!         pager.sock pages/   the pager: its control socket, its mount
@@ -50,6 +51,16 @@ impl Folders {
     /// A VM's disk slices.
     pub fn disks(&self, vm: VmId) -> PathBuf {
         self.all_disks().join(vm.as_str())
+    }
+
+    /// Parent of every substrate's files.
+    pub fn all_substrates(&self) -> PathBuf {
+        self.state.join("substrates")
+    }
+
+    /// Files of the substrate whose memory this is.
+    pub fn substrate(&self, memory: ImageId) -> PathBuf {
+        self.all_substrates().join(memory.to_string())
     }
 
     /// Parent of every VM's sockets.

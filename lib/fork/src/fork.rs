@@ -124,7 +124,7 @@ impl Host {
     }
 
     /// `begun` is called once nothing speaks against it.
-    async fn fork_as(
+    pub(crate) async fn fork_as(
         &self,
         fork: ForkId,
         vm: &str,
@@ -347,6 +347,7 @@ impl Host {
         let used = self.store.families_of_image(image);
         if used.is_ok_and(|families| families.is_empty())
             && !self.arrivals.is_held(image)
+            && !self.is_of_substrate(image)
             && let Err(error) = self.drop_image(image).await
         {
             tracing::warn!(%image, error = &error as &dyn std::error::Error, "page image not retired");

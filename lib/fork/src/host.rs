@@ -90,6 +90,8 @@ pub struct Host {
     pub(crate) progress: Progress,
     /// Forks and checkpoints under way; none begins once the daemon ends.
     pub(crate) forks: UnderWay,
+    /// Held while a substrate is made or removed.
+    pub(crate) docks: tokio::sync::Mutex<()>,
     /// Who goes first while a fork is made.
     pub(crate) makers: Makers,
     registry: Mutex<Registry>,
@@ -150,6 +152,7 @@ impl Host {
             accel: OnceCell::new(),
             meeting: OnceLock::new(),
             arrivals: Arrivals::default(),
+            docks: tokio::sync::Mutex::default(),
             makers: Makers::default(),
             progress: Progress::new(events.clone()),
             forks: UnderWay::default(),
@@ -329,6 +332,7 @@ impl Host {
                 vm: vm.name(),
             });
         }
+        self.refuse_substrates_over(name)?;
         self.bases.remove(name.to_owned()).await
     }
 

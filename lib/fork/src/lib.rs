@@ -44,6 +44,7 @@ mod room;
 mod secrets;
 mod snapshot;
 mod stuck;
+mod substrate;
 pub mod telemetry;
 mod ticket;
 mod under_way;
@@ -66,6 +67,7 @@ pub use options::Options;
 pub use quota::QuotaReached;
 pub use remote::{HERE, Neighbours, Peer};
 pub use room::{Granted, Lot, Room};
+pub use substrate::SubstrateError;
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 
 pub use forkyard_vmm::{AccelChoice, Engine, VmmError};

@@ -63,13 +63,18 @@ impl Progress {
 
     /// So many clones of a VM are to be made here, and others where it was asked for.
     pub fn begin(&self, parent: &Vm, here: usize, asked: &Asked) -> Going {
+        self.begin_of(happenings::subject(&parent.record()), here, asked)
+    }
+
+    /// Begins the same for what is no VM: a substrate.
+    pub fn begin_of(&self, parent: EventVm, here: usize, asked: &Asked) -> Going {
         let here = u16::try_from(here).unwrap_or(u16::MAX);
         let own = (here > 0).then(|| HostProgress::granted(None, here));
         let far = asked.far.shares.iter();
         let far =
             far.map(|share| HostProgress::granted(Some(share.peer.name().to_owned()), share.count));
         self.note(
-            happenings::subject(&parent.record()),
+            parent,
             ForkProgress {
                 fork: asked.fork,
                 watch: asked.watch,

@@ -74,6 +74,8 @@ pub(crate) struct Original {
     pub member: Member,
     /// It is itself a clone.
     pub is_clone: bool,
+    /// It is a substrate: what is made of it founds a family, under its name.
+    pub founds: bool,
     /// Forks between it and the VM its family began with.
     pub generation: u16,
     /// vCPUs that it was granted, if these may not be all it has.
@@ -138,6 +140,7 @@ impl Original {
             network: vm.network,
             member: record.member,
             is_clone: record.birth.is_some(),
+            founds: false,
             generation: record.generation,
             granted: record.birth.and_then(|birth| birth.granted),
             image: record.image,
@@ -170,12 +173,12 @@ impl Layout {
             name: placeholder(id)?,
             family: of.family,
             member: Member(0),
-            birth: Some(Birth {
+            birth: (!of.founds).then_some(Birth {
                 parent: of.id,
                 fork: None,
                 granted: of.granted,
             }),
-            generation: of.generation.saturating_add(1),
+            generation: of.generation.saturating_add(u16::from(!of.founds)),
             epoch: Epoch::random(),
             image: of.image.clone(),
             vcpus: of.vcpus,

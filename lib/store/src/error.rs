@@ -66,6 +66,12 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
+    /// A substrate of that name exists.
+    #[error("a substrate named {name} exists already")]
+    SubstrateNameTaken {
+        /// The name.
+        name: String,
+    },
     /// A token of that name exists.
     #[error("a token named {name:?} exists already")]
     TokenNameTaken {

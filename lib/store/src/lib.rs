@@ -15,6 +15,7 @@ mod member;
 mod row;
 mod schema;
 mod span;
+mod substrate;
 mod ticket;
 mod token;
 mod vm;
@@ -22,6 +23,7 @@ mod vm;
 pub use error::StoreError;
 pub use family::{FamilyNo, FamilyRecord};
 pub use span::{FamilyTunnel, Loan, Teller};
+pub use substrate::SubstrateRecord;
 pub use token::TokenRecord;
 pub use vm::{Birth, VmRecord};
 

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 11] = [
+const STEPS: [&str; 12] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -107,6 +107,15 @@ const STEPS: [&str; 11] = [
     "ALTER TABLE vm ADD COLUMN notes TEXT NOT NULL DEFAULT '[]';",
     // What a VM that booted boots again.
     "ALTER TABLE vm ADD COLUMN kernel TEXT;",
+    // Substrates: the page images of each are columns, for these outlive the VMs over them.
+    "
+    CREATE TABLE substrate (
+        name TEXT PRIMARY KEY NOT NULL,
+        memory_image TEXT,
+        disk_image TEXT,
+        entry TEXT NOT NULL
+    ) STRICT;
+",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {

@@ -53,6 +53,23 @@ class AsyncForkyard:
         options: dict[str, Any] = {"vm": vm, "family": family, "kinds": kinds, "since": since, "follow": follow}
         return AsyncEvents(await on_thread(self._sync.events, **options))
 
+    async def substrates(self) -> list[dict[str, Any]]:
+        """Every substrate that this user may activate."""
+        return await on_thread(self._sync.substrates)
+
+    async def substrate(self, name: str) -> dict[str, Any]:
+        """Where a substrate's bytes are."""
+        return await on_thread(self._sync.substrate, name)
+
+    async def activate(self, substrate: str, count: int = 1, *, name: str | None = None, **more: Any) -> list[AsyncVm]:
+        """Make VMs of a substrate; see Forkyard.activate."""
+        made = await on_thread(self._sync.activate, substrate, count, name=name, **more)
+        return [AsyncVm(vm) for vm in made]
+
+    async def remove_substrate(self, name: str) -> None:
+        """Remove a substrate that nothing lies over."""
+        await on_thread(self._sync.remove_substrate, name)
+
 
 class AsyncVm:
     """A VM; see Vm. As an async context manager it is removed at the end."""
@@ -95,6 +112,10 @@ class AsyncVm:
     async def checkpoint(self, name: str | None = None, *, live: bool = False) -> AsyncVm:
         """Keep this instant on disk."""
         return AsyncVm(await on_thread(self._sync.checkpoint, name, live=live))
+
+    async def dock(self, name: str, kind: str = "public", *, live: bool = False, **more: Any) -> dict[str, Any]:
+        """Make a substrate of it; see Vm.dock."""
+        return await on_thread(self._sync.dock, name, kind, live=live, **more)
 
     async def pause(self) -> None:
         """Have it stand still."""

@@ -11,7 +11,7 @@ from typing import Any, Iterable, List, Mapping
 
 from ._copy import get, put
 from ._events import Events
-from ._http import Endpoint, of_files, of_vm
+from ._http import Endpoint, of_files, of_substrate, of_vm
 from ._process import Process
 from ._types import ExecResult, FileEntry, Forked, ForkyardError
 
@@ -76,6 +76,34 @@ class Forkyard:
         """
         return Events(self._end, vm, family, kinds, since, follow)
 
+    def substrates(self) -> list[dict[str, Any]]:
+        """Every substrate that this user may activate, the oldest first."""
+        return list(self._end.call("GET", "/v1/substrates"))
+
+    def substrate(self, name: str) -> dict[str, Any]:
+        """Where a substrate's bytes are; ForkyardError of kind not_found if there is none."""
+        return dict(self._end.call("GET", of_substrate(name)))
+
+    def activate(self, substrate: str, count: int = 1, *, name: str | None = None, **more: Any) -> list[Vm]:
+        """Make VMs of a substrate, each with a family and a network of its own.
+
+        `name`: of the VM, or the beginning of the names of several. `more`: other fields of the
+        API's request, such as network. ForkyardError if one was not made; the others are removed.
+        """
+        wanted = {"count": count, "name": name, **more}
+        answer = self._end.call("POST", of_substrate(substrate, "activate"), wanted)
+        made = [Vm(self._end, one["vm"]) for one in answer["vms"] if "vm" in one]
+        failed = [ForkyardError.of(one["error"]) for one in answer["vms"] if "error" in one]
+        if failed:
+            for vm in made:
+                vm.remove()
+            raise failed[0]
+        return made
+
+    def remove_substrate(self, name: str) -> None:
+        """Remove a substrate that nothing lies over."""
+        self._end.call("DELETE", of_substrate(name))
+
 
 class Vm:
     """A VM. As a context manager it is removed at the end."""
@@ -129,6 +157,15 @@ class Vm:
         """Keep this instant on disk, to be forked later."""
         wanted = {"name": name, "mode": "live" if live else "fast"}
         return Vm(self._end, self._end.call("POST", of_vm(self.id, "checkpoint"), wanted))
+
+    def dock(self, name: str, kind: str = "public", *, live: bool = False, **more: Any) -> dict[str, Any]:
+        """Make a substrate of it: kind public, restricted or private.
+
+        It ends as the substrate; with `live` a clone does, and it runs on. `more`: other fields of
+        the API's request, such as keep_services.
+        """
+        wanted = {"vm": self.id, "name": name, "kind": kind, "live": live, **more}
+        return dict(self._end.call("POST", "/v1/substrates", wanted))
 
     def pause(self) -> None:
         """Have it stand still; it can be forked so."""

@@ -13,7 +13,7 @@ mod files;
 pub mod generators;
 pub mod network;
 mod routes;
-mod secrets;
+pub mod secrets;
 
 use super::userland::Userland;
 use crate::init::{Outcome, doing};

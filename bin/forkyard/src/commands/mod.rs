@@ -13,6 +13,7 @@ pub mod node;
 mod progress;
 pub mod sched;
 mod settled;
+pub mod substrate;
 mod terminal;
 pub mod ticket;
 pub mod token;
@@ -76,6 +77,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Node(node) => node::node(&client, format, node).await,
         Command::Sched(command) => sched::sched(&args.run_dir, format, command).await,
         Command::Ticket(ticket) => ticket::ticket(&client, format, ticket).await,
+        Command::Substrate(command) => substrate::substrate(&client, format, command).await,
         Command::Token(token) => token::token(&client, format, token).await,
         Command::Friendly(wanted) => {
             friendly::friendly(&client, &args.run_dir, format, &wanted).await

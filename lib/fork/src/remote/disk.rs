@@ -14,10 +14,36 @@ use std::{
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
+/// What a disk holds over the image that it lies over.
+#[derive(Debug)]
+pub(crate) struct DiskLayer {
+    /// Its image, and the one below.
+    pub lineage: Lineage,
+    /// Size of the disk.
+    pub pages: PageCount,
+    /// The layer, in a file without a name.
+    pub layer: File,
+}
+
 impl Host {
     /// Has the pager serve what frozen slices show, the upper ones first. Nobody
     /// may write to them, nor take them away, until this returns.
     pub(crate) async fn disk_image(&self, disk: &Disk) -> Result<RemotePages, HostError> {
+        let DiskLayer {
+            lineage,
+            pages,
+            layer,
+        } = self.disk_layer(disk).await?;
+        self.pager_call(move |pager| pager.publish(lineage, layer))
+            .await?;
+        Ok(RemotePages {
+            image: lineage.image,
+            pages,
+        })
+    }
+
+    /// Makes a layer of what frozen slices show. They stay as they are until this returns.
+    pub(crate) async fn disk_layer(&self, disk: &Disk) -> Result<DiskLayer, HostError> {
         let base = self.below(disk).await?;
         let chain = disk.slices();
         let slices = chain.iter().map(|path| Backing {
@@ -45,11 +71,10 @@ impl Host {
             Ok::<_, HostError>((pages, layer))
         })
         .await?;
-        self.pager_call(move |pager| pager.publish(lineage, layer))
-            .await?;
-        Ok(RemotePages {
-            image: lineage.image,
+        Ok(DiskLayer {
+            lineage,
             pages,
+            layer,
         })
     }
 

@@ -327,6 +327,7 @@ fn received(handout: &Handout, devices: Vec<u8>) -> Result<Snapshot, HostError> 
                 network: network_of(FamilyNo(family.number))?,
                 member: parent.member,
                 is_clone: parent.is_clone,
+                founds: false,
                 generation: parent.generation,
                 granted: machine.granted,
                 image: machine.image.clone(),

@@ -41,6 +41,12 @@ pub fn scrub(path: &Path) -> Outcome {
     done.map_err(doing(what()))
 }
 
+/// Overwrites and empties a file, which stays.
+pub fn empty(path: &Path) -> io::Result<()> {
+    overwrite(path, path.metadata()?.len())?;
+    File::options().write(true).open(path)?.set_len(0)
+}
+
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,0 +1,286 @@
+//! `forkyard-guest dock`: makes this guest small and nobody's, and holds what it gives back.
+//!
+//! ```text
+//! plan (a line on stdin) -> stop -> clear -> write back, drop caches, compact -> fill
+//!      -> report (a line on stdout) -> held until the end of stdin
+//! ```
+//!
+//! **Fill**: takes free memory as memory of its own, which the kernel clears for it. A cleared
+//! page takes no room in a page image, whatever was in it before, and whichever image the memory
+//! of this VM is a view of. The instant is taken while this holds it; where the substrate is
+//! woken, the agent hangs this up like all commands of the instant, and the memory is free again.
+//!
+//! If memory runs out all the same, the kernel ends this first, and the dock fails.
+
+use crate::{agent::identity::secrets, init::doing};
+use forkyard_substrate::{Plan, Prepared, matches};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    hint,
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+/// Most bytes taken at once.
+const PIECE: u64 = 32 << 20;
+/// Fewer are not worth it.
+const LEAST: u64 = 64 << 10;
+const PAGE: usize = 4096;
+/// What of `/proc/meminfo` says where memory is.
+const USED: [&str; 12] = [
+    "AnonPages",
+    "Buffers",
+    "Cached",
+    "KernelStack",
+    "MemFree",
+    "MemTotal",
+    "PageTables",
+    "Percpu",
+    "SReclaimable",
+    "SUnreclaim",
+    "Shmem",
+    "VmallocUsed",
+];
+
+/// Carries out the plan, reports, and waits.
+pub fn main() -> ExitCode {
+    let mut line = String::new();
+    if let Err(error) = io::stdin().read_line(&mut line) {
+        eprintln!("forkyard-guest: cannot read the plan: {error}");
+        return ExitCode::FAILURE;
+    }
+    let plan: Plan = match serde_json::from_str(&line) {
+        Ok(plan) => plan,
+        Err(error) => {
+            eprintln!("forkyard-guest: the plan makes no sense: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // Freed now: it would be in the substrate.
+    drop(line);
+    let mut prepared = Prepared::default();
+    stop(&plan, &mut prepared);
+    clear(Path::new("/"), &plan, &mut prepared);
+    let held = give_back(plan.margin, &mut prepared);
+    let told = serde_json::to_string(&prepared).map_err(io::Error::from);
+    let told = told.and_then(|text| {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{text}")?;
+        out.flush()
+    });
+    if told.is_err() {
+        return ExitCode::FAILURE;
+    }
+    // Until the host has what it wants, or has gone.
+    let _ = io::stdin().read(&mut [0]);
+    drop(held);
+    ExitCode::SUCCESS
+}
+
+/// Stops what runs of the services named. Nothing to do without systemd.
+fn stop(plan: &Plan, prepared: &mut Prepared) {
+    if plan.stop.is_empty() || !Path::new("/run/systemd/system").is_dir() {
+        return;
+    }
+    let listed = Command::new("systemctl")
+        .args(["list-units", "--plain", "--no-legend", "--state=active"])
+        .args(&plan.stop)
+        .stdin(Stdio::null())
+        .output();
+    let listed = match listed {
+        Ok(listed) => String::from_utf8_lossy(&listed.stdout).into_owned(),
+        Err(error) => return prepared.problems.push(format!("list services: {error}")),
+    };
+    let names = listed
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    let active: Vec<String> = names.map(str::to_owned).collect();
+    if active.is_empty() {
+        return;
+    }
+    let stopped = Command::new("systemctl")
+        .arg("stop")
+        .args(&active)
+        .stdin(Stdio::null())
+        .output();
+    match stopped {
+        Ok(done) if done.status.success() => prepared.stopped = active,
+        Ok(done) => prepared.problems.push(format!(
+            "stop services: {}",
+            String::from_utf8_lossy(&done.stderr).trim()
+        )),
+        Err(error) => prepared.problems.push(format!("stop services: {error}")),
+    }
+}
+
+/// Removes and empties what the plan names, below a root.
+fn clear(root: &Path, plan: &Plan, prepared: &mut Prepared) {
+    let mut note = |path: &Path, done: Result<(), String>| match done {
+        Ok(()) => prepared.cleared += 1,
+        Err(error) => prepared
+            .problems
+            .push(format!("{}: {error}", path.display())),
+    };
+    for pattern in &plan.remove {
+        for path in found(root, pattern) {
+            note(&path, secrets::scrub(&path));
+        }
+    }
+    for pattern in &plan.empty {
+        for path in found(root, pattern)
+            .into_iter()
+            .filter(|path| path.is_file())
+        {
+            note(&path, secrets::empty(&path).map_err(doing("empty it")));
+        }
+    }
+    if let Some(name) = &plan.host_name {
+        let file = root.join("etc/hostname");
+        if file.is_file() {
+            note(
+                &file,
+                fs::write(&file, format!("{name}\n")).map_err(doing("write it")),
+            );
+        }
+        if root == Path::new("/")
+            && let Err(error) = nix::unistd::sethostname(name)
+        {
+            prepared
+                .problems
+                .push(format!("set the host name: {error}"));
+        }
+    }
+}
+
+/// What there is that a pattern names.
+fn found(root: &Path, pattern: &str) -> Vec<PathBuf> {
+    let mut paths = vec![root.to_owned()];
+    for part in pattern.split('/').filter(|part| !part.is_empty()) {
+        if !part.contains('*') {
+            paths.iter_mut().for_each(|path| path.push(part));
+            continue;
+        }
+        let names = |folder: &PathBuf| {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            let named = entries.filter(|entry| {
+                entry
+                    .file_name()
+                    .to_str()
+                    .is_some_and(|name| matches(part, name))
+            });
+            named.map(|entry| entry.path()).collect::<Vec<_>>()
+        };
+        paths = paths.iter().flat_map(names).collect();
+    }
+    paths.retain(|path| path.symlink_metadata().is_ok());
+    paths
+}
+
+/// Writes back what is only in memory, drops what can be read again, and takes what is then free,
+/// all but a margin.
+fn give_back(margin: u64, prepared: &mut Prepared) -> Vec<Vec<u8>> {
+    let mut order = |path: &str, word: &str| {
+        if let Err(error) = fs::write(path, word) {
+            prepared.problems.push(format!("{path}: {error}"));
+        }
+    };
+    // Before it holds anything: should memory run out, this is what goes.
+    order("/proc/self/oom_score_adj", "1000");
+    nix::unistd::sync();
+    order("/proc/sys/vm/drop_caches", "3");
+    order("/proc/sys/vm/compact_memory", "1");
+    prepared.used = meminfo();
+    let mut held = Vec::new();
+    let mut taken = 0;
+    while let Some(free) = meminfo().get("MemFree").copied()
+        && free > margin + LEAST
+    {
+        let want = (free - margin).min(PIECE) / PAGE as u64 * PAGE as u64;
+        let Some(piece) = take(usize::try_from(want).unwrap_or(0)) else {
+            break;
+        };
+        taken += want;
+        held.push(piece);
+    }
+    prepared.given_back = taken;
+    held
+}
+
+/// Memory that is the kernel's zeros, each page of it; none if there is not so much.
+fn take(bytes: usize) -> Option<Vec<u8>> {
+    let mut piece: Vec<u8> = Vec::new();
+    piece.try_reserve_exact(bytes).ok()?;
+    // The compiler must not find out that this is what new memory holds anyway.
+    let mut piece = hint::black_box(piece);
+    piece.resize(bytes, 0);
+    Some(hint::black_box(piece))
+}
+
+fn meminfo() -> BTreeMap<String, u64> {
+    let mut text = String::new();
+    let read = File::open("/proc/meminfo").and_then(|mut file| file.read_to_string(&mut text));
+    if read.is_err() {
+        return BTreeMap::new();
+    }
+    let line = |line: &str| {
+        let (name, rest) = line.split_once(':')?;
+        let kib: u64 = rest.split_whitespace().next()?.parse().ok()?;
+        USED.contains(&name).then(|| (name.to_owned(), kib << 10))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_plan_names_goes_and_all_else_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        let put = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        for path in [
+            "etc/ssh/ssh_host_rsa_key",
+            "home/ann/.bash_history",
+            "home/ann/kept",
+        ] {
+            put(path, "text");
+        }
+        put("etc/machine-id", "0123\n");
+        put("etc/hostname", "p\n");
+        let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
+        let plan = Plan {
+            remove: words(&[
+                "/etc/ssh/ssh_host_*_key",
+                "/home/*/.bash_history",
+                "/var/none",
+            ]),
+            empty: words(&["/etc/machine-id", "/etc/none"]),
+            host_name: Some("localhost".into()),
+            ..Plan::default()
+        };
+        let mut prepared = Prepared::default();
+        clear(root, &plan, &mut prepared);
+        assert_eq!(prepared.problems, [""; 0]);
+        assert_eq!(prepared.cleared, 4);
+        let text = |path: &str| fs::read_to_string(root.join(path)).ok();
+        assert_eq!(text("etc/ssh/ssh_host_rsa_key"), None);
+        assert_eq!(text("home/ann/.bash_history"), None);
+        assert_eq!(text("home/ann/kept").as_deref(), Some("text"));
+        assert_eq!(text("etc/machine-id").as_deref(), Some(""));
+        assert_eq!(text("etc/hostname").as_deref(), Some("localhost\n"));
+    }
+
+    #[test]
+    fn memory_that_is_taken_is_there_and_zero() {
+        let piece = take(3 * PAGE).expect("there is so much");
+        assert_eq!(piece, vec![0; 3 * PAGE]);
+        assert!(take(usize::MAX / 2).is_none());
+    }
+}

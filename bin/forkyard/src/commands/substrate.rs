@@ -1,0 +1,266 @@
+//! `substrate`: VMs that are kept small, and VMs made of them.
+
+use super::vms::PARTLY;
+use crate::{
+    args::{Format, Network},
+    output,
+};
+use clap::{Args, Subcommand, ValueEnum};
+use forkyard_client::{Client, escaped};
+use forkyard_types::{
+    ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, SubstrateInspect,
+    SubstrateKind, SubstratePart, SubstrateView, VmName,
+};
+use hyper::Method;
+use std::process::ExitCode;
+
+/// `substrate`
+#[derive(Debug, Subcommand)]
+pub enum Substrate {
+    /// Make a substrate of a running VM, which ends as that.
+    #[command(
+        after_help = "Examples:\n  forkyard substrate dock p --name base --kind public\n  forkyard substrate dock web --name apache --kind restricted --live --keep-service cron"
+    )]
+    Dock(Dock),
+    /// List the substrates.
+    #[command(after_help = "Example: forkyard substrate ls -o json")]
+    Ls,
+    /// Show where a substrate's bytes are.
+    #[command(after_help = "Example: forkyard substrate inspect base")]
+    Inspect {
+        /// Name of the substrate.
+        name: VmName,
+    },
+    /// Make VMs of a substrate, each with a family and a network of its own.
+    #[command(
+        after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80"
+    )]
+    Activate(Activate),
+    /// Remove substrates that nothing lies over.
+    #[command(after_help = "Example: forkyard substrate rm base")]
+    Rm {
+        /// Names of the substrates.
+        #[arg(required = true)]
+        names: Vec<VmName>,
+    },
+}
+
+/// Kind of a substrate.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Kind {
+    /// A bare system, generalised.
+    Public,
+    /// A system with an application, generalised.
+    Restricted,
+    /// A user's own system, kept as it is: opens for its owner alone.
+    Private,
+}
+
+/// `substrate dock`
+#[derive(Debug, Args)]
+pub struct Dock {
+    /// Name or id of the VM.
+    pub vm: String,
+    /// Name of the substrate.
+    #[arg(long)]
+    pub name: VmName,
+    /// What it is, and who may open it.
+    #[arg(long, value_enum)]
+    pub kind: Kind,
+    /// Dock a clone; the VM runs on.
+    #[arg(long)]
+    pub live: bool,
+    /// Leave this service running, of those that would be stopped. May be repeated.
+    #[arg(long, value_name = "SERVICE")]
+    pub keep_service: Vec<String>,
+    /// Free memory that is left to the guest.
+    #[arg(long, value_name = "KIB")]
+    pub margin: Option<u32>,
+}
+
+/// `substrate activate`
+#[derive(Debug, Args)]
+pub struct Activate {
+    /// Name of the substrate.
+    pub name: VmName,
+    /// VMs wanted.
+    #[arg(long, short = 'n', default_value_t = 1)]
+    pub count: u16,
+    /// Name of the VM, or the beginning of the names of several; the substrate's if absent.
+    #[arg(long = "as", value_name = "NAME")]
+    pub names: Option<VmName>,
+    /// What they may do on the network.
+    #[command(flatten)]
+    pub network: Network,
+}
+
+/// Carries out one of them.
+pub async fn substrate(
+    client: &Client,
+    format: Format,
+    command: Substrate,
+) -> anyhow::Result<ExitCode> {
+    match command {
+        Substrate::Dock(wanted) => dock(client, format, wanted).await,
+        Substrate::Ls => list(client, format).await,
+        Substrate::Inspect { name } => inspect(client, format, &name).await,
+        Substrate::Activate(wanted) => activate(client, format, wanted).await,
+        Substrate::Rm { names } => remove(client, format, &names).await,
+    }
+}
+
+fn path(name: &VmName) -> String {
+    format!("/v1/substrates/{}", escaped(name.as_str()))
+}
+
+async fn dock(client: &Client, format: Format, wanted: Dock) -> anyhow::Result<ExitCode> {
+    let request = DockRequest {
+        vm: wanted.vm,
+        name: wanted.name,
+        kind: match wanted.kind {
+            Kind::Public => SubstrateKind::Public,
+            Kind::Restricted => SubstrateKind::Restricted,
+            Kind::Private => SubstrateKind::Private,
+        },
+        live: wanted.live,
+        keep_services: wanted.keep_service,
+        margin_kib: wanted.margin,
+    };
+    let docked: SubstrateView = client.post("/v1/substrates", &request).await?;
+    match format {
+        Format::Json => output::json(&docked)?,
+        Format::Text => say!(
+            "{}, {}: forkyard substrate activate {0}",
+            docked.name,
+            docked.size
+        ),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(client: &Client, format: Format) -> anyhow::Result<ExitCode> {
+    let all: Vec<SubstrateView> = client.call(Method::GET, "/v1/substrates").await?;
+    match format {
+        Format::Json => output::json(&all)?,
+        Format::Text => show(&all),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(all: &[SubstrateView]) {
+    let row = |it: &SubstrateView| {
+        [
+            it.name.to_string(),
+            output::word(&it.kind),
+            match it.ready {
+                true => it.size.to_string(),
+                false => "docking".to_owned(),
+            },
+            it.image.clone(),
+            it.vcpus.to_string(),
+            it.memory.to_string(),
+            it.vms.len().to_string(),
+            it.owner.clone().unwrap_or_default(),
+        ]
+    };
+    let rows: Vec<_> = all.iter().map(row).collect();
+    output::table(
+        [
+            "NAME", "KIND", "SIZE", "IMAGE", "VCPUS", "MEMORY", "VMS", "OWNER",
+        ],
+        &rows,
+    );
+}
+
+async fn inspect(client: &Client, format: Format, name: &VmName) -> anyhow::Result<ExitCode> {
+    let seen: SubstrateInspect = client.call(Method::GET, &path(name)).await?;
+    if format == Format::Json {
+        output::json(&seen)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    show(std::slice::from_ref(&seen.substrate));
+    say!("\nfrom     {}", seen.substrate.from);
+    for vm in &seen.substrate.vms {
+        say!("vm       {vm}");
+    }
+    if let Some(parts) = &seen.parts {
+        let part = |part: &SubstratePart| format!("{} of data in {}", part.raw, part.file);
+        say!("memory   {}", part(&parts.memory));
+        say!("disk     {}, over image {}", part(&parts.disk), parts.base);
+        say!("devices  {}", parts.devices);
+    }
+    let Some(guest) = seen.guest else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    say!("back     {} of free memory", guest.given_back);
+    say!("cleared  {} files", guest.cleared);
+    for service in &guest.stopped {
+        say!("stopped  {service}");
+    }
+    let mut used: Vec<(&String, &ByteCount)> = guest.used.iter().collect();
+    used.sort_by_key(|(_, bytes)| std::cmp::Reverse(bytes.0));
+    for (what, bytes) in used {
+        say!("guest    {what} {bytes}");
+    }
+    for note in &guest.notes {
+        say!("note     {note}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn activate(client: &Client, format: Format, wanted: Activate) -> anyhow::Result<ExitCode> {
+    let request = ActivateRequest {
+        count: wanted.count,
+        name: wanted.names,
+        network: wanted.network.policy(),
+    };
+    let path = format!("{}/activate", path(&wanted.name));
+    let answer: ActivateResponse = client.post(&path, &request).await?;
+    if format == Format::Json {
+        output::json(&answer)?;
+    }
+    let (mut vms, mut failed) = (Vec::new(), 0);
+    for made in answer.vms {
+        match made {
+            CloneResult::Vm(vm) => vms.push(*vm),
+            CloneResult::Error(error) => {
+                failed += 1;
+                if format == Format::Text {
+                    tell!("forkyard: {}", error.message);
+                }
+            }
+        }
+    }
+    if format == Format::Text {
+        output::with_parents(client, &vms).await;
+        say!(
+            "running {}, ready {}",
+            output::ms(answer.running_us),
+            output::ms(answer.ready_us)
+        );
+    }
+    Ok(match (failed, vms.len()) {
+        (0, _) => ExitCode::SUCCESS,
+        (_, 0) => ExitCode::FAILURE,
+        (_, _) => ExitCode::from(PARTLY),
+    })
+}
+
+async fn remove(client: &Client, format: Format, names: &[VmName]) -> anyhow::Result<ExitCode> {
+    let mut removed: Vec<SubstrateView> = Vec::new();
+    for name in names {
+        match client.call(Method::DELETE, &path(name)).await {
+            Ok(gone) => removed.push(gone),
+            Err(error) => output::complain(&error.into()),
+        }
+    }
+    match format {
+        Format::Json => output::json(&removed)?,
+        Format::Text => removed.iter().for_each(|gone| say!("{}", gone.name)),
+    }
+    Ok(match (removed.len(), names.len()) {
+        (done, asked) if done == asked => ExitCode::SUCCESS,
+        (0, _) => ExitCode::FAILURE,
+        (_, _) => ExitCode::from(PARTLY),
+    })
+}

@@ -1,0 +1,85 @@
+//! Substrates: VMs that are kept small, and VMs made of them.
+
+use super::{Answer, Input, Path, spawned};
+use crate::{cluster::Node, gate::Asker, reply::Refusal};
+use axum::{
+    Json,
+    extract::{Extension, State},
+    http::StatusCode,
+};
+use forkyard_fork::Host;
+use forkyard_types::{
+    ActivateRequest, ActivateResponse, DockRequest, ErrorKind, SubstrateInspect, SubstrateView,
+};
+use std::sync::Arc;
+
+type Shared = State<Arc<Host>>;
+
+/// List the substrates that the asker may activate, the oldest first.
+#[utoipa::path(get, path = "/v1/substrates", operation_id = "list_substrates", tag = "substrates",
+    responses((status = 200, body = Vec<SubstrateView>, description = "The substrates"), Refusal))]
+pub async fn list(
+    State(host): Shared,
+    Extension(asker): Extension<Asker>,
+) -> Answer<Vec<SubstrateView>> {
+    Ok(Json(host.substrates(asker.user())?))
+}
+
+/// Make a substrate of a running VM of this host. The VM ends as that, unless `live` is said.
+#[utoipa::path(post, path = "/v1/substrates", operation_id = "dock", tag = "substrates", request_body = DockRequest,
+    responses((status = 201, body = SubstrateView, description = "The substrate; it is on disk"), Refusal))]
+pub async fn dock(
+    State(host): Shared,
+    Extension(asker): Extension<Asker>,
+    Input(request): Input<DockRequest>,
+) -> Result<(StatusCode, Json<SubstrateView>), Refusal> {
+    let owner = asker.user().map(str::to_owned);
+    let docked = spawned(async move { host.dock(request, owner).await }).await?;
+    Ok((StatusCode::CREATED, Json(docked)))
+}
+
+/// Show where a substrate's bytes are, and what its guest did before it was docked.
+#[utoipa::path(get, path = "/v1/substrates/{name}", operation_id = "inspect_substrate", tag = "substrates",
+    params(("name" = String, Path, description = "Its name")),
+    responses((status = 200, body = SubstrateInspect, description = "The substrate in full"), Refusal))]
+pub async fn inspect(
+    State(host): Shared,
+    Extension(asker): Extension<Asker>,
+    Path(name): Path<String>,
+) -> Answer<SubstrateInspect> {
+    Ok(Json(host.inspect_substrate(&name, asker.user())?))
+}
+
+/// Make VMs of a substrate. Each is the founder of a family of its own.
+#[utoipa::path(post, path = "/v1/substrates/{name}/activate", operation_id = "activate_substrate", tag = "substrates",
+    params(("name" = String, Path, description = "Its name")), request_body = ActivateRequest,
+    responses((status = 201, body = ActivateResponse, description = "A VM or an error for each VM wanted"), Refusal))]
+pub async fn activate(
+    State(host): Shared,
+    State(node): State<Option<Node>>,
+    Extension(asker): Extension<Asker>,
+    Path(name): Path<String>,
+    Input(request): Input<ActivateRequest>,
+) -> Result<(StatusCode, Json<ActivateResponse>), Refusal> {
+    if node.is_some() {
+        let text = "substrates are not activated in clusters yet: nothing reserves room for them";
+        return Err(Refusal::new(ErrorKind::Conflict, text));
+    }
+    let user = asker.user().map(str::to_owned);
+    let made = spawned(async move { host.activate(&name, request, user.as_deref()).await });
+    Ok((StatusCode::CREATED, Json(made.await?)))
+}
+
+/// Remove a substrate that nothing lies over.
+#[utoipa::path(delete, path = "/v1/substrates/{name}", operation_id = "remove_substrate", tag = "substrates",
+    params(("name" = String, Path, description = "Its name")),
+    responses((status = 200, body = SubstrateView, description = "The substrate as it was"), Refusal))]
+pub async fn remove(
+    State(host): Shared,
+    Extension(asker): Extension<Asker>,
+    Path(name): Path<String>,
+) -> Answer<SubstrateView> {
+    let user = asker.user().map(str::to_owned);
+    let removed = spawned(async move { host.remove_substrate(&name, user.as_deref()).await });
+    Ok(Json(removed.await?))
+}

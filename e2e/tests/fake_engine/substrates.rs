@@ -1,0 +1,166 @@
+//! Substrates, as far as they are the same with any machine.
+
+use forkyard_e2e::{Host, is_sound, sweep};
+use forkyard_types::{ActivateResponse, CloneResult, SubstrateView, VmState, VmView};
+
+fn substrates(host: &Host) -> Vec<SubstrateView> {
+    host.json(["substrate", "ls"])
+}
+
+fn activate(host: &Host, words: &[&str]) -> Vec<VmView> {
+    let all = [&["substrate", "activate"], words].concat();
+    let answer: ActivateResponse = host.json(all);
+    let made = answer.vms.into_iter().map(|made| match made {
+        CloneResult::Vm(vm) => *vm,
+        CloneResult::Error(error) => panic!("{error:?}"),
+    });
+    made.collect()
+}
+
+fn with_p() -> Host {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p"]);
+    host.sh("p", "poke 7 3");
+    host
+}
+
+const DOCK: [&str; 7] = ["substrate", "dock", "p", "--name", "s", "--kind", "public"];
+
+#[test]
+fn a_vm_ends_as_a_substrate_and_comes_back_as_many_of_families_of_their_own() {
+    let host = with_p();
+    host.ok(DOCK);
+    assert!(host.vms().is_empty());
+    // By another daemon and another pager.
+    host.kill_9("forkyardd");
+    host.kill_whole_pager();
+    let vms = activate(&host, &["s", "--count", "2"]);
+    assert_ne!(vms[0].family, vms[1].family);
+    for vm in &vms {
+        let name = vm.name.as_str();
+        assert_eq!((vm.parent, vm.member.0), (None, 0));
+        assert_eq!(host.sh(name, "peek 7 && hostname"), format!("3\n{name}"));
+    }
+    let one = activate(&host, &["s", "--as", "web"]).remove(0);
+    assert_eq!(one.name.as_str(), "web");
+    // A founder like any other: it is forked, stops and starts.
+    host.sh("web", "poke 7 4");
+    let clone = host.fork("web", 1).remove(0);
+    assert_eq!((clone.family, clone.name.as_str()), (one.family, "web-1"));
+    assert_eq!(host.sh("web-1", "peek 7"), "4");
+    host.ok(["stop", "web"]);
+    host.ok(["start", "web"]);
+    assert_eq!(host.sh("web", "hostname"), "web");
+    let over: Vec<_> = substrates(&host).remove(0).vms;
+    assert!(over.len() >= 3, "{over:?}");
+    host.fails(["substrate", "rm", "s"]);
+    host.ok(["rm", "--all"]);
+    host.ok(["substrate", "rm", "s"]);
+    host.end();
+}
+
+#[test]
+fn a_vm_that_is_docked_live_runs_on() {
+    let host = with_p();
+    let pid = host.vm("p").pid;
+    let words: Vec<_> = DOCK.into_iter().chain(["--live"]).collect();
+    host.ok(words);
+    host.sh("p", "poke 7 5");
+    let vms = host.vms();
+    assert_eq!(vms.len(), 1, "{vms:?}");
+    assert_eq!(
+        (host.vm("p").pid, host.vm("p").state),
+        (pid, VmState::Running)
+    );
+    let vm = activate(&host, &["s"]).remove(0);
+    assert_eq!(host.sh(vm.name.as_str(), "peek 7"), "3");
+    // What was activated can be docked in turn, and then what it lies over is needed.
+    host.ok([
+        "substrate",
+        "dock",
+        vm.name.as_str(),
+        "--name",
+        "t",
+        "--kind",
+        "private",
+    ]);
+    host.fails(["substrate", "rm", "s"]);
+    let second = activate(&host, &["t"]).remove(0);
+    assert_eq!(host.sh(second.name.as_str(), "peek 7"), "3");
+    host.ok(["rm", "--all"]);
+    host.ok(["substrate", "rm", "t", "s"]);
+    host.end();
+}
+
+#[test]
+fn what_cannot_be_docked_or_activated_is_refused_and_costs_nothing() {
+    let host = with_p();
+    host.fork("p", 1);
+    host.fails(DOCK);
+    host.ok(["rm", "p-1"]);
+    host.ok(["pause", "p"]);
+    host.fails(DOCK);
+    host.ok(["resume", "p"]);
+    host.fails(["substrate", "dock", "q", "--name", "s", "--kind", "public"]);
+    host.fails(["substrate", "activate", "s"]);
+    assert!(substrates(&host).is_empty());
+    let live: Vec<_> = DOCK.into_iter().chain(["--live"]).collect();
+    host.ok(live);
+    host.fails(DOCK);
+    host.fails(["substrate", "activate", "s", "--as", "p"]);
+    host.fails(["substrate", "activate", "s", "--count", "0"]);
+    host.ok(["rm", "--all"]);
+    host.ok(["substrate", "rm", "s"]);
+    host.end();
+}
+
+#[test]
+fn a_daemon_killed_at_any_step_of_a_dock_leaves_the_vm_or_the_substrate() {
+    let host = Host::fake().counted();
+    let run = ["run", "tiny", "--name", "p"];
+    host.start(run, "").wait().exited(0);
+    sweep(&host, DOCK, 24, |host| {
+        let (vms, kept) = (host.vms(), substrates(host));
+        match kept.first() {
+            None => assert_eq!(host.vm("p").state, VmState::Running),
+            Some(substrate) => {
+                assert!(substrate.ready && vms.is_empty(), "{substrate:?} {vms:?}");
+                activate(host, &["s", "--as", "x"]);
+                host.ok(["rm", "x"]);
+                host.ok(["substrate", "rm", "s"]);
+                host.ok(run);
+            }
+        }
+    });
+    is_sound(&host);
+    host.end();
+}
+
+#[test]
+fn a_daemon_killed_at_any_step_of_an_activation_or_a_removal_costs_no_substrate() {
+    let host = Host::fake().counted();
+    host.start(["run", "tiny", "--name", "p"], "")
+        .wait()
+        .exited(0);
+    host.ok(DOCK);
+    sweep(
+        &host,
+        ["substrate", "activate", "s", "--count", "2"],
+        16,
+        |host| {
+            if !host.vms().is_empty() {
+                host.ok(["rm", "--all"]);
+            }
+            assert!(
+                substrates(host)
+                    .iter()
+                    .all(|it| it.ready && it.vms.is_empty())
+            );
+        },
+    );
+    let vm = activate(&host, &["s"]).remove(0);
+    host.ok(["rm", vm.name.as_str()]);
+    host.ok(["substrate", "rm", "s"]);
+    is_sound(&host);
+    host.end();
+}

@@ -1,0 +1,100 @@
+//! Substrates with a real guest: what is in them, and what comes of them.
+
+use forkyard_e2e::Host;
+use forkyard_types::{ByteCount, CloneResult, SubstrateInspect, VmView};
+use std::collections::BTreeSet;
+
+/// Most bytes that a substrate of `tiny` may take.
+const SMALL: ByteCount = ByteCount(16 << 20);
+
+fn activate(host: &Host, name: &str, count: u16) -> Vec<VmView> {
+    let count = count.to_string();
+    let words = ["substrate", "activate", name, "--count", &count];
+    let answer: forkyard_types::ActivateResponse = host.json(words);
+    let made = answer.vms.into_iter().map(|made| match made {
+        CloneResult::Vm(vm) => *vm,
+        CloneResult::Error(error) => panic!("{error:?}"),
+    });
+    made.collect()
+}
+
+#[test]
+fn a_docked_vm_wakes_as_independent_ones_that_have_its_files_and_not_its_secrets() {
+    let host = Host::new();
+    host.ok(["run", "tiny", "--name", "p", "--secret", "/etc/key"]);
+    host.sh(
+        "p",
+        "echo hunter2 >/etc/key; echo kept >/root/file; echo typed >/root/.ash_history
+         touch /etc/machine-id; (while :; do echo x >>/run/count; sleep 0.1; done) >/dev/null 2>&1 &
+         dd if=/dev/urandom of=/root/noise bs=1M count=40 2>/dev/null; rm /root/noise",
+    );
+    let before = host.sh("p", "cat /etc/machine-id");
+    host.ok([
+        "substrate",
+        "dock",
+        "p",
+        "--name",
+        "base",
+        "--kind",
+        "public",
+    ]);
+    assert!(host.vms().is_empty(), "it has ended as the substrate");
+    let seen: SubstrateInspect = host.json(["substrate", "inspect", "base"]);
+    println!("{seen:#?}");
+    assert!(seen.substrate.size < SMALL, "{seen:?}");
+    let guest = seen.guest.expect("prepared");
+    assert!(
+        guest.given_back > ByteCount(100 << 20) && guest.notes.is_empty(),
+        "{guest:?}"
+    );
+
+    // By another daemon and another pager.
+    host.kill_9("forkyardd");
+    host.kill_whole_pager();
+    let vms = activate(&host, "base", 3);
+    let distinct = |what: &dyn Fn(&VmView) -> String| {
+        let all: BTreeSet<_> = vms.iter().map(what).collect();
+        assert_eq!(all.len(), vms.len(), "{all:?}");
+    };
+    distinct(&|vm| vm.family.to_string());
+    distinct(&|vm| vm.address.ip.to_string());
+    distinct(&|vm| host.sh(vm.name.as_str(), "cat /etc/machine-id"));
+    distinct(&|vm| host.sh(vm.name.as_str(), "head -c 16 /dev/urandom | hexdump -C"));
+    for vm in &vms {
+        let name = vm.name.as_str();
+        assert_eq!((vm.parent, vm.member.0), (None, 0));
+        assert_eq!(
+            host.sh(name, "hostname; cat /root/file"),
+            format!("{name}\nkept")
+        );
+        assert_ne!(host.sh(name, "cat /etc/machine-id"), before);
+        assert_eq!(
+            host.sh(name, "ls /etc/key /root/.ash_history 2>/dev/null; true"),
+            ""
+        );
+        // What it gave back is its own again.
+        let free = host.sh(name, "awk '/MemFree/ {print $2}' /proc/meminfo");
+        assert!(free.parse::<u64>().expect("a number") > 100 << 10, "{free}");
+        // Programs of the instant go on.
+        host.wait_in(
+            name,
+            "a=$(wc -l </run/count); sleep 0.3; [ $(wc -l </run/count) -gt $a ]",
+        );
+        host.sh(name, "echo own >/root/file && sync");
+    }
+    // They are whole VMs: they fork, and boot again from their own disks.
+    let first = vms[0].name.as_str();
+    let clone = host.fork(first, 1).remove(0);
+    assert_eq!(host.sh(clone.name.as_str(), "cat /root/file"), "own");
+    let second = vms[1].name.as_str();
+    host.ok(["stop", second]);
+    host.ok(["start", second]);
+    assert_eq!(
+        host.sh(second, "hostname; cat /root/file"),
+        format!("{second}\nown")
+    );
+    host.fails(["substrate", "rm", "base"]);
+    host.ok(["rm", "--all"]);
+    host.ok(["substrate", "rm", "base"]);
+    host.end();
+}

@@ -1,0 +1,266 @@
+//! Substrates: VMs that are kept small on disk and woken as founders of families of their own.
+//!
+//! ```text
+//! VM --dock--> recorded -> guest prepared -> checkpoint -> packed -> kept -> VM ended
+//!                                                                     `--activate--> VMs
+//! ```
+//!
+//! A substrate is two page images, of memory and of disk, and the state of devices. Nothing of it
+//! belongs to the VM it was: its disk lies over the guest image alone, and its files are its own.
+//!
+//! Failure paths: a dock that fails before `kept` is recorded leaves the VM as it was, but for what
+//! its guest was rid of; the next daemon removes what one left that died there ([`settle`]). From
+//! `kept` on the VM is what is removed, by this daemon or the next.
+//!
+//! [`settle`]: Host::settle_substrates
+
+mod activate;
+mod dock;
+mod error;
+mod settle;
+
+pub use error::SubstrateError;
+
+use crate::{Host, HostError, bases::allocated, blocking::blocking};
+use forkyard_store::SubstrateRecord;
+use forkyard_substrate::access::{Act, may};
+use forkyard_types::{
+    ByteCount, ForkId, ImageId, SubstrateGuest, SubstrateInspect, SubstrateKind, SubstrateParts,
+    SubstrateView, VmId, VmName,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs, io,
+    path::Path,
+};
+
+/// Memory, as a layer.
+const MEMORY: &str = "memory.pages";
+/// Disk, as a layer over the guest image.
+const DISK: &str = "disk.pages";
+/// State of CPUs and devices.
+const DEVICES: &str = "devices";
+
+/// What is recorded of a substrate.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entry {
+    kind: SubstrateKind,
+    owner: Option<String>,
+    from: VmName,
+    image: String,
+    vcpus: u8,
+    memory: ByteCount,
+    accel: String,
+    created: u64,
+    parts: Option<SubstrateParts>,
+    guest: Option<SubstrateGuest>,
+    /// What is to be removed: of a dock under way all that it made, of a substrate that is kept
+    /// also the VM.
+    leaving: Option<Leaving>,
+}
+
+/// What a dock leaves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Leaving {
+    /// The checkpoint that it is packed of.
+    checkpoint: VmName,
+    /// The fork that made the clone that is docked.
+    fork: Option<ForkId>,
+    /// The VM that ends as the substrate.
+    vm: Option<VmId>,
+}
+
+/// A substrate as it is recorded.
+#[derive(Clone, Debug)]
+struct Substrate {
+    name: VmName,
+    entry: Entry,
+}
+
+impl Substrate {
+    fn read(record: SubstrateRecord) -> Result<Self, HostError> {
+        let entry = serde_json::from_str(&record.entry)
+            .map_err(|error| HostError::Invalid(format!("substrate {}: {error}", record.name)))?;
+        Ok(Self {
+            name: record.name,
+            entry,
+        })
+    }
+
+    fn record(&self) -> Result<SubstrateRecord, HostError> {
+        let parts = self.entry.parts.as_ref();
+        Ok(SubstrateRecord {
+            name: self.name.clone(),
+            memory_image: parts.map(|parts| parts.memory.image),
+            disk_image: parts.map(|parts| parts.disk.image),
+            entry: crate::to_text(&self.entry)?,
+        })
+    }
+
+    /// Its parts, once it is kept.
+    fn parts(&self) -> Result<&SubstrateParts, HostError> {
+        self.entry.parts.as_ref().ok_or_else(|| {
+            SubstrateError::NotReady {
+                name: self.name.clone(),
+            }
+            .into()
+        })
+    }
+}
+
+impl Host {
+    /// The substrates that an asker may see, the oldest first. No user: the host's operator.
+    pub fn substrates(&self, asker: Option<&str>) -> Result<Vec<SubstrateView>, HostError> {
+        let all = self.all_substrates()?.into_iter();
+        let seen = all.filter(|it| open(Act::Open, it, asker).is_ok());
+        seen.map(|it| self.view_of_substrate(&it)).collect()
+    }
+
+    /// A substrate in full.
+    pub fn inspect_substrate(
+        &self,
+        name: &str,
+        asker: Option<&str>,
+    ) -> Result<SubstrateInspect, HostError> {
+        let found = self.substrate(name, Act::Open, asker)?;
+        Ok(SubstrateInspect {
+            substrate: self.view_of_substrate(&found)?,
+            parts: found.entry.parts,
+            guest: found.entry.guest,
+        })
+    }
+
+    /// Removes a substrate that no VM and no other substrate lies over. Not cancel-safe: run it on
+    /// a task of its own.
+    pub async fn remove_substrate(
+        &self,
+        name: &str,
+        asker: Option<&str>,
+    ) -> Result<SubstrateView, HostError> {
+        let _turn = self.docks.lock().await;
+        let found = self.substrate(name, Act::Remove, asker)?;
+        let parts = found.parts()?.clone();
+        let view = self.view_of_substrate(&found)?;
+        if let Some(vm) = view.vms.first() {
+            return Err(SubstrateError::InUse {
+                name: found.name,
+                by: vm.clone(),
+            }
+            .into());
+        }
+        let above = |other: &Substrate| {
+            let base = other.entry.parts.as_ref().map(|parts| parts.base);
+            base == Some(parts.disk.image)
+        };
+        if let Some(other) = self.all_substrates()?.into_iter().find(above) {
+            return Err(SubstrateError::InUse {
+                name: found.name,
+                by: other.name,
+            }
+            .into());
+        }
+        self.store.remove_substrate(&found.name)?;
+        self.discard_parts(&parts).await;
+        Ok(view)
+    }
+
+    /// Whether a page image is a substrate's. If that cannot be read, it may be.
+    pub(crate) fn is_of_substrate(&self, image: ImageId) -> bool {
+        self.store.is_of_substrate(image).unwrap_or(true)
+    }
+
+    /// Refuses to remove a guest image that a substrate lies over.
+    pub(crate) fn refuse_substrates_over(&self, image: &str) -> Result<(), HostError> {
+        let all = self.all_substrates()?;
+        match all.into_iter().find(|it| it.entry.image == image) {
+            Some(found) => Err(HostError::ImageInUse {
+                name: image.to_owned(),
+                vm: found.name,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn all_substrates(&self) -> Result<Vec<Substrate>, HostError> {
+        let records = self.store.substrates()?.into_iter();
+        records.map(Substrate::read).collect()
+    }
+
+    /// A substrate that an asker may do something with.
+    fn substrate(&self, name: &str, act: Act, asker: Option<&str>) -> Result<Substrate, HostError> {
+        let mut all = self.all_substrates()?.into_iter();
+        let found = all.find(|it| it.name.as_str() == name);
+        // One that is closed to its asker is not told of.
+        let found = found.filter(|it| open(Act::Open, it, asker).is_ok());
+        let found = found.ok_or_else(|| SubstrateError::Unknown {
+            name: name.to_owned(),
+        })?;
+        open(act, &found, asker)?;
+        Ok(found)
+    }
+
+    fn view_of_substrate(&self, substrate: &Substrate) -> Result<SubstrateView, HostError> {
+        let Substrate { name, entry } = substrate;
+        let parts = entry.parts.as_ref();
+        let size = parts.map_or(0, |it| it.memory.file.0 + it.disk.file.0 + it.devices.0);
+        let images = parts.map(|parts| [parts.memory.image, parts.disk.image]);
+        let over = |record: &forkyard_store::VmRecord| {
+            let own = [record.memory_image, record.disk_image];
+            own.into_iter()
+                .flatten()
+                .any(|image| images.is_some_and(|images| images.contains(&image)))
+        };
+        // From the records: a VM that is being made is not listed yet.
+        let vms = self.store.vms()?.into_iter().filter(over);
+        Ok(SubstrateView {
+            name: name.clone(),
+            kind: entry.kind,
+            owner: entry.owner.clone(),
+            ready: parts.is_some(),
+            from: entry.from.clone(),
+            image: entry.image.clone(),
+            vcpus: entry.vcpus,
+            memory: entry.memory,
+            size: ByteCount(size),
+            created: entry.created,
+            vms: vms.map(|record| record.name).collect(),
+        })
+    }
+
+    /// Removes a substrate's images and files, as far as that can be done: the rest is found
+    /// by the next daemon.
+    async fn discard_parts(&self, parts: &SubstrateParts) {
+        for image in [parts.memory.image, parts.disk.image] {
+            self.retire(image).await;
+        }
+        let folder = self.folders.substrate(parts.memory.image);
+        let removed = blocking(move || {
+            let removed = gone(fs::remove_dir_all(&folder), &folder);
+            // With the last of them.
+            let _ = folder.parent().map(fs::remove_dir);
+            removed
+        });
+        if let Err(error) = removed.await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "substrate's files not removed"
+            );
+        }
+    }
+}
+
+fn open(act: Act, substrate: &Substrate, asker: Option<&str>) -> Result<(), SubstrateError> {
+    let Entry { kind, owner, .. } = &substrate.entry;
+    Ok(may(act, *kind, owner.as_deref(), asker)?)
+}
+
+fn gone(removed: io::Result<()>, path: &Path) -> Result<(), HostError> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(HostError::io("remove", path)),
+    }
+}
+
+fn size(path: &Path) -> Result<ByteCount, HostError> {
+    allocated(path)
+}

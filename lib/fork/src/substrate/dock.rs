@@ -1,0 +1,327 @@
+//! Docking: a running VM becomes a substrate.
+
+use super::{DEVICES, DISK, Entry, Leaving, MEMORY, Substrate, SubstrateError, size};
+use crate::{Host, HostError, blocking::blocking, snapshot::Disk, vm::Vm};
+use forkyard_guestlink::{Command, Exec, ExecOut, Stream};
+use forkyard_image::{Image, Layer, Temper, rewrite};
+use forkyard_store::VmRecord;
+use forkyard_substrate::{LISTS, Lists, Plan, Prepared};
+use forkyard_sys_host::private;
+use forkyard_types::{
+    ByteCount, CheckpointRequest, CloneResult, DockRequest, ForkId, ForkRequest, PAGE_SIZE,
+    PageCount, SubstrateGuest, SubstratePart, SubstrateParts, SubstrateView, VmName,
+};
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder, File},
+    io::Write,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tracing::{Instrument as _, debug_span, instrument};
+
+/// The agent's program in a guest.
+const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
+/// Free memory that is left to a guest, in KiB: what its kernel keeps for the worst.
+const MARGIN_KIB: u32 = 4 << 10;
+/// Most bytes of a guest's report, and notes in it, that are kept.
+const REPORT: usize = 256 << 10;
+const MOST: usize = 64;
+
+impl Host {
+    /// Makes a substrate of a running VM, which ends as that, or of a clone of it. Once this
+    /// returns it is on disk. Not cancel-safe: run it on a task of its own.
+    #[instrument(skip_all, fields(vm = request.vm, name = %request.name))]
+    pub async fn dock(
+        &self,
+        request: DockRequest,
+        owner: Option<String>,
+    ) -> Result<SubstrateView, HostError> {
+        let _turn = self.docks.lock().await;
+        let vm = self.vm(&request.vm)?;
+        self.refuse_to_dock(&vm, request.live)?;
+        let lists = self.lists()?;
+        let record = vm.record();
+        let margin = u64::from(request.margin_kib.unwrap_or(MARGIN_KIB)) << 10;
+        let plan = lists.plan(
+            request.kind,
+            &request.keep_services,
+            &record.secrets,
+            margin,
+        );
+        let leaving = Leaving {
+            checkpoint: passing_name()?,
+            fork: request.live.then(ForkId::random),
+            vm: None,
+        };
+        let mut substrate = Substrate {
+            name: request.name,
+            entry: Entry {
+                kind: request.kind,
+                owner,
+                from: record.name,
+                image: record.image,
+                vcpus: record.vcpus,
+                memory: record.memory,
+                accel: record.accel,
+                created: crate::now(),
+                parts: None,
+                guest: None,
+                leaving: Some(leaving.clone()),
+            },
+        };
+        self.store.add_substrate(&substrate.record()?)?;
+        if let Err(error) = self.dock_as(&mut substrate, &leaving, &vm, plan).await {
+            self.undock(&substrate).await;
+            return Err(error);
+        }
+        self.leave(&mut substrate).await?;
+        tracing::info!(name = %substrate.name, parts = ?substrate.entry.parts, "docked");
+        self.view_of_substrate(&substrate)
+    }
+
+    fn refuse_to_dock(&self, vm: &Arc<Vm>, live: bool) -> Result<(), HostError> {
+        vm.answering()?;
+        if vm
+            .record()
+            .disk_image
+            .is_some_and(|it| !self.is_of_substrate(it))
+        {
+            return Err(SubstrateError::FromElsewhere { vm: vm.name() }.into());
+        }
+        let all = self.registry().all();
+        let mut clones = all.iter().filter(|other| {
+            let birth = other.record().birth;
+            birth.is_some_and(|birth| birth.parent == vm.id) && other.is_running()
+        });
+        match clones.next() {
+            Some(clone) if !live => Err(SubstrateError::HasClones {
+                vm: vm.name(),
+                clone: clone.name(),
+            }
+            .into()),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The lists that are installed.
+    fn lists(&self) -> Result<Lists, HostError> {
+        let path = self.folders.share.join(LISTS);
+        let text = fs::read_to_string(&path).map_err(HostError::io("read", &path))?;
+        Ok(Lists::parse(&text).map_err(SubstrateError::from)?)
+    }
+
+    /// Docks a VM, or a clone of it, up to where the substrate is kept.
+    async fn dock_as(
+        &self,
+        substrate: &mut Substrate,
+        leaving: &Leaving,
+        vm: &Arc<Vm>,
+        plan: Plan,
+    ) -> Result<(), HostError> {
+        let docked = match leaving.fork {
+            Some(fork) => self.clone_to_dock(fork, vm).await?,
+            None => vm.clone(),
+        };
+        let prepare = self.prepare(&docked, plan);
+        let (holder, prepared) = prepare.instrument(debug_span!("prepare")).await?;
+        substrate.entry.guest = Some(told(prepared));
+        let request = CheckpointRequest {
+            name: Some(leaving.checkpoint.clone()),
+            ..CheckpointRequest::default()
+        };
+        let taken = self.checkpoint_of(&docked, request, None).await?;
+        // Here its guest is asked for nothing more; in what is woken, the agent hangs it up.
+        drop(holder);
+        let record = taken.record();
+        let packed = self.pack(&record);
+        let parts = packed.instrument(debug_span!("pack")).await?;
+        substrate.entry.parts = Some(parts);
+        substrate.entry.leaving = Some(Leaving {
+            vm: leaving.fork.is_none().then_some(docked.id),
+            ..leaving.clone()
+        });
+        self.store.update_substrate(&substrate.record()?)?;
+        self.store.flush().map_err(HostError::from)
+    }
+
+    async fn clone_to_dock(&self, fork: ForkId, vm: &Arc<Vm>) -> Result<Arc<Vm>, HostError> {
+        let request = ForkRequest {
+            count: 1,
+            inherit_secrets: true,
+            ..ForkRequest::default()
+        };
+        let forked = self.fork_as(fork, vm.id.as_str(), request, || {}).await?;
+        match forked.clones.into_iter().next() {
+            Some(CloneResult::Vm(clone)) => self.vm(clone.id.as_str()),
+            Some(CloneResult::Error(error)) => Err(SubstrateError::NotPrepared {
+                vm: vm.name(),
+                why: error.message,
+            }
+            .into()),
+            None => Err(HostError::Invalid("no clone was made".into())),
+        }
+    }
+
+    /// Has a guest carry out a plan. It holds what it gave back until the first value is dropped.
+    async fn prepare(&self, vm: &Arc<Vm>, plan: Plan) -> Result<(Exec, Prepared), HostError> {
+        let body = vm.answering()?;
+        let command = Command::of_root(vec![PROGRAM.to_owned(), "dock".to_owned()]);
+        let mut running = body.guest.exec(command).await?;
+        let mut line = crate::to_text(&plan)?.into_bytes();
+        line.push(b'\n');
+        running.input().send(line).await?;
+        let (mut said, mut complaint) = (Vec::new(), Vec::new());
+        // The agent is watched over all the while; one that is silent ends this.
+        let lost = crate::alive::silent_for(Arc::downgrade(vm), self.options.patience);
+        tokio::pin!(lost);
+        let why = loop {
+            let out = tokio::select! {
+                out = running.next() => out,
+                error = &mut lost => return Err(error),
+            };
+            match out {
+                Some(ExecOut::Output { stream, data }) => {
+                    let kept = match stream {
+                        Stream::Out => &mut said,
+                        Stream::Err => &mut complaint,
+                    };
+                    if kept.len() + data.len() > REPORT {
+                        break "its agent says too much".to_owned();
+                    }
+                    kept.extend(data);
+                    if let Some(end) = said.iter().position(|byte| *byte == b'\n') {
+                        match serde_json::from_slice(&said[..end]) {
+                            Ok(prepared) => return Ok((running, prepared)),
+                            Err(error) => break format!("its report makes no sense: {error}"),
+                        }
+                    }
+                }
+                Some(ExecOut::Ended(status)) => {
+                    let text = String::from_utf8_lossy(&complaint);
+                    break format!("{status:?} {}", text.trim());
+                }
+                Some(ExecOut::NotStarted(why)) => break why.message,
+                Some(ExecOut::Lost(error)) => return Err(error.into()),
+                Some(ExecOut::Started { .. }) | None => break "its agent gave up".to_owned(),
+            }
+        };
+        let vm = vm.name();
+        Err(SubstrateError::NotPrepared { vm, why }.into())
+    }
+
+    /// Makes the files of a substrate of a checkpoint, and has the pager serve them.
+    async fn pack(&self, taken: &VmRecord) -> Result<SubstrateParts, HostError> {
+        let memory = taken
+            .memory_image
+            .ok_or_else(|| HostError::Invalid(format!("{} is incomplete", taken.name)))?;
+        let disk = self.disk_layer(&Disk::of(taken)).await?;
+        let base = self.below(&Disk::of(taken)).await?;
+        let folder = self.folders.substrate(memory);
+        let [from_memory, from_devices] = crate::snapshot::files(&self.folders.disks(taken.id));
+        let written = folder.clone();
+        let disk_id = disk.lineage.image;
+        let parts = blocking(move || {
+            let parent = written.parent().unwrap_or(Path::new("/"));
+            // It holds all of a guest's memory.
+            for path in [parent, &written] {
+                match DirBuilder::new().mode(0o700).create(path) {
+                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                    made => made.map_err(HostError::io("create", path))?,
+                }
+            }
+            let source = File::open(&from_memory).map_err(HostError::io("read", &from_memory))?;
+            let image = Image::new(Arc::new(Layer::open(source)?), None)?;
+            let raw = image.data_pages();
+            let to = written.join(MEMORY);
+            let file = private::create_new(&to).map_err(HostError::io("create", &to))?;
+            rewrite(&image, None, |_| Temper::Cold, &file)?;
+            file.sync_all().map_err(HostError::io("write", &to))?;
+            let memory = part(memory, raw, &to)?;
+            let to = written.join(DISK);
+            let mut file = private::create_new(&to).map_err(HostError::io("create", &to))?;
+            let mut layer = disk.layer;
+            let copied = std::io::Seek::rewind(&mut layer)
+                .and_then(|()| std::io::copy(&mut layer, &mut file))
+                .and_then(|_| file.sync_all());
+            copied.map_err(HostError::io("write", &to))?;
+            let disk = part(disk_id, Layer::open(file)?.data_pages(), &to)?;
+            let state = fs::read(&from_devices).map_err(HostError::io("read", &from_devices))?;
+            let to = written.join(DEVICES);
+            private::create_new(&to)
+                .and_then(|mut file| {
+                    file.write_all(&state)?;
+                    file.sync_all()
+                })
+                .map_err(HostError::io("write", &to))?;
+            for folder in [&written, parent] {
+                File::open(folder)
+                    .and_then(|folder| folder.sync_all())
+                    .map_err(HostError::io("write", folder))?;
+            }
+            Ok::<_, HostError>(SubstrateParts {
+                memory,
+                disk,
+                base,
+                devices: size(&to)?,
+            })
+        });
+        let made = async {
+            let parts = parts.await?;
+            // What the checkpoint published is larger, and goes with its file.
+            self.drop_image(parts.memory.image).await?;
+            self.serve_parts(&parts).await?;
+            Ok(parts)
+        };
+        let made: Result<_, HostError> = made.await;
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&folder);
+            let _ = self.drop_image(disk_id).await;
+        }
+        made
+    }
+}
+
+fn part(
+    image: forkyard_types::ImageId,
+    raw: PageCount,
+    path: &Path,
+) -> Result<SubstratePart, HostError> {
+    Ok(SubstratePart {
+        image,
+        raw: ByteCount(raw.0 * PAGE_SIZE as u64),
+        file: size(path)?,
+    })
+}
+
+/// A name for what is there for a moment.
+fn passing_name() -> Result<VmName, HostError> {
+    let name = format!("docking-{}", forkyard_types::VmId::random());
+    name.parse()
+        .map_err(|_| HostError::Invalid(format!("{name} is no name")))
+}
+
+/// What is kept of a guest's account.
+fn told(prepared: Prepared) -> SubstrateGuest {
+    let Prepared {
+        mut stopped,
+        cleared,
+        given_back,
+        used,
+        mut problems,
+    } = prepared;
+    stopped.truncate(MOST);
+    problems.truncate(MOST);
+    let used: BTreeMap<_, _> = used.into_iter().take(MOST).collect();
+    SubstrateGuest {
+        stopped,
+        cleared,
+        given_back: ByteCount(given_back),
+        used: used
+            .into_iter()
+            .map(|(what, bytes)| (what, ByteCount(bytes)))
+            .collect(),
+        notes: problems,
+    }
+}

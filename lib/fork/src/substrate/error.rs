@@ -1,0 +1,90 @@
+//! Why something could not be done with a substrate.
+
+use forkyard_substrate::{ListsError, access::Denied};
+use forkyard_types::{ErrorKind, VmName};
+
+/// Why something could not be done with a substrate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubstrateError {
+    /// None of that name, or one that is closed to the asker.
+    #[error("there is no substrate {name:?}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// It is still being docked.
+    #[error("substrate {name} is being docked")]
+    NotReady {
+        /// The substrate.
+        name: VmName,
+    },
+    /// Something lies over it.
+    #[error("{by} lies over substrate {name}")]
+    InUse {
+        /// The substrate.
+        name: VmName,
+        /// A VM, or another substrate.
+        by: VmName,
+    },
+    /// The VM would end, and its clones with their parent.
+    #[error("{vm} has clones that live: {clone} is one")]
+    HasClones {
+        /// The VM.
+        vm: VmName,
+        /// One of them.
+        clone: VmName,
+    },
+    /// A part of the VM is on another host.
+    #[error("{vm} came from another host: its disk is not all here")]
+    FromElsewhere {
+        /// The VM.
+        vm: VmName,
+    },
+    /// The guest could not be prepared.
+    #[error("{vm} could not be prepared: {why}")]
+    NotPrepared {
+        /// The VM.
+        vm: VmName,
+        /// What its agent said.
+        why: String,
+    },
+    /// The lists of what is generalised cannot be used.
+    #[error(transparent)]
+    Lists(#[from] ListsError),
+    /// The asker may not.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+}
+
+impl SubstrateError {
+    /// What a program can branch on.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unknown { .. } => ErrorKind::NotFound,
+            Self::NotReady { .. }
+            | Self::InUse { .. }
+            | Self::HasClones { .. }
+            | Self::FromElsewhere { .. } => ErrorKind::Conflict,
+            Self::NotPrepared { .. } => ErrorKind::Guest,
+            Self::Lists(_) => ErrorKind::Host,
+            Self::Denied(_) => ErrorKind::Forbidden,
+        }
+    }
+
+    /// What the user can do.
+    pub(crate) fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Unknown { .. } => Some("`forkyard substrate ls` lists the substrates"),
+            Self::NotReady { .. } => Some("ask again in a moment"),
+            Self::InUse { .. } => Some("remove that first"),
+            Self::HasClones { .. } => Some("dock a clone of it by --live, or remove its clones"),
+            Self::FromElsewhere { .. } => Some("dock it on the host where its family was founded"),
+            Self::NotPrepared { .. } => {
+                Some("it runs on; what its guest was rid of by then stays gone")
+            }
+            Self::Lists(_) => Some("correct generalise.toml in the daemon's share folder"),
+            Self::Denied(_) => None,
+        }
+    }
+}

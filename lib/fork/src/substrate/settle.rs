@@ -1,0 +1,107 @@
+//! What a dock leaves: removed when it is done, or by the next daemon.
+
+use super::{DISK, Leaving, MEMORY, Substrate, gone};
+use crate::{Host, HostError, blocking::blocking};
+use forkyard_image::Lineage;
+use forkyard_pager::{PagerError, Refusal};
+use forkyard_types::{SubstrateParts, VmState};
+use std::{collections::BTreeSet, ffi::OsString, fs, fs::File};
+
+impl Host {
+    /// Finishes what an earlier daemon began, has the pager serve what is kept, and removes
+    /// files of substrates that are not recorded. Called once, when VMs are known.
+    pub(crate) async fn settle_substrates(&self) -> Result<(), HostError> {
+        for mut substrate in self.all_substrates()? {
+            let Some(parts) = substrate.entry.parts.clone() else {
+                self.undock(&substrate).await;
+                continue;
+            };
+            if let Err(error) = self.serve_parts(&parts).await {
+                tracing::error!(name = %substrate.name, error = &error as &dyn std::error::Error, "this substrate cannot be activated");
+            }
+            if substrate.entry.leaving.is_some() {
+                self.leave(&mut substrate).await?;
+            }
+        }
+        self.sweep_substrates().await
+    }
+
+    /// Undoes a dock that was not kept.
+    pub(super) async fn undock(&self, substrate: &Substrate) {
+        if let Some(leaving) = &substrate.entry.leaving {
+            self.end_leaving(leaving).await;
+        }
+        if let Err(error) = self.store.remove_substrate(&substrate.name) {
+            tracing::warn!(name = %substrate.name, error = &error as &dyn std::error::Error, "substrate still recorded");
+        }
+        if let Some(parts) = &substrate.entry.parts {
+            self.discard_parts(parts).await;
+        }
+    }
+
+    /// Removes what a substrate that is kept was made of.
+    pub(super) async fn leave(&self, substrate: &mut Substrate) -> Result<(), HostError> {
+        if let Some(leaving) = substrate.entry.leaving.take() {
+            self.end_leaving(&leaving).await;
+        }
+        Ok(self.store.update_substrate(&substrate.record()?)?)
+    }
+
+    async fn end_leaving(&self, leaving: &Leaving) {
+        let all = self.registry().all();
+        for vm in all {
+            let record = vm.record();
+            let is_checkpoint =
+                record.state == VmState::Checkpoint && record.name == leaving.checkpoint;
+            let fork = record.birth.and_then(|birth| birth.fork);
+            let is_clone = leaving.fork.is_some() && fork == leaving.fork;
+            if is_checkpoint || is_clone || leaving.vm == Some(vm.id) {
+                vm.forks.close();
+                vm.forks.over().await;
+                self.end(&vm, None).await;
+            }
+        }
+    }
+
+    /// Has the pager serve a substrate's images. No error if it does.
+    pub(super) async fn serve_parts(&self, parts: &SubstrateParts) -> Result<(), HostError> {
+        self.bases.serve_built().await?;
+        let folder = self.folders.substrate(parts.memory.image);
+        let images = [
+            (MEMORY, parts.memory.image, None),
+            (DISK, parts.disk.image, Some(parts.base)),
+        ];
+        for (name, image, parent) in images {
+            let path = folder.join(name);
+            let layer = File::open(&path).map_err(HostError::io("read", &path))?;
+            let lineage = Lineage { image, parent };
+            let served = self.pager_call(move |pager| Ok(pager.publish(lineage, layer)));
+            match served.await? {
+                Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => {}
+                Err(source @ PagerError::Refused(_)) => {
+                    return Err(HostError::Damaged { path, source });
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn sweep_substrates(&self) -> Result<(), HostError> {
+        let all = self.all_substrates()?.into_iter();
+        let known: BTreeSet<OsString> = all
+            .filter_map(|it| it.entry.parts)
+            .map(|parts| parts.memory.image.to_string().into())
+            .collect();
+        let folder = self.folders.all_substrates();
+        blocking(move || {
+            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+                if !known.contains(&entry.file_name()) {
+                    gone(fs::remove_dir_all(entry.path()), &entry.path())?;
+                }
+            }
+            Ok::<_, HostError>(())
+        })
+        .await
+    }
+}

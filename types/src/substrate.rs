@@ -1,0 +1,157 @@
+//! Substrates: VMs that are kept small, to be woken as independent ones.
+
+use crate::{ByteCount, CloneResult, ImageId, NetworkPolicy, VmName};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Kind of a substrate.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SubstrateKind {
+    /// A bare system, generalised.
+    Public,
+    /// A system with an application, generalised.
+    Restricted,
+    /// A user's own system, kept as it is. Opens for its owner alone.
+    Private,
+}
+
+/// `POST /v1/substrates`: make a substrate of a running VM.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DockRequest {
+    /// Name or id of the VM.
+    pub vm: String,
+    /// Name of the substrate.
+    pub name: VmName,
+    /// Its kind.
+    pub kind: SubstrateKind,
+    /// Dock a clone; the VM runs on. Otherwise the VM ends as the substrate.
+    #[serde(default)]
+    pub live: bool,
+    /// Services that run on, of those that would be stopped.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(max_items = 64))]
+    pub keep_services: Vec<String>,
+    /// Free memory that is left to the guest, in KiB; a usual size if absent.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(maximum = 1_048_576))]
+    pub margin_kib: Option<u32>,
+}
+
+/// A substrate.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubstrateView {
+    /// Its name.
+    pub name: VmName,
+    /// Its kind.
+    pub kind: SubstrateKind,
+    /// Name of the user that docked it; none: the host's operator.
+    pub owner: Option<String>,
+    /// False while it is being docked.
+    pub ready: bool,
+    /// Name that the VM had.
+    pub from: VmName,
+    /// Image that the VM, or its ancestor, booted from.
+    pub image: String,
+    /// Number of vCPUs of the VMs made of it.
+    pub vcpus: u8,
+    /// Memory of the VMs made of it.
+    pub memory: ByteCount,
+    /// Bytes that it takes on disk, guest image below it apart.
+    pub size: ByteCount,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// VMs that lie over it.
+    pub vms: Vec<VmName>,
+}
+
+/// `GET /v1/substrates/{name}`: where a substrate's bytes are.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubstrateInspect {
+    /// The substrate.
+    pub substrate: SubstrateView,
+    /// Its parts.
+    pub parts: Option<SubstrateParts>,
+    /// What its guest did before it was docked.
+    pub guest: Option<SubstrateGuest>,
+}
+
+/// Bytes of a substrate's parts.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubstrateParts {
+    /// Its memory.
+    pub memory: SubstratePart,
+    /// Its disk, as far as it differs from the guest image.
+    pub disk: SubstratePart,
+    /// Page image that its disk lies over.
+    pub base: ImageId,
+    /// State of CPUs and devices.
+    pub devices: ByteCount,
+}
+
+/// Bytes of one part.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubstratePart {
+    /// Its page image.
+    pub image: ImageId,
+    /// Pages with data, before compression.
+    pub raw: ByteCount,
+    /// The file that it is kept in.
+    pub file: ByteCount,
+}
+
+/// What a guest did before it was docked, by its own account.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubstrateGuest {
+    /// Services that it stopped.
+    pub stopped: Vec<String>,
+    /// Files that it removed or emptied.
+    pub cleared: u64,
+    /// Free memory that it gave back.
+    pub given_back: ByteCount,
+    /// Memory that it uses, by what for, in the kernel's words.
+    pub used: BTreeMap<String, ByteCount>,
+    /// What it could not do, one line each.
+    pub notes: Vec<String>,
+}
+
+/// `POST /v1/substrates/{name}/activate`: make VMs of a substrate.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ActivateRequest {
+    /// VMs wanted.
+    #[serde(default = "one")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 256))]
+    pub count: u16,
+    /// Name of the VM, or the beginning of the names of several; the substrate's if absent.
+    #[serde(default)]
+    pub name: Option<VmName>,
+    /// What each of them and its clones may do on the network.
+    #[serde(default)]
+    pub network: NetworkPolicy,
+}
+
+fn one() -> u16 {
+    1
+}
+
+/// What came of an activation.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ActivateResponse {
+    /// A VM or an error for each VM wanted.
+    pub vms: Vec<CloneResult>,
+    /// From the request until the last VM's vCPUs ran, in microseconds.
+    pub running_us: u64,
+    /// From the request until user code of the last VM went on, in microseconds.
+    pub ready_us: u64,
+}
