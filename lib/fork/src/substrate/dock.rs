@@ -16,7 +16,7 @@ use std::{
     fs::{self, DirBuilder, File},
     io::Write,
     os::unix::fs::DirBuilderExt,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
 };
 use tracing::{Instrument as _, debug_span, instrument};

@@ -96,8 +96,12 @@ impl Host {
         let folder = self.folders.all_substrates();
         blocking(move || {
             for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-                if !known.contains(&entry.file_name()) {
-                    gone(fs::remove_dir_all(entry.path()), &entry.path())?;
+                let path = entry.path();
+                if path.is_dir() && !known.contains(&entry.file_name()) {
+                    gone(fs::remove_dir_all(&path), &path)?;
+                } else if !path.is_dir() {
+                    // A template of slices, of an activation that was cut short.
+                    gone(fs::remove_file(&path), &path)?;
                 }
             }
             Ok::<_, HostError>(())
