@@ -1,0 +1,316 @@
+//! Requests, once an export is open.
+
+use crate::{
+    Access, Agreed, Broken, ErrorCode, Replies, Reply,
+    wire::{Fields, MAX_PAYLOAD, REQUEST_HEADER, REQUEST_MAGIC, command, command_flag as flag},
+};
+
+/// Requests of one connection.
+#[derive(Debug)]
+pub struct Transmission {
+    agreed: Agreed,
+}
+
+/// Client's name of a request, repeated in its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cookie(pub u64);
+
+/// Bytes of an export, within its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: u32,
+}
+
+/// Request to carry out. Every request is to be answered once, in any order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Name to answer by.
+    pub cookie: Cookie,
+    /// What to do.
+    pub command: Command<'a>,
+}
+
+/// What a request wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// Read bytes.
+    Read {
+        /// Which.
+        range: Range,
+        /// Form of the reply.
+        fragments: Fragments,
+    },
+    /// Write bytes.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// Content.
+        data: &'a [u8],
+        /// When to answer.
+        durability: Durability,
+    },
+    /// Make durable every write answered so far.
+    Flush,
+    /// Discard bytes; they may read as anything, and here as zero.
+    Trim {
+        /// Which.
+        range: Range,
+        /// When to answer.
+        durability: Durability,
+    },
+    /// Have bytes read as zero.
+    WriteZeroes {
+        /// Which.
+        range: Range,
+        /// When to answer.
+        durability: Durability,
+        /// Limits on how.
+        zeroing: Zeroing,
+    },
+    /// Read bytes that are going to be asked for.
+    Cache(Range),
+    /// Tell which bytes are allocated.
+    BlockStatus {
+        /// Which.
+        range: Range,
+        /// How much of it.
+        extents: Extents,
+    },
+}
+
+/// Moment at which a write may be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// As soon as later reads see it.
+    Cached,
+    /// Once it is durable (`FUA`).
+    Durable,
+}
+
+/// Form of the reply to a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fragments {
+    /// Any.
+    Allowed,
+    /// One chunk (`DF`).
+    Forbidden,
+}
+
+/// Limits on how zeroes are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zeroing {
+    /// Room is to be kept for the bytes (`NO_HOLE`).
+    pub keep_room: bool,
+    /// Fail rather than take as long as a write would (`FAST_ZERO`).
+    pub fast: bool,
+}
+
+/// Extents that a block status reply may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extents {
+    /// Any number.
+    Any,
+    /// One (`REQ_ONE`).
+    One,
+}
+
+/// Outcome of looking at what has been received.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Incoming<'a> {
+    /// No whole request before so many bytes are there, those given counted.
+    Need(usize),
+    /// A request. So many bytes are used once it is carried out.
+    Request {
+        /// Bytes of input used.
+        used: usize,
+        /// What to do.
+        request: Request<'a>,
+    },
+    /// A request that is refused. Send [`Transmission::reply`]'s error.
+    Refused {
+        /// Bytes of input used.
+        used: usize,
+        /// Name to answer by.
+        cookie: Cookie,
+        /// Reason.
+        error: ErrorCode,
+    },
+    /// The client wants no more.
+    Ended,
+}
+
+struct Header {
+    flags: u16,
+    kind: u16,
+    cookie: Cookie,
+    offset: u64,
+    length: u32,
+}
+
+impl Header {
+    fn parse(input: &[u8]) -> Option<(u32, Self)> {
+        let mut fields = Fields(input);
+        let magic = fields.u32()?;
+        let header = Self {
+            flags: fields.u16()?,
+            kind: fields.u16()?,
+            cookie: Cookie(fields.u64()?),
+            offset: fields.u64()?,
+            length: fields.u32()?,
+        };
+        Some((magic, header))
+    }
+}
+
+impl Transmission {
+    /// Begins with what a negotiation has agreed on.
+    pub fn new(agreed: Agreed) -> Self {
+        Self { agreed }
+    }
+
+    /// Encoder of replies.
+    pub fn reply(&self) -> Reply {
+        Reply(self.agreed.replies)
+    }
+
+    /// Finds the first request in what has been received and not been used.
+    pub fn step<'a>(&self, input: &'a [u8]) -> Result<Incoming<'a>, Broken> {
+        let Some((magic, header)) = Header::parse(input) else {
+            return Ok(Incoming::Need(REQUEST_HEADER));
+        };
+        if magic != REQUEST_MAGIC {
+            return Err(Broken::Magic);
+        }
+        let payload = match header.kind {
+            command::DISC => return Ok(Incoming::Ended),
+            command::WRITE if header.length > MAX_PAYLOAD => {
+                return Err(Broken::PayloadTooLong(header.length));
+            }
+            command::WRITE => {
+                usize::try_from(header.length).map_err(|_| Broken::PayloadTooLong(header.length))?
+            }
+            _ => 0,
+        };
+        let used = REQUEST_HEADER + payload;
+        let Some(data) = input.get(REQUEST_HEADER..used) else {
+            return Ok(Incoming::Need(used));
+        };
+        let cookie = header.cookie;
+        Ok(match self.command(&header, data) {
+            Ok(command) => Incoming::Request {
+                used,
+                request: Request { cookie, command },
+            },
+            Err(error) => Incoming::Refused {
+                used,
+                cookie,
+                error,
+            },
+        })
+    }
+
+    fn command<'a>(&self, header: &Header, data: &'a [u8]) -> Result<Command<'a>, ErrorCode> {
+        let durability = match header.flags & flag::FUA {
+            0 => Durability::Cached,
+            _ => Durability::Durable,
+        };
+        match header.kind {
+            command::READ => {
+                header.allow(flag::FUA | flag::DF)?;
+                let range = self.within(header, ErrorCode::Invalid)?;
+                if range.length > MAX_PAYLOAD {
+                    return Err(ErrorCode::Overflow);
+                }
+                let fragments = match header.flags & flag::DF {
+                    0 => Fragments::Allowed,
+                    _ if self.agreed.replies == Replies::Simple => return Err(ErrorCode::Invalid),
+                    _ => Fragments::Forbidden,
+                };
+                Ok(Command::Read { range, fragments })
+            }
+            command::WRITE => {
+                header.allow(flag::FUA)?;
+                self.writable()?;
+                let range = self.within(header, ErrorCode::NoSpace)?;
+                Ok(Command::Write {
+                    offset: range.offset,
+                    data,
+                    durability,
+                })
+            }
+            command::FLUSH => {
+                // Offset and length have no meaning, and some clients send them.
+                header.allow(flag::FUA)?;
+                Ok(Command::Flush)
+            }
+            command::TRIM => {
+                header.allow(flag::FUA)?;
+                self.writable()?;
+                let range = self.within(header, ErrorCode::Invalid)?;
+                Ok(Command::Trim { range, durability })
+            }
+            command::WRITE_ZEROES => {
+                header.allow(flag::FUA | flag::NO_HOLE | flag::FAST_ZERO)?;
+                self.writable()?;
+                let range = self.within(header, ErrorCode::NoSpace)?;
+                let zeroing = Zeroing {
+                    keep_room: header.flags & flag::NO_HOLE != 0,
+                    fast: header.flags & flag::FAST_ZERO != 0,
+                };
+                Ok(Command::WriteZeroes {
+                    range,
+                    durability,
+                    zeroing,
+                })
+            }
+            command::CACHE => {
+                header.allow(0)?;
+                Ok(Command::Cache(self.within(header, ErrorCode::Invalid)?))
+            }
+            command::BLOCK_STATUS => {
+                header.allow(flag::REQ_ONE)?;
+                let range = self.within(header, ErrorCode::Invalid)?;
+                let selected = self.agreed.replies == Replies::WithBlockStatus;
+                if !selected || range.length == 0 {
+                    return Err(ErrorCode::Invalid);
+                }
+                let extents = match header.flags & flag::REQ_ONE {
+                    0 => Extents::Any,
+                    _ => Extents::One,
+                };
+                Ok(Command::BlockStatus { range, extents })
+            }
+            _ => Err(ErrorCode::Invalid),
+        }
+    }
+
+    fn writable(&self) -> Result<(), ErrorCode> {
+        match self.agreed.export.access {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(ErrorCode::Permission),
+        }
+    }
+
+    fn within(&self, header: &Header, otherwise: ErrorCode) -> Result<Range, ErrorCode> {
+        let end = header.offset.checked_add(u64::from(header.length));
+        match end.is_some_and(|end| end <= self.agreed.export.size) {
+            true => Ok(Range {
+                offset: header.offset,
+                length: header.length,
+            }),
+            false => Err(otherwise),
+        }
+    }
+}
+
+impl Header {
+    fn allow(&self, flags: u16) -> Result<(), ErrorCode> {
+        match self.flags & !flags {
+            0 => Ok(()),
+            _ => Err(ErrorCode::Invalid),
+        }
+    }
+}
