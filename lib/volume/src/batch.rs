@@ -1,0 +1,269 @@
+//! Changes on their way into the log.
+
+use crate::{
+    Refusal, SLOT_BYTES,
+    record::{BlockData, MOST_RANGES, Record, Stamp},
+    segment::seed,
+    units::{BlockNo, Blocks, Epoch, Lsn, SnapshotId, Version},
+    volume::{Opening, Position, Takeover, Volume},
+};
+
+/// Change to a volume.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// Writes a block.
+    Write {
+        /// Epoch of the writer.
+        epoch: Epoch,
+        /// Block.
+        block: BlockNo,
+        /// Content.
+        data: &'a BlockData,
+    },
+    /// Has blocks read as zero.
+    Zero {
+        /// Epoch of the writer.
+        epoch: Epoch,
+        /// Blocks.
+        ranges: &'a [Range],
+    },
+    /// Copies a version of a block to the end of the log.
+    Move {
+        /// Block.
+        block: BlockNo,
+        /// Version that is copied.
+        version: Version,
+        /// Content.
+        data: &'a BlockData,
+    },
+    /// Begins a writer.
+    Open {
+        /// Epoch of the writer, greater than all before it.
+        epoch: Epoch,
+        /// Permission to fence the one there is.
+        takeover: Takeover,
+    },
+    /// Ends the writer.
+    Close {
+        /// Epoch of the writer.
+        epoch: Epoch,
+    },
+    /// Keeps everything as it is.
+    Snapshot {
+        /// Name to keep it under.
+        name: &'a str,
+    },
+    /// Removes a snapshot.
+    Drop {
+        /// Snapshot.
+        id: SnapshotId,
+    },
+    /// Changes the size.
+    Resize {
+        /// New size.
+        blocks: Blocks,
+    },
+}
+
+/// Run of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First block.
+    pub first: BlockNo,
+    /// Number of blocks.
+    pub count: u64,
+}
+
+/// Records to append in one write, all in one segment.
+///
+/// Everything but writes, zeroes and moves stands alone in its batch.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    volume: &'a Volume,
+    bytes: Vec<u8>,
+    records: Vec<(Stamp, Record)>,
+    last_version: u64,
+    alone: bool,
+}
+
+/// Batch ready to be written.
+#[derive(Debug)]
+pub struct Staged {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) at: Position,
+    pub(crate) records: Vec<(Stamp, Record)>,
+}
+
+impl Staged {
+    /// Bytes to write at the volume's position, before anything else.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Segment and offset to write them at.
+    pub fn position(&self) -> Position {
+        self.at
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// Begins a batch in a buffer, which is emptied.
+    pub fn begin(volume: &'a Volume, mut buffer: Vec<u8>) -> Self {
+        buffer.clear();
+        Self {
+            volume,
+            bytes: buffer,
+            records: Vec::new(),
+            last_version: volume.disk.last_version,
+            alone: false,
+        }
+    }
+
+    /// Number of records that fit in still.
+    pub fn room(&self) -> usize {
+        let slots = self.volume.geometry.slots();
+        let next = self.volume.log.position.map_or(slots, |it| it.next.0);
+        let free = usize::try_from(slots - next).unwrap_or(0);
+        if self.alone {
+            0
+        } else {
+            free - self.records.len()
+        }
+    }
+
+    /// Adds a change. Refused with [`Refusal::SegmentFull`] if there is no room.
+    pub fn push(&mut self, change: Change<'_>) -> Result<(), Refusal> {
+        let disk = &self.volume.disk;
+        let (epoch, record, data) = match change {
+            Change::Write { epoch, block, data } => {
+                disk.admit(epoch, BlockNo(block.0.saturating_add(1)))?;
+                let version = self.version()?;
+                (epoch, Record::Write { block, version }, Some(data))
+            }
+            Change::Zero { epoch, ranges } => {
+                if ranges.len() > MOST_RANGES {
+                    return Err(Refusal::TooManyRanges(ranges.len()));
+                }
+                for range in ranges {
+                    disk.admit(epoch, BlockNo(range.first.0.saturating_add(range.count)))?;
+                }
+                let ranges = ranges.iter().map(|it| (it.first, it.count)).collect();
+                let version = self.version()?;
+                (epoch, Record::Zero { version, ranges }, None)
+            }
+            Change::Move {
+                block,
+                version,
+                data,
+            } => (disk.epoch, Record::Moved { block, version }, Some(data)),
+            Change::Open { .. }
+            | Change::Close { .. }
+            | Change::Snapshot { .. }
+            | Change::Drop { .. }
+            | Change::Resize { .. } => return self.push_alone(change),
+        };
+        self.append(epoch, record, data)
+    }
+
+    fn push_alone(&mut self, change: Change<'_>) -> Result<(), Refusal> {
+        if !self.records.is_empty() {
+            return Err(Refusal::SegmentFull);
+        }
+        let disk = &self.volume.disk;
+        let current = disk.epoch;
+        let (epoch, record) = match change {
+            Change::Open { epoch, takeover } => {
+                match (disk.opening, takeover) {
+                    (Opening::Open, Takeover::Refused) => return Err(Refusal::Open(current)),
+                    (Opening::Closed, _) | (Opening::Open, Takeover::Allowed) => {}
+                }
+                let given = epoch;
+                if given <= current {
+                    return Err(Refusal::StaleEpoch { given, current });
+                }
+                (epoch, Record::Opened)
+            }
+            Change::Close { epoch } => {
+                disk.admit(epoch, BlockNo(0))?;
+                (epoch, Record::Closed)
+            }
+            Change::Snapshot { name } => {
+                check_name(name)?;
+                if disk.snapshots.values().any(|it| it.name == name) {
+                    return Err(Refusal::NameTaken(name.to_owned()));
+                }
+                let number = disk.last_snapshot.checked_add(1);
+                let id = SnapshotId(number.ok_or(Refusal::Exhausted("snapshot numbers"))?);
+                let name = name.to_owned();
+                (current, Record::Snapshot { id, name })
+            }
+            Change::Drop { id } => {
+                if !disk.snapshots.contains_key(&id) {
+                    return Err(Refusal::NoSnapshot(id));
+                }
+                (current, Record::Dropped { id })
+            }
+            Change::Resize { blocks } => {
+                let shrinks = blocks < disk.current.blocks();
+                if shrinks && disk.opening == Opening::Open {
+                    return Err(Refusal::Open(current));
+                }
+                (current, Record::Resized { blocks })
+            }
+            Change::Write { .. } | Change::Zero { .. } | Change::Move { .. } => {
+                return self.push(change);
+            }
+        };
+        self.append(epoch, record, None)?;
+        self.alone = true;
+        Ok(())
+    }
+
+    /// Next version. Counted by [`Self::append`].
+    fn version(&self) -> Result<Version, Refusal> {
+        Version::new(self.last_version + 1).ok_or(Refusal::Exhausted("versions"))
+    }
+
+    fn append(
+        &mut self,
+        epoch: Epoch,
+        record: Record,
+        data: Option<&BlockData>,
+    ) -> Result<(), Refusal> {
+        let Some(position) = self.volume.log.position.filter(|_| self.room() > 0) else {
+            return Err(Refusal::SegmentFull);
+        };
+        if let Record::Write { version, .. } | Record::Zero { version, .. } = &record {
+            self.last_version = version.number();
+        }
+        let log = &self.volume.log;
+        let stamp = Stamp {
+            epoch,
+            lsn: Lsn(log.next.0 + self.records.len() as u64),
+            flushed: log.flushed,
+        };
+        self.bytes.reserve(SLOT_BYTES);
+        let seed = seed(self.volume.id, position.sequence);
+        record.encode(stamp, seed, data, &mut self.bytes);
+        self.records.push((stamp, record));
+        Ok(())
+    }
+
+    /// Ends the batch; `None` if it is empty.
+    pub fn finish(self) -> Option<Staged> {
+        let at = self.volume.log.position?;
+        (!self.records.is_empty()).then_some(Staged {
+            bytes: self.bytes,
+            at,
+            records: self.records,
+        })
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Refusal> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    match (1..=64).contains(&name.len()) && name.chars().all(fine) {
+        true => Ok(()),
+        false => Err(Refusal::Name(name.to_owned())),
+    }
+}

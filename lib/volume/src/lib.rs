@@ -1,0 +1,47 @@
+//! Disk of versioned blocks in an append-only log: format, map, recovery, compaction.
+//!
+//! ```text
+//!             stage                    commit
+//! Change --> Batch --bytes--> log file ------> Volume (map: block -> version, slot)
+//!                                |                ^  |
+//!                                |  crash         |  | checkpoint
+//!                                +--> Recovery ---+<-+
+//! ```
+//!
+//! The log is a row of segments; a segment is a header and a fixed number of slots; a slot holds
+//! one record with its checksum. A block is found by its slot, never changed in place. Whatever
+//! becomes of a process or a machine, what is left of the log is a prefix of what was written,
+//! and every flushed record is in it. A record that is missing although a later one says that it
+//! was flushed is damage: recovery refuses rather than goes back.
+//!
+//! - [`Volume`]: what has been written, who may write, and what the next record looks like.
+//! - [`Recovery`]: a volume from a checkpoint and the log behind it.
+//! - [`plan`]: segments worth emptying.
+//!
+//! Does no I/O and reads no clock. The caller appends in order, one batch after the other, and
+//! tells what has become durable. `docs/volumes.md` follows a block through its life.
+
+mod batch;
+mod checkpoint;
+mod codec;
+mod compaction;
+mod error;
+mod map;
+mod record;
+mod recovery;
+mod segment;
+mod units;
+mod volume;
+
+pub use batch::{Batch, Change, Range, Staged};
+pub use compaction::{Plan, Policy, Victim, plan};
+pub use error::{Damage, Refusal};
+pub use map::{Content, Entry, Map};
+pub use record::{BlockData, SLOT_BYTES, read_slot};
+pub use recovery::{Recovered, Recovery, Tail, Wanted};
+pub use segment::{SEGMENT_HEADER, SegmentHeader};
+pub use units::{
+    BLOCK_BYTES, BlockNo, Blocks, Epoch, Geometry, Lsn, Place, Sequence, Slot, SlotIndex,
+    SnapshotId, Version, VolumeId,
+};
+pub use volume::{Opening, Position, Snapshot, Takeover, View, Volume};

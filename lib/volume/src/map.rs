@@ -1,0 +1,204 @@
+//! Map of blocks to versions and slots, nine bytes a block.
+//!
+//! Chunks of 512 blocks are shared by copies until one of them changes: a snapshot costs a
+//! pointer a chunk. Chunks nothing was written to take no room.
+
+use crate::units::{BlockNo, Blocks, Slot, Version};
+use std::sync::Arc;
+
+/// Blocks of a chunk.
+pub(crate) const CHUNK: usize = 512;
+/// Bytes of an entry: five of the version, four of the slot.
+const ENTRY: usize = 9;
+/// Bytes of a chunk.
+pub(crate) const CHUNK_BYTES: usize = CHUNK * ENTRY;
+/// Number of no slot: the block is zero.
+const ZERO: u32 = u32::MAX;
+
+pub(crate) type Chunk = [u8; CHUNK_BYTES];
+
+/// What is known of a block that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Version of the content.
+    pub version: Version,
+    /// Place of the content.
+    pub content: Content,
+}
+
+/// Place of a block's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// No place: the block is zero.
+    Zero,
+    /// A slot.
+    Slot(Slot),
+}
+
+/// Map of a volume or of a snapshot. Cloning it copies pointers.
+#[derive(Clone, Debug)]
+pub struct Map {
+    blocks: Blocks,
+    chunks: Vec<Option<Arc<Chunk>>>,
+}
+
+fn split(block: u64) -> (usize, usize) {
+    let chunk = usize::try_from(block / CHUNK as u64).unwrap_or(usize::MAX);
+    let index = usize::try_from(block % CHUNK as u64).unwrap_or(0);
+    (chunk, index)
+}
+
+fn chunks_of(blocks: Blocks) -> usize {
+    usize::try_from(blocks.0.div_ceil(CHUNK as u64)).unwrap_or(usize::MAX)
+}
+
+fn read(chunk: &Chunk, index: usize) -> Option<Entry> {
+    let bytes = &chunk[index * ENTRY..][..ENTRY];
+    let mut version = [0; 8];
+    version[..5].copy_from_slice(&bytes[..5]);
+    let mut slot = [0; 4];
+    slot.copy_from_slice(&bytes[5..]);
+    let content = match u32::from_le_bytes(slot) {
+        ZERO => Content::Zero,
+        slot => Content::Slot(Slot(slot)),
+    };
+    let version = Version::new(u64::from_le_bytes(version))?;
+    Some(Entry { version, content })
+}
+
+fn write(chunk: &mut Chunk, index: usize, entry: Entry) {
+    let bytes = &mut chunk[index * ENTRY..][..ENTRY];
+    bytes[..5].copy_from_slice(&entry.version.number().to_le_bytes()[..5]);
+    let slot = match entry.content {
+        Content::Zero => ZERO,
+        Content::Slot(slot) => slot.0,
+    };
+    bytes[5..].copy_from_slice(&slot.to_le_bytes());
+}
+
+impl Map {
+    /// Makes the map of a volume nothing was written to.
+    pub fn new(blocks: Blocks) -> Self {
+        let chunks = vec![None; chunks_of(blocks)];
+        Self { blocks, chunks }
+    }
+
+    /// Size of the volume.
+    pub fn blocks(&self) -> Blocks {
+        self.blocks
+    }
+
+    /// Looks a block up; `None` if it was never written, and is zero.
+    pub fn get(&self, block: BlockNo) -> Option<Entry> {
+        let (chunk, index) = split(block.0);
+        read(self.chunks.get(chunk)?.as_deref()?, index)
+    }
+
+    /// Notes a write. Blocks beyond the end are left out.
+    pub(crate) fn set(&mut self, block: BlockNo, entry: Entry) {
+        let (chunk, index) = split(block.0);
+        if let Some(place) = self.chunks.get_mut(chunk) {
+            let chunk = place.get_or_insert_with(|| Arc::new([0; CHUNK_BYTES]));
+            write(Arc::make_mut(chunk), index, entry);
+        }
+    }
+
+    /// Notes that blocks are zero from a version on. Those never written are so already.
+    pub(crate) fn zero(&mut self, first: BlockNo, count: u64, version: Version) {
+        let end = first.0.saturating_add(count).min(self.blocks.0);
+        let mut block = first.0;
+        while block < end {
+            let (chunk, index) = split(block);
+            let here = ((CHUNK - index) as u64).min(end - block);
+            if let Some(Some(chunk)) = self.chunks.get_mut(chunk) {
+                let chunk = Arc::make_mut(chunk);
+                for index in (index..CHUNK).zip(0..here).map(|(index, _)| index) {
+                    if read(chunk, index).is_some() {
+                        let content = Content::Zero;
+                        write(chunk, index, Entry { version, content });
+                    }
+                }
+            }
+            block += here;
+        }
+    }
+
+    /// Changes the size. What is cut off is forgotten.
+    pub(crate) fn resize(&mut self, blocks: Blocks) {
+        self.chunks.resize(chunks_of(blocks), None);
+        let (_, kept) = split(blocks.0);
+        if blocks < self.blocks
+            && kept > 0
+            && let Some(Some(last)) = self.chunks.last_mut()
+        {
+            Arc::make_mut(last)[kept * ENTRY..].fill(0);
+        }
+        self.blocks = blocks;
+    }
+
+    /// Notes in each of the maps that a version of a block is in another slot now. Chunks that
+    /// the maps share stay shared.
+    pub(crate) fn moved<'a>(
+        maps: impl Iterator<Item = &'a mut Self>,
+        block: BlockNo,
+        entry: Entry,
+    ) {
+        let (at, index) = split(block.0);
+        let mut done: Vec<(Arc<Chunk>, Arc<Chunk>)> = Vec::new();
+        for map in maps {
+            let Some(Some(chunk)) = map.chunks.get_mut(at) else {
+                continue;
+            };
+            if let Some((_, new)) = done.iter().find(|(old, _)| Arc::ptr_eq(old, chunk)) {
+                *chunk = Arc::clone(new);
+                continue;
+            }
+            let known = read(chunk, index);
+            if known.is_some_and(|it| it.version == entry.version && it.content != Content::Zero) {
+                let old = Arc::clone(chunk);
+                write(Arc::make_mut(chunk), index, entry);
+                done.push((old, Arc::clone(chunk)));
+            }
+        }
+    }
+
+    /// Written blocks, in order.
+    pub fn entries(&self) -> impl Iterator<Item = (BlockNo, Entry)> + '_ {
+        let chunks = self.chunks.iter().zip(0u64..);
+        chunks
+            .filter_map(|(chunk, number)| Some((chunk.as_deref()?, number)))
+            .flat_map(|(chunk, number)| {
+                (0..CHUNK).filter_map(move |index| {
+                    let block = number * CHUNK as u64 + index as u64;
+                    Some((BlockNo(block), read(chunk, index)?))
+                })
+            })
+    }
+
+    /// Bytes that this map keeps in memory, those it shares included.
+    pub fn resident_bytes(&self) -> usize {
+        let chunk = size_of::<Chunk>() + 2 * size_of::<usize>();
+        self.chunks.capacity() * size_of::<Option<Arc<Chunk>>>()
+            + self.chunks.iter().flatten().count() * chunk
+    }
+
+    pub(crate) fn chunks(&self) -> &[Option<Arc<Chunk>>] {
+        &self.chunks
+    }
+
+    pub(crate) fn chunk_count(blocks: Blocks) -> usize {
+        chunks_of(blocks)
+    }
+
+    pub(crate) fn from_chunks(blocks: Blocks, chunks: Vec<Option<Arc<Chunk>>>) -> Option<Self> {
+        (chunks.len() == chunks_of(blocks)).then_some(Self { blocks, chunks })
+    }
+}
+
+/// Slots that the entries of a chunk refer to.
+pub(crate) fn slots(chunk: &Chunk) -> impl Iterator<Item = Slot> + '_ {
+    (0..CHUNK).filter_map(|index| match read(chunk, index)?.content {
+        Content::Zero => None,
+        Content::Slot(slot) => Some(slot),
+    })
+}

@@ -1,0 +1,206 @@
+//! Records, and the slots that hold them.
+//!
+//! ```text
+//! 0     magic, kind      8  block     24  record number      40  payload     4136  checksum
+//! 4     epoch           16  version   32  flushed up to                      4144
+//! ```
+
+use crate::{
+    Damage,
+    codec::{Fields, checksum, count, put_text},
+    segment::seed,
+    units::{
+        BLOCK_BYTES, BlockNo, Blocks, Epoch, Lsn, Place, Sequence, SlotIndex, SnapshotId, Version,
+        VolumeId,
+    },
+};
+
+/// Content of a block.
+pub type BlockData = [u8; BLOCK_BYTES];
+
+const HEADER: usize = 40;
+const END: usize = HEADER + BLOCK_BYTES;
+/// Bytes of a slot.
+pub const SLOT_BYTES: usize = END + 8;
+const MAGIC: u16 = 0x5956;
+/// Ranges that one record holds.
+pub(crate) const MOST_RANGES: usize = 256;
+
+/// One change, as it is in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// Block written; its content is in the slot.
+    Write { block: BlockNo, version: Version },
+    /// Content of a version copied to this slot.
+    Moved { block: BlockNo, version: Version },
+    /// Blocks are zero.
+    Zero {
+        version: Version,
+        ranges: Vec<(BlockNo, u64)>,
+    },
+    /// A writer begins.
+    Opened,
+    /// The writer has ended.
+    Closed,
+    /// Everything as it is kept under a name.
+    Snapshot { id: SnapshotId, name: String },
+    /// Snapshot removed.
+    Dropped { id: SnapshotId },
+    /// Size changed.
+    Resized { blocks: Blocks },
+}
+
+/// What a slot says beside its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub epoch: Epoch,
+    pub lsn: Lsn,
+    /// Records before this one were durable when it was written.
+    pub flushed: Lsn,
+}
+
+impl Record {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Write { .. } => 1,
+            Self::Moved { .. } => 2,
+            Self::Zero { .. } => 3,
+            Self::Opened => 4,
+            Self::Closed => 5,
+            Self::Snapshot { .. } => 6,
+            Self::Dropped { .. } => 7,
+            Self::Resized { .. } => 8,
+        }
+    }
+
+    /// Block and version fields.
+    fn numbers(&self) -> (u64, u64) {
+        match self {
+            Self::Write { block, version } | Self::Moved { block, version } => {
+                (block.0, version.number())
+            }
+            Self::Zero { version, .. } => (0, version.number()),
+            Self::Opened | Self::Closed => (0, 0),
+            Self::Snapshot { id, .. } | Self::Dropped { id } => (u64::from(id.0), 0),
+            Self::Resized { blocks } => (blocks.0, 0),
+        }
+    }
+
+    /// Appends a slot. `data` is the content of a written or moved block.
+    pub fn encode(&self, stamp: Stamp, seed: u64, data: Option<&BlockData>, out: &mut Vec<u8>) {
+        let start = out.len();
+        let (block, version) = self.numbers();
+        out.extend_from_slice(&MAGIC.to_le_bytes());
+        out.extend_from_slice(&[self.kind(), 0]);
+        out.extend_from_slice(&stamp.epoch.0.to_le_bytes());
+        for number in [block, version, stamp.lsn.0, stamp.flushed.0] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        match (self, data) {
+            (_, Some(data)) => out.extend_from_slice(data),
+            (Self::Zero { ranges, .. }, None) => {
+                out.extend_from_slice(&count(ranges.len()));
+                for (block, count) in ranges {
+                    out.extend_from_slice(&block.0.to_le_bytes());
+                    out.extend_from_slice(&count.to_le_bytes()[..7]);
+                }
+            }
+            (Self::Snapshot { name, .. }, None) => put_text(out, name),
+            (
+                Self::Write { .. }
+                | Self::Moved { .. }
+                | Self::Opened
+                | Self::Closed
+                | Self::Dropped { .. }
+                | Self::Resized { .. },
+                None,
+            ) => {}
+        }
+        out.resize(start + END, 0);
+        let sum = checksum(seed, &out[start..]);
+        out.extend_from_slice(&sum);
+    }
+
+    /// Reads a slot; `None` if it is torn, changed, or of another segment.
+    pub fn decode(bytes: &[u8], seed: u64) -> Option<(Stamp, Self)> {
+        let bytes = bytes.first_chunk::<SLOT_BYTES>()?;
+        if checksum(seed, &bytes[..END]) != bytes[END..] {
+            return None;
+        }
+        let mut fields = Fields(&bytes[..END]);
+        if fields.u16()? != MAGIC {
+            return None;
+        }
+        let kind = fields.u8()?;
+        fields.u8()?;
+        let epoch = Epoch(fields.u32()?);
+        let (number, version) = (fields.u64()?, Version::new(fields.u64()?));
+        let stamp = Stamp {
+            epoch,
+            lsn: Lsn(fields.u64()?),
+            flushed: Lsn(fields.u64()?),
+        };
+        let id = || u32::try_from(number).ok().map(SnapshotId);
+        let block = BlockNo(number);
+        let record = match kind {
+            1 => Self::Write {
+                block,
+                version: version?,
+            },
+            2 => Self::Moved {
+                block,
+                version: version?,
+            },
+            3 => {
+                let mut ranges = Vec::new();
+                for _ in 0..fields.count(15)? {
+                    let block = BlockNo(fields.u64()?);
+                    let mut count = [0; 8];
+                    count[..7].copy_from_slice(fields.bytes(7)?);
+                    ranges.push((block, u64::from_le_bytes(count)));
+                }
+                let version = version?;
+                Self::Zero { version, ranges }
+            }
+            4 => Self::Opened,
+            5 => Self::Closed,
+            6 => Self::Snapshot {
+                id: id()?,
+                name: fields.text()?.to_owned(),
+            },
+            7 => Self::Dropped { id: id()? },
+            8 => Self::Resized {
+                blocks: Blocks(number),
+            },
+            _ => return None,
+        };
+        Some((stamp, record))
+    }
+}
+
+/// Checks that a slot holds a version of a block, and returns the content.
+///
+/// `at` is where the slot is, for the error alone.
+pub fn read_slot(
+    bytes: &[u8],
+    volume: VolumeId,
+    sequence: Sequence,
+    at: (Place, SlotIndex),
+    expected: (BlockNo, Version),
+) -> Result<&BlockData, Damage> {
+    let (block, version) = expected;
+    let fits = || {
+        let bytes = bytes.first_chunk::<SLOT_BYTES>()?;
+        let (covered, sum) = bytes.split_at(END);
+        let numbers = [block.0.to_le_bytes(), version.number().to_le_bytes()];
+        let content = matches!(covered[2], 1 | 2);
+        let same = content && covered[8..24] == *numbers.as_flattened();
+        let whole = same && checksum(seed(volume, sequence), covered) == *sum;
+        covered[HEADER..].first_chunk().filter(|_| whole)
+    };
+    fits().ok_or(Damage::Block {
+        block,
+        place: at.0,
+        index: at.1,
+    })
+}

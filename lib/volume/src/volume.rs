@@ -1,0 +1,355 @@
+//! State of a volume: its blocks, its snapshots, its writer, and the end of its log.
+
+use crate::{
+    Damage, Refusal,
+    batch::Staged,
+    map::{Content, Entry, Map},
+    record::{Record, Stamp},
+    segment::{SEGMENT_HEADER, SegmentHeader},
+    units::{
+        BlockNo, Blocks, Epoch, Geometry, Lsn, Place, Sequence, Slot, SlotIndex, SnapshotId,
+        Version, VolumeId,
+    },
+};
+use std::collections::BTreeMap;
+
+/// Volume, as its log says. Changes are staged by a [`crate::Batch`], written by the caller, and
+/// committed here.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    pub(crate) id: VolumeId,
+    pub(crate) geometry: Geometry,
+    pub(crate) disk: Disk,
+    pub(crate) log: Log,
+}
+
+/// Blocks, snapshots and the writer.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    pub current: Map,
+    pub snapshots: BTreeMap<SnapshotId, Snapshot>,
+    /// Greatest number that a snapshot had.
+    pub last_snapshot: u32,
+    /// Number of the greatest version; 0 before the first write.
+    pub last_version: u64,
+    pub epoch: Epoch,
+    pub opening: Opening,
+}
+
+/// End of the log, and the segments it has.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    pub next: Lsn,
+    /// Records before this one are durable.
+    pub flushed: Lsn,
+    pub segments: BTreeMap<Place, Sequence>,
+    /// Where the next record goes; `None` before the first segment.
+    pub position: Option<Position>,
+}
+
+/// Place of the next record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Place of the segment.
+    pub place: Place,
+    /// Segment.
+    pub sequence: Sequence,
+    /// Slot in it; as many as it has slots if it is full.
+    pub next: SlotIndex,
+}
+
+/// Blocks as they were at one instant.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Name given to it.
+    pub name: String,
+    /// Blocks.
+    pub map: Map,
+}
+
+/// State of the writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// Nothing may write.
+    Closed,
+    /// The writer of the current epoch may.
+    Open,
+}
+
+/// Permission to replace a writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takeover {
+    /// Refuse if there is a writer.
+    Refused,
+    /// Fence it.
+    Allowed,
+}
+
+/// Blocks to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum View {
+    /// Those of the volume.
+    Current,
+    /// Those of a snapshot.
+    Snapshot(SnapshotId),
+}
+
+impl Position {
+    /// Offset of the slot in the segment's file, in bytes.
+    pub fn offset(self) -> u64 {
+        SEGMENT_HEADER as u64 + u64::from(self.next.0) * crate::SLOT_BYTES as u64
+    }
+}
+
+impl Volume {
+    /// Makes a volume of zeroes. Its checkpoint is to be stored before anything is written.
+    pub fn create(id: VolumeId, blocks: Blocks, geometry: Geometry) -> Self {
+        let disk = Disk {
+            current: Map::new(blocks),
+            snapshots: BTreeMap::new(),
+            last_snapshot: 0,
+            last_version: 0,
+            epoch: Epoch(0),
+            opening: Opening::Closed,
+        };
+        let log = Log {
+            next: Lsn(1),
+            flushed: Lsn(1),
+            segments: BTreeMap::new(),
+            position: None,
+        };
+        Self {
+            id,
+            geometry,
+            disk,
+            log,
+        }
+    }
+
+    /// Identity.
+    pub fn id(&self) -> VolumeId {
+        self.id
+    }
+
+    /// Slots of a segment, and how they are numbered.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Size.
+    pub fn blocks(&self) -> Blocks {
+        self.disk.current.blocks()
+    }
+
+    /// Epoch of the writer, or of the last one.
+    pub fn epoch(&self) -> Epoch {
+        self.disk.epoch
+    }
+
+    /// State of the writer.
+    pub fn opening(&self) -> Opening {
+        self.disk.opening
+    }
+
+    /// Greatest version; `None` before the first write.
+    pub fn last_version(&self) -> Option<Version> {
+        Version::new(self.disk.last_version)
+    }
+
+    /// Snapshots, oldest first.
+    pub fn snapshots(&self) -> impl Iterator<Item = (SnapshotId, &Snapshot)> {
+        self.disk.snapshots.iter().map(|(id, it)| (*id, it))
+    }
+
+    /// Map of the volume or a snapshot.
+    pub fn map(&self, view: View) -> Option<&Map> {
+        match view {
+            View::Current => Some(&self.disk.current),
+            View::Snapshot(id) => self.disk.snapshots.get(&id).map(|it| &it.map),
+        }
+    }
+
+    /// Position of the next record in the log.
+    pub fn next_lsn(&self) -> Lsn {
+        self.log.next
+    }
+
+    /// First record that may not be durable.
+    pub fn flushed(&self) -> Lsn {
+        self.log.flushed
+    }
+
+    /// Notes that records before this one are durable.
+    pub fn mark_flushed(&mut self, before: Lsn) {
+        self.log.flushed = self.log.flushed.max(before.min(self.log.next));
+    }
+
+    /// Where the next record goes; `None` before the first segment.
+    pub fn position(&self) -> Option<Position> {
+        self.log.position
+    }
+
+    /// Segments with blocks that may be needed, and the one being written.
+    pub fn segments(&self) -> impl Iterator<Item = (Place, Sequence)> + '_ {
+        self.log.segments.iter().map(|(place, it)| (*place, *it))
+    }
+
+    /// Segment at a place.
+    pub fn segment(&self, place: Place) -> Option<Sequence> {
+        self.log.segments.get(&place).copied()
+    }
+
+    /// Plans the segment after the one being written. The caller writes its header, then calls
+    /// [`Self::begin_segment`].
+    pub fn next_segment(&self) -> Result<SegmentHeader, Refusal> {
+        let taken = self.log.segments.keys().map(|place| place.0);
+        let free = (0..self.geometry.places())
+            .zip(taken.map(Some).chain(std::iter::repeat(None)))
+            .find(|(place, taken)| Some(*place) != *taken);
+        let (place, _) = free.ok_or(Refusal::LogFull)?;
+        let last = self.log.position.map_or(0, |it| it.sequence.0);
+        Ok(SegmentHeader {
+            volume: self.id,
+            place: Place(place),
+            sequence: Sequence(last + 1),
+            first: self.log.next,
+        })
+    }
+
+    /// Goes on in a segment whose header is written.
+    pub fn begin_segment(&mut self, header: &SegmentHeader) {
+        self.log.segments.insert(header.place, header.sequence);
+        self.log.position = Some(Position {
+            place: header.place,
+            sequence: header.sequence,
+            next: SlotIndex(0),
+        });
+    }
+
+    /// Applies a batch whose bytes are written, and returns its buffer.
+    ///
+    /// Batches are committed in the order in which they were staged, one before the next is
+    /// staged. Fails only if they were not, and changes nothing then.
+    pub fn commit(&mut self, staged: Staged) -> Result<Vec<u8>, Damage> {
+        let Staged { bytes, at, records } = staged;
+        let stale = |lsn| Damage::Contradiction {
+            lsn,
+            segment: at.sequence,
+            why: "another batch was committed in between",
+        };
+        if self.log.position != Some(at)
+            || records.first().is_some_and(|it| it.0.lsn != self.log.next)
+        {
+            return Err(stale(self.log.next));
+        }
+        for (stamp, record) in records {
+            self.apply(stamp, record)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Applies a record that is in the slot at the log's position.
+    pub(crate) fn apply(&mut self, stamp: Stamp, record: Record) -> Result<(), Damage> {
+        let Some(position) = &mut self.log.position else {
+            return Err(Damage::MissingSegment(Sequence(0)));
+        };
+        let contradiction = |why| Damage::Contradiction {
+            lsn: stamp.lsn,
+            segment: position.sequence,
+            why,
+        };
+        if stamp.lsn != self.log.next {
+            return Err(contradiction("it is not the next record"));
+        }
+        let slot = self.geometry.slot(position.place, position.next);
+        self.disk
+            .apply(stamp.epoch, record, slot)
+            .map_err(contradiction)?;
+        position.next.0 += 1;
+        self.log.next = self.log.next.next();
+        Ok(())
+    }
+
+    /// Forgets segments that a stored checkpoint does without. Their files may be removed once
+    /// no read is under way in them.
+    pub fn retire(&mut self, places: &[Place]) {
+        for place in places {
+            self.log.segments.remove(place);
+        }
+    }
+}
+
+impl Disk {
+    fn apply(&mut self, epoch: Epoch, record: Record, slot: Slot) -> Result<(), &'static str> {
+        let blocks = self.current.blocks();
+        match record {
+            Record::Write { block, version } => {
+                self.writes(epoch, version)?;
+                if block.0 >= blocks.0 {
+                    return Err("its block is beyond the end");
+                }
+                let content = Content::Slot(slot);
+                self.current.set(block, Entry { version, content });
+            }
+            Record::Zero { version, ranges } => {
+                self.writes(epoch, version)?;
+                for (first, count) in ranges {
+                    self.current.zero(first, count, version);
+                }
+            }
+            Record::Moved { block, version } => {
+                let content = Content::Slot(slot);
+                let snapshots = self.snapshots.values_mut().map(|it| &mut it.map);
+                let maps = std::iter::once(&mut self.current).chain(snapshots);
+                Map::moved(maps, block, Entry { version, content });
+            }
+            Record::Opened if epoch > self.epoch => {
+                self.epoch = epoch;
+                self.opening = Opening::Open;
+            }
+            Record::Opened => return Err("its epoch is not new"),
+            Record::Closed if epoch == self.epoch => self.opening = Opening::Closed,
+            Record::Closed => return Err("its writer is fenced"),
+            Record::Snapshot { id, name } => {
+                if id.0 <= self.last_snapshot {
+                    return Err("its number is not new");
+                }
+                self.last_snapshot = id.0;
+                let map = self.current.clone();
+                self.snapshots.insert(id, Snapshot { name, map });
+            }
+            Record::Dropped { id } => {
+                let removed = self.snapshots.remove(&id);
+                removed.ok_or("there is no such snapshot")?;
+            }
+            Record::Resized { blocks } => self.current.resize(blocks),
+        }
+        Ok(())
+    }
+
+    fn writes(&mut self, epoch: Epoch, version: Version) -> Result<(), &'static str> {
+        if epoch != self.epoch || self.opening != Opening::Open {
+            return Err("its writer is fenced");
+        }
+        if version.number() <= self.last_version {
+            return Err("its version is not new");
+        }
+        self.last_version = version.number();
+        Ok(())
+    }
+
+    /// Checks that a writer may write up to a block.
+    pub(crate) fn admit(&self, epoch: Epoch, end: BlockNo) -> Result<(), Refusal> {
+        if epoch != self.epoch || self.opening != Opening::Open {
+            return Err(Refusal::Fenced {
+                given: epoch,
+                current: self.epoch,
+            });
+        }
+        let blocks: Blocks = self.current.blocks();
+        match end.0 <= blocks.0 {
+            true => Ok(()),
+            false => Err(Refusal::BeyondEnd { block: end, blocks }),
+        }
+    }
+}
