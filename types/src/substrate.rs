@@ -89,8 +89,6 @@ pub struct SubstrateParts {
     pub memory: SubstratePart,
     /// Its disk, as far as it differs from the guest image.
     pub disk: SubstratePart,
-    /// Page image that its disk lies over.
-    pub base: ImageId,
     /// State of CPUs and devices.
     pub devices: ByteCount,
 }
@@ -101,8 +99,13 @@ pub struct SubstrateParts {
 pub struct SubstratePart {
     /// Its page image.
     pub image: ImageId,
-    /// Pages with data, before compression.
+    /// Page image that it lies over: another substrate's, or a guest image.
+    #[serde(default)]
+    pub over: Option<ImageId>,
+    /// Pages with data, of all that can be read in it.
     pub raw: ByteCount,
+    /// Those of them that are not in what it lies over.
+    pub own: ByteCount,
     /// The file that it is kept in.
     pub file: ByteCount,
 }

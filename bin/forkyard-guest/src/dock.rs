@@ -1,7 +1,7 @@
 //! `forkyard-guest dock`: makes this guest small and nobody's, and holds what it gives back.
 //!
 //! ```text
-//! plan (a line on stdin) -> stop -> clear -> write back, drop caches, compact -> fill
+//! plan (a line on stdin) -> stop -> clear -> write back, trim, drop caches, compact -> fill
 //!      -> report (a line on stdout) -> held until the end of stdin
 //! ```
 //!
@@ -181,16 +181,12 @@ fn found(root: &Path, pattern: &str) -> Vec<PathBuf> {
 /// Writes back what is only in memory, drops what can be read again, and takes what is then free,
 /// all but a margin.
 fn give_back(margin: u64, prepared: &mut Prepared) -> Vec<Vec<u8>> {
-    let mut order = |path: &str, word: &str| {
-        if let Err(error) = fs::write(path, word) {
-            prepared.problems.push(format!("{path}: {error}"));
-        }
-    };
     // Before it holds anything: should memory run out, this is what goes.
-    order("/proc/self/oom_score_adj", "1000");
+    order("/proc/self/oom_score_adj", "1000", prepared);
     nix::unistd::sync();
-    order("/proc/sys/vm/drop_caches", "3");
-    order("/proc/sys/vm/compact_memory", "1");
+    trim(prepared);
+    order("/proc/sys/vm/drop_caches", "3", prepared);
+    order("/proc/sys/vm/compact_memory", "1", prepared);
     prepared.used = meminfo();
     let mut held = Vec::new();
     let mut taken = 0;
@@ -206,6 +202,33 @@ fn give_back(margin: u64, prepared: &mut Prepared) -> Vec<Vec<u8>> {
     }
     prepared.given_back = taken;
     held
+}
+
+fn order(path: &str, word: &str, prepared: &mut Prepared) {
+    if let Err(error) = fs::write(path, word) {
+        prepared.problems.push(format!("{path}: {error}"));
+    }
+}
+
+/// Discards what was in files that are gone: their blocks would be in the substrate.
+fn trim(prepared: &mut Prepared) {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let mut devices = BTreeMap::new();
+    for line in mounts.lines() {
+        if let [device, folder, ..] = line.split(' ').collect::<Vec<_>>()[..]
+            && device.starts_with("/dev/")
+        {
+            devices.insert(device, folder);
+        }
+    }
+    for (device, folder) in devices {
+        match File::open(folder).and_then(|folder| forkyard_sys_guest::trim::trim(&folder)) {
+            Ok(_) => {}
+            // By a file system or a disk that has no such thing.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(error) => prepared.problems.push(format!("trim {device}: {error}")),
+        }
+    }
 }
 
 /// Memory that is the kernel's zeros, each page of it; none if there is not so much.

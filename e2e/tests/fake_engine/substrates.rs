@@ -63,7 +63,9 @@ fn a_vm_ends_as_a_substrate_and_comes_back_as_many_of_families_of_their_own() {
 fn a_vm_that_is_docked_live_runs_on() {
     let host = with_p();
     let pid = host.vm("p").pid;
-    host.start(DOCK.iter().chain(&["--live"]), "").wait().exited(0);
+    host.start(DOCK.iter().chain(&["--live"]), "")
+        .wait()
+        .exited(0);
     host.sh("p", "poke 7 5");
     let vms = host.vms();
     assert_eq!(vms.len(), 1, "{vms:?}");
@@ -103,7 +105,9 @@ fn what_cannot_be_docked_or_activated_is_refused_and_costs_nothing() {
     host.fails(["substrate", "dock", "q", "--name", "s", "--kind", "public"]);
     host.fails(["substrate", "activate", "s"]);
     assert!(substrates(&host).is_empty());
-    host.start(DOCK.iter().chain(&["--live"]), "").wait().exited(0);
+    host.start(DOCK.iter().chain(&["--live"]), "")
+        .wait()
+        .exited(0);
     host.fails(DOCK);
     host.fails(["substrate", "activate", "s", "--as", "p"]);
     host.fails(["substrate", "activate", "s", "--count", "0"]);

@@ -69,7 +69,7 @@ fn a_docked_vm_wakes_as_independent_ones_that_have_its_files_and_not_its_secrets
         );
         assert_ne!(host.sh(name, "cat /etc/machine-id"), before);
         assert_eq!(
-            host.sh(name, "ls /etc/key /root/.ash_history 2>/dev/null; true"),
+            host.sh(name, "ls /etc/key /root/.ash_history 2>/dev/null || true"),
             ""
         );
         // What it gave back is its own again.
@@ -93,8 +93,29 @@ fn a_docked_vm_wakes_as_independent_ones_that_have_its_files_and_not_its_secrets
         host.sh(second, "hostname; cat /root/file"),
         format!("{second}\nown")
     );
+    // What a substrate has in common with another is stored once.
+    let third = vms[2].name.as_str();
+    host.ok([
+        "substrate",
+        "dock",
+        third,
+        "--name",
+        "next",
+        "--kind",
+        "private",
+    ]);
+    let next: SubstrateInspect = host.json(["substrate", "inspect", "next"]);
+    let parts = next.parts.clone().expect("kept");
+    assert!(parts.memory.over.is_some(), "{parts:?}");
+    assert!(
+        next.substrate.size.0 * 3 < seen.substrate.size.0,
+        "{next:?}"
+    );
+    let woken = activate(&host, "next", 1).remove(0);
+    assert_eq!(host.sh(woken.name.as_str(), "cat /root/file"), "own");
     host.fails(["substrate", "rm", "base"]);
     host.ok(["rm", "--all"]);
-    host.ok(["substrate", "rm", "base"]);
+    host.fails(["substrate", "rm", "base"]);
+    host.ok(["substrate", "rm", "next", "base"]);
     host.end();
 }

@@ -336,6 +336,17 @@ impl Bases {
         .await
     }
 
+    /// The file of a guest image that was built.
+    pub fn layer_of(&self, image: ImageId) -> Result<PathBuf, HostError> {
+        let known = self.disks()?.into_iter();
+        let mut files = known.filter(|file| image_id(file) == image);
+        let unknown = || HostError::Invalid(format!("page image {image} is no guest image"));
+        files
+            .next()
+            .map(|file| self.layer_path(&file))
+            .ok_or_else(unknown)
+    }
+
     /// The root disks that the pager may be serving.
     pub fn published(&self) -> Result<BTreeSet<ImageId>, HostError> {
         Ok(self.disks()?.iter().map(image_id).collect())

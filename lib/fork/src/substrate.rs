@@ -17,6 +17,7 @@
 mod activate;
 mod dock;
 mod error;
+mod pack;
 mod settle;
 
 pub use error::SubstrateError;
@@ -29,10 +30,7 @@ use forkyard_types::{
     SubstrateView, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
-use std::{
-    fs, io,
-    path::Path,
-};
+use std::{fs, io, path::Path};
 
 /// Memory, as a layer.
 const MEMORY: &str = "memory.pages";
@@ -149,8 +147,9 @@ impl Host {
             .into());
         }
         let above = |other: &Substrate| {
-            let base = other.entry.parts.as_ref().map(|parts| parts.base);
-            base == Some(parts.disk.image)
+            let lower = other.entry.parts.iter();
+            let mut lower = lower.flat_map(|it| [it.memory.over, it.disk.over]);
+            lower.any(|it| [Some(parts.memory.image), Some(parts.disk.image)].contains(&it))
         };
         if let Some(other) = self.all_substrates()?.into_iter().find(above) {
             return Err(SubstrateError::InUse {

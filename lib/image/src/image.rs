@@ -5,6 +5,7 @@ use crate::index::Place;
 use crate::table::{Entry, Table};
 use crate::{Checksum, ImageError, Layer, Lineage};
 use forkyard_types::{PAGE_SIZE, PageCount, PageNo};
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 /// An image that can be read. Cheap to clone; layers are shared with the images
@@ -86,6 +87,17 @@ impl Image {
     /// Its size.
     pub fn pages(&self) -> PageCount {
         self.0.pages
+    }
+
+    /// Pages of data of which `other` has the content somewhere, by their checksums.
+    pub fn pages_in(&self, other: &Self) -> PageCount {
+        let data = other.table().data();
+        let theirs: HashSet<Checksum> = data.filter_map(|(page, _)| other.checksum(page)).collect();
+        let own = self.table().data();
+        let in_other = own
+            .filter_map(|(page, _)| self.checksum(page))
+            .filter(|checksum| theirs.contains(checksum));
+        PageCount(in_other.count() as u64)
     }
 
     /// Whether both are one and the same, not only alike.

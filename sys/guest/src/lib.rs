@@ -1,6 +1,6 @@
 //! The guest kernel's interfaces that no safe crate offers: the random number
 //! generator's pool, network interfaces by ioctl, raw frames, joining a cgroup before exec,
-//! going before other threads, the ends of processes.
+//! going before other threads, the ends of processes, discarding free blocks.
 //!
 //! The only place in the guest's programs that may say `unsafe`.
 #![allow(unsafe_code)]
@@ -11,3 +11,4 @@ pub mod first;
 pub mod interface;
 pub mod process;
 pub mod random;
+pub mod trim;

@@ -184,9 +184,16 @@ async fn inspect(client: &Client, format: Format, name: &VmName) -> anyhow::Resu
         say!("vm       {vm}");
     }
     if let Some(parts) = &seen.parts {
-        let part = |part: &SubstratePart| format!("{} of data in {}", part.raw, part.file);
+        let part = |part: &SubstratePart| {
+            let over = part.over.map(|image| format!(", over image {image}"));
+            let over = over.unwrap_or_default();
+            format!(
+                "{} of data, {} of its own, in {}{over}",
+                part.raw, part.own, part.file
+            )
+        };
         say!("memory   {}", part(&parts.memory));
-        say!("disk     {}, over image {}", part(&parts.disk), parts.base);
+        say!("disk     {}", part(&parts.disk));
         say!("devices  {}", parts.devices);
     }
     let Some(guest) = seen.guest else {

@@ -163,7 +163,10 @@ impl Host {
             disjoint: Vec::new(),
         };
         let fork = ForkId::random();
-        let template = self.folders.all_substrates().join(format!("{fork}.template"));
+        let template = self
+            .folders
+            .all_substrates()
+            .join(format!("{fork}.template"));
         let asked = Asked {
             fork,
             request: None,

@@ -1,24 +1,14 @@
 //! Docking: a running VM becomes a substrate.
 
-use super::{DEVICES, DISK, Entry, Leaving, MEMORY, Substrate, SubstrateError, size};
-use crate::{Host, HostError, blocking::blocking, snapshot::Disk, vm::Vm};
+use super::{Entry, Leaving, Substrate, SubstrateError};
+use crate::{Host, HostError, vm::Vm};
 use forkyard_guestlink::{Command, Exec, ExecOut, Stream};
-use forkyard_image::{Image, Layer, Temper, rewrite};
-use forkyard_store::VmRecord;
 use forkyard_substrate::{LISTS, Lists, Plan, Prepared};
-use forkyard_sys_host::private;
 use forkyard_types::{
-    ByteCount, CheckpointRequest, CloneResult, DockRequest, ForkId, ForkRequest, PAGE_SIZE,
-    PageCount, SubstrateGuest, SubstratePart, SubstrateParts, SubstrateView, VmName,
+    ByteCount, CheckpointRequest, CloneResult, DockRequest, ForkId, ForkRequest, SubstrateGuest,
+    SubstrateView, VmName,
 };
-use std::{
-    collections::BTreeMap,
-    fs::{self, DirBuilder, File},
-    io::Write,
-    os::unix::fs::DirBuilderExt,
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fs, sync::Arc};
 use tracing::{Instrument as _, debug_span, instrument};
 
 /// The agent's program in a guest.
@@ -210,89 +200,6 @@ impl Host {
         let vm = vm.name();
         Err(SubstrateError::NotPrepared { vm, why }.into())
     }
-
-    /// Makes the files of a substrate of a checkpoint, and has the pager serve them.
-    async fn pack(&self, taken: &VmRecord) -> Result<SubstrateParts, HostError> {
-        let memory = taken
-            .memory_image
-            .ok_or_else(|| HostError::Invalid(format!("{} is incomplete", taken.name)))?;
-        let disk = self.disk_layer(&Disk::of(taken)).await?;
-        let base = self.below(&Disk::of(taken)).await?;
-        let folder = self.folders.substrate(memory);
-        let [from_memory, from_devices] = crate::snapshot::files(&self.folders.disks(taken.id));
-        let written = folder.clone();
-        let disk_id = disk.lineage.image;
-        let parts = blocking(move || {
-            let parent = written.parent().unwrap_or(Path::new("/"));
-            // It holds all of a guest's memory.
-            for path in [parent, &written] {
-                match DirBuilder::new().mode(0o700).create(path) {
-                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                    made => made.map_err(HostError::io("create", path))?,
-                }
-            }
-            let source = File::open(&from_memory).map_err(HostError::io("read", &from_memory))?;
-            let image = Image::new(Arc::new(Layer::open(source)?), None)?;
-            let raw = image.data_pages();
-            let to = written.join(MEMORY);
-            let file = private::create_new(&to).map_err(HostError::io("create", &to))?;
-            rewrite(&image, None, |_| Temper::Cold, &file)?;
-            file.sync_all().map_err(HostError::io("write", &to))?;
-            let memory = part(memory, raw, &to)?;
-            let to = written.join(DISK);
-            let mut file = private::create_new(&to).map_err(HostError::io("create", &to))?;
-            let mut layer = disk.layer;
-            let copied = std::io::Seek::rewind(&mut layer)
-                .and_then(|()| std::io::copy(&mut layer, &mut file))
-                .and_then(|_| file.sync_all());
-            copied.map_err(HostError::io("write", &to))?;
-            let disk = part(disk_id, Layer::open(file)?.data_pages(), &to)?;
-            let state = fs::read(&from_devices).map_err(HostError::io("read", &from_devices))?;
-            let to = written.join(DEVICES);
-            private::create_new(&to)
-                .and_then(|mut file| {
-                    file.write_all(&state)?;
-                    file.sync_all()
-                })
-                .map_err(HostError::io("write", &to))?;
-            for folder in [&written, parent] {
-                File::open(folder)
-                    .and_then(|folder| folder.sync_all())
-                    .map_err(HostError::io("write", folder))?;
-            }
-            Ok::<_, HostError>(SubstrateParts {
-                memory,
-                disk,
-                base,
-                devices: size(&to)?,
-            })
-        });
-        let made = async {
-            let parts = parts.await?;
-            // What the checkpoint published is larger, and goes with its file.
-            self.drop_image(parts.memory.image).await?;
-            self.serve_parts(&parts).await?;
-            Ok(parts)
-        };
-        let made: Result<_, HostError> = made.await;
-        if made.is_err() {
-            let _ = fs::remove_dir_all(&folder);
-            let _ = self.drop_image(disk_id).await;
-        }
-        made
-    }
-}
-
-fn part(
-    image: forkyard_types::ImageId,
-    raw: PageCount,
-    path: &Path,
-) -> Result<SubstratePart, HostError> {
-    Ok(SubstratePart {
-        image,
-        raw: ByteCount(raw.0 * PAGE_SIZE as u64),
-        file: size(path)?,
-    })
 }
 
 /// A name for what is there for a moment.

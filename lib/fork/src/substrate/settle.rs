@@ -4,7 +4,7 @@ use super::{DISK, Leaving, MEMORY, Substrate, gone};
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_image::Lineage;
 use forkyard_pager::{PagerError, Refusal};
-use forkyard_types::{SubstrateParts, VmState};
+use forkyard_types::{ImageId, SubstratePart, SubstrateParts, VmState};
 use std::{collections::BTreeSet, ffi::OsString, fs, fs::File};
 
 impl Host {
@@ -67,11 +67,17 @@ impl Host {
     pub(super) async fn serve_parts(&self, parts: &SubstrateParts) -> Result<(), HostError> {
         self.bases.serve_built().await?;
         let folder = self.folders.substrate(parts.memory.image);
-        let images = [
-            (MEMORY, parts.memory.image, None),
-            (DISK, parts.disk.image, Some(parts.base)),
-        ];
-        for (name, image, parent) in images {
+        let images = [(MEMORY, parts.memory), (DISK, parts.disk)];
+        for (
+            name,
+            SubstratePart {
+                image,
+                over: parent,
+                ..
+            },
+        ) in images
+        {
+            self.serve_lower(parent).await?;
             let path = folder.join(name);
             let layer = File::open(&path).map_err(HostError::io("read", &path))?;
             let lineage = Lineage { image, parent };
@@ -85,6 +91,20 @@ impl Host {
             }
         }
         Ok(())
+    }
+
+    /// Has the pager serve the substrate whose image this is, if it is one's.
+    async fn serve_lower(&self, image: Option<ImageId>) -> Result<(), HostError> {
+        let Some(image) = image.filter(|it| !self.folders.page_image(*it).exists()) else {
+            return Ok(());
+        };
+        let all = self.all_substrates()?.into_iter();
+        let mut parts = all.filter_map(|it| it.entry.parts);
+        let lower = parts.find(|it| [it.memory.image, it.disk.image].contains(&image));
+        match lower {
+            Some(lower) => Box::pin(self.serve_parts(&lower)).await,
+            None => Ok(()),
+        }
     }
 
     async fn sweep_substrates(&self) -> Result<(), HostError> {

@@ -1,0 +1,158 @@
+//! Packing: the files of a substrate, as small as they may be.
+//!
+//! A substrate's memory is written over that of another one that has much of it already, its disk
+//! over the page image that it lies over. What the lower one has, wherever in it, is not stored
+//! again; the rest is compressed.
+
+use super::{DEVICES, DISK, MEMORY, size};
+use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
+use forkyard_image::{Image, Layer, Temper, rewrite};
+use forkyard_store::VmRecord;
+use forkyard_sys_host::private;
+use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, SubstratePart, SubstrateParts};
+use std::{
+    fs::{self, DirBuilder, File},
+    io::Write,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Substrates whose memory is looked at for what a new one has in common with them.
+const CANDIDATES: usize = 8;
+/// One in so many pages must be in the lower image, or it is not worth depending on it.
+const WORTH: u64 = 4;
+
+/// What a substrate is packed of.
+struct Sources {
+    memory: Image,
+    /// Memory of others that it may be written over.
+    candidates: Vec<Image>,
+    disk: Image,
+    base: Image,
+    devices: PathBuf,
+}
+
+impl Host {
+    /// Makes the files of a substrate of a checkpoint, and has the pager serve them.
+    pub(super) async fn pack(&self, taken: &VmRecord) -> Result<SubstrateParts, HostError> {
+        let image = taken
+            .memory_image
+            .ok_or_else(|| HostError::Invalid(format!("{} is incomplete", taken.name)))?;
+        let disk = self.disk_layer(&Disk::of(taken)).await?;
+        let base = self.below(&Disk::of(taken)).await?;
+        let [memory, devices] = crate::snapshot::files(&self.folders.disks(taken.id));
+        let layer = File::open(&memory).map_err(HostError::io("read", &memory))?;
+        let base = self.stack(base)?;
+        let sources = Sources {
+            memory: Image::new(Arc::new(Layer::open(layer)?), None)?,
+            candidates: self.candidates(taken)?,
+            disk: Image::new(Arc::new(Layer::open(disk.layer)?), Some(&base))?,
+            base,
+            devices,
+        };
+        let folder = self.folders.substrate(image);
+        let written = folder.clone();
+        let made = async {
+            let parts = blocking(move || write(sources, &written)).await?;
+            // What the checkpoint published is larger, and goes with its file.
+            self.drop_image(parts.memory.image).await?;
+            self.serve_parts(&parts).await?;
+            Ok(parts)
+        };
+        let made: Result<_, HostError> = made.await;
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&folder);
+            let _ = self.drop_image(disk.lineage.image).await;
+        }
+        made
+    }
+
+    /// Memory of substrates that were of the same guest image and size, the latest ones. Each lies
+    /// over nothing: a page is found in one step, and a substrate depends on one at most.
+    fn candidates(&self, taken: &VmRecord) -> Result<Vec<Image>, HostError> {
+        let all = self.all_substrates()?.into_iter().rev();
+        let alike = all.filter(|it| {
+            let entry = &it.entry;
+            entry.image == taken.image && entry.memory == taken.memory
+        });
+        let memories = alike.filter_map(|it| Some(it.entry.parts?.memory));
+        let roots = memories.filter(|memory| memory.over.is_none());
+        // One that is damaged is no reason not to dock another.
+        let opened = roots.filter_map(|memory| self.stack(memory.image).ok());
+        Ok(opened.take(CANDIDATES).collect())
+    }
+
+    /// A page image that is a substrate's, or a guest image, read from its files.
+    pub(super) fn stack(&self, image: ImageId) -> Result<Image, HostError> {
+        let all = self.all_substrates()?.into_iter();
+        let own = all.filter_map(|it| it.entry.parts).find_map(|parts| {
+            let folder = self.folders.substrate(parts.memory.image);
+            let parts = [(MEMORY, parts.memory), (DISK, parts.disk)];
+            let found = parts.into_iter().find(|(_, part)| part.image == image);
+            found.map(|(name, part)| (folder.join(name), part.over))
+        });
+        let (path, over) = match own {
+            Some(own) => own,
+            None => (self.bases.layer_of(image)?, None),
+        };
+        let below = over.map(|over| self.stack(over)).transpose()?;
+        let file = File::open(&path).map_err(HostError::io("read", &path))?;
+        Ok(Image::new(Arc::new(Layer::open(file)?), below.as_ref())?)
+    }
+}
+
+/// Writes all files of a substrate into a new folder, to the disk. Blocks.
+fn write(sources: Sources, folder: &Path) -> Result<SubstrateParts, HostError> {
+    let parent = folder.parent().unwrap_or(Path::new("/"));
+    // It holds all of a guest's memory.
+    for path in [parent, folder] {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => made.map_err(HostError::io("create", path))?,
+        }
+    }
+    let over = best(&sources.memory, &sources.candidates);
+    let memory = part(&sources.memory, over, &folder.join(MEMORY))?;
+    let disk = part(&sources.disk, Some(&sources.base), &folder.join(DISK))?;
+    let devices = &sources.devices;
+    let state = fs::read(devices).map_err(HostError::io("read", devices))?;
+    let to = folder.join(DEVICES);
+    private::create_new(&to)
+        .and_then(|mut file| {
+            file.write_all(&state)?;
+            file.sync_all()
+        })
+        .map_err(HostError::io("write", &to))?;
+    for folder in [folder, parent] {
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(HostError::io("write", folder))?;
+    }
+    Ok(SubstrateParts {
+        memory,
+        disk,
+        devices: size(&to)?,
+    })
+}
+
+/// The one that has most of an image's pages, if it has enough of them.
+fn best<'a>(image: &Image, candidates: &'a [Image]) -> Option<&'a Image> {
+    let counted = candidates.iter().map(|it| (image.pages_in(it), it));
+    let (most, best) = counted.max_by_key(|(pages, _)| *pages)?;
+    (most.0 * WORTH >= image.data_pages().0).then_some(best)
+}
+
+fn part(image: &Image, over: Option<&Image>, path: &Path) -> Result<SubstratePart, HostError> {
+    let file = private::create_new(path).map_err(HostError::io("create", path))?;
+    rewrite(image, over, |_| Temper::Kept, &file)?;
+    file.sync_all().map_err(HostError::io("write", path))?;
+    let own = Layer::open(file)?.data_pages();
+    Ok(SubstratePart {
+        image: image.lineage().image,
+        over: over.map(|over| over.lineage().image),
+        raw: ByteCount(image.data_pages().0 * PAGE_SIZE as u64),
+        own: ByteCount(own.0 * PAGE_SIZE as u64),
+        file: size(path)?,
+    })
+}
