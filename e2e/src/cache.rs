@@ -12,7 +12,11 @@ impl Host {
     /// A host whose cache has kernels and the test image, and goes with it. No
     /// daemon runs yet.
     pub fn with_own_cache() -> Self {
-        let mut host = Self::new();
+        Self::new().owning_cache()
+    }
+
+    /// The same host with such a cache.
+    pub fn owning_cache(mut self) -> Self {
         let own = tempfile::Builder::new()
             .prefix("forkyard-cache.")
             .permissions(Permissions::from_mode(0o711))
@@ -20,14 +24,14 @@ impl Host {
             .expect("a folder");
         let images = own.path().join("images");
         fs::create_dir(&images).expect("made");
-        symlink(host.cache.join("kernels"), own.path().join("kernels")).expect("linked");
+        symlink(self.cache.join("kernels"), own.path().join("kernels")).expect("linked");
         let test = env::var_os("FORKYARD_TEST_IMAGE").map(PathBuf::from);
         let test = test.expect("FORKYARD_TEST_IMAGE is not set: run `cargo xtask test`");
         let name = test.file_name().expect("a file");
         symlink(&test, images.join(name)).expect("linked");
-        host.cache = own.path().to_owned();
-        host.own_cache = Some(own);
-        host
+        self.cache = own.path().to_owned();
+        self.own_cache = Some(own);
+        self
     }
 
     /// The folder of its cache.

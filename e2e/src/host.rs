@@ -66,6 +66,12 @@ impl Host {
         host
     }
 
+    /// The same host, which keeps first boots.
+    pub fn keeping_boots(mut self) -> Self {
+        self.told.push(("FORKYARD_KEEP_BOOTS", "true".into()));
+        self
+    }
+
     /// Faults of the engine of a host whose machines are made up.
     pub fn faults(&self) -> Faults {
         Faults::of(&self.folder.path().join("run"))
@@ -232,6 +238,8 @@ impl Host {
             ("FORKYARD_RUN_DIR", folder.join("run").into()),
             ("FORKYARD_CACHE_DIR", self.cache.clone().into()),
             ("FORKYARD_ACCEL", accelerator()),
+            // A VM boots unless a test is about those that are woken.
+            ("FORKYARD_KEEP_BOOTS", "false".into()),
         ];
         variables.extend(self.steps.iter().flat_map(Steps::variables));
         variables.extend(self.told.iter().cloned());

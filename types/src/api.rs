@@ -95,6 +95,9 @@ pub struct RunRequest {
     /// What it and its clones may do on the network.
     #[serde(default)]
     pub network: NetworkPolicy,
+    /// Boot it even if a first boot of the image is kept that it could be woken from, and keep none.
+    #[serde(default)]
+    pub cold: bool,
 }
 
 fn one() -> u8 {

@@ -2,7 +2,7 @@
 
 use crate::{ByteCount, CloneResult, ImageId, NetworkPolicy, VmName};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 /// Kind of a substrate.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -51,6 +51,9 @@ pub struct SubstrateView {
     pub kind: SubstrateKind,
     /// Name of the user that docked it; none: the host's operator.
     pub owner: Option<String>,
+    /// Kept by the host itself: the first boot of an image, which `run` is woken from.
+    #[serde(default)]
+    pub boot: bool,
     /// False while it is being docked.
     pub ready: bool,
     /// Name that the VM had.
@@ -145,6 +148,29 @@ pub struct ActivateRequest {
 
 fn one() -> u16 {
     1
+}
+
+/// `POST /v1/substrates/{name}/push`: put a substrate into a folder of the host, for other hosts.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PushRequest {
+    /// Absolute path of the folder. In it the substrate is a folder of its own name.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub folder: PathBuf,
+}
+
+/// `POST /v1/substrates/pull`: bring a substrate in from a folder of the host.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PullRequest {
+    /// Absolute path of the substrate's own folder.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub folder: PathBuf,
+    /// Name that it is to have here; the one that it had if absent.
+    #[serde(default)]
+    pub name: Option<VmName>,
 }
 
 /// What came of an activation.

@@ -15,6 +15,7 @@ mod clock;
 mod group;
 mod holders;
 mod hooks;
+mod host_keys;
 pub mod identity;
 mod launch;
 mod netlink;
@@ -332,6 +333,7 @@ impl Agent {
         let mut problems = arriving.map(|arriving| arriving.notes).unwrap_or_default();
         if cloned.is_some() {
             problems.extend(hooks::run(hooks::CLONE, &[]));
+            host_keys::make_missing();
         }
         self.userland.take_in_hooks();
         self.userland.thaw();

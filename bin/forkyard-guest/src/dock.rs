@@ -2,13 +2,12 @@
 //!
 //! ```text
 //! plan (a line on stdin) -> stop -> clear -> write back, trim, drop caches, compact -> fill
-//!      -> report (a line on stdout) -> held until the end of stdin
+//!      -> let go -> report (a line on stdout)
 //! ```
 //!
-//! **Fill**: takes free memory as memory of its own, which the kernel clears for it. A cleared
-//! page takes no room in a page image, whatever was in it before, and whichever image the memory
-//! of this VM is a view of. The instant is taken while this holds it; where the substrate is
-//! woken, the agent hangs this up like all commands of the instant, and the memory is free again.
+//! **Fill**: takes free memory as memory of its own, which the kernel clears for it, and lets go of
+//! it. A cleared page takes no room in a page image, whatever was in it before, and whichever image
+//! the memory of this VM is a view of; and the kernel writes nothing to pages that are free.
 //!
 //! If memory runs out all the same, the kernel ends this first, and the dock fails.
 
@@ -44,7 +43,7 @@ const USED: [&str; 12] = [
     "VmallocUsed",
 ];
 
-/// Carries out the plan, reports, and waits.
+/// Carries out the plan, and reports.
 pub fn main() -> ExitCode {
     let mut line = String::new();
     if let Err(error) = io::stdin().read_line(&mut line) {
@@ -63,7 +62,7 @@ pub fn main() -> ExitCode {
     let mut prepared = Prepared::default();
     stop(&plan, &mut prepared);
     clear(Path::new("/"), &plan, &mut prepared);
-    let held = give_back(plan.margin, &mut prepared);
+    give_back(plan.margin, &mut prepared);
     let told = serde_json::to_string(&prepared).map_err(io::Error::from);
     let told = told.and_then(|text| {
         let mut out = io::stdout().lock();
@@ -73,9 +72,6 @@ pub fn main() -> ExitCode {
     if told.is_err() {
         return ExitCode::FAILURE;
     }
-    // Until the host has what it wants, or has gone.
-    let _ = io::stdin().read(&mut [0]);
-    drop(held);
     ExitCode::SUCCESS
 }
 
@@ -180,7 +176,7 @@ fn found(root: &Path, pattern: &str) -> Vec<PathBuf> {
 
 /// Writes back what is only in memory, drops what can be read again, and takes what is then free,
 /// all but a margin.
-fn give_back(margin: u64, prepared: &mut Prepared) -> Vec<Vec<u8>> {
+fn give_back(margin: u64, prepared: &mut Prepared) {
     // Before it holds anything: should memory run out, this is what goes.
     order("/proc/self/oom_score_adj", "1000", prepared);
     nix::unistd::sync();
@@ -201,7 +197,6 @@ fn give_back(margin: u64, prepared: &mut Prepared) -> Vec<Vec<u8>> {
         held.push(piece);
     }
     prepared.given_back = taken;
-    held
 }
 
 fn order(path: &str, word: &str, prepared: &mut Prepared) {

@@ -189,6 +189,9 @@ pub struct Run {
     /// Clones to keep warm: a fork of up to so many starts no QEMU.
     #[arg(long, default_value_t = 0)]
     pub warm: u16,
+    /// Boot it even if a first boot of the image is kept that it could be woken from.
+    #[arg(long)]
+    pub cold: bool,
     /// A kernel of your own, with virtio and ext4 built in.
     #[arg(long)]
     pub kernel: Option<PathBuf>,

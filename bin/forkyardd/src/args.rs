@@ -107,6 +107,10 @@ pub struct Args {
     /// when the pager starts.
     #[arg(long, env = "FORKYARD_PREFETCH", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     pub prefetch: bool,
+    /// Keep a first boot of each image and size as a substrate, and wake later VMs from it
+    /// instead of booting them. Not in a cluster.
+    #[arg(long, env = "FORKYARD_KEEP_BOOTS", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    pub keep_boots: bool,
     /// Seconds after which a QEMU, the pager or an agent that does not answer has
     /// failed; an agent has twice as long to apply a clone's identity, and no
     /// more than ten seconds to hold a guest still.
@@ -166,6 +170,8 @@ impl Args {
             prefetch: self.prefetch,
             multicast: self.multicast,
             push: self.push,
+            // In a cluster nothing reserves room for a VM that boots for keeps.
+            keep_boots: self.keep_boots && !self.cluster.wanted(),
             patience: Duration::from_secs(self.patience),
             events: self.events,
         }

@@ -190,6 +190,8 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(substrates::list, substrates::dock))
         .routes(routes!(substrates::inspect, substrates::remove))
         .routes(routes!(substrates::activate))
+        .routes(routes!(substrates::push))
+        .routes(routes!(substrates::pull))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::activate))

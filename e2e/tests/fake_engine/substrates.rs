@@ -1,6 +1,6 @@
 //! Substrates, as far as they are the same with any machine.
 
-use forkyard_e2e::{Host, is_sound, sweep};
+use forkyard_e2e::{Host, eventually, is_sound, sweep};
 use forkyard_types::{ActivateResponse, CloneResult, SubstrateView, VmState, VmView};
 
 fn substrates(host: &Host) -> Vec<SubstrateView> {
@@ -164,5 +164,106 @@ fn a_daemon_killed_at_any_step_of_an_activation_or_a_removal_costs_no_substrate(
     host.ok(["rm", vm.name.as_str()]);
     host.ok(["substrate", "rm", "s"]);
     is_sound(&host);
+    host.end();
+}
+
+#[test]
+fn what_is_pushed_is_pulled_by_another_host_and_damage_is_found() {
+    let host = with_p();
+    host.ok(DOCK);
+    let store = tempfile::tempdir().expect("a folder");
+    let folder = store.path().display().to_string();
+    let own = store.path().join("s");
+    // One that depends on another one is whole where it is pushed.
+    let vm = activate(&host, &["s"]).remove(0);
+    host.sh(vm.name.as_str(), "poke 9 4");
+    host.ok([
+        "substrate",
+        "dock",
+        vm.name.as_str(),
+        "--name",
+        "t",
+        "--kind",
+        "private",
+    ]);
+    for name in ["s", "t"] {
+        host.ok(["substrate", "push", name, &folder]);
+    }
+    host.ok(["substrate", "rm", "t", "s"]);
+    host.end();
+
+    let other = Host::fake();
+    // Without the guest image it lies over.
+    other.ok(["run", "tiny", "--name", "x"]);
+    let (s, t) = (format!("{folder}/s"), format!("{folder}/t"));
+    let pull = ["substrate", "pull", &s];
+    other.ok(["substrate", "pull", &t]);
+    other.ok(pull);
+    other.fails(pull);
+    let vm = activate(&other, &["t", "--as", "y"]).remove(0);
+    assert_eq!(other.sh(vm.name.as_str(), "peek 7; peek 9"), "3\n4");
+    other.ok(["rm", "--all"]);
+    other.ok(["substrate", "rm", "t", "s"]);
+    // Each file of it, cut short or changed.
+    for file in ["memory.pages", "disk.pages", "devices", "substrate.json"] {
+        let path = own.join(file);
+        let whole = std::fs::read(&path).expect("read");
+        std::fs::write(&path, &whole[..whole.len() - 1]).expect("written");
+        other.fails(pull);
+        let mut changed = whole.clone();
+        changed[whole.len() / 2] ^= 1;
+        std::fs::write(&path, &changed).expect("written");
+        if file != "substrate.json" {
+            other.fails(pull);
+        }
+        std::fs::write(&path, &whole).expect("written");
+        assert!(substrates(&other).is_empty());
+    }
+    other.ok(pull);
+    other.ok(["substrate", "rm", "s"]);
+    other.end();
+}
+
+#[test]
+fn a_first_boot_is_kept_and_others_are_woken_from_it() {
+    let host = Host::fake().owning_cache().keeping_boots();
+    host.ok(["run", "tiny", "--name", "a"]);
+    let kept = |host: &Host| {
+        let all = substrates(host).into_iter();
+        all.filter(|it| it.boot && it.ready).collect::<Vec<_>>()
+    };
+    eventually("it is kept", || {
+        kept(&host).len() == 1 && host.vms().len() == 1
+    });
+    host.ok([
+        "run",
+        "tiny",
+        "--name",
+        "b",
+        "--secret",
+        "/etc/key",
+        "--max-clones",
+        "1",
+    ]);
+    // Woken, as one of its own.
+    assert_eq!(kept(&host)[0].vms, ["b".parse().expect("a name")]);
+    assert_eq!(host.sh("b", "hostname"), "b");
+    assert_ne!(host.vm("a").family, host.vm("b").family);
+    assert_eq!(host.vm("b").parent, None);
+    host.fork("b", 1);
+    host.fails(["fork", "b", "-n", "1"]);
+    // Another size is another boot, and one that is told to boot does.
+    host.ok(["run", "tiny", "--name", "c", "--cold"]);
+    host.ok(["run", "tiny", "--name", "d", "--memory", "128"]);
+    assert_eq!(kept(&host)[0].vms.len(), 2, "b and its clone");
+    eventually("both are kept", || {
+        kept(&host).len() == 2 && host.vms().len() == 5
+    });
+    host.fails(["run", "tiny", "--name", "a"]);
+    host.fails(["image", "rm", "tiny"]);
+    host.ok(["rm", "--all"]);
+    for name in kept(&host) {
+        host.ok(["substrate", "rm", name.name.as_str()]);
+    }
     host.end();
 }

@@ -1,6 +1,6 @@
 //! Substrates with a real guest: what is in them, and what comes of them.
 
-use forkyard_e2e::Host;
+use forkyard_e2e::{Host, eventually};
 use forkyard_types::{ByteCount, CloneResult, SubstrateInspect, VmView};
 use std::collections::BTreeSet;
 
@@ -26,6 +26,9 @@ fn a_docked_vm_wakes_as_independent_ones_that_have_its_files_and_not_its_secrets
         "p",
         "echo hunter2 >/etc/key; echo kept >/root/file; echo typed >/root/.ash_history
          touch /etc/machine-id; (while :; do echo x >>/run/count; sleep 0.1; done) >/dev/null 2>&1 &
+         mkdir -p /etc/ssh; touch /etc/ssh/sshd_config; echo old >/etc/ssh/ssh_host_rsa_key
+         printf '#!/bin/sh\nhead -c 16 /dev/urandom | hexdump -C >/etc/ssh/ssh_host_rsa_key\n' >/usr/bin/ssh-keygen
+         chmod +x /usr/bin/ssh-keygen
          dd if=/dev/urandom of=/root/noise bs=1M count=40 2>/dev/null; rm /root/noise",
     );
     let before = host.sh("p", "cat /etc/machine-id");
@@ -60,6 +63,11 @@ fn a_docked_vm_wakes_as_independent_ones_that_have_its_files_and_not_its_secrets
     distinct(&|vm| vm.address.ip.to_string());
     distinct(&|vm| host.sh(vm.name.as_str(), "cat /etc/machine-id"));
     distinct(&|vm| host.sh(vm.name.as_str(), "head -c 16 /dev/urandom | hexdump -C"));
+    // Each has host keys of its own, made anew.
+    for vm in &vms {
+        host.wait_in(vm.name.as_str(), "[ -s /etc/ssh/ssh_host_rsa_key ]");
+    }
+    distinct(&|vm| host.sh(vm.name.as_str(), "cat /etc/ssh/ssh_host_rsa_key"));
     for vm in &vms {
         let name = vm.name.as_str();
         assert_eq!((vm.parent, vm.member.0), (None, 0));
@@ -117,5 +125,41 @@ fn a_docked_vm_wakes_as_independent_ones_that_have_its_files_and_not_its_secrets
     host.ok(["rm", "--all"]);
     host.fails(["substrate", "rm", "base"]);
     host.ok(["substrate", "rm", "next", "base"]);
+    host.end();
+}
+
+#[test]
+fn a_second_run_is_woken_and_is_a_vm_like_any_other() {
+    let host = Host::new().owning_cache().keeping_boots();
+    host.ok(["run", "tiny", "--name", "a"]);
+    host.sh("a", "echo mine >/root/file && sync");
+    let boots = || -> Vec<forkyard_types::SubstrateView> { host.json(["substrate", "ls"]) };
+    eventually("a boot is kept", || {
+        boots().iter().any(|it| it.boot && it.ready)
+    });
+    eventually("what it was made of has ended", || host.vms().len() == 1);
+    host.ok(["run", "tiny", "--name", "b"]);
+    let kept = boots().remove(0);
+    assert_eq!(kept.vms, ["b".parse().expect("a name")]);
+    assert_eq!(
+        host.sh("b", "hostname; ls /root/file 2>/dev/null || echo none"),
+        "b\nnone"
+    );
+    let machine = |name: &str| host.sh(name, "head -c 16 /dev/urandom | hexdump -C");
+    assert_ne!(machine("a"), machine("b"));
+    host.sh("b", "echo b >/root/file && sync");
+    let clone = host.fork("b", 1).remove(0);
+    assert_eq!(host.sh(clone.name.as_str(), "cat /root/file"), "b");
+    host.ok(["checkpoint", "b", "--name", "c"]);
+    host.ok(["rm", clone.name.as_str()]);
+    host.ok(["stop", "b"]);
+    host.ok(["start", "b"]);
+    assert_eq!(host.sh("b", "cat /root/file; hostname"), "b\nb");
+    host.ok(["rm", "--all"]);
+    // It is in the cache as well, for hosts that share it, until its image goes.
+    let cached = host.cache().join("boots").join(kept.name.as_str());
+    assert!(cached.join("substrate.json").exists());
+    host.ok(["image", "rm", "tiny"]);
+    assert!(boots().is_empty() && !cached.exists());
     host.end();
 }

@@ -91,6 +91,8 @@ impl Forkyard {
             max_clones: None,
             secrets: Vec::new(),
             network: NetworkPolicy::default(),
+            // What is measured is a VM that booted, each time.
+            cold: true,
         };
         client.post::<VmView>("/v1/vms", &request).await?;
         let this = Self {

@@ -198,6 +198,10 @@ impl Engine for FakeEngine {
         remove_sockets(dir)
     }
 
+    fn version(&self) -> Result<String, VmmError> {
+        Ok(concat!("forkyard-fake-machine ", env!("CARGO_PKG_VERSION")).to_owned())
+    }
+
     fn close(&self) -> Result<(), VmmError> {
         Ok(())
     }

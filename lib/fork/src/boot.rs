@@ -53,32 +53,52 @@ pub(crate) struct Founded {
 impl Host {
     /// Boots a VM and waits until its agent answers. Not cancel-safe: run it
     /// on a task of its own.
+    ///
+    /// Where the image's first boot is kept, the VM is woken from that.
     pub async fn run(&self, request: RunRequest) -> Result<VmView, HostError> {
-        let founded = self.found(request).await?;
+        if let Some(woken) = self.wake_boot(&request).await {
+            return Ok(woken);
+        }
+        let (founded, kept) = self.found_and_keep(request).await?;
         let vm = founded.vm.clone();
         self.boot(founded).await?;
+        self.keep_boot(kept);
         Ok(self.view_of(&vm))
     }
 
     /// Begins to boot a VM and does not wait: it is listed as `starting`, and
-    /// no more if it does not come up. Not cancel-safe, as above.
+    /// no more if it does not come up. One that is woken runs at once. Not cancel-safe, as above.
     pub async fn launch(&self, request: RunRequest) -> Result<VmView, HostError> {
-        let founded = self.found(request).await?;
+        if let Some(woken) = self.wake_boot(&request).await {
+            return Ok(woken);
+        }
+        let (founded, kept) = self.found_and_keep(request).await?;
         let view = self.view_of(&founded.vm);
         let host = self.handle();
         tokio::spawn(async move {
             let vm = founded.vm.clone();
-            if let Some(host) = host.upgrade()
-                && let Err(error) = host.boot(founded).await
-            {
-                tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not booted");
+            let Some(host) = host.upgrade() else { return };
+            match host.boot(founded).await {
+                Ok(()) => host.keep_boot(kept),
+                Err(error) => {
+                    tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not booted");
+                }
             }
         });
         Ok(view)
     }
 
-    /// Records a VM as asked for; refuses what cannot be.
-    async fn found(&self, request: RunRequest) -> Result<Founded, HostError> {
+    /// Records a VM, and says what to keep of its kind once it has booted.
+    async fn found_and_keep(
+        &self,
+        request: RunRequest,
+    ) -> Result<(Founded, Option<RunRequest>), HostError> {
+        let kept = crate::substrate::to_keep(&request);
+        Ok((self.found(request).await?, kept))
+    }
+
+    /// Refuses what cannot be.
+    pub(crate) fn check_run(&self, request: &RunRequest) -> Result<(), HostError> {
         if !VCPUS.contains(&request.vcpus) {
             return Err(HostError::Invalid(format!(
                 "{} vCPUs: wanted 1 to {}",
@@ -105,13 +125,25 @@ impl Host {
             let name = vm.name().to_string();
             return Err(forkyard_store::StoreError::NameTaken { name }.into());
         }
-        let ports = self.network.take_ports(&request.network.publish)?;
+        Ok(())
+    }
+
+    /// What a VM as asked for boots from, and by which accelerator.
+    pub(crate) async fn base_of(&self, request: &RunRequest) -> Result<(Base, Accel), HostError> {
         let base = self
             .bases
             .base(request.image.clone(), request.kernel.clone())
             .await?;
         let verdict = self.accel.get_or_try_init(|| self.choose_accel(&base));
         let accel = verdict.await?.accel;
+        Ok((base, accel))
+    }
+
+    /// Records a VM as asked for; refuses what cannot be.
+    pub(crate) async fn found(&self, request: RunRequest) -> Result<Founded, HostError> {
+        self.check_run(&request)?;
+        let ports = self.network.take_ports(&request.network.publish)?;
+        let (base, accel) = self.base_of(&request).await?;
         let family = self.found_family(request.max_clones).await?;
         let vm = self.record_founder(&family, &request, accel).await;
         if vm.is_err() {
@@ -183,7 +215,7 @@ impl Host {
 
     /// Boots it, or removes it. Whoever wants its end waits for its turn.
     #[instrument(skip_all, fields(vm = %founded.vm.name()))]
-    async fn boot(&self, founded: Founded) -> Result<(), HostError> {
+    pub(crate) async fn boot(&self, founded: Founded) -> Result<(), HostError> {
         let vm = founded.vm.clone();
         let turn = vm.turn.lock().await;
         let booted = self.boot_first(founded).await;
@@ -330,7 +362,7 @@ pub(crate) fn last_words(said: &[u8]) -> String {
 }
 
 /// A name for a VM that was given none.
-fn made_up(image: &str, id: VmId) -> Result<VmName, HostError> {
+pub(crate) fn made_up(image: &str, id: VmId) -> Result<VmName, HostError> {
     let name = format!("{image}-{}", &id.as_str()[..4]);
     name.parse()
         .map_err(|_| HostError::Invalid(format!("{name} is no name: give one")))

@@ -332,7 +332,7 @@ impl Host {
                 vm: vm.name(),
             });
         }
-        self.refuse_substrates_over(name)?;
+        self.refuse_substrates_over(name).await?;
         self.bases.remove(name.to_owned()).await
     }
 

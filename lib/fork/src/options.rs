@@ -2,8 +2,12 @@
 
 use crate::bounds::GuestBounds;
 use forkyard_pager::Push;
+use forkyard_types::ByteCount;
 use forkyard_vmm::AccelChoice;
 use std::{num::NonZeroUsize, time::Duration};
+
+/// Bytes of memory that the slowest guest clears in a second.
+const CLEARED_A_SECOND: u64 = 32 << 20;
 
 /// Choices of an operator.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +28,8 @@ pub struct Options {
     pub multicast: bool,
     /// What other hosts are sent of an instant before they ask.
     pub push: Push,
+    /// Whether an image's first boot is kept, for others to be woken from.
+    pub keep_boots: bool,
     /// How long a QEMU, the pager or a guest's agent may leave something
     /// unanswered before that is a failure. Not nothing.
     pub patience: Duration,
@@ -41,6 +47,11 @@ impl Options {
     /// Time a guest may take until its agent answers; slow hosts are slow.
     pub(crate) fn to_boot(self) -> Duration {
         self.patience * 4
+    }
+
+    /// Time a guest may take to make itself small: it clears all its memory.
+    pub(crate) fn to_prepare(self, memory: ByteCount) -> Duration {
+        self.to_boot() + Duration::from_secs(memory.0 / CLEARED_A_SECOND)
     }
 
     /// Time a kernel may take to reach user space for KVM to be proven: many times what it

@@ -15,11 +15,14 @@
 //! [`settle`]: Host::settle_substrates
 
 mod activate;
+mod boots;
+mod carry;
 mod dock;
 mod error;
 mod pack;
 mod settle;
 
+pub(crate) use boots::to_keep;
 pub use error::SubstrateError;
 
 use crate::{Host, HostError, bases::allocated, blocking::blocking};
@@ -44,11 +47,17 @@ const DEVICES: &str = "devices";
 struct Entry {
     kind: SubstrateKind,
     owner: Option<String>,
+    /// An image's first boot, kept by the host itself.
+    #[serde(default)]
+    boot: bool,
     from: VmName,
     image: String,
     vcpus: u8,
     memory: ByteCount,
     accel: String,
+    /// The program that saved its state.
+    #[serde(default)]
+    engine: String,
     created: u64,
     parts: Option<SubstrateParts>,
     guest: Option<SubstrateGuest>,
@@ -137,11 +146,20 @@ impl Host {
     ) -> Result<SubstrateView, HostError> {
         let _turn = self.docks.lock().await;
         let found = self.substrate(name, Act::Remove, asker)?;
+        if found.entry.boot {
+            self.forget_cached(&found);
+        }
+        self.remove_known(&found).await
+    }
+
+    /// Removes a substrate that nothing lies over. The caller holds the turn.
+    async fn remove_known(&self, found: &Substrate) -> Result<SubstrateView, HostError> {
+        let name = || found.name.clone();
         let parts = found.parts()?.clone();
-        let view = self.view_of_substrate(&found)?;
+        let view = self.view_of_substrate(found)?;
         if let Some(vm) = view.vms.first() {
             return Err(SubstrateError::InUse {
-                name: found.name,
+                name: name(),
                 by: vm.clone(),
             }
             .into());
@@ -153,7 +171,7 @@ impl Host {
         };
         if let Some(other) = self.all_substrates()?.into_iter().find(above) {
             return Err(SubstrateError::InUse {
-                name: found.name,
+                name: name(),
                 by: other.name,
             }
             .into());
@@ -169,9 +187,16 @@ impl Host {
     }
 
     /// Refuses to remove a guest image that a substrate lies over.
-    pub(crate) fn refuse_substrates_over(&self, image: &str) -> Result<(), HostError> {
-        let all = self.all_substrates()?;
-        match all.into_iter().find(|it| it.entry.image == image) {
+    /// What is kept of its boots goes with it.
+    pub(crate) async fn refuse_substrates_over(&self, image: &str) -> Result<(), HostError> {
+        let _turn = self.docks.lock().await;
+        let of_image = |it: &Substrate| it.entry.image == image;
+        for boot in self.all_substrates()?.into_iter().filter(of_image) {
+            if boot.entry.boot {
+                self.forget_boot(&boot).await;
+            }
+        }
+        match self.all_substrates()?.into_iter().find(of_image) {
             Some(found) => Err(HostError::ImageInUse {
                 name: image.to_owned(),
                 vm: found.name,
@@ -215,6 +240,7 @@ impl Host {
             name: name.clone(),
             kind: entry.kind,
             owner: entry.owner.clone(),
+            boot: entry.boot,
             ready: parts.is_some(),
             from: entry.from.clone(),
             image: entry.image.clone(),

@@ -60,6 +60,10 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// nothing. Cancel-safe: call it again.
     async fn clear(&self, vm: VmId, dir: &Path) -> Result<(), VmmError>;
 
+    /// Says which program it runs, and of which version: a state that one has saved is not for
+    /// others to load. Blocks for a start of that program, once.
+    fn version(&self) -> Result<String, VmmError>;
+
     /// Removes what the engine itself has on the host, if no VM runs. It starts no more
     /// after this.
     fn close(&self) -> Result<(), VmmError>;

@@ -25,7 +25,7 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -68,6 +68,8 @@ pub struct Qemu {
     cgroups: Parent,
     tracker: Option<PathBuf>,
     patience: Duration,
+    /// What it says of itself, once it was asked.
+    version: Arc<OnceLock<String>>,
     /// Where QEMUs are, and nothing else is: their taps are handed to them.
     network: Arc<OwnedFd>,
     /// What QEMUs may ask the kernel for.
@@ -110,6 +112,7 @@ impl Qemu {
             cgroups: Parent::create(&config.cgroup_parent)?,
             tracker: config.tracker,
             patience: config.patience,
+            version: Arc::default(),
             network: Arc::new(empty_network().map_err(VmmError::io("make", "an empty network"))?),
             calls: calls::of_qemu().map_err(VmmError::io("make", "a list of system calls"))?,
         })
@@ -392,6 +395,18 @@ impl Engine for Qemu {
             dir: dir.to_owned(),
         };
         remains.end().await
+    }
+
+    fn version(&self) -> Result<String, VmmError> {
+        if let Some(version) = self.version.get() {
+            return Ok(version.clone());
+        }
+        let failed = VmmError::io("ask for its version", &self.program);
+        let said = Command::new(&self.program).arg("--version").output();
+        let said = said.map_err(failed)?.stdout;
+        let first = String::from_utf8_lossy(&said);
+        let first = first.lines().next().unwrap_or_default().to_owned();
+        Ok(self.version.get_or_init(|| first).clone())
     }
 
     fn close(&self) -> Result<(), VmmError> {

@@ -128,6 +128,7 @@ impl Tools {
             max_clones: None,
             secrets: Vec::new(),
             network: NetworkPolicy::default(),
+            cold: false,
         };
         let vm: VmView = self.post("/v1/vms", &request).await?;
         if context.ct.is_cancelled() {

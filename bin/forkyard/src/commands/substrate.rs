@@ -8,11 +8,11 @@ use crate::{
 use clap::{Args, Subcommand, ValueEnum};
 use forkyard_client::{Client, escaped};
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, SubstrateInspect,
-    SubstrateKind, SubstratePart, SubstrateView, VmName,
+    ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, PullRequest,
+    PushRequest, SubstrateInspect, SubstrateKind, SubstratePart, SubstrateView, VmName,
 };
 use hyper::Method;
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 /// `substrate`
 #[derive(Debug, Subcommand)]
@@ -36,6 +36,23 @@ pub enum Substrate {
         after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80"
     )]
     Activate(Activate),
+    /// Put a substrate into a folder of the host, for other hosts.
+    #[command(after_help = "Example: forkyard substrate push apache /mnt/store")]
+    Push {
+        /// Name of the substrate.
+        name: VmName,
+        /// Folder of the host; in it the substrate is a folder of its own name.
+        folder: PathBuf,
+    },
+    /// Bring in a substrate that another host has pushed.
+    #[command(after_help = "Example: forkyard substrate pull /mnt/store/apache")]
+    Pull {
+        /// The substrate's own folder.
+        folder: PathBuf,
+        /// Name that it is to have here.
+        #[arg(long)]
+        name: Option<VmName>,
+    },
     /// Remove substrates that nothing lies over.
     #[command(after_help = "Example: forkyard substrate rm base")]
     Rm {
@@ -105,6 +122,18 @@ pub async fn substrate(
         Substrate::Ls => list(client, format).await,
         Substrate::Inspect { name } => inspect(client, format, &name).await,
         Substrate::Activate(wanted) => activate(client, format, wanted).await,
+        Substrate::Push { name, folder } => {
+            let folder = std::path::absolute(folder)?;
+            let to = format!("{}/push", path(&name));
+            let pushed: SubstrateView = client.post(&to, &PushRequest { folder }).await?;
+            told(format, &pushed)
+        }
+        Substrate::Pull { folder, name } => {
+            let folder = std::path::absolute(folder)?;
+            let request = PullRequest { folder, name };
+            let pulled: SubstrateView = client.post("/v1/substrates/pull", &request).await?;
+            told(format, &pulled)
+        }
         Substrate::Rm { names } => remove(client, format, &names).await,
     }
 }
@@ -127,13 +156,13 @@ async fn dock(client: &Client, format: Format, wanted: Dock) -> anyhow::Result<E
         margin_kib: wanted.margin,
     };
     let docked: SubstrateView = client.post("/v1/substrates", &request).await?;
+    told(format, &docked)
+}
+
+fn told(format: Format, it: &SubstrateView) -> anyhow::Result<ExitCode> {
     match format {
-        Format::Json => output::json(&docked)?,
-        Format::Text => say!(
-            "{}, {}: forkyard substrate activate {0}",
-            docked.name,
-            docked.size
-        ),
+        Format::Json => output::json(it)?,
+        Format::Text => say!("{}, {}: forkyard substrate activate {0}", it.name, it.size),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -151,7 +180,10 @@ fn show(all: &[SubstrateView]) {
     let row = |it: &SubstrateView| {
         [
             it.name.to_string(),
-            output::word(&it.kind),
+            match it.boot {
+                true => "boot".to_owned(),
+                false => output::word(&it.kind),
+            },
             match it.ready {
                 true => it.size.to_string(),
                 false => "docking".to_owned(),

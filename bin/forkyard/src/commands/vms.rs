@@ -95,6 +95,7 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         max_clones: run.max_clones,
         secrets: run.secrets,
         network: run.network.policy(),
+        cold: run.cold,
     };
     let bar = spinner(format!(
         "booting {}; the first time its image is built, which takes a minute",

@@ -9,7 +9,8 @@ use axum::{
 };
 use forkyard_fork::Host;
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, DockRequest, ErrorKind, SubstrateInspect, SubstrateView,
+    ActivateRequest, ActivateResponse, DockRequest, ErrorKind, PullRequest, PushRequest,
+    SubstrateInspect, SubstrateView,
 };
 use std::sync::Arc;
 
@@ -68,6 +69,43 @@ pub async fn activate(
     let user = asker.user().map(str::to_owned);
     let made = spawned(async move { host.activate(&name, request, user.as_deref()).await });
     Ok((StatusCode::CREATED, Json(made.await?)))
+}
+
+/// Put a substrate into a folder of this host, for other hosts. For the host's operator alone.
+#[utoipa::path(post, path = "/v1/substrates/{name}/push", operation_id = "push_substrate", tag = "substrates",
+    params(("name" = String, Path, description = "Its name")), request_body = PushRequest,
+    responses((status = 200, body = SubstrateView, description = "The substrate"), Refusal))]
+pub async fn push(
+    State(host): Shared,
+    Extension(asker): Extension<Asker>,
+    Path(name): Path<String>,
+    Input(request): Input<PushRequest>,
+) -> Answer<SubstrateView> {
+    for_the_operator(&asker)?;
+    Ok(Json(host.push_substrate(&name, request).await?))
+}
+
+/// Bring in a substrate from a folder of this host. For the host's operator alone.
+#[utoipa::path(post, path = "/v1/substrates/pull", operation_id = "pull_substrate", tag = "substrates", request_body = PullRequest,
+    responses((status = 201, body = SubstrateView, description = "The substrate"), Refusal))]
+pub async fn pull(
+    State(host): Shared,
+    Extension(asker): Extension<Asker>,
+    Input(request): Input<PullRequest>,
+) -> Result<(StatusCode, Json<SubstrateView>), Refusal> {
+    for_the_operator(&asker)?;
+    let pulled = spawned(async move { host.pull_substrate(request).await });
+    Ok((StatusCode::CREATED, Json(pulled.await?)))
+}
+
+fn for_the_operator(asker: &Asker) -> Result<(), Refusal> {
+    match asker {
+        Asker::Host => Ok(()),
+        Asker::User(_) | Asker::Node(..) | Asker::Guest => Err(Refusal::new(
+            ErrorKind::Forbidden,
+            "folders of a host are its operator's: ask over its socket",
+        )),
+    }
 }
 
 /// Remove a substrate that nothing lies over.

@@ -1,6 +1,6 @@
 //! Activation: a substrate becomes VMs, each the founder of a family of its own.
 
-use super::{DEVICES, Substrate};
+use super::{DEVICES, Substrate, SubstrateError};
 use crate::{
     Host, HostError,
     blocking::blocking,
@@ -16,7 +16,7 @@ use forkyard_store::FamilyRecord;
 use forkyard_substrate::access::Act;
 use forkyard_types::{
     ActivateRequest, ActivateResponse, CloneResult, EventVm, ForkId, ForkMode, ForkReport, Member,
-    SubstrateParts, VmId, VmName, VmView, WayOut,
+    NetworkPolicy, SubstrateParts, VmId, VmName, VmView, WayOut,
 };
 use futures::{StreamExt as _, stream};
 use std::{collections::BTreeSet, fs, time::Instant};
@@ -32,8 +32,20 @@ struct Source<'a> {
     substrate: &'a Substrate,
     parts: &'a SubstrateParts,
     devices: Vec<u8>,
-    request: &'a ActivateRequest,
+    founders: &'a Founders,
     begun: Instant,
+}
+
+/// What is wanted of the VMs of one activation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Founders {
+    pub count: u16,
+    /// Name of one, or the beginning of the names of several.
+    pub name: Option<VmName>,
+    pub network: NetworkPolicy,
+    pub max_clones: Option<u16>,
+    pub warm: u16,
+    pub secrets: Vec<String>,
 }
 
 impl Host {
@@ -45,7 +57,6 @@ impl Host {
         request: ActivateRequest,
         asker: Option<&str>,
     ) -> Result<ActivateResponse, HostError> {
-        let begun = Instant::now();
         if !(1..=MOST).contains(&request.count) {
             return Err(HostError::Invalid(format!(
                 "count is {}: wanted 1 to {MOST}",
@@ -63,8 +74,34 @@ impl Host {
                 "a port of the host leads to one VM: activate one, or publish none".into(),
             ));
         }
-        let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
         let substrate = self.substrate(name, Act::Open, asker)?;
+        let founders = Founders {
+            count: request.count,
+            name: request.name,
+            network: request.network,
+            ..Founders::default()
+        };
+        self.activate_as(&substrate, &founders).await
+    }
+
+    /// Makes VMs of a substrate. Not cancel-safe.
+    pub(super) async fn activate_as(
+        &self,
+        substrate: &Substrate,
+        founders: &Founders,
+    ) -> Result<ActivateResponse, HostError> {
+        let begun = Instant::now();
+        let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
+        let here = self.engine_version().await?;
+        let entry = &substrate.entry;
+        if !entry.engine.is_empty() && entry.engine != here {
+            return Err(SubstrateError::OtherEngine {
+                name: substrate.name.clone(),
+                of: entry.engine.clone(),
+                here,
+            }
+            .into());
+        }
         let parts = substrate.parts()?;
         let folder = self.folders.substrate(parts.memory.image);
         let images = [parts.memory.image, parts.disk.image].map(|it| self.folders.page_image(it));
@@ -78,10 +115,10 @@ impl Host {
             self.serve_parts(parts).await?;
         }
         let source = Source {
-            substrate: &substrate,
+            substrate,
             parts,
             devices,
-            request: &request,
+            founders,
             begun,
         };
         let names = self.names_for(&source)?;
@@ -110,8 +147,8 @@ impl Host {
 
     /// Names that no VM has: the one wanted, or as many as are wanted that begin with it.
     fn names_for(&self, source: &Source<'_>) -> Result<Vec<VmName>, HostError> {
-        let wanted = &source.request.name;
-        if let (Some(name), 1) = (wanted, source.request.count) {
+        let wanted = &source.founders.name;
+        if let (Some(name), 1) = (wanted, source.founders.count) {
             return Ok(vec![name.clone()]);
         }
         let all = self.registry().all();
@@ -120,7 +157,7 @@ impl Host {
         let stem = stem.get(..stem.len().min(VmName::MAX - 6)).unwrap_or(stem);
         let names = (1u32..).map(|number| format!("{stem}-{number}"));
         let free = names.filter(|name| !taken.contains(name));
-        let chosen = free.take(source.request.count.into());
+        let chosen = free.take(source.founders.count.into());
         let no_name = |name: String| HostError::Invalid(format!("{name} is no name: give one"));
         chosen
             .map(|name| name.parse().map_err(|_| no_name(name)))
@@ -132,7 +169,7 @@ impl Host {
         source: &Source<'_>,
         name: VmName,
     ) -> Result<(VmView, ForkReport), HostError> {
-        let family = self.found_family(None).await?;
+        let family = self.found_family(source.founders.max_clones).await?;
         let made = self.found_from(source, &family, name).await;
         if made.is_err() {
             // With all that was recorded of it.
@@ -147,7 +184,7 @@ impl Host {
         family: &FamilyRecord,
         name: VmName,
     ) -> Result<(VmView, ForkReport), HostError> {
-        let policy = &source.request.network;
+        let policy = &source.founders.network;
         self.store.put_network(family.id, policy)?;
         let subnet = network_of(family.number)?;
         let ports = self.network.take_ports(&policy.publish)?;
@@ -200,7 +237,13 @@ impl Host {
             .await;
         let one = made.into_iter().next();
         let (_, vm) = one.ok_or_else(|| HostError::Invalid("no VM was made".into()))?;
-        Ok((vm?, report))
+        let vm = vm?;
+        if source.founders.warm > 0 {
+            let vm = self.vm(vm.id.as_str())?;
+            vm.change(&self.store, |record| record.warm = source.founders.warm)?;
+            self.keep_warm(&vm, Vec::new());
+        }
+        Ok((vm, report))
     }
 }
 
@@ -224,7 +267,7 @@ impl Source<'_> {
                 vcpus: entry.vcpus,
                 memory: entry.memory,
                 accel: entry.accel.clone(),
-                secrets: Vec::new(),
+                secrets: self.founders.secrets.clone(),
                 forks: UnderWay::default(),
             },
             memory: self.parts.memory.image,

@@ -1,12 +1,13 @@
 //! Docking: a running VM becomes a substrate.
 
 use super::{Entry, Leaving, Substrate, SubstrateError};
-use crate::{Host, HostError, vm::Vm};
-use forkyard_guestlink::{Command, Exec, ExecOut, Stream};
+use crate::{Host, HostError, blocking::blocking, vm::Vm};
+use forkyard_guestlink::{Command, ExecOut, Stream};
+use forkyard_store::VmRecord;
 use forkyard_substrate::{LISTS, Lists, Plan, Prepared};
 use forkyard_types::{
-    ByteCount, CheckpointRequest, CloneResult, DockRequest, ForkId, ForkRequest, SubstrateGuest,
-    SubstrateView, VmName,
+    ByteCount, CheckpointRequest, CloneResult, DockRequest, ExitStatus, ForkId, ForkRequest,
+    SubstrateGuest, SubstrateKind, SubstrateView, VmName,
 };
 use std::{collections::BTreeMap, fs, sync::Arc};
 use tracing::{Instrument as _, debug_span, instrument};
@@ -14,7 +15,7 @@ use tracing::{Instrument as _, debug_span, instrument};
 /// The agent's program in a guest.
 const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
 /// Free memory that is left to a guest, in KiB: what its kernel keeps for the worst.
-const MARGIN_KIB: u32 = 4 << 10;
+pub(super) const MARGIN_KIB: u32 = 4 << 10;
 /// Most bytes of a guest's report, and notes in it, that are kept.
 const REPORT: usize = 256 << 10;
 const MOST: usize = 64;
@@ -45,24 +46,56 @@ impl Host {
             fork: request.live.then(ForkId::random),
             vm: None,
         };
-        let mut substrate = Substrate {
-            name: request.name,
+        let mut substrate = self
+            .begin_substrate(request.name, request.kind, &record, leaving)
+            .await?;
+        substrate.entry.owner = owner;
+        self.store.add_substrate(&substrate.record()?)?;
+        let docked = self.dock_as(&mut substrate, &vm, plan).await;
+        self.docked(substrate, docked).await
+    }
+
+    /// What is recorded of a substrate that is to be made of a VM.
+    pub(super) async fn begin_substrate(
+        &self,
+        name: VmName,
+        kind: SubstrateKind,
+        record: &VmRecord,
+        leaving: Leaving,
+    ) -> Result<Substrate, HostError> {
+        Ok(Substrate {
+            name,
             entry: Entry {
-                kind: request.kind,
-                owner,
-                from: record.name,
-                image: record.image,
+                kind,
+                owner: None,
+                boot: false,
+                from: record.name.clone(),
+                image: record.image.clone(),
                 vcpus: record.vcpus,
                 memory: record.memory,
-                accel: record.accel,
+                accel: record.accel.clone(),
+                engine: self.engine_version().await?,
                 created: crate::now(),
                 parts: None,
                 guest: None,
-                leaving: Some(leaving.clone()),
+                leaving: Some(leaving),
             },
-        };
-        self.store.add_substrate(&substrate.record()?)?;
-        if let Err(error) = self.dock_as(&mut substrate, &leaving, &vm, plan).await {
+        })
+    }
+
+    /// Which program saves and loads states here.
+    pub(super) async fn engine_version(&self) -> Result<String, HostError> {
+        let engine = self.engine.clone();
+        blocking(move || Ok::<_, HostError>(engine.version()?)).await
+    }
+
+    /// Ends a dock: removes what it leaves, or all of it.
+    pub(super) async fn docked(
+        &self,
+        mut substrate: Substrate,
+        outcome: Result<(), HostError>,
+    ) -> Result<SubstrateView, HostError> {
+        if let Err(error) = outcome {
             self.undock(&substrate).await;
             return Err(error);
         }
@@ -96,41 +129,40 @@ impl Host {
     }
 
     /// The lists that are installed.
-    fn lists(&self) -> Result<Lists, HostError> {
+    pub(super) fn lists(&self) -> Result<Lists, HostError> {
         let path = self.folders.share.join(LISTS);
         let text = fs::read_to_string(&path).map_err(HostError::io("read", &path))?;
         Ok(Lists::parse(&text).map_err(SubstrateError::from)?)
     }
 
     /// Docks a VM, or a clone of it, up to where the substrate is kept.
-    async fn dock_as(
+    pub(super) async fn dock_as(
         &self,
         substrate: &mut Substrate,
-        leaving: &Leaving,
         vm: &Arc<Vm>,
         plan: Plan,
     ) -> Result<(), HostError> {
+        let leaving = substrate.entry.leaving.clone();
+        let leaving = leaving.ok_or_else(|| HostError::Invalid("it is docked".into()))?;
         let docked = match leaving.fork {
             Some(fork) => self.clone_to_dock(fork, vm).await?,
             None => vm.clone(),
         };
         let prepare = self.prepare(&docked, plan);
-        let (holder, prepared) = prepare.instrument(debug_span!("prepare")).await?;
+        let prepared = prepare.instrument(debug_span!("prepare")).await?;
         substrate.entry.guest = Some(told(prepared));
         let request = CheckpointRequest {
             name: Some(leaving.checkpoint.clone()),
             ..CheckpointRequest::default()
         };
         let taken = self.checkpoint_of(&docked, request, None).await?;
-        // Here its guest is asked for nothing more; in what is woken, the agent hangs it up.
-        drop(holder);
         let record = taken.record();
-        let packed = self.pack(&record);
+        let packed = self.pack(&record, substrate.entry.boot);
         let parts = packed.instrument(debug_span!("pack")).await?;
         substrate.entry.parts = Some(parts);
         substrate.entry.leaving = Some(Leaving {
             vm: leaving.fork.is_none().then_some(docked.id),
-            ..leaving.clone()
+            ..leaving
         });
         self.store.update_substrate(&substrate.record()?)?;
         self.store.flush().map_err(HostError::from)
@@ -154,8 +186,8 @@ impl Host {
         }
     }
 
-    /// Has a guest carry out a plan. It holds what it gave back until the first value is dropped.
-    async fn prepare(&self, vm: &Arc<Vm>, plan: Plan) -> Result<(Exec, Prepared), HostError> {
+    /// Has a guest carry out a plan.
+    async fn prepare(&self, vm: &Arc<Vm>, plan: Plan) -> Result<Prepared, HostError> {
         let body = vm.answering()?;
         let command = Command::of_root(vec![PROGRAM.to_owned(), "dock".to_owned()]);
         let mut running = body.guest.exec(command).await?;
@@ -165,11 +197,15 @@ impl Host {
         let (mut said, mut complaint) = (Vec::new(), Vec::new());
         // The agent is watched over all the while; one that is silent ends this.
         let lost = crate::alive::silent_for(Arc::downgrade(vm), self.options.patience);
-        tokio::pin!(lost);
+        // Nor may one that answers take for ever: it holds up all docks.
+        let bound = self.options.to_prepare(vm.record().memory);
+        let late = tokio::time::sleep(bound);
+        tokio::pin!(lost, late);
         let why = loop {
             let out = tokio::select! {
                 out = running.next() => out,
                 error = &mut lost => return Err(error),
+                () = &mut late => break format!("it took longer than {} s", bound.as_secs()),
             };
             match out {
                 Some(ExecOut::Output { stream, data }) => {
@@ -181,13 +217,11 @@ impl Host {
                         break "its agent says too much".to_owned();
                     }
                     kept.extend(data);
-                    if let Some(end) = said.iter().position(|byte| *byte == b'\n') {
-                        match serde_json::from_slice(&said[..end]) {
-                            Ok(prepared) => return Ok((running, prepared)),
-                            Err(error) => break format!("its report makes no sense: {error}"),
-                        }
-                    }
                 }
+                Some(ExecOut::Ended(ExitStatus::Code(0))) => match serde_json::from_slice(&said) {
+                    Ok(prepared) => return Ok(prepared),
+                    Err(error) => break format!("its report makes no sense: {error}"),
+                },
                 Some(ExecOut::Ended(status)) => {
                     let text = String::from_utf8_lossy(&complaint);
                     break format!("{status:?} {}", text.trim());
@@ -203,7 +237,7 @@ impl Host {
 }
 
 /// A name for what is there for a moment.
-fn passing_name() -> Result<VmName, HostError> {
+pub(super) fn passing_name() -> Result<VmName, HostError> {
     let name = format!("docking-{}", forkyard_types::VmId::random());
     name.parse()
         .map_err(|_| HostError::Invalid(format!("{name} is no name")))

@@ -2,6 +2,7 @@
 
 use forkyard_substrate::{ListsError, access::Denied};
 use forkyard_types::{ErrorKind, VmName};
+use std::path::PathBuf;
 
 /// Why something could not be done with a substrate.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,24 @@ pub enum SubstrateError {
         /// The VM.
         vm: VmName,
     },
+    /// Its state was saved by another program.
+    #[error("substrate {name} was made by {of}, and here is {here}")]
+    OtherEngine {
+        /// The substrate.
+        name: VmName,
+        /// The program that saved it.
+        of: String,
+        /// The program of this host.
+        here: String,
+    },
+    /// It cannot be brought here.
+    #[error("{path} cannot be brought here: {why}")]
+    NotBrought {
+        /// The folder that it lies in.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
     /// The guest could not be prepared.
     #[error("{vm} could not be prepared: {why}")]
     NotPrepared {
@@ -65,7 +84,9 @@ impl SubstrateError {
             Self::NotReady { .. }
             | Self::InUse { .. }
             | Self::HasClones { .. }
+            | Self::OtherEngine { .. }
             | Self::FromElsewhere { .. } => ErrorKind::Conflict,
+            Self::NotBrought { .. } => ErrorKind::Invalid,
             Self::NotPrepared { .. } => ErrorKind::Guest,
             Self::Lists(_) => ErrorKind::Host,
             Self::Denied(_) => ErrorKind::Forbidden,
@@ -80,6 +101,10 @@ impl SubstrateError {
             Self::InUse { .. } => Some("remove that first"),
             Self::HasClones { .. } => Some("dock a clone of it by --live, or remove its clones"),
             Self::FromElsewhere { .. } => Some("dock it on the host where its family was founded"),
+            Self::OtherEngine { .. } => {
+                Some("activate it where that program runs, or dock it anew here")
+            }
+            Self::NotBrought { .. } => Some("push it again from where it was docked"),
             Self::NotPrepared { .. } => {
                 Some("it runs on; what its guest was rid of by then stays gone")
             }

@@ -34,8 +34,13 @@ struct Sources {
 }
 
 impl Host {
-    /// Makes the files of a substrate of a checkpoint, and has the pager serve them.
-    pub(super) async fn pack(&self, taken: &VmRecord) -> Result<SubstrateParts, HostError> {
+    /// Makes the files of a substrate of a checkpoint, and has the pager serve them. With `alone`
+    /// its memory depends on no other substrate's.
+    pub(super) async fn pack(
+        &self,
+        taken: &VmRecord,
+        alone: bool,
+    ) -> Result<SubstrateParts, HostError> {
         let image = taken
             .memory_image
             .ok_or_else(|| HostError::Invalid(format!("{} is incomplete", taken.name)))?;
@@ -46,7 +51,10 @@ impl Host {
         let base = self.stack(base)?;
         let sources = Sources {
             memory: Image::new(Arc::new(Layer::open(layer)?), None)?,
-            candidates: self.candidates(taken)?,
+            candidates: match alone {
+                true => Vec::new(),
+                false => self.candidates(taken)?,
+            },
             disk: Image::new(Arc::new(Layer::open(disk.layer)?), Some(&base))?,
             base,
             devices,
@@ -105,13 +113,7 @@ impl Host {
 /// Writes all files of a substrate into a new folder, to the disk. Blocks.
 fn write(sources: Sources, folder: &Path) -> Result<SubstrateParts, HostError> {
     let parent = folder.parent().unwrap_or(Path::new("/"));
-    // It holds all of a guest's memory.
-    for path in [parent, folder] {
-        match DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            made => made.map_err(HostError::io("create", path))?,
-        }
-    }
+    make_private(&[parent, folder])?;
     let over = best(&sources.memory, &sources.candidates);
     let memory = part(&sources.memory, over, &folder.join(MEMORY))?;
     let disk = part(&sources.disk, Some(&sources.base), &folder.join(DISK))?;
@@ -136,6 +138,17 @@ fn write(sources: Sources, folder: &Path) -> Result<SubstrateParts, HostError> {
     })
 }
 
+/// Makes folders that their owner alone may enter: they hold all of a guest's memory.
+pub(super) fn make_private(folders: &[&Path]) -> Result<(), HostError> {
+    for path in folders {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => made.map_err(HostError::io("create", path))?,
+        }
+    }
+    Ok(())
+}
+
 /// The one that has most of an image's pages, if it has enough of them.
 fn best<'a>(image: &Image, candidates: &'a [Image]) -> Option<&'a Image> {
     let counted = candidates.iter().map(|it| (image.pages_in(it), it));
@@ -143,7 +156,11 @@ fn best<'a>(image: &Image, candidates: &'a [Image]) -> Option<&'a Image> {
     (most.0 * WORTH >= image.data_pages().0).then_some(best)
 }
 
-fn part(image: &Image, over: Option<&Image>, path: &Path) -> Result<SubstratePart, HostError> {
+pub(super) fn part(
+    image: &Image,
+    over: Option<&Image>,
+    path: &Path,
+) -> Result<SubstratePart, HostError> {
     let file = private::create_new(path).map_err(HostError::io("create", path))?;
     rewrite(image, over, |_| Temper::Kept, &file)?;
     file.sync_all().map_err(HostError::io("write", path))?;

@@ -1,11 +1,14 @@
 //! What a dock leaves: removed when it is done, or by the next daemon.
 
-use super::{DISK, Leaving, MEMORY, Substrate, gone};
+use super::{DISK, Leaving, MEMORY, Substrate, carry::PASSING, gone};
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_image::Lineage;
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_types::{ImageId, SubstratePart, SubstrateParts, VmState};
-use std::{collections::BTreeSet, ffi::OsString, fs, fs::File};
+use std::{collections::BTreeSet, ffi::OsString, fs, fs::File, time::Duration};
+
+/// Age of a folder in the cache that no host writes to any more.
+const LEFT: Duration = Duration::from_secs(3600);
 
 impl Host {
     /// Finishes what an earlier daemon began, has the pager serve what is kept, and removes
@@ -114,7 +117,19 @@ impl Host {
             .map(|parts| parts.memory.image.to_string().into())
             .collect();
         let folder = self.folders.all_substrates();
+        let cached = self.boots();
         blocking(move || {
+            for entry in fs::read_dir(&cached).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                // Other hosts may be putting one there now.
+                let age = entry.metadata().and_then(|it| it.modified());
+                let age = age.ok().and_then(|it| it.elapsed().ok());
+                if name.as_encoded_bytes().starts_with(PASSING.as_bytes())
+                    && age.is_some_and(|age| age > LEFT)
+                {
+                    gone(fs::remove_dir_all(entry.path()), &entry.path())?;
+                }
+            }
             for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
                 let path = entry.path();
                 if path.is_dir() && !known.contains(&entry.file_name()) {

@@ -4,7 +4,7 @@
 //! hostname | echo WORD... | true | false | end CODE | wait | poweroff | reboot
 //! poke PAGE BYTE | peek PAGE            memory
 //! request N | clone | join | kill | checkpoint | exit STATUS    calls of the fork API
-//! /…/forkyard-guest dock                says that it is ready, and waits
+//! /…/forkyard-guest dock                says that it is ready
 //! child LINE | parent LINE              only there, after a clone
 //! ```
 //!
@@ -171,12 +171,8 @@ impl Program {
             ("clone", Some(ticket)) => ask(Ask::Clone { ticket }),
             ("join", Some(ticket)) => ask(Ask::Join { ticket }),
             ("kill", Some(ticket)) => ask(Ask::Kill { ticket }),
-            // The agent's own program, which gives back nothing here and holds it.
-            (word, _) if word.ends_with("/forkyard-guest") => {
-                let text = "{}".to_owned();
-                let stream = To::Out;
-                (Some(Said { stream, text }), Wish::Wait)
-            }
+            // The agent's own program, which has nothing to give back here.
+            (word, _) if word.ends_with("/forkyard-guest") => out("{}".to_owned()),
             (word, _) => failed(format!("{word}: not found"), NOT_FOUND),
         }
     }
