@@ -37,7 +37,7 @@ pub use batch::{Batch, Change, Range, Staged};
 pub use compaction::{Plan, Policy, Victim, plan};
 pub use error::{Damage, Refusal};
 pub use map::{Content, Entry, Map};
-pub use record::{BlockData, SLOT_BYTES, read_slot};
+pub use record::{BlockData, SLOT_BYTES, read_slot, slot_block};
 pub use recovery::{Recovered, Recovery, Tail, Wanted};
 pub use segment::{SEGMENT_HEADER, SegmentHeader};
 pub use units::{

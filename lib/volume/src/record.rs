@@ -204,3 +204,23 @@ pub fn read_slot(
         index: at.1,
     })
 }
+
+/// Checks that a slot holds a block, and returns which, and the content. For those who read the
+/// log and not a block of it.
+pub fn slot_block(
+    bytes: &[u8],
+    volume: VolumeId,
+    sequence: Sequence,
+    at: (Place, SlotIndex),
+) -> Result<(BlockNo, Version, &BlockData), Damage> {
+    let mut fields = Fields(bytes.get(8..24).unwrap_or_default());
+    let block = BlockNo(fields.u64().unwrap_or(0));
+    let version = fields.u64().and_then(Version::new);
+    let version = version.ok_or(Damage::Block {
+        block,
+        place: at.0,
+        index: at.1,
+    })?;
+    let data = read_slot(bytes, volume, sequence, at, (block, version))?;
+    Ok((block, version, data))
+}

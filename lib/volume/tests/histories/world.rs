@@ -4,7 +4,7 @@ use fastrand::Rng;
 use forkyard_volume::{
     BLOCK_BYTES, Batch, BlockNo, Blocks, Change, Content, Damage, Epoch, Geometry, Lsn, Map,
     Opening, Plan, Policy, Range, Recovery, Refusal, SEGMENT_HEADER, SLOT_BYTES, Sequence, Tail,
-    Takeover, Version, View, Volume, VolumeId, Wanted, plan, read_slot,
+    Takeover, View, Volume, VolumeId, Wanted, plan, read_slot, slot_block,
 };
 use std::collections::BTreeMap;
 
@@ -138,13 +138,9 @@ impl World {
             for index in &victim.live {
                 let start = SEGMENT_HEADER + index.0 as usize * SLOT_BYTES;
                 let slot = self.files[&victim.sequence][start..][..SLOT_BYTES].to_vec();
-                let number =
-                    |at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().expect("8"));
-                let (block, version) = (BlockNo(number(8)), Version::new(number(16)).expect("one"));
-                let at = (victim.place, *index);
-                let id = self.volume.id();
-                let data =
-                    read_slot(&slot, id, victim.sequence, at, (block, version)).expect("whole");
+                let (id, at) = (self.volume.id(), (victim.place, *index));
+                let found = slot_block(&slot, id, victim.sequence, at);
+                let (block, version, data) = found.expect("whole");
                 let change = Change::Move {
                     block,
                     version,

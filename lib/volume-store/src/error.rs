@@ -1,0 +1,90 @@
+//! What goes wrong with a volume's files.
+
+use forkyard_volume::{Damage, Refusal};
+use std::{
+    io::{self, ErrorKind},
+    path::PathBuf,
+};
+
+/// Failure of an operation on a volume.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The volume's state does not allow it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The files cannot be what was written.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+    /// The host has no room.
+    #[error("no room left for {} (free some, or remove snapshots)", path.display())]
+    NoRoom {
+        /// File that was to grow.
+        path: PathBuf,
+    },
+    /// Input or output failed.
+    #[error("cannot {doing} {}", path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// File.
+        path: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// The content is not in memory, and was not to be waited for.
+    #[error("content is not in memory")]
+    NotCached,
+    /// An earlier flush failed.
+    #[error(
+        "an earlier flush failed, so that it is not known what is on disk (open the volume anew)"
+    )]
+    Failed,
+    /// Name in use.
+    #[error("there is a volume called {0} already (choose another name)")]
+    Exists(String),
+    /// No such volume.
+    #[error("there is no volume called {0} (`forkyard-blockd ls` lists them)")]
+    Unknown(String),
+    /// No such snapshot.
+    #[error("volume {volume} has no snapshot called {snapshot}")]
+    UnknownSnapshot {
+        /// Volume.
+        volume: String,
+        /// Snapshot.
+        snapshot: String,
+    },
+    /// Another process has it open.
+    #[error("volume {0} is open in another process (end that first)")]
+    InUse(String),
+    /// Name that cannot be.
+    #[error("{0:?} is no name for a volume: it takes 1 to 64 of a-z, A-Z, 0-9, '_' and '-'")]
+    Name(String),
+    /// Size that cannot be.
+    #[error("{0} bytes are no size for a volume: it takes a multiple of 4096, up to 8 TiB")]
+    Size(u64),
+    /// File to import that does not fit.
+    #[error("{have} bytes do not fit into a volume of {room} (make it larger)")]
+    TooLarge {
+        /// Bytes of the file.
+        have: u64,
+        /// Bytes of the volume.
+        room: u64,
+    },
+}
+
+impl StoreError {
+    /// Error of a file operation.
+    pub(crate) fn io(doing: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        let path = path.into();
+        let kind = source.kind();
+        if matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
+            return Self::NoRoom { path };
+        }
+        Self::Io {
+            doing,
+            path,
+            source,
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Volumes in a folder: the files of [`forkyard_volume`], and what reads and writes them.
+//!
+//! ```text
+//! FOLDER/NAME/lock              held by the process that has the volume open
+//!             checkpoint        replaced as a whole
+//!             0000000001.seg    segments of the log
+//! ```
+//!
+//! Blocking calls, from any number of threads. Appends happen one after the other, so that the
+//! log on disk is always a prefix of what was written; reads run beside them.
+//!
+//! Failures: a write that finds no room changes nothing, and may be tried again. After a flush
+//! that failed nobody knows what is on disk: every later write and flush fails, until the volume
+//! is opened anew. A process that dies at any step leaves what [`forkyard_volume::Recovery`]
+//! takes up.
+
+mod append;
+mod copy;
+mod error;
+mod files;
+mod library;
+mod open;
+mod read;
+mod store;
+mod upkeep;
+
+pub use error::StoreError;
+pub use library::Library;
+pub use read::{Found, Patience, Scratch};
+pub use store::{Facts, SnapshotFacts, Store};
+pub use upkeep::Upkeep;

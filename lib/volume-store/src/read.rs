@@ -1,0 +1,266 @@
+//! Reads.
+
+use crate::{Store, StoreError};
+use forkyard_volume::{
+    BLOCK_BYTES, BlockNo, Content, Place, Refusal, SEGMENT_HEADER, SLOT_BYTES, Sequence, SlotIndex,
+    Version, View, read_slot,
+};
+use rustix::io::{ReadWriteFlags, preadv2};
+use std::{
+    fs::File,
+    io::{self, IoSliceMut},
+    os::unix::fs::FileExt,
+    sync::Arc,
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Slots of one read at most.
+const MOST: usize = 64;
+
+/// Room for reads, to be used again.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    slots: Vec<u8>,
+    runs: Vec<Run>,
+    versions: Vec<Version>,
+}
+
+/// Blocks in a row whose slots are in a row.
+#[derive(Debug)]
+struct Run {
+    first: BlockNo,
+    count: usize,
+    /// Where they are; `None` if they are zero.
+    at: Option<At>,
+}
+
+#[derive(Debug)]
+struct At {
+    file: Arc<File>,
+    sequence: Sequence,
+    place: Place,
+    index: SlotIndex,
+    /// Where the versions are in [`Scratch::versions`].
+    versions: usize,
+}
+
+/// What was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing is stored for any of it.
+    Zeroes,
+    /// Content.
+    Data,
+}
+
+/// Time that a read may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Fail with [`StoreError::NotCached`] rather than wait for a disk.
+    Now,
+    /// As long as it takes.
+    Wait,
+}
+
+impl Store {
+    /// Reads bytes of the volume or a snapshot.
+    pub fn read(
+        &self,
+        view: View,
+        offset: u64,
+        out: &mut [u8],
+        scratch: &mut Scratch,
+        patience: Patience,
+    ) -> Result<Found, StoreError> {
+        self.locate(view, offset, out.len() as u64, scratch)?;
+        let Scratch {
+            slots,
+            runs,
+            versions,
+        } = scratch;
+        let mut found = Found::Zeroes;
+        for run in runs.drain(..) {
+            let Some(at) = run.at else {
+                let (start, _, end) = overlap(offset, out.len(), run.first, run.count);
+                out[start..end].fill(0);
+                continue;
+            };
+            found = Found::Data;
+            for done in (0..run.count).step_by(MOST) {
+                let count = MOST.min(run.count - done);
+                slots.resize(count * SLOT_BYTES, 0);
+                at.fill(slots, done, patience, self)?;
+                for (number, slot) in slots.chunks(SLOT_BYTES).enumerate() {
+                    let number = done + number;
+                    let block = BlockNo(run.first.0 + number as u64);
+                    let expected = (block, versions[at.versions + number]);
+                    let index = at.index(number);
+                    let id = self.state().volume.id();
+                    let data = read_slot(slot, id, at.sequence, (at.place, index), expected)?;
+                    let (start, within, end) = overlap(offset, out.len(), block, 1);
+                    out[start..end].copy_from_slice(&data[within..][..end - start]);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Finds the slots of a range.
+    fn locate(
+        &self,
+        view: View,
+        offset: u64,
+        length: u64,
+        scratch: &mut Scratch,
+    ) -> Result<(), StoreError> {
+        scratch.runs.clear();
+        scratch.versions.clear();
+        let state = self.state();
+        let map = state.volume.map(view).ok_or_else(|| gone(view))?;
+        let end = offset.saturating_add(length).div_ceil(BLOCK);
+        if end > map.blocks().0 {
+            return Err(Refusal::BeyondEnd {
+                block: BlockNo(end),
+                blocks: map.blocks(),
+            }
+            .into());
+        }
+        for block in (offset / BLOCK..end).map(BlockNo) {
+            let entry = map.get(block);
+            let slot = entry.and_then(|entry| match entry.content {
+                Content::Zero => None,
+                Content::Slot(slot) => Some((slot, entry.version)),
+            });
+            let Some((slot, version)) = slot else {
+                match scratch.runs.last_mut() {
+                    Some(run) if run.at.is_none() => run.count += 1,
+                    Some(_) | None => scratch.runs.push(Run {
+                        first: block,
+                        count: 1,
+                        at: None,
+                    }),
+                }
+                continue;
+            };
+            let (place, index) = state.volume.geometry().split(slot);
+            scratch.versions.push(version);
+            if let Some(run) = scratch.runs.last_mut()
+                && let Some(at) = &run.at
+                && at.place == place
+                && at.index(run.count) == index
+            {
+                run.count += 1;
+                continue;
+            }
+            let sequence = state.volume.segment(place);
+            let file = sequence.and_then(|it| Some((it, state.files.get(&it)?)));
+            let (sequence, file) = file.ok_or(forkyard_volume::Damage::Block {
+                block,
+                place,
+                index,
+            })?;
+            let at = At {
+                file: Arc::clone(file),
+                sequence,
+                place,
+                index,
+                versions: scratch.versions.len() - 1,
+            };
+            scratch.runs.push(Run {
+                first: block,
+                count: 1,
+                at: Some(at),
+            });
+        }
+        Ok(())
+    }
+
+    /// Runs of blocks that are stored, or not, from an offset on: lengths in bytes, and true for
+    /// those that are not. As many as cover `length` bytes, or `most` of them.
+    pub fn extents(
+        &self,
+        view: View,
+        offset: u64,
+        length: u64,
+        most: usize,
+    ) -> Result<Vec<(u64, bool)>, StoreError> {
+        let state = self.state();
+        let map = state.volume.map(view).ok_or_else(|| gone(view))?;
+        let end = offset.saturating_add(length);
+        let mut found: Vec<(u64, bool)> = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let block = at / BLOCK;
+            let next = ((block + 1) * BLOCK).min(end);
+            let entry = map.get(BlockNo(block));
+            let hole = entry.is_none_or(|it| it.content == Content::Zero);
+            let full = found.len() == most;
+            match found.last_mut() {
+                Some(last) if last.1 == hole => last.0 += next - at,
+                Some(_) if full => break,
+                Some(_) | None => found.push((next - at, hole)),
+            }
+            at = next;
+        }
+        Ok(found)
+    }
+}
+
+fn gone(view: View) -> StoreError {
+    match view {
+        View::Snapshot(id) => Refusal::NoSnapshot(id).into(),
+        View::Current => StoreError::Failed,
+    }
+}
+
+/// Part of a buffer of `length` bytes from `offset` on that blocks fill: start in the buffer,
+/// start in the blocks, end in the buffer.
+fn overlap(offset: u64, length: usize, first: BlockNo, count: usize) -> (usize, usize, usize) {
+    let begin = first.0 * BLOCK;
+    let fit = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let start = fit(begin.saturating_sub(offset));
+    let within = fit(offset.saturating_sub(begin));
+    let end = fit(begin + count as u64 * BLOCK - offset).min(length);
+    (start, within, end)
+}
+
+impl At {
+    fn index(&self, number: usize) -> SlotIndex {
+        SlotIndex(self.index.0 + u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    fn fill(
+        &self,
+        slots: &mut [u8],
+        first: usize,
+        patience: Patience,
+        store: &Store,
+    ) -> Result<(), StoreError> {
+        let offset = SEGMENT_HEADER as u64 + u64::from(self.index(first).0) * SLOT_BYTES as u64;
+        let read = match patience {
+            Patience::Wait => self.file.read_exact_at(slots, offset),
+            Patience::Now => {
+                let wanted = slots.len();
+                let parts = &mut [IoSliceMut::new(slots)];
+                match preadv2(&self.file, parts, offset, ReadWriteFlags::NOWAIT) {
+                    Ok(count) if count == wanted => Ok(()),
+                    Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => {
+                        return Err(StoreError::NotCached);
+                    }
+                    Err(errno) => Err(io::Error::from(errno)),
+                }
+            }
+        };
+        let torn = |e: &io::Error| e.kind() == io::ErrorKind::UnexpectedEof;
+        match read {
+            // What is missing is found out by the checksum.
+            Err(e) if torn(&e) => {
+                slots.fill(0);
+                Ok(())
+            }
+            read => {
+                read.map_err(|e| StoreError::io("read", store.folder.segment(self.sequence), e))
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! One open volume.
+
+use crate::{StoreError, append::Appender, files::Folder};
+use forkyard_volume::{
+    BLOCK_BYTES, Blocks, Change, Epoch, Opening, Sequence, SnapshotId, Takeover, View, Volume,
+};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Open volume. Dropped, it is closed, and nothing is flushed.
+///
+/// Locks, in the order in which they are taken: `upkeep`, `flushing`, `appender`, `state`.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) folder: Folder,
+    pub(crate) name: String,
+    pub(crate) state: RwLock<State>,
+    pub(crate) appender: Mutex<Appender>,
+    /// Held while a flush is under way, so that none ends before what it found begun.
+    pub(crate) flushing: Mutex<()>,
+    /// Held while a checkpoint is stored or segments are emptied.
+    pub(crate) upkeep: Mutex<()>,
+    /// True once a flush has failed.
+    pub(crate) failed: AtomicBool,
+    /// Keeps other processes out.
+    pub(crate) _lock: File,
+}
+
+/// What reads need.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub volume: Volume,
+    pub files: BTreeMap<Sequence, Arc<File>>,
+}
+
+/// What is to be told of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Name.
+    pub name: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Epoch of the writer, or of the last one.
+    pub epoch: Epoch,
+    /// State of the writer.
+    pub opening: Opening,
+    /// Number of the last write.
+    pub last_version: u64,
+    /// Bytes of blocks that were written and not discarded.
+    pub written: u64,
+    /// Segments of the log.
+    pub segments: usize,
+    /// Snapshots, oldest first.
+    pub snapshots: Vec<SnapshotFacts>,
+}
+
+/// What is to be told of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotFacts {
+    /// Name.
+    pub name: String,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// Bytes of so many blocks.
+pub(crate) fn bytes(blocks: Blocks) -> u64 {
+    blocks.0.saturating_mul(BLOCK_BYTES as u64)
+}
+
+/// Blocks of so many bytes, if that is a size that a volume can have.
+pub(crate) fn blocks(size: u64) -> Result<Blocks, StoreError> {
+    /// Half of what the log can hold.
+    const MOST: u64 = 8 << 40;
+    match size.is_multiple_of(BLOCK_BYTES as u64) && size > 0 && size <= MOST {
+        true => Ok(Blocks(size / BLOCK_BYTES as u64)),
+        false => Err(StoreError::Size(size)),
+    }
+}
+
+impl Store {
+    pub(crate) fn state(&self) -> RwLockReadGuard<'_, State> {
+        // A panic leaves it as it was before a change or after it.
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn appender(&self) -> MutexGuard<'_, Appender> {
+        self.appender.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        match self.failed.load(Ordering::Acquire) {
+            true => Err(StoreError::Failed),
+            false => Ok(()),
+        }
+    }
+
+    /// Name of the volume.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Size in bytes of the volume or a snapshot; `None` if that is gone.
+    pub fn size(&self, view: View) -> Option<u64> {
+        self.state().volume.map(view).map(|it| bytes(it.blocks()))
+    }
+
+    /// Epoch and state of the writer.
+    pub fn writer(&self) -> (Epoch, Opening) {
+        let state = self.state();
+        (state.volume.epoch(), state.volume.opening())
+    }
+
+    /// Finds a snapshot.
+    pub fn snapshot_called(&self, name: &str) -> Result<SnapshotId, StoreError> {
+        let state = self.state();
+        let found = state.volume.snapshots().find(|(_, it)| it.name == name);
+        found
+            .map(|(id, _)| id)
+            .ok_or_else(|| StoreError::UnknownSnapshot {
+                volume: self.name.clone(),
+                snapshot: name.to_owned(),
+            })
+    }
+
+    /// Tells what there is to tell.
+    pub fn facts(&self) -> Facts {
+        let state = self.state();
+        let volume = &state.volume;
+        let map = volume.map(View::Current);
+        let written = map.map_or(0, |map| {
+            let stored = |it: &forkyard_volume::Entry| it.content != forkyard_volume::Content::Zero;
+            map.entries().filter(|(_, it)| stored(it)).count() as u64
+        });
+        let snapshots = volume.snapshots().map(|(_, it)| SnapshotFacts {
+            name: it.name.clone(),
+            size: bytes(it.map.blocks()),
+        });
+        Facts {
+            name: self.name.clone(),
+            size: bytes(volume.blocks()),
+            epoch: volume.epoch(),
+            opening: volume.opening(),
+            last_version: volume.last_version().map_or(0, |it| it.number()),
+            written: bytes(Blocks(written)),
+            segments: state.files.len(),
+            snapshots: snapshots.collect(),
+        }
+    }
+
+    /// Begins a writer, durably, and returns its epoch. A former one is fenced, if that is allowed.
+    pub fn open_writer(&self, takeover: Takeover) -> Result<Epoch, StoreError> {
+        let mut appender = self.appender();
+        let next = self.state().volume.epoch().next();
+        let epoch = next.ok_or(forkyard_volume::Refusal::Exhausted("epochs"))?;
+        self.append(&mut appender, &[Change::Open { epoch, takeover }])?;
+        drop(appender);
+        self.flush()?;
+        Ok(epoch)
+    }
+
+    /// Ends the writer, durably.
+    pub fn close_writer(&self, epoch: Epoch) -> Result<(), StoreError> {
+        self.control(Change::Close { epoch })
+    }
+
+    /// Keeps everything as it is now, durably.
+    pub fn snapshot(&self, name: &str) -> Result<(), StoreError> {
+        self.control(Change::Snapshot { name })
+    }
+
+    /// Removes a snapshot, durably.
+    pub fn drop_snapshot(&self, id: SnapshotId) -> Result<(), StoreError> {
+        self.control(Change::Drop { id })
+    }
+
+    /// Changes the size, durably. Refused if it shrinks what is being written.
+    pub fn resize(&self, size: u64) -> Result<(), StoreError> {
+        let blocks = blocks(size)?;
+        self.control(Change::Resize { blocks })
+    }
+
+    fn control(&self, change: Change<'_>) -> Result<(), StoreError> {
+        let mut appender = self.appender();
+        self.append(&mut appender, &[change])?;
+        drop(appender);
+        self.flush()
+    }
+}

@@ -1,0 +1,95 @@
+//! Checkpoints and compaction: what keeps recovery short and the log small.
+
+use crate::{Store, StoreError, store::bytes};
+use forkyard_volume::{
+    BlockData, BlockNo, Change, Plan, Policy, SEGMENT_HEADER, SLOT_BYTES, Version, plan, slot_block,
+};
+use std::{os::unix::fs::FileExt, sync::PoisonError};
+
+/// Bytes of log for which a checkpoint is not worth its writing.
+const LEAST: u64 = 256 << 20;
+/// Blocks moved at once: writes come in between.
+const MOVED_AT_ONCE: usize = 32;
+
+/// What upkeep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Upkeep {
+    /// Blocks copied to the end of the log.
+    pub moved: u64,
+    /// Segments removed.
+    pub removed: usize,
+    /// True if a checkpoint was stored.
+    pub checkpoint: bool,
+}
+
+impl Store {
+    /// Stores a checkpoint and empties segments where that is worth it. Reads and writes go on.
+    pub fn upkeep(&self) -> Result<Upkeep, StoreError> {
+        let map = bytes(self.state().volume.blocks()) / 4096 * 9;
+        let due = self.appender().since_checkpoint >= LEAST.max(map.saturating_mul(4));
+        match due {
+            true => self.tidy(Policy::USUAL),
+            false => Ok(Upkeep::default()),
+        }
+    }
+
+    /// Stores a checkpoint, and empties segments by a policy.
+    pub fn tidy(&self, policy: Policy) -> Result<Upkeep, StoreError> {
+        let _upkeep = self.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
+        let planned = plan(&self.state().volume, policy);
+        let mut done = Upkeep {
+            removed: planned.victims.len(),
+            checkpoint: true,
+            moved: 0,
+        };
+        self.empty(&planned, &mut done)?;
+        let appended = self.appender().since_checkpoint;
+        let places: Vec<_> = planned.victims.iter().map(|it| it.place).collect();
+        let checkpoint = self.state().volume.checkpoint(&places);
+        // Whatever it refers to must be there before it is.
+        self.flush()?;
+        self.folder.store_checkpoint(&checkpoint)?;
+        self.appender().since_checkpoint -= appended;
+        let mut state = self.state_mut();
+        state.volume.retire(&places);
+        for victim in &planned.victims {
+            // Reads under way keep the file.
+            state.files.remove(&victim.sequence);
+        }
+        drop(state);
+        for victim in &planned.victims {
+            self.folder.remove(victim.sequence)?;
+        }
+        Ok(done)
+    }
+
+    fn empty(&self, planned: &Plan, done: &mut Upkeep) -> Result<(), StoreError> {
+        let id = self.state().volume.id();
+        let mut slot = vec![0; SLOT_BYTES];
+        for victim in &planned.victims {
+            let file = self.state().files.get(&victim.sequence).cloned();
+            let missing = forkyard_volume::Damage::MissingSegment(victim.sequence);
+            let file = file.ok_or(missing)?;
+            for indices in victim.live.chunks(MOVED_AT_ONCE) {
+                let mut found: Vec<(BlockNo, Version, Box<BlockData>)> = Vec::new();
+                for index in indices {
+                    let offset = SEGMENT_HEADER as u64 + u64::from(index.0) * SLOT_BYTES as u64;
+                    file.read_exact_at(&mut slot, offset)
+                        .map_err(|e| StoreError::io("read", &self.folder.0, e))?;
+                    let at = (victim.place, *index);
+                    let (block, version, data) = slot_block(&slot, id, victim.sequence, at)?;
+                    found.push((block, version, Box::new(*data)));
+                }
+                let changes = found.iter().map(|(block, version, data)| Change::Move {
+                    block: *block,
+                    version: *version,
+                    data,
+                });
+                let changes: Vec<_> = changes.collect();
+                self.append(&mut self.appender(), &changes)?;
+                done.moved += changes.len() as u64;
+            }
+        }
+        Ok(())
+    }
+}
