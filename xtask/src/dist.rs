@@ -1,7 +1,7 @@
 //! Builds everything and lays it out as it is installed.
 //!
 //! ```text
-//! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-dispatcher,forkyard-friendly}
+//! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-blockd,forkyard-dispatcher,forkyard-friendly}
 //! target/dist/share/forkyard/libforkyard_track.so
 //! target/dist/share/forkyard/guest/{bin,lib,include,python}/…
 //! target/dist/share/forkyard/images/*.toml
@@ -26,10 +26,11 @@ use std::{
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What is built, from `target/`, and its place in `target/dist/`.
-const BUILT: [(&str, &str); 11] = [
+const BUILT: [(&str, &str); 12] = [
     ("release/forkyard", "bin/forkyard"),
     ("release/forkyardd", "bin/forkyardd"),
     ("release/forkyard-pager", "bin/forkyard-pager"),
+    ("release/forkyard-blockd", "bin/forkyard-blockd"),
     ("release/forkyard-dispatcher", "bin/forkyard-dispatcher"),
     ("release/forkyard-friendly", "bin/forkyard-friendly"),
     (

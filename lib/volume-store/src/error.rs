@@ -73,7 +73,37 @@ pub enum StoreError {
     },
 }
 
+/// Classes of failures that callers tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// There is no such volume or snapshot.
+    Missing,
+    /// The writer has been replaced.
+    Fenced,
+    /// The request makes no sense now.
+    Caller,
+    /// There is no room.
+    Room,
+    /// The host or its disk failed.
+    Host,
+}
+
 impl StoreError {
+    /// Class of the failure.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Unknown(_) | Self::UnknownSnapshot { .. } | Self::Name(_) => Blame::Missing,
+            Self::Refused(Refusal::Fenced { .. }) => Blame::Fenced,
+            Self::NoRoom { .. } | Self::Refused(Refusal::LogFull) => Blame::Room,
+            Self::Refused(_)
+            | Self::Exists(_)
+            | Self::Size(_)
+            | Self::TooLarge { .. }
+            | Self::NotCached => Blame::Caller,
+            Self::Damaged(_) | Self::Io { .. } | Self::Failed | Self::InUse(_) => Blame::Host,
+        }
+    }
+
     /// Error of a file operation.
     pub(crate) fn io(doing: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         let path = path.into();

@@ -24,7 +24,7 @@ mod read;
 mod store;
 mod upkeep;
 
-pub use error::StoreError;
+pub use error::{Blame, StoreError};
 pub use library::Library;
 pub use read::{Found, Patience, Scratch};
 pub use store::{Facts, SnapshotFacts, Store};

@@ -1,0 +1,149 @@
+//! Arguments, and the requests they mean.
+
+use clap::{Parser, Subcommand};
+use forkyard_blockd::Request;
+use std::path::PathBuf;
+
+/// Serves volumes by NBD, and manages them.
+#[derive(Debug, Parser)]
+#[command(name = "forkyard-blockd", version)]
+pub struct Arguments {
+    /// Control socket
+    #[arg(
+        long,
+        value_name = "PATH",
+        global = true,
+        env = "FORKYARD_BLOCKD_SOCKET"
+    )]
+    #[arg(default_value = "/run/forkyard/blockd.sock")]
+    pub socket: PathBuf,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the volumes of a folder until told to end
+    Serve {
+        /// Folder of the volumes; made if missing
+        #[arg(long, value_name = "DIR", default_value = "/var/lib/forkyard/volumes")]
+        folder: PathBuf,
+        /// Socket for NBD clients
+        #[arg(long, value_name = "PATH", default_value = "/run/forkyard/nbd.sock")]
+        nbd: PathBuf,
+        /// End a server that has these sockets, and go on in its place
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Make a volume of zeroes
+    Create {
+        name: String,
+        /// Bytes, or a number with K, M, G or T
+        #[arg(value_parser = size)]
+        size: u64,
+    },
+    /// List volumes
+    Ls,
+    /// Describe a volume, in JSON
+    Inspect { name: String },
+    /// Begin a writer, and print the name of its export
+    Open {
+        name: String,
+        /// Fence a writer that there is
+        #[arg(long)]
+        takeover: bool,
+    },
+    /// End the writer
+    Close { name: String },
+    /// Keep a volume as it is; its export is NAME@SNAPSHOT
+    Snapshot { name: String, snapshot: String },
+    /// Remove a snapshot
+    RmSnapshot { name: String, snapshot: String },
+    /// Change the size of a volume
+    Resize {
+        name: String,
+        /// Bytes, or a number with K, M, G or T
+        #[arg(value_parser = size)]
+        size: u64,
+    },
+    /// Remove a volume
+    Rm { name: String },
+    /// Make a volume of a raw disk
+    Import { name: String, file: PathBuf },
+    /// Copy a volume, or a snapshot of it, into a new raw disk
+    Export {
+        name: String,
+        file: PathBuf,
+        #[arg(long)]
+        snapshot: Option<String>,
+    },
+    /// Give back room that nothing needs
+    Compact { name: String },
+    /// Have the server flush all volumes and end
+    End,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let (number, shift) = match text.trim_end_matches(['K', 'M', 'G', 'T']) {
+        number if number.len() == text.len() => (number, 0),
+        number => match &text[number.len()..] {
+            "K" => (number, 10),
+            "M" => (number, 20),
+            "G" => (number, 30),
+            "T" => (number, 40),
+            other => return Err(format!("{other} is no unit: K, M, G and T are")),
+        },
+    };
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no size"))?;
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| format!("{text} is too large"))
+}
+
+impl Command {
+    /// Request to the server; `None` if this is to be one.
+    pub fn request(self) -> std::io::Result<Option<Request>> {
+        Ok(Some(match self {
+            Self::Serve { .. } => return Ok(None),
+            Self::Create { name, size } => Request::Create { name, size },
+            Self::Ls => Request::List {},
+            Self::Inspect { name } => Request::Inspect { name },
+            Self::Open { name, takeover } => Request::Open { name, takeover },
+            Self::Close { name } => Request::Close { name },
+            Self::Snapshot { name, snapshot } => Request::Snapshot { name, snapshot },
+            Self::RmSnapshot { name, snapshot } => Request::DropSnapshot { name, snapshot },
+            Self::Resize { name, size } => Request::Resize { name, size },
+            Self::Rm { name } => Request::Remove { name },
+            // The server's working directory is another.
+            Self::Import { name, file } => Request::Import {
+                name,
+                file: std::path::absolute(file)?,
+            },
+            Self::Export {
+                name,
+                file,
+                snapshot,
+            } => Request::Export {
+                name,
+                snapshot,
+                file: std::path::absolute(file)?,
+            },
+            Self::Compact { name } => Request::Compact { name },
+            Self::End => Request::End {},
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("3G"), Ok(3 << 30));
+        for wrong in ["", "G", "1GG", "1X", "-1", "99999999T"] {
+            size(wrong).expect_err(wrong);
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The program, against other people's clients and against its own end.
+
+mod killed;
+mod oracles;
+mod place;

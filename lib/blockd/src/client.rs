@@ -1,0 +1,77 @@
+//! Client of the control socket.
+
+use crate::{Answer, Request};
+use std::{
+    io::{self, BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+};
+
+/// Connection to the control socket.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    socket: PathBuf,
+}
+
+/// Request without an answer, or with one that says why not.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// No server, or none that answers.
+    #[error("cannot talk to the server at {} (is forkyard-blockd running?)", socket.display())]
+    Socket {
+        /// Control socket.
+        socket: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// Answer of another version.
+    #[error(
+        "server answered something that this client does not understand (install both from one build)"
+    )]
+    Answer(#[source] serde_json::Error),
+    /// Refused or failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Client {
+    /// Connects.
+    pub fn connect(socket: &Path) -> Result<Self, ClientError> {
+        let stream = UnixStream::connect(socket).map_err(|source| ClientError::Socket {
+            socket: socket.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+            socket: socket.to_owned(),
+        })
+    }
+
+    /// Asks, and waits for the answer. A failure is an error.
+    pub fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
+        let mut line = serde_json::to_vec(request).map_err(ClientError::Answer)?;
+        line.push(b'\n');
+        let mut answer = String::new();
+        let stream = &mut self.stream;
+        let mut talk = || {
+            stream.get_mut().write_all(&line)?;
+            match stream.read_line(&mut answer)? {
+                0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => Ok(()),
+            }
+        };
+        talk().map_err(|source| ClientError::Socket {
+            socket: self.socket.clone(),
+            source,
+        })?;
+        match serde_json::from_str(&answer).map_err(ClientError::Answer)? {
+            Answer::Failed(why) => Err(ClientError::Failed(why)),
+            answer @ (Answer::Done {}
+            | Answer::Volumes(_)
+            | Answer::Volume(_)
+            | Answer::Opened { .. }) => Ok(answer),
+        }
+    }
+}

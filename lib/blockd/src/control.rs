@@ -1,0 +1,132 @@
+//! Control socket: one thread a connection, one request at a time.
+
+use crate::{Answer, Request, exports::writer_name, protocol::MAX_LINE};
+use forkyard_volume::{Policy, Takeover, View};
+use forkyard_volume_store::{Library, StoreError};
+use std::{
+    fs,
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream,
+};
+
+/// What becomes of the server after a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    GoOn,
+    End,
+}
+
+/// Answers requests until the manager leaves.
+pub(crate) fn serve(stream: &UnixStream, library: &Library) -> io::Result<After> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        reader
+            .by_ref()
+            .take(MAX_LINE)
+            .read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(After::GoOn);
+        }
+        let request = serde_json::from_slice::<Request>(&line);
+        let ends = matches!(request, Ok(Request::End {}));
+        let answer = match request {
+            Err(error) => Answer::Failed(format!("request is not understood: {error}")),
+            Ok(request) => answer(request, library).unwrap_or_else(|error| failed(&error)),
+        };
+        let mut bytes = serde_json::to_vec(&answer)?;
+        bytes.push(b'\n');
+        let mut stream = stream;
+        stream.write_all(&bytes)?;
+        if ends {
+            return Ok(After::End);
+        }
+    }
+}
+
+/// Failure with its causes.
+fn failed(error: &StoreError) -> Answer {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    Answer::Failed(text)
+}
+
+fn answer(request: Request, library: &Library) -> Result<Answer, StoreError> {
+    match request {
+        Request::Create { name, size } => {
+            library.create(&name, size)?;
+        }
+        Request::List {} => return Ok(Answer::Volumes(library.names()?)),
+        Request::Inspect { name } => {
+            return Ok(Answer::Volume(library.inspect(&name)?.into()));
+        }
+        Request::Open { name, takeover } => {
+            let takeover = match takeover {
+                true => Takeover::Allowed,
+                false => Takeover::Refused,
+            };
+            let epoch = library.open(&name)?.open_writer(takeover)?;
+            let export = writer_name(&name, epoch);
+            return Ok(Answer::Opened { export });
+        }
+        Request::Close { name } => {
+            let store = library.open(&name)?;
+            store.close_writer(store.writer().0)?;
+        }
+        Request::Snapshot { name, snapshot } => library.open(&name)?.snapshot(&snapshot)?,
+        Request::DropSnapshot { name, snapshot } => {
+            let store = library.open(&name)?;
+            store.drop_snapshot(store.snapshot_called(&snapshot)?)?;
+        }
+        Request::Resize { name, size } => library.open(&name)?.resize(size)?,
+        Request::Remove { name } => library.remove(&name)?,
+        Request::Import { name, file } => import(library, &name, &file)?,
+        Request::Export {
+            name,
+            snapshot,
+            file,
+        } => {
+            let store = library.open(&name)?;
+            let view = match snapshot {
+                None => View::Current,
+                Some(snapshot) => View::Snapshot(store.snapshot_called(&snapshot)?),
+            };
+            store.export(view, &file)?;
+        }
+        Request::Compact { name } => {
+            let policy = Policy {
+                dead_percent: 1,
+                most: usize::MAX,
+            };
+            library.open(&name)?.tidy(policy)?;
+        }
+        Request::End {} => {
+            for store in library.opened() {
+                store.flush()?;
+            }
+        }
+    }
+    Ok(Answer::Done {})
+}
+
+/// Makes a volume of a raw disk; none is left if that fails.
+fn import(library: &Library, name: &str, file: &std::path::Path) -> Result<(), StoreError> {
+    let length = fs::metadata(file).map(|it| it.len());
+    let length = length.map_err(|source| StoreError::Io {
+        doing: "read",
+        path: file.to_owned(),
+        source,
+    })?;
+    let store = library.create(name, length.next_multiple_of(4096).max(4096))?;
+    let imported = store.import(file);
+    if imported.is_err()
+        && let Err(error) = library.remove(name)
+    {
+        tracing::warn!(volume = name, %error, "cannot remove what was imported in part");
+    }
+    imported
+}

@@ -1,0 +1,28 @@
+//! Server of volumes: NBD for those who use them, a control socket for those who manage them.
+//!
+//! ```text
+//! QEMU --NBD--> connection --reads, writes--> Library --> files
+//!                   |  ^
+//!                   v  | flushes, reads that a disk answers
+//!                 workers                  control socket --> Library
+//! ```
+//!
+//! Exports are `NAME:EPOCH`, for a writer that was opened by the control socket, `NAME`, which is
+//! opened for one connection and closed with it, and `NAME@SNAPSHOT`, read-only.
+//!
+//! May be killed at any time. What was flushed is there when the next server starts, and so are
+//! writers that were opened by the control socket: clients that reconnect go on. A client that
+//! breaks the protocol loses its connection, and one that does not read its replies holds up
+//! itself alone.
+
+mod client;
+mod connection;
+mod control;
+mod exports;
+mod protocol;
+mod server;
+mod workers;
+
+pub use client::{Client, ClientError};
+pub use protocol::{Answer, Request, SnapshotStatus, Status, Writer};
+pub use server::{Server, Setup, StartError};

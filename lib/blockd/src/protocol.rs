@@ -1,0 +1,171 @@
+//! Requests to the control socket, and their answers: one JSON object a line.
+
+use forkyard_volume::Opening;
+use forkyard_volume_store::Facts;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Longest line, in bytes.
+pub(crate) const MAX_LINE: u64 = 64 << 10;
+
+/// What a manager asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Make a volume of zeroes.
+    Create {
+        /// Name.
+        name: String,
+        /// Size in bytes.
+        size: u64,
+    },
+    /// List volumes.
+    List {},
+    /// Describe a volume.
+    Inspect {
+        /// Name.
+        name: String,
+    },
+    /// Begin a writer.
+    Open {
+        /// Volume.
+        name: String,
+        /// True to fence a writer that there is.
+        takeover: bool,
+    },
+    /// End the writer.
+    Close {
+        /// Volume.
+        name: String,
+    },
+    /// Keep a volume as it is.
+    Snapshot {
+        /// Volume.
+        name: String,
+        /// Name of the snapshot.
+        snapshot: String,
+    },
+    /// Remove a snapshot.
+    DropSnapshot {
+        /// Volume.
+        name: String,
+        /// Name of the snapshot.
+        snapshot: String,
+    },
+    /// Change the size of a volume.
+    Resize {
+        /// Volume.
+        name: String,
+        /// New size in bytes.
+        size: u64,
+    },
+    /// Remove a volume.
+    Remove {
+        /// Volume.
+        name: String,
+    },
+    /// Make a volume of a raw disk.
+    Import {
+        /// Name of the volume, which must not exist.
+        name: String,
+        /// File.
+        file: PathBuf,
+    },
+    /// Copy a volume or a snapshot into a new raw disk.
+    Export {
+        /// Volume.
+        name: String,
+        /// Name of a snapshot, if it is one.
+        snapshot: Option<String>,
+        /// File, which must not exist.
+        file: PathBuf,
+    },
+    /// Store a checkpoint, and give back room that nothing needs.
+    Compact {
+        /// Volume.
+        name: String,
+    },
+    /// Flush all volumes and end.
+    End {},
+}
+
+/// What the server answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Done.
+    Done {},
+    /// Names of volumes.
+    Volumes(Vec<String>),
+    /// Description of a volume.
+    Volume(Status),
+    /// Name of the export that the writer is to open.
+    Opened {
+        /// Export.
+        export: String,
+    },
+    /// Not done, and why.
+    Failed(String),
+}
+
+/// Description of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Name.
+    pub name: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Bytes stored for its blocks.
+    pub written: u64,
+    /// Segments of its log.
+    pub segments: usize,
+    /// Number of its last write.
+    pub last_version: u64,
+    /// Epoch of the writer, or of the last one.
+    pub epoch: u32,
+    /// State of the writer.
+    pub writer: Writer,
+    /// Snapshots, oldest first.
+    pub snapshots: Vec<SnapshotStatus>,
+}
+
+/// State of the writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Writer {
+    /// There is none.
+    None,
+    /// There is one.
+    Open,
+}
+
+/// Description of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotStatus {
+    /// Name.
+    pub name: String,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+impl From<Facts> for Status {
+    fn from(facts: Facts) -> Self {
+        let snapshots = facts.snapshots.into_iter().map(|it| SnapshotStatus {
+            name: it.name,
+            size: it.size,
+        });
+        Self {
+            name: facts.name,
+            size: facts.size,
+            written: facts.written,
+            segments: facts.segments,
+            last_version: facts.last_version,
+            epoch: facts.epoch.0,
+            writer: match facts.opening {
+                Opening::Closed => Writer::None,
+                Opening::Open => Writer::Open,
+            },
+            snapshots: snapshots.collect(),
+        }
+    }
+}
