@@ -1,0 +1,189 @@
+//! What the authority of a volume decides: one transaction a request.
+//!
+//! Keeps the lease, the epoch and the map as of the last close. Answers a request that comes
+//! again as it did the first time, as long as it matters to who asks.
+
+use crate::{Entry, GlobalMap, OpeningId, SiteId};
+use forkyard_volume::{BlockNo, Epoch};
+use std::collections::BTreeMap;
+
+/// Request to the authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Open a volume that nothing writes.
+    Open {
+        /// Site that asks.
+        site: SiteId,
+        /// Number of the opening, greater than the site's former ones.
+        opening: OpeningId,
+        /// Epoch of the last close whose map the site knows.
+        known: Epoch,
+    },
+    /// Open a volume in place of a writer that is gone.
+    TakeOver {
+        /// Site that asks.
+        site: SiteId,
+        /// Number of the opening, greater than the site's former ones.
+        opening: OpeningId,
+        /// Epoch of the last close whose map the site knows.
+        known: Epoch,
+        /// Epoch of the writer to replace: that of another is not.
+        from: Epoch,
+    },
+    /// Find out what became of a writer's epoch, after a restart.
+    Resume {
+        /// Epoch of the writer.
+        epoch: Epoch,
+    },
+    /// Close, with what was written since the opening. All of it is durable at the site.
+    Close {
+        /// Epoch of the writer.
+        epoch: Epoch,
+        /// Blocks written.
+        changes: Vec<(BlockNo, Entry)>,
+    },
+}
+
+/// Answer of the authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// The site writes from now on.
+    Granted {
+        /// Number of the opening.
+        opening: OpeningId,
+        /// Epoch to write in.
+        epoch: Epoch,
+        /// Epoch of the last close, of which the map is.
+        closed: Epoch,
+        /// Entries that the site lacks.
+        changes: Vec<(BlockNo, Entry)>,
+    },
+    /// Another has the lease, or the request is out of date.
+    Refused {
+        /// Number of the opening.
+        opening: OpeningId,
+        /// Epoch of the lease.
+        epoch: Epoch,
+    },
+    /// The epoch has the lease.
+    Resumed(Epoch),
+    /// The epoch was closed, and its map is everybody's.
+    Closed(Epoch),
+    /// The epoch was replaced before it closed. What it wrote is to be dropped.
+    Fenced(Epoch),
+}
+
+/// Outcome of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Closed,
+    Fenced,
+}
+
+/// Authority of one volume.
+#[derive(Clone, Debug)]
+pub struct Authority {
+    epoch: Epoch,
+    holder: Option<(SiteId, OpeningId)>,
+    map: GlobalMap,
+    /// Epoch of the last close.
+    closed: Epoch,
+    ended: BTreeMap<Epoch, Ended>,
+    /// Last opening granted to each site.
+    openings: BTreeMap<SiteId, OpeningId>,
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self {
+            epoch: Epoch(0),
+            holder: None,
+            map: GlobalMap::default(),
+            closed: Epoch(0),
+            ended: BTreeMap::new(),
+            openings: BTreeMap::new(),
+        }
+    }
+}
+
+impl Authority {
+    /// Epoch of the last opening.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Site with the lease.
+    pub fn holder(&self) -> Option<SiteId> {
+        self.holder.map(|it| it.0)
+    }
+
+    /// Answers a request.
+    pub fn ask(&mut self, ask: Ask) -> Told {
+        match ask {
+            Ask::Open {
+                site,
+                opening,
+                known,
+            } => self.open(site, opening, known, None),
+            Ask::TakeOver {
+                site,
+                opening,
+                known,
+                from,
+            } => self.open(site, opening, known, Some(from)),
+            Ask::Resume { epoch } => self.state(epoch),
+            Ask::Close { epoch, changes } => {
+                if epoch == self.epoch && self.holder.is_some() {
+                    for (block, entry) in changes {
+                        self.map.set(block, entry);
+                    }
+                    self.holder = None;
+                    self.closed = epoch;
+                    self.ended.insert(epoch, Ended::Closed);
+                }
+                self.state(epoch)
+            }
+        }
+    }
+
+    fn state(&self, epoch: Epoch) -> Told {
+        match self.ended.get(&epoch) {
+            Some(Ended::Closed) => Told::Closed(epoch),
+            Some(Ended::Fenced) => Told::Fenced(epoch),
+            None => Told::Resumed(epoch),
+        }
+    }
+
+    fn open(
+        &mut self,
+        site: SiteId,
+        opening: OpeningId,
+        known: Epoch,
+        from: Option<Epoch>,
+    ) -> Told {
+        let refused = Told::Refused {
+            opening,
+            epoch: self.epoch,
+        };
+        if self.holder != Some((site, opening)) {
+            let stale = self.openings.get(&site).is_some_and(|it| *it >= opening);
+            let replaces = from == Some(self.epoch);
+            let free = self.holder.is_none() || replaces;
+            let Some(next) = self.epoch.next().filter(|_| free && !stale) else {
+                return refused;
+            };
+            if self.holder.is_some() {
+                self.ended.insert(self.epoch, Ended::Fenced);
+            }
+            self.epoch = next;
+            self.holder = Some((site, opening));
+            self.openings.insert(site, opening);
+        }
+        Told::Granted {
+            opening,
+            epoch: self.epoch,
+            closed: self.closed,
+            changes: self.map.since(known),
+        }
+    }
+}

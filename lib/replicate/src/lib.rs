@@ -1,0 +1,31 @@
+//! One volume at several sites: who writes it, where each block is, and what is sent ahead.
+//!
+//! ```text
+//!            Open, TakeOver --> +-----------+
+//! Site A <------ Granted ------ | Authority |  map as of the last close, epoch, lease
+//!   |        Close -----------> +-----------+
+//!   | Fetch, pushes
+//! Site B
+//! ```
+//!
+//! Close-to-open: a writer commits locally. The authority gets its map when it closes, and
+//! the next opening begins with that map. A block is read locally if the version there is the one
+//! in the map, and is fetched from a site that has it otherwise.
+//!
+//! Hand-over: the destination has blocks pushed to it before the source lets go, activates
+//! nothing, and opens once the source has closed. If it does not, the source opens again: each
+//! opening has a new epoch, and the first to ask has the lease. A takeover without a close goes
+//! back to the last close; what the former writer wrote since is dropped where it is.
+//!
+//! State machines: no I/O, no clock, no random numbers. Messages may be lost, doubled, late and
+//! out of order; every request may be sent again until it is answered.
+
+mod authority;
+mod propagation;
+mod site;
+mod stamp;
+
+pub use authority::{Ask, Authority, Told};
+pub use propagation::{Budget, Decision, Destinations, Knobs, Propagation, Send};
+pub use site::{Closing, Data, Read, Role, Site, Unwritable, Writer};
+pub use stamp::{Entry, GlobalMap, OpeningId, SiteId, Sites, Stamp};
