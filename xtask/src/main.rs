@@ -113,6 +113,12 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Measure volumes beside qemu-nbd
+    BenchVolume {
+        /// Passed on to bench/volume/run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Measure guests that adapt beside guests that do not
     BenchFriendly {
         /// Passed on to bench/friendly/run
@@ -149,6 +155,7 @@ fn main() -> Result<()> {
         Chore::DemoCluster { args } => hosts(&root, "demo", &args),
         Chore::BenchCluster { args } => hosts(&root, "bench", &args),
         Chore::BenchSched { args } => script(&root, "bench/sched/run", &args),
+        Chore::BenchVolume { args } => script(&root, "bench/volume/run", &args),
         Chore::BenchFriendly { args } => script(&root, "bench/friendly/run", &args),
     }
 }
