@@ -71,14 +71,28 @@ impl Store {
             drop(state);
             let at = staged.position();
             let file = appender.touch(at)?;
-            // Whatever a failed write leaves is written over by the next.
-            file.write_all_at(staged.bytes(), at.offset())
-                .map_err(|e| StoreError::io("write", self.folder.segment(at.sequence), e))?;
+            if let Err(error) = file.write_all_at(staged.bytes(), at.offset()) {
+                self.cut(&file, at);
+                return Err(StoreError::io(
+                    "write",
+                    self.folder.segment(at.sequence),
+                    error,
+                ));
+            }
             appender.since_checkpoint += staged.bytes().len() as u64;
             appender.buffer = self.state_mut().volume.commit(staged)?;
             changes = &changes[fits..];
         }
         Ok(())
+    }
+
+    /// Removes what a failed write has left. Whole records of it would be taken for the
+    /// successors of the next record.
+    fn cut(&self, file: &File, at: Position) {
+        let cut = file.set_len(at.offset()).and_then(|()| file.sync_all());
+        if cut.is_err() {
+            self.failed.store(true, Ordering::Release);
+        }
     }
 
     /// Writes bytes anywhere in the volume, for the writer of an epoch.
