@@ -1,7 +1,7 @@
 //! Arguments, and the requests they mean.
 
 use clap::{Parser, Subcommand};
-use forkyard_blockd::Request;
+use forkyard_blockd::{Geometry, Request};
 use std::path::PathBuf;
 
 /// Serves volumes by NBD, and manages them.
@@ -34,6 +34,10 @@ pub enum Command {
         /// End a server that has these sockets, and go on in its place
         #[arg(long)]
         replace: bool,
+        /// Slots of a segment of new volumes: two to the power of it. For tests
+        #[arg(long, value_name = "BITS", default_value = "14", hide = true)]
+        #[arg(value_parser = geometry)]
+        segment_bits: Geometry,
     },
     /// Make a volume of zeroes
     Create {
@@ -81,6 +85,11 @@ pub enum Command {
     Compact { name: String },
     /// Have the server flush all volumes and end
     End,
+}
+
+fn geometry(text: &str) -> Result<Geometry, String> {
+    let bits = text.parse().ok().and_then(Geometry::new);
+    bits.ok_or_else(|| format!("{text} is not 1 to 20"))
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -8,19 +8,14 @@ mod arguments;
 use anyhow::Context;
 use arguments::{Arguments, Command};
 use clap::Parser;
-use forkyard_blockd::{Answer, Client, Request, Server, Setup};
+use forkyard_blockd::{Answer, Client, End, Request, Server, Setup};
 use nix::sys::signal::{SigSet, Signal};
 use std::{
     io::{IsTerminal, Write},
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
     thread,
-    time::{Duration, Instant},
 };
-
-/// Time that a server takes to end, once its volumes are flushed.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
@@ -45,12 +40,21 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         folder,
         nbd,
         replace,
+        segment_bits,
     } = command
     {
         if replace {
             end(&socket)?;
         }
-        return serve(folder, nbd, socket);
+        return serve(Setup {
+            folder,
+            nbd,
+            control: socket,
+            geometry: segment_bits,
+        });
+    }
+    if let Command::End = command {
+        return Ok(Client::connect(&socket)?.end()?);
     }
     match command.request()? {
         Some(request) => ask(&socket, &request),
@@ -73,39 +77,27 @@ fn ask(socket: &Path, request: &Request) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ends a server, if there is one.
+/// Ends a server, if there is one, and waits until it has gone.
 fn end(socket: &Path) -> anyhow::Result<()> {
-    let Ok(mut client) = Client::connect(socket) else {
-        return Ok(());
-    };
-    client
-        .ask(&Request::End {})
-        .context("the server does not end")?;
-    let begun = Instant::now();
-    while UnixStream::connect(socket).is_ok() {
-        anyhow::ensure!(begun.elapsed() < PATIENCE, "the server does not end");
-        thread::sleep(Duration::from_millis(5));
+    match Client::connect(socket) {
+        Ok(client) => client.end().context("the server does not end"),
+        Err(_) => Ok(()),
     }
-    Ok(())
 }
 
-fn serve(folder: PathBuf, nbd: PathBuf, control: PathBuf) -> anyhow::Result<()> {
+fn serve(setup: Setup) -> anyhow::Result<()> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
     // Before any thread exists, so that none takes the signal instead.
     signals.thread_block().context("cannot block signals")?;
-    let server = Server::start(Setup {
-        folder,
-        nbd,
-        control,
-    })?;
+    let server = Server::start(setup)?;
     let ender = server.ender();
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             if signals.wait().is_ok() {
-                let _ = ender.send(());
+                let _ = ender.send(End::own());
             }
         })?;
     // The program that started this one may have stopped listening.

@@ -2,7 +2,7 @@
 
 use crate::{Answer, Request};
 use std::{
-    io::{self, BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
 };
@@ -47,6 +47,21 @@ impl Client {
             stream: BufReader::new(stream),
             socket: socket.to_owned(),
         })
+    }
+
+    /// Has the server flush all volumes and end, and waits until its process has gone: nothing
+    /// of it is open or locked then.
+    pub fn end(mut self) -> Result<(), ClientError> {
+        self.ask(&Request::End {})?;
+        // It never closes this connection itself.
+        let mut rest = Vec::new();
+        match self.stream.read_to_end(&mut rest) {
+            Err(source) if source.kind() != io::ErrorKind::ConnectionReset => {
+                let socket = self.socket;
+                Err(ClientError::Socket { socket, source })
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Asks, and waits for the answer. A failure is an error.

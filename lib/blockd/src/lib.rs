@@ -24,5 +24,6 @@ mod server;
 mod workers;
 
 pub use client::{Client, ClientError};
+pub use forkyard_volume::Geometry;
 pub use protocol::{Answer, Request, SnapshotStatus, Status, Writer};
-pub use server::{Server, Setup, StartError};
+pub use server::{End, Server, Setup, StartError};

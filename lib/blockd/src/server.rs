@@ -5,6 +5,7 @@ use crate::{
     control::{self, After},
     workers::Workers,
 };
+use forkyard_volume::Geometry;
 use forkyard_volume_store::{Library, StoreError};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::{
@@ -40,6 +41,8 @@ pub struct Setup {
     pub nbd: PathBuf,
     /// Socket for managers.
     pub control: PathBuf,
+    /// Segments of new volumes.
+    pub geometry: Geometry,
 }
 
 /// Server that did not start.
@@ -70,8 +73,20 @@ pub enum StartError {
 pub struct Server {
     setup: Setup,
     library: Arc<Library>,
-    end: Sender<()>,
-    ended: Receiver<()>,
+    end: Sender<End>,
+    ended: Receiver<End>,
+}
+
+/// Wish that the server ends. Carries the connection that it came by: the process keeps it until
+/// it is gone, and so tells its manager.
+#[derive(Debug)]
+pub struct End(Option<UnixStream>);
+
+impl End {
+    /// Wish of the process itself.
+    pub fn own() -> Self {
+        Self(None)
+    }
 }
 
 impl Server {
@@ -81,7 +96,7 @@ impl Server {
         if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
             let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         }
-        let library = Arc::new(Library::new(&setup.folder)?);
+        let library = Arc::new(Library::with_geometry(&setup.folder, setup.geometry)?);
         let control = listen(&setup.control)?;
         let nbd = listen(&setup.nbd)?;
         let (end, ended) = channel();
@@ -111,7 +126,7 @@ impl Server {
                 match control::serve(&stream, &library) {
                     Ok(After::GoOn) => {}
                     Ok(After::End) => {
-                        let _ = end.send(());
+                        let _ = end.send(End(Some(stream)));
                     }
                     Err(error) => tracing::warn!(%error, "manager's connection ended"),
                 }
@@ -121,14 +136,19 @@ impl Server {
         spawn("upkeep", move || upkeep(&library))
     }
 
-    /// Way to end it: anything sent, or a flush and an end by the control socket.
-    pub fn ender(&self) -> Sender<()> {
+    /// Way to end it, beside the control socket.
+    pub fn ender(&self) -> Sender<End> {
         self.end.clone()
     }
 
     /// Waits until it is told to end. Flushes all volumes, and removes the sockets.
+    ///
+    /// The process is to end then: threads go on, and volumes stay locked.
     pub fn wait(self) -> Result<(), StoreError> {
-        let _ = self.ended.recv();
+        if let Ok(End(manager)) = self.ended.recv() {
+            // Closed by the end of the process, and by nothing before.
+            std::mem::forget(manager);
+        }
         let _ = fs::remove_file(&self.setup.control);
         let _ = fs::remove_file(&self.setup.nbd);
         for store in self.library.opened() {

@@ -16,7 +16,8 @@ fn block(value: u64) -> Vec<u8> {
 
 #[test]
 fn a_server_killed_again_and_again_loses_no_answered_write() {
-    let mut place = Place::new();
+    // Segments of 32 slots, so that compaction has something to do all the time.
+    let mut place = Place::with(&["--segment-bits=5"]);
     place.ok(&["create", "d", "256K"]);
     let export = place.ok(&["open", "d"]);
     let mut rng = fastrand::Rng::new();
@@ -44,6 +45,12 @@ fn a_server_killed_again_and_again_loses_no_answered_write() {
             let killed = Command::new("kill").args(["-9", &pid]).status();
             assert!(killed.expect("runs").success());
         });
+        let tidier = place
+            .program()
+            .args(["compact", "d"])
+            .stderr(Stdio::null())
+            .spawn();
+        let mut tidier = tidier.expect("starts");
         loop {
             let number = rng.u64(0..BLOCKS);
             value += 1;
@@ -59,8 +66,9 @@ fn a_server_killed_again_and_again_loses_no_answered_write() {
             }
         }
         killer.join().expect("killed it");
+        let _ = tidier.wait();
         place.kill();
-        place.start(&[]);
+        place.start(&["--segment-bits=5"]);
     }
     assert!(value > 1000, "{value} writes in all");
 }
@@ -97,6 +105,10 @@ fn qemu_goes_on_when_its_server_is_replaced_and_when_it_is_killed() {
     order("write -P 1 0 1M");
     let mut old = place.start(&["--replace"]).expect("there was one");
     assert!(old.wait().expect("ended").success());
+    assert!(
+        Plain::open(&place, &export).is_some(),
+        "nothing of the old one is locked"
+    );
     order("read -P 1 0 1M");
     order("write -P 2 512K 1M");
     place.kill();

@@ -18,11 +18,16 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts the server with more arguments.
+    pub fn with(more: &[&str]) -> Self {
         let mut place = Self {
             folder: tempfile::tempdir().expect("a folder"),
             server: None,
         };
-        place.start(&[]);
+        place.start(more);
         place
     }
 
@@ -49,7 +54,7 @@ impl Place {
         self.server.replace(server)
     }
 
-    fn program(&self) -> Command {
+    pub fn program(&self) -> Command {
         let mut command = Command::new(PROGRAM);
         command.arg("--socket").arg(self.path("c.sock"));
         command
