@@ -105,13 +105,12 @@ impl Exports for Shelf<'_> {
             let Ok(store) = self.library.open(&name) else {
                 continue;
             };
-            let facts = store.facts();
-            match facts.opening {
-                Opening::Closed => names.push(name.clone()),
-                Opening::Open => names.push(writer_name(&name, facts.epoch)),
+            match store.writer() {
+                (_, Opening::Closed) => names.push(name.clone()),
+                (epoch, Opening::Open) => names.push(writer_name(&name, epoch)),
             }
-            let snapshots = facts.snapshots.iter();
-            names.extend(snapshots.map(|it| format!("{name}@{}", it.name)));
+            let snapshots = store.snapshot_names().into_iter();
+            names.extend(snapshots.map(|it| format!("{name}@{it}")));
         }
         names
     }

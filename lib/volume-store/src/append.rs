@@ -25,6 +25,8 @@ pub(crate) struct Appender {
     pub made: bool,
     /// Bytes appended since the last checkpoint.
     pub since_checkpoint: u64,
+    /// Bytes of the last checkpoint.
+    pub checkpoint_bytes: u64,
     buffer: Vec<u8>,
     scratch: Scratch,
 }

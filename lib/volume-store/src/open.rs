@@ -75,6 +75,7 @@ impl Store {
         let mut appender = Appender::default();
         appender.active = files.get(&last).map(|file| (last, Arc::clone(file)));
         appender.since_checkpoint = replayed;
+        appender.checkpoint_bytes = checkpoint.len() as u64;
         Ok(Self {
             folder,
             name: name.to_owned(),

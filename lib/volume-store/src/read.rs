@@ -79,6 +79,7 @@ impl Store {
             versions,
         } = scratch;
         let mut found = Found::Zeroes;
+        let id = self.state().volume.id();
         for run in runs.drain(..) {
             let Some(at) = run.at else {
                 let (start, _, end) = overlap(offset, out.len(), run.first, run.count);
@@ -95,7 +96,6 @@ impl Store {
                     let block = BlockNo(run.first.0 + number as u64);
                     let expected = (block, versions[at.versions + number]);
                     let index = at.index(number);
-                    let id = self.state().volume.id();
                     let data = read_slot(slot, id, at.sequence, (at.place, index), expected)?;
                     let (start, within, end) = overlap(offset, out.len(), block, 1);
                     out[start..end].copy_from_slice(&data[within..][..end - start]);

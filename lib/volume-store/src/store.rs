@@ -133,10 +133,20 @@ impl Store {
             })
     }
 
+    /// Names of the snapshots, oldest first.
+    pub fn snapshot_names(&self) -> Vec<String> {
+        let state = self.state();
+        let names = state.volume.snapshots().map(|(_, it)| it.name.clone());
+        names.collect()
+    }
+
     /// Tells what there is to tell.
     pub fn facts(&self) -> Facts {
-        let state = self.state();
-        let volume = &state.volume;
+        // A copy, which shares the map: counting takes a while, and writes go on meanwhile.
+        let (volume, segments) = {
+            let state = self.state();
+            (state.volume.clone(), state.files.len())
+        };
         let map = volume.map(View::Current);
         let written = map.map_or(0, |map| {
             let stored = |it: &forkyard_volume::Entry| it.content != forkyard_volume::Content::Zero;
@@ -153,7 +163,7 @@ impl Store {
             opening: volume.opening(),
             last_version: volume.last_version().map_or(0, |it| it.number()),
             written: bytes(Blocks(written)),
-            segments: state.files.len(),
+            segments,
             snapshots: snapshots.collect(),
         }
     }

@@ -1,8 +1,9 @@
 //! Checkpoints and compaction: what keeps recovery short and the log small.
 
-use crate::{Store, StoreError, store::bytes};
+use crate::{Store, StoreError};
 use forkyard_volume::{
-    BlockData, BlockNo, Change, Plan, Policy, SEGMENT_HEADER, SLOT_BYTES, Version, plan, slot_block,
+    BlockData, BlockNo, Change, Plan, Policy, SEGMENT_HEADER, SLOT_BYTES, Version, Volume, plan,
+    slot_block,
 };
 use std::{os::unix::fs::FileExt, sync::PoisonError};
 
@@ -25,8 +26,10 @@ pub struct Upkeep {
 impl Store {
     /// Stores a checkpoint and empties segments where that is worth it. Reads and writes go on.
     pub fn upkeep(&self) -> Result<Upkeep, StoreError> {
-        let map = bytes(self.state().volume.blocks()) / 4096 * 9;
-        let due = self.appender().since_checkpoint >= LEAST.max(map.saturating_mul(4));
+        let appender = self.appender();
+        let enough = LEAST.max(appender.checkpoint_bytes.saturating_mul(4));
+        let due = appender.since_checkpoint >= enough;
+        drop(appender);
         match due {
             true => self.tidy(Policy::USUAL),
             false => Ok(Upkeep::default()),
@@ -36,31 +39,43 @@ impl Store {
     /// Stores a checkpoint, and empties segments by a policy.
     pub fn tidy(&self, policy: Policy) -> Result<Upkeep, StoreError> {
         let _upkeep = self.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
-        let planned = plan(&self.state().volume, policy);
+        let planned = plan(&self.copy(), policy);
         let mut done = Upkeep {
-            removed: planned.victims.len(),
             checkpoint: true,
-            moved: 0,
+            ..Upkeep::default()
         };
         self.empty(&planned, &mut done)?;
         let appended = self.appender().since_checkpoint;
-        let places: Vec<_> = planned.victims.iter().map(|it| it.place).collect();
-        let checkpoint = self.state().volume.checkpoint(&places);
+        let copy = self.copy();
+        // Looked at again: what is removed is gone for good.
+        let unused = plan(&copy, Policy::UNUSED).victims;
+        let places: Vec<_> = unused.iter().map(|it| it.place).collect();
+        done.removed = places.len();
+        let checkpoint = copy.checkpoint(&places);
         // Whatever it refers to must be there before it is.
         self.flush()?;
         self.folder.store_checkpoint(&checkpoint)?;
-        self.appender().since_checkpoint -= appended;
+        let mut appender = self.appender();
+        appender.since_checkpoint -= appended;
+        appender.checkpoint_bytes = checkpoint.len() as u64;
+        drop(appender);
         let mut state = self.state_mut();
         state.volume.retire(&places);
-        for victim in &planned.victims {
+        for victim in &unused {
             // Reads under way keep the file.
             state.files.remove(&victim.sequence);
         }
         drop(state);
-        for victim in &planned.victims {
+        for victim in &unused {
             self.folder.remove(victim.sequence)?;
         }
         Ok(done)
+    }
+
+    /// Copy of the volume, which shares its maps: what takes a while is done with it, and writes
+    /// go on meanwhile.
+    fn copy(&self) -> Volume {
+        self.state().volume.clone()
     }
 
     fn empty(&self, planned: &Plan, done: &mut Upkeep) -> Result<(), StoreError> {

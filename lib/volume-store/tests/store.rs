@@ -259,3 +259,21 @@ fn a_block_that_was_changed_on_disk_is_never_read() {
     assert_eq!(whole.expect("reads"), Found::Data);
     assert_eq!(out, [1; 4096]);
 }
+
+#[test]
+fn a_checkpoint_is_due_by_what_was_written_and_not_by_the_size() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let library = Library::new(folder.path()).expect("a folder");
+    let store = library.create("v", 4 << 40).expect("made");
+    let epoch = store.open_writer(Takeover::Refused).expect("opens");
+    let piece = vec![5; 1 << 20];
+    for _ in 0..3 {
+        for at in 0..100 {
+            store.write(epoch, at << 20, &piece).expect("writes");
+        }
+    }
+    let done = store.upkeep().expect("kept up");
+    assert!(done.checkpoint);
+    assert!(done.removed >= 2, "two thirds are dead: {done:?}");
+    assert!(!store.upkeep().expect("kept up").checkpoint);
+}

@@ -24,6 +24,11 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Nothing is moved: segments without live slots alone.
+    pub const UNUSED: Self = Self {
+        dead_percent: 0,
+        most: 0,
+    };
     /// Half of the log may be dead; a quarter of a gibibyte is looked at in one go.
     pub const USUAL: Self = Self {
         dead_percent: 50,
