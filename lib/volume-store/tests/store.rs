@@ -277,3 +277,26 @@ fn a_checkpoint_is_due_by_what_was_written_and_not_by_the_size() {
     assert!(done.removed >= 2, "two thirds are dead: {done:?}");
     assert!(!store.upkeep().expect("kept up").checkpoint);
 }
+
+#[test]
+fn a_read_that_may_not_wait_says_that_a_disk_has_to_be_asked() {
+    // On a disk: what is in a file system of memory is always there.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let library = library(folder.path());
+    let store = library.create("v", SIZE).expect("made");
+    let epoch = store.open_writer(Takeover::Refused).expect("opens");
+    store.write(epoch, 0, &vec![6; 100 * 4096]).expect("writes");
+    store.flush().expect("flushes");
+    let file = fs::File::open(folder.path().join("v/0000000002.seg")).expect("opens");
+    let advice = rustix::fs::Advice::DontNeed;
+    rustix::fs::fadvise(&file, 0, None, advice).expect("evicted");
+    let (mut out, mut scratch) = (vec![0; 20 * 4096], Scratch::default());
+    let mut read = |patience| {
+        // The second segment begins with block 31.
+        store.read(View::Current, 40 * 4096, &mut out, &mut scratch, patience)
+    };
+    assert!(matches!(read(Patience::Now), Err(StoreError::NotCached)));
+    assert_eq!(read(Patience::Wait).expect("reads"), Found::Data);
+    assert_eq!(read(Patience::Now).expect("is cached now"), Found::Data);
+    assert!(out.iter().all(|it| *it == 6));
+}

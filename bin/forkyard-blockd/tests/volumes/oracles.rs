@@ -22,6 +22,10 @@ fn nbdcopy_and_qemu_img_copy_disks_in_and_out_unchanged() {
     place.ok(&["create", "d", "32M"]);
     let export = place.uri(&place.ok(&["open", "d"]));
     tool("nbdcopy", &["--flush", "--connections=4", &raw, &export]);
+    // Out of memory, so that workers read it from the disk.
+    let segment = place.path("v/d/0000000001.seg");
+    let segment = format!("if={}", segment.display());
+    tool("dd", &[&segment, "iflag=nocache", "count=0"]);
     tool("qemu-img", &["compare", "-fraw", "-Fraw", &raw, &export]);
     place.ok(&["snapshot", "d", "s"]);
     let back = place.path("back.img");
