@@ -119,6 +119,12 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Measure VMs that are woken from a substrate beside VMs that boot
+    BenchSubstrate {
+        /// Passed on to bench/substrate/run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Measure guests that adapt beside guests that do not
     BenchFriendly {
         /// Passed on to bench/friendly/run
@@ -156,6 +162,7 @@ fn main() -> Result<()> {
         Chore::BenchCluster { args } => hosts(&root, "bench", &args),
         Chore::BenchSched { args } => script(&root, "bench/sched/run", &args),
         Chore::BenchVolume { args } => script(&root, "bench/volume/run", &args),
+        Chore::BenchSubstrate { args } => script(&root, "bench/substrate/run", &args),
         Chore::BenchFriendly { args } => script(&root, "bench/friendly/run", &args),
     }
 }

@@ -182,6 +182,7 @@ fn give_back(margin: u64, prepared: &mut Prepared) {
     nix::unistd::sync();
     trim(prepared);
     order("/proc/sys/vm/drop_caches", "3", prepared);
+    shell();
     order("/proc/sys/vm/compact_memory", "1", prepared);
     prepared.used = meminfo();
     let mut held = Vec::new();
@@ -197,6 +198,16 @@ fn give_back(margin: u64, prepared: &mut Prepared) {
         held.push(piece);
     }
     prepared.given_back = taken;
+}
+
+/// Has a shell read again: it is what a woken VM is asked for first, as a rule.
+fn shell() {
+    let _ = Command::new("/bin/sh")
+        .args(["-c", ":"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
 }
 
 fn order(path: &str, word: &str, prepared: &mut Prepared) {

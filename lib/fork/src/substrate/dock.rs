@@ -157,7 +157,7 @@ impl Host {
         };
         let taken = self.checkpoint_of(&docked, request, None).await?;
         let record = taken.record();
-        let packed = self.pack(&record, substrate.entry.boot);
+        let packed = self.pack(&record, substrate.entry.boot, docked.record().memory_image);
         let parts = packed.instrument(debug_span!("pack")).await?;
         substrate.entry.parts = Some(parts);
         substrate.entry.leaving = Some(Leaving {

@@ -20,6 +20,8 @@ use std::{
 
 /// Substrates whose memory is looked at for what a new one has in common with them.
 const CANDIDATES: usize = 8;
+/// Layers of a substrate's memory.
+const LAYERS: usize = 4;
 /// One in so many pages must be in the lower image, or it is not worth depending on it.
 const WORTH: u64 = 4;
 
@@ -40,6 +42,7 @@ impl Host {
         &self,
         taken: &VmRecord,
         alone: bool,
+        woken_from: Option<ImageId>,
     ) -> Result<SubstrateParts, HostError> {
         let image = taken
             .memory_image
@@ -53,7 +56,7 @@ impl Host {
             memory: Image::new(Arc::new(Layer::open(layer)?), None)?,
             candidates: match alone {
                 true => Vec::new(),
-                false => self.candidates(taken)?,
+                false => self.candidates(taken, woken_from)?,
             },
             disk: Image::new(Arc::new(Layer::open(disk.layer)?), Some(&base))?,
             base,
@@ -76,19 +79,24 @@ impl Host {
         made
     }
 
-    /// Memory of substrates that were of the same guest image and size, the latest ones. Each lies
-    /// over nothing: a page is found in one step, and a substrate depends on one at most.
-    fn candidates(&self, taken: &VmRecord) -> Result<Vec<Image>, HostError> {
+    /// Memory of the substrate that the VM was woken from, and of others that were of the same guest
+    /// image and size, the latest ones. None that lies over many others: it depends on them all.
+    fn candidates(
+        &self,
+        taken: &VmRecord,
+        woken_from: Option<ImageId>,
+    ) -> Result<Vec<Image>, HostError> {
         let all = self.all_substrates()?.into_iter().rev();
         let alike = all.filter(|it| {
             let entry = &it.entry;
             entry.image == taken.image && entry.memory == taken.memory
         });
-        let memories = alike.filter_map(|it| Some(it.entry.parts?.memory));
-        let roots = memories.filter(|memory| memory.over.is_none());
+        let latest = alike.filter_map(|it| Some(it.entry.parts?.memory.image));
+        let images = woken_from.into_iter().chain(latest);
         // One that is damaged is no reason not to dock another.
-        let opened = roots.filter_map(|memory| self.stack(memory.image).ok());
-        Ok(opened.take(CANDIDATES).collect())
+        let opened = images.filter_map(|image| self.stack(image).ok());
+        let low = opened.filter(|image| image.layers().len() < LAYERS);
+        Ok(low.take(CANDIDATES).collect())
     }
 
     /// A page image that is a substrate's, or a guest image, read from its files.
@@ -151,7 +159,8 @@ pub(super) fn make_private(folders: &[&Path]) -> Result<(), HostError> {
 
 /// The one that has most of an image's pages, if it has enough of them.
 fn best<'a>(image: &Image, candidates: &'a [Image]) -> Option<&'a Image> {
-    let counted = candidates.iter().map(|it| (image.pages_in(it), it));
+    // Of two alike the first one, which `max_by_key` would take last.
+    let counted = candidates.iter().rev().map(|it| (image.pages_in(it), it));
     let (most, best) = counted.max_by_key(|(pages, _)| *pages)?;
     (most.0 * WORTH >= image.data_pages().0).then_some(best)
 }
