@@ -67,8 +67,13 @@ impl Host {
     }
 
     /// The same host, which keeps first boots.
-    pub fn keeping_boots(mut self) -> Self {
-        self.told.push(("FORKYARD_KEEP_BOOTS", "true".into()));
+    pub fn keeping_boots(self) -> Self {
+        self.telling("FORKYARD_KEEP_BOOTS", "true")
+    }
+
+    /// The same host, whose daemon has this in its environment.
+    pub fn telling(mut self, name: &'static str, value: &str) -> Self {
+        self.told.push((name, value.into()));
         self
     }
 

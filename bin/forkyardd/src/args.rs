@@ -4,6 +4,7 @@ use crate::cluster;
 use anyhow::Context;
 use clap::{ArgAction, Parser};
 use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options, Push};
+use forkyard_types::ByteCount;
 use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 /// The daemon of a Forkyard host.
@@ -111,6 +112,15 @@ pub struct Args {
     /// instead of booting them. Not in a cluster.
     #[arg(long, env = "FORKYARD_KEEP_BOOTS", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     pub keep_boots: bool,
+    /// MiB that substrates may take on disk. What the host keeps by itself goes when another needs
+    /// the room; what users docked stays, and one more is refused.
+    #[arg(
+        long,
+        env = "FORKYARD_SUBSTRATE_POOL",
+        value_name = "MIB",
+        default_value_t = 8192
+    )]
+    pub substrate_pool: u64,
     /// Seconds after which a QEMU, the pager or an agent that does not answer has
     /// failed; an agent has twice as long to apply a clone's identity, and no
     /// more than ten seconds to hold a guest still.
@@ -172,6 +182,7 @@ impl Args {
             push: self.push,
             // In a cluster nothing reserves room for a VM that boots for keeps.
             keep_boots: self.keep_boots && !self.cluster.wanted(),
+            substrate_pool: ByteCount::from_mib(self.substrate_pool).unwrap_or(ByteCount(u64::MAX)),
             patience: Duration::from_secs(self.patience),
             events: self.events,
         }

@@ -267,3 +267,15 @@ fn a_first_boot_is_kept_and_others_are_woken_from_it() {
     }
     host.end();
 }
+
+#[test]
+fn a_pool_that_is_full_refuses_another_and_the_vm_runs_on() {
+    let host = Host::fake().telling("FORKYARD_SUBSTRATE_POOL", "0");
+    host.ok(["run", "tiny", "--name", "p"]);
+    host.sh("p", "poke 7 3");
+    let said = host.fails(DOCK);
+    assert!(said.contains("nothing in it can be removed"), "{said}");
+    assert_eq!(host.sh("p", "peek 7"), "3");
+    assert!(substrates(&host).is_empty());
+    host.end();
+}

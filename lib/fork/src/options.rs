@@ -30,6 +30,8 @@ pub struct Options {
     pub push: Push,
     /// Whether an image's first boot is kept, for others to be woken from.
     pub keep_boots: bool,
+    /// Bytes that substrates may take.
+    pub substrate_pool: ByteCount,
     /// How long a QEMU, the pager or a guest's agent may leave something
     /// unanswered before that is a failure. Not nothing.
     pub patience: Duration,

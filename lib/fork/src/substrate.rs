@@ -20,6 +20,7 @@ mod carry;
 mod dock;
 mod error;
 mod pack;
+mod room;
 mod settle;
 
 pub(crate) use boots::to_keep;
@@ -59,6 +60,9 @@ struct Entry {
     #[serde(default)]
     engine: String,
     created: u64,
+    /// Seconds since 1970 at its last use.
+    #[serde(default)]
+    used: u64,
     parts: Option<SubstrateParts>,
     guest: Option<SubstrateGuest>,
     /// What is to be removed: of a dock under way all that it made, of a substrate that is kept
@@ -157,28 +161,29 @@ impl Host {
         let name = || found.name.clone();
         let parts = found.parts()?.clone();
         let view = self.view_of_substrate(found)?;
-        if let Some(vm) = view.vms.first() {
-            return Err(SubstrateError::InUse {
-                name: name(),
-                by: vm.clone(),
-            }
-            .into());
+        if let Some(by) = self.first_over(found)? {
+            return Err(SubstrateError::InUse { name: name(), by }.into());
+        }
+        self.store.remove_substrate(&found.name)?;
+        self.discard_parts(&parts).await;
+        Ok(view)
+    }
+
+    /// A VM or a substrate that lies over another substrate.
+    fn first_over(&self, found: &Substrate) -> Result<Option<VmName>, HostError> {
+        let Some(parts) = &found.entry.parts else {
+            return Ok(None);
+        };
+        if let Some(vm) = self.view_of_substrate(found)?.vms.into_iter().next() {
+            return Ok(Some(vm));
         }
         let above = |other: &Substrate| {
             let lower = other.entry.parts.iter();
             let mut lower = lower.flat_map(|it| [it.memory.over, it.disk.over]);
             lower.any(|it| [Some(parts.memory.image), Some(parts.disk.image)].contains(&it))
         };
-        if let Some(other) = self.all_substrates()?.into_iter().find(above) {
-            return Err(SubstrateError::InUse {
-                name: name(),
-                by: other.name,
-            }
-            .into());
-        }
-        self.store.remove_substrate(&found.name)?;
-        self.discard_parts(&parts).await;
-        Ok(view)
+        let other = self.all_substrates()?.into_iter().find(above);
+        Ok(other.map(|it| it.name))
     }
 
     /// Whether a page image is a substrate's. If that cannot be read, it may be.
@@ -226,7 +231,7 @@ impl Host {
     fn view_of_substrate(&self, substrate: &Substrate) -> Result<SubstrateView, HostError> {
         let Substrate { name, entry } = substrate;
         let parts = entry.parts.as_ref();
-        let size = parts.map_or(0, |it| it.memory.file.0 + it.disk.file.0 + it.devices.0);
+        let size = parts.map_or(0, room::size);
         let images = parts.map(|parts| [parts.memory.image, parts.disk.image]);
         let over = |record: &forkyard_store::VmRecord| {
             let own = [record.memory_image, record.disk_image];

@@ -3,6 +3,7 @@
 //! ```text
 //! kind + lists + request --Lists::plan--> Plan --(the guest carries it out)--> Prepared
 //! kind + owner + asker --access::may--> allowed or refused
+//! pool + limit + size --pool::make_room--> what goes, or that it is full
 //! ```
 //!
 //! Performs no I/O and reads no clock.
@@ -12,6 +13,7 @@ pub mod access;
 mod lists;
 mod path;
 mod plan;
+pub mod pool;
 
 #[cfg(feature = "lists")]
 pub use lists::{Lists, ListsError};

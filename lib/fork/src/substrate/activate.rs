@@ -114,6 +114,7 @@ impl Host {
         if !served {
             self.serve_parts(parts).await?;
         }
+        self.note_use(substrate)?;
         let source = Source {
             substrate,
             parts,

@@ -21,8 +21,9 @@ use forkyard_types::{PullRequest, PushRequest, SubstrateParts, SubstrateView, Vm
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs::{self, DirBuilder, File},
     io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -160,8 +161,12 @@ impl Host {
         let source = from.to_owned();
         let written = to.clone();
         let facts = manifest.files;
+        // Made by one alone: of two who bring the same, the other's failure takes nothing away.
+        let parent = self.folders.all_substrates();
+        blocking(move || make_new(&parent, &to)).await?;
         let brought = async {
             blocking(move || take(&source, &written, &facts, way)).await?;
+            self.room_for(&parts).await?;
             self.serve_parts(&parts).await?;
             Ok::<_, HostError>(self.store.add_substrate(&substrate.record()?)?)
         };
@@ -251,6 +256,21 @@ fn read(folder: &Path) -> Result<Manifest, HostError> {
     }
 }
 
+/// Makes the folder of a substrate, which must be new. Blocks for a moment.
+fn make_new(parent: &Path, folder: &Path) -> Result<(), HostError> {
+    make_private(&[parent])?;
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(SubstrateError::NotBrought {
+                path: folder.to_owned(),
+                why: "it is being brought here already".into(),
+            }
+            .into())
+        }
+        made => made.map_err(HostError::io("create", folder)),
+    }
+}
+
 /// Brings files in, and compares each with what the manifest says. Blocks.
 fn take(
     from: &Path,
@@ -259,7 +279,6 @@ fn take(
     way: Way,
 ) -> Result<(), HostError> {
     let parent = to.parent().unwrap_or(Path::new("/"));
-    make_private(&[parent, to])?;
     for name in FILES {
         let own = to.join(name);
         // What was taken is what is compared: the other may change under its name.

@@ -76,6 +76,7 @@ impl Host {
                 accel: record.accel.clone(),
                 engine: self.engine_version().await?,
                 created: crate::now(),
+                used: 0,
                 parts: None,
                 guest: None,
                 leaving: Some(leaving),
@@ -159,7 +160,9 @@ impl Host {
         let record = taken.record();
         let packed = self.pack(&record, substrate.entry.boot, docked.record().memory_image);
         let parts = packed.instrument(debug_span!("pack")).await?;
+        let room = self.room_for(&parts).await;
         substrate.entry.parts = Some(parts);
+        room?;
         substrate.entry.leaving = Some(Leaving {
             vm: leaving.fork.is_none().then_some(docked.id),
             ..leaving

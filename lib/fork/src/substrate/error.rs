@@ -1,7 +1,7 @@
 //! Why something could not be done with a substrate.
 
 use forkyard_substrate::{ListsError, access::Denied};
-use forkyard_types::{ErrorKind, VmName};
+use forkyard_types::{ByteCount, ErrorKind, VmName};
 use std::path::PathBuf;
 
 /// Why something could not be done with a substrate.
@@ -52,6 +52,16 @@ pub enum SubstrateError {
         /// The program of this host.
         here: String,
     },
+    /// It has no room.
+    #[error("substrates may take {limit} here, and {short} are short: {could_go}")]
+    Full {
+        /// The pool's size.
+        limit: ByteCount,
+        /// What is short.
+        short: ByteCount,
+        /// What could be removed.
+        could_go: String,
+    },
     /// It cannot be brought here.
     #[error("{path} cannot be brought here: {why}")]
     NotBrought {
@@ -85,6 +95,7 @@ impl SubstrateError {
             | Self::InUse { .. }
             | Self::HasClones { .. }
             | Self::OtherEngine { .. }
+            | Self::Full { .. }
             | Self::FromElsewhere { .. } => ErrorKind::Conflict,
             Self::NotBrought { .. } => ErrorKind::Invalid,
             Self::NotPrepared { .. } => ErrorKind::Guest,
@@ -104,6 +115,7 @@ impl SubstrateError {
             Self::OtherEngine { .. } => {
                 Some("activate it where that program runs, or dock it anew here")
             }
+            Self::Full { .. } => Some("or start the daemon with a larger --substrate-pool"),
             Self::NotBrought { .. } => Some("push it again from where it was docked"),
             Self::NotPrepared { .. } => {
                 Some("it runs on; what its guest was rid of by then stays gone")
