@@ -11,10 +11,11 @@ use std::{
 
 /// What a host without VMs may have: its records, its certificates, its logs,
 /// its lock, whom it knows, and empty folders.
-const MAY_STAY: [&str; 16] = [
+const MAY_STAY: [&str; 17] = [
     "state/forkyard.db",
     "state/forkyard.db-shm",
     "state/forkyard.db-wal",
+    "state/substrate.key",
     "state/tls/cert.pem",
     "state/tls/key.pem",
     "state/cluster/authority.pem",

@@ -171,6 +171,20 @@ pub struct PullRequest {
     /// Name that it is to have here; the one that it had if absent.
     #[serde(default)]
     pub name: Option<VmName>,
+    /// Public key of the host that must have signed it, beside this host itself.
+    #[serde(default)]
+    pub trust: Option<String>,
+    /// Take it whoever signed it, and if nobody did.
+    #[serde(default)]
+    pub unsigned: bool,
+}
+
+/// `GET /v1/substrate-key`: the key by which this host signs what it pushes.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SubstrateKey {
+    /// Its public half, an Ed25519 key in 64 hexadecimal digits.
+    pub public: String,
 }
 
 /// What came of an activation.

@@ -192,6 +192,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(substrates::activate))
         .routes(routes!(substrates::push))
         .routes(routes!(substrates::pull))
+        .routes(routes!(substrates::key))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::activate))

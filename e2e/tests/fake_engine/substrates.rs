@@ -189,6 +189,7 @@ fn what_is_pushed_is_pulled_by_another_host_and_damage_is_found() {
     for name in ["s", "t"] {
         host.ok(["substrate", "push", name, &folder]);
     }
+    let key = host.ok(["substrate", "key"]).trim().to_owned();
     host.ok(["substrate", "rm", "t", "s"]);
     host.end();
 
@@ -196,8 +197,11 @@ fn what_is_pushed_is_pulled_by_another_host_and_damage_is_found() {
     // Without the guest image it lies over.
     other.ok(["run", "tiny", "--name", "x"]);
     let (s, t) = (format!("{folder}/s"), format!("{folder}/t"));
-    let pull = ["substrate", "pull", &s];
-    other.ok(["substrate", "pull", &t]);
+    let said = other.fails(["substrate", "pull", &s]);
+    assert!(said.contains(&key), "{said}");
+    other.fails(["substrate", "pull", &s, "--trust", &"0".repeat(64)]);
+    let pull = ["substrate", "pull", &s, "--trust", &key];
+    other.ok(["substrate", "pull", &t, "--trust", &key]);
     other.ok(pull);
     other.fails(pull);
     let vm = activate(&other, &["t", "--as", "y"]).remove(0);
@@ -213,13 +217,13 @@ fn what_is_pushed_is_pulled_by_another_host_and_damage_is_found() {
         let mut changed = whole.clone();
         changed[whole.len() / 2] ^= 1;
         std::fs::write(&path, &changed).expect("written");
-        if file != "substrate.json" {
-            other.fails(pull);
-        }
+        other.fails(pull);
         std::fs::write(&path, &whole).expect("written");
         assert!(substrates(&other).is_empty());
     }
-    other.ok(pull);
+    std::fs::remove_file(own.join("substrate.sig")).expect("removed");
+    other.fails(pull);
+    other.ok(["substrate", "pull", &s, "--unsigned"]);
     other.ok(["substrate", "rm", "s"]);
     other.end();
 }

@@ -16,6 +16,7 @@
 
 mod activate;
 mod boots;
+mod bundle;
 mod carry;
 mod dock;
 mod error;

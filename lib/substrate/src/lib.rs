@@ -14,6 +14,8 @@ mod lists;
 mod path;
 mod plan;
 pub mod pool;
+#[cfg(feature = "sign")]
+pub mod sign;
 
 #[cfg(feature = "lists")]
 pub use lists::{Lists, ListsError};

@@ -9,7 +9,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use forkyard_client::{Client, escaped};
 use forkyard_types::{
     ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, PullRequest,
-    PushRequest, SubstrateInspect, SubstrateKind, SubstratePart, SubstrateView, VmName,
+    PushRequest, SubstrateInspect, SubstrateKey, SubstrateKind, SubstratePart, SubstrateView,
+    VmName,
 };
 use hyper::Method;
 use std::{path::PathBuf, process::ExitCode};
@@ -44,14 +45,25 @@ pub enum Substrate {
         /// Folder of the host; in it the substrate is a folder of its own name.
         folder: PathBuf,
     },
+    /// Show the key by which this host signs what it pushes.
+    #[command(after_help = "Example: forkyard substrate key")]
+    Key,
     /// Bring in a substrate that another host has pushed.
-    #[command(after_help = "Example: forkyard substrate pull /mnt/store/apache")]
+    #[command(
+        after_help = "Examples:\n  forkyard substrate pull /mnt/store/apache --trust 3b6a…\n  forkyard substrate pull /mnt/store/apache --unsigned"
+    )]
     Pull {
         /// The substrate's own folder.
         folder: PathBuf,
         /// Name that it is to have here.
         #[arg(long)]
         name: Option<VmName>,
+        /// Key of the host that pushed it: `forkyard substrate key` there. What this host pushed itself needs none.
+        #[arg(long, value_name = "KEY")]
+        trust: Option<String>,
+        /// Take it whoever signed it, and if nobody did.
+        #[arg(long, conflicts_with = "trust")]
+        unsigned: bool,
     },
     /// Remove substrates that nothing lies over.
     #[command(after_help = "Example: forkyard substrate rm base")]
@@ -128,9 +140,27 @@ pub async fn substrate(
             let pushed: SubstrateView = client.post(&to, &PushRequest { folder }).await?;
             told(format, &pushed)
         }
-        Substrate::Pull { folder, name } => {
+        Substrate::Key => {
+            let key: SubstrateKey = client.call(Method::GET, "/v1/substrate-key").await?;
+            match format {
+                Format::Json => output::json(&key)?,
+                Format::Text => say!("{}", key.public),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Substrate::Pull {
+            folder,
+            name,
+            trust,
+            unsigned,
+        } => {
             let folder = std::path::absolute(folder)?;
-            let request = PullRequest { folder, name };
+            let request = PullRequest {
+                folder,
+                name,
+                trust,
+                unsigned,
+            };
             let pulled: SubstrateView = client.post("/v1/substrates/pull", &request).await?;
             told(format, &pulled)
         }

@@ -10,7 +10,7 @@ use axum::{
 use forkyard_fork::Host;
 use forkyard_types::{
     ActivateRequest, ActivateResponse, DockRequest, ErrorKind, PullRequest, PushRequest,
-    SubstrateInspect, SubstrateView,
+    SubstrateInspect, SubstrateKey, SubstrateView,
 };
 use std::sync::Arc;
 
@@ -83,6 +83,14 @@ pub async fn push(
 ) -> Answer<SubstrateView> {
     for_the_operator(&asker)?;
     Ok(Json(host.push_substrate(&name, request).await?))
+}
+
+/// Show the key by which this host signs what it pushes.
+#[utoipa::path(get, path = "/v1/substrate-key", operation_id = "substrate_key", tag = "substrates",
+    responses((status = 200, body = SubstrateKey, description = "Its public half"), Refusal))]
+pub async fn key(State(host): Shared) -> Answer<SubstrateKey> {
+    let public = host.substrate_key()?;
+    Ok(Json(SubstrateKey { public }))
 }
 
 /// Bring in a substrate from a folder of this host. For the host's operator alone.

@@ -11,7 +11,7 @@
 //! In the cache it serves all hosts that share it. Where anything of this fails, VMs boot.
 
 use super::{Leaving, Substrate, activate::Founders, dock};
-use crate::{Host, HostError, bases::Base, boot::made_up, substrate::carry::Way};
+use crate::{Host, HostError, bases::Base, boot::made_up, substrate::bundle::Way};
 use forkyard_store::StoreError;
 use forkyard_types::{CloneResult, RunRequest, SubstrateKind, VmId, VmName, VmView};
 use forkyard_vmm::Accel;
@@ -166,7 +166,7 @@ impl Host {
         if !folder.exists() {
             return Ok(None);
         }
-        match self.pull_from(name, &folder, Way::Link).await {
+        match self.pull_from(name, &folder).await {
             Ok(_) | Err(HostError::Store(StoreError::SubstrateNameTaken { .. })) => find(),
             Err(error) => Err(error),
         }

@@ -1,69 +1,33 @@
-//! Substrates that are carried from one host to another, in a folder.
-//!
-//! | file | is |
-//! |---|---|
-//! | `memory.pages` | memory, as a layer over nothing |
-//! | `disk.pages` | the disk, as a layer over the guest image alone |
-//! | `devices` | state of CPUs and devices |
-//! | `substrate.json` | what it is, and size and BLAKE3 of each file; written last |
-//!
-//! A folder appears under its name once it is whole. Damage of any file is found as it is brought in.
+//! Substrates that are carried from one host to another, in a [folder](super::bundle).
 
 use super::{
-    DEVICES, DISK, Entry, MEMORY, Substrate, SubstrateError,
-    pack::{make_private, part},
+    DISK, Entry, MEMORY, Substrate, SubstrateError,
+    bundle::{Contents, Manifest, Signed, Way, make_new, put, read, take},
 };
-use crate::{Host, HostError, blocking::blocking};
-use forkyard_image::Image;
-use forkyard_substrate::access::Act;
-use forkyard_sys_host::private;
+use crate::{
+    Host, HostError,
+    blocking::blocking,
+    boot::{MEMORY_MIB, VCPUS},
+};
+use forkyard_image::Layer;
+use forkyard_substrate::{
+    access::Act,
+    sign::{PublicKey, Signer},
+};
 use forkyard_types::{PullRequest, PushRequest, SubstrateParts, SubstrateView, VmName};
-use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeMap,
-    fs::{self, DirBuilder, File},
-    io,
-    os::unix::fs::DirBuilderExt,
-    path::{Path, PathBuf},
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
 };
 
-/// What says what it is.
-const MANIFEST: &str = "substrate.json";
-/// Version of the folder's form.
-const VERSION: u32 = 1;
-/// Beginning of the name of a folder that is not whole.
-pub(super) const PASSING: &str = ".carried-";
-/// Most bytes of a manifest.
-const LONGEST: u64 = 1 << 20;
-const FILES: [&str; 3] = [MEMORY, DISK, DEVICES];
-
-/// How files come and go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// As the same files, where that can be: both sides are this host's own.
-    Link,
-    /// As copies.
-    Copy,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Manifest {
-    version: u32,
-    name: VmName,
-    entry: Entry,
-    files: BTreeMap<String, Facts>,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Facts {
-    bytes: u64,
-    blake3: String,
-}
+/// File of this host's key.
+const KEY: &str = "substrate.key";
 
 impl Host {
-    /// Puts a substrate into a folder for other hosts. What it has in common with other
-    /// substrates is in it: it depends on its guest image alone. One that is there already is
-    /// left as it is. Cancel-safe.
+    /// Puts a substrate into a folder for other hosts, signed by this one. What it has in common
+    /// with other substrates is in it: it depends on its guest image alone. One that is there
+    /// already is left as it is. Cancel-safe.
     pub async fn push_substrate(
         &self,
         name: &str,
@@ -76,18 +40,69 @@ impl Host {
         self.view_of_substrate(&found)
     }
 
-    /// Brings a substrate in that another host has pushed. Not cancel-safe: run it on a task of
-    /// its own.
+    /// Brings a substrate in that another host has pushed, if it was signed by a host that is
+    /// trusted here. It is its operator's then. Not cancel-safe: run it on a task of its own.
     pub async fn pull_substrate(&self, request: PullRequest) -> Result<SubstrateView, HostError> {
         absolute(&request.folder)?;
         let _turn = self.docks.lock().await;
         let folder = request.folder.clone();
-        let name = match request.name {
-            Some(name) => name,
-            None => blocking(move || read(&folder)).await?.name,
+        let (manifest, signed) = blocking(move || read(&folder)).await?;
+        self.trust(signed, &request)?;
+        let name = request.name.unwrap_or(manifest.name.clone());
+        let brought = self.bring(manifest, &name, &request.folder, Way::Copy);
+        self.view_of_substrate(&brought.await?)
+    }
+
+    /// Refuses a folder that nobody signed whom this host trusts.
+    fn trust(&self, signed: Signed, request: &PullRequest) -> Result<(), HostError> {
+        if request.unsigned {
+            return Ok(());
+        }
+        let path = request.folder.clone();
+        let Signed::By(key) = signed else {
+            return Err(SubstrateError::Unsigned { path }.into());
         };
-        let brought = self.pull_from(&name, &request.folder, Way::Copy).await?;
-        self.view_of_substrate(&brought)
+        let trusted = match &request.trust {
+            Some(text) => {
+                let told = text.parse::<PublicKey>();
+                told.map_err(|error| HostError::Invalid(format!("trust: {error}")))? == key
+            }
+            None => false,
+        };
+        match trusted || self.signer()?.public().map_err(SubstrateError::from)? == key {
+            true => Ok(()),
+            false => Err(SubstrateError::Untrusted {
+                path,
+                key: key.to_string(),
+            }
+            .into()),
+        }
+    }
+
+    /// The public key by which other hosts know what this one has pushed.
+    pub fn substrate_key(&self) -> Result<String, HostError> {
+        let key = self.signer()?.public().map_err(SubstrateError::from)?;
+        Ok(key.to_string())
+    }
+
+    /// This host's key, drawn when it is needed first. Blocks for a moment.
+    fn signer(&self) -> Result<Signer, HostError> {
+        let path = self.folders.state.join(KEY);
+        let failed = || HostError::io("keep a key in", &path);
+        if !path.exists() {
+            let drawn = Signer::draw().map_err(SubstrateError::from)?;
+            let passing = tempfile::NamedTempFile::new_in(&self.folders.state).map_err(failed())?;
+            passing.as_file().write_all(&drawn).map_err(failed())?;
+            passing.as_file().sync_all().map_err(failed())?;
+            match passing.persist_noclobber(&path) {
+                Ok(_) => {}
+                // Another was quicker: that is the key.
+                Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(failed()(error.error)),
+            }
+        }
+        let kept = fs::read(&path).map_err(HostError::io("read", &path))?;
+        Ok(Signer::read(&kept).map_err(SubstrateError::from)?)
     }
 
     /// Puts a substrate into a new folder. If one of that name is there already, that is left as
@@ -105,57 +120,58 @@ impl Host {
         let disk = self.stack(parts.disk.image)?;
         let flat = disk.layers().len() <= 2;
         let disk = (!flat).then_some(disk);
-        let manifest = Manifest {
-            version: VERSION,
-            name: substrate.name.clone(),
-            entry: Entry {
-                leaving: None,
-                ..substrate.entry.clone()
-            },
-            files: BTreeMap::new(),
+        let entry = Entry {
+            leaving: None,
+            ..substrate.entry.clone()
         };
-        let from = self.folders.substrate(parts.memory.image);
+        let manifest = Manifest::of(substrate.name.clone(), entry);
+        let contents = Contents {
+            from: self.folders.substrate(parts.memory.image),
+            parts,
+            memory,
+            disk,
+        };
+        let signer = match way {
+            Way::Link => None,
+            Way::Copy => Some(self.signer()?),
+        };
         let to = to.to_owned();
-        blocking(move || put(&from, &to, parts, (memory, disk), manifest, way)).await
+        blocking(move || put(&to, contents, manifest, (way, signer.as_ref()))).await
     }
 
-    /// Brings a substrate in from a folder, under a name.
+    /// Brings one of this host's own cache in, under a name.
     pub(super) async fn pull_from(
         &self,
         name: &VmName,
         from: &Path,
-        way: Way,
     ) -> Result<Substrate, HostError> {
         let folder = from.to_owned();
-        let manifest = blocking(move || read(&folder)).await?;
+        let (manifest, _) = blocking(move || read(&folder)).await?;
+        self.bring(manifest, name, from, Way::Link).await
+    }
+
+    async fn bring(
+        &self,
+        manifest: Manifest,
+        name: &VmName,
+        from: &Path,
+        way: Way,
+    ) -> Result<Substrate, HostError> {
+        let own = way == Way::Link;
         let substrate = Substrate {
             name: name.clone(),
-            entry: manifest.entry,
+            entry: Entry {
+                // Users of other hosts are nobody here, and what it keeps is for it to say.
+                owner: manifest.entry.owner.filter(|_| own),
+                boot: manifest.entry.boot && own,
+                leaving: None,
+                ..manifest.entry
+            },
         };
         let parts = substrate.parts()?.clone();
-        let refuse = |why: String| SubstrateError::NotBrought {
-            path: from.to_owned(),
-            why,
-        };
-        let base = parts
-            .disk
-            .over
-            .ok_or_else(|| refuse("its disk lies over nothing".into()))?;
-        if parts.memory.over.is_some() {
-            return Err(refuse("its memory lies over another's".into()).into());
-        }
-        if self.bases.layer_of(base).is_err() {
-            let image = &substrate.entry.image;
-            let why = format!("it lies over guest image {image} as another host has built it");
-            return Err(refuse(why).into());
-        }
-        let all = self.all_substrates()?;
-        let same = |it: &&Substrate| {
-            let own = it.entry.parts.as_ref();
-            own.is_some_and(|own| own.memory.image == parts.memory.image)
-        };
-        if let Some(known) = all.iter().find(same) {
-            return Err(refuse(format!("it is here as {}", known.name)).into());
+        if let Err(why) = self.sound(&substrate.entry, &parts) {
+            let path = from.to_owned();
+            return Err(SubstrateError::NotBrought { path, why }.into());
         }
         let to = self.folders.substrate(parts.memory.image);
         let source = from.to_owned();
@@ -166,6 +182,7 @@ impl Host {
         blocking(move || make_new(&parent, &to)).await?;
         let brought = async {
             blocking(move || take(&source, &written, &facts, way)).await?;
+            self.fits(&substrate.entry, &parts)?;
             self.room_for(&parts).await?;
             self.serve_parts(&parts).await?;
             Ok::<_, HostError>(self.store.add_substrate(&substrate.record()?)?)
@@ -175,6 +192,71 @@ impl Host {
             return Err(error);
         }
         Ok(substrate)
+    }
+
+    /// Says why a substrate that comes from elsewhere cannot be one here.
+    fn sound(&self, entry: &Entry, parts: &SubstrateParts) -> Result<(), String> {
+        let (memory, disk) = (parts.memory, parts.disk);
+        let mib = entry.memory.0 >> 20;
+        if !VCPUS.contains(&entry.vcpus)
+            || !MEMORY_MIB.contains(&mib)
+            || !entry.memory.is_page_aligned()
+        {
+            return Err("it says nothing that makes a machine".into());
+        }
+        let Some(base) = disk.over.filter(|_| memory.over.is_none()) else {
+            return Err("it does not lie over a guest image alone".into());
+        };
+        if self.bases.layer_of(base).is_err() {
+            let image = &entry.image;
+            return Err(format!(
+                "it lies over guest image {image} as another host has built it"
+            ));
+        }
+        let all = self.all_substrates().map_err(|error| error.to_string())?;
+        let known = all.iter().find(|it| {
+            let own = it.entry.parts.as_ref();
+            own.is_some_and(|own| own.memory.image == memory.image)
+        });
+        if let Some(known) = known {
+            return Err(format!("it is here as {}", known.name));
+        }
+        // Under the number of what is here already it would be that.
+        let served = |image| self.folders.page_image(image).exists();
+        if memory.image == disk.image
+            || [memory.image, disk.image]
+                .into_iter()
+                .any(|image| served(image) || self.bases.layer_of(image).is_ok())
+        {
+            return Err("one of its images is here already, as something else".into());
+        }
+        Ok(())
+    }
+
+    /// Refuses images that are not those that a substrate says it has.
+    fn fits(&self, entry: &Entry, parts: &SubstrateParts) -> Result<(), HostError> {
+        let folder = self.folders.substrate(parts.memory.image);
+        let read = |name: &str| {
+            let path = folder.join(name);
+            let file = File::open(&path).map_err(HostError::io("read", &path))?;
+            Ok::<_, HostError>(Layer::open(file)?)
+        };
+        let (memory, disk) = (read(MEMORY)?, read(DISK)?);
+        let base = parts.disk.over.map(|base| self.stack(base)).transpose()?;
+        let disk_pages = base.map(|base| base.pages());
+        let lineages = [(&memory, parts.memory), (&disk, parts.disk)];
+        let told = lineages.iter().all(|(layer, part)| {
+            let lineage = layer.lineage();
+            (lineage.image, lineage.parent) == (part.image, part.over)
+        });
+        match told && memory.pages() == entry.memory.pages() && Some(disk.pages()) == disk_pages {
+            true => Ok(()),
+            false => Err(SubstrateError::NotBrought {
+                path: folder,
+                why: "its images are not those that it says it has".into(),
+            }
+            .into()),
+        }
     }
 }
 
@@ -186,136 +268,4 @@ fn absolute(folder: &Path) -> Result<(), HostError> {
             folder.display()
         ))),
     }
-}
-
-/// Writes all files of a folder, under another name until it is whole. Blocks.
-fn put(
-    from: &Path,
-    to: &Path,
-    mut parts: SubstrateParts,
-    (memory, disk): (Option<Image>, Option<Image>),
-    mut manifest: Manifest,
-    way: Way,
-) -> Result<(), HostError> {
-    let parent = to.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(parent).map_err(HostError::io("create", parent))?;
-    let passing = tempfile::Builder::new().prefix(PASSING).tempdir_in(parent);
-    let passing = passing.map_err(HostError::io("create a folder in", parent))?;
-    let place = |name: &str| passing.path().join(name);
-    match memory {
-        Some(whole) => parts.memory = part(&whole, None, &place(MEMORY))?,
-        None => carry(&from.join(MEMORY), &place(MEMORY), way)?,
-    }
-    match disk {
-        // Its lowest layer is the guest image.
-        Some(whole) => parts.disk = part(&whole, whole.prefix(1).as_ref(), &place(DISK))?,
-        None => carry(&from.join(DISK), &place(DISK), way)?,
-    }
-    carry(&from.join(DEVICES), &place(DEVICES), way)?;
-    for name in FILES {
-        manifest.files.insert(name.to_owned(), facts(&place(name))?);
-    }
-    manifest.entry.parts = Some(parts);
-    let text = serde_json::to_vec_pretty(&manifest).map_err(io::Error::from);
-    let path = place(MANIFEST);
-    text.and_then(|text| {
-        let mut file = private::create_new(&path)?;
-        io::Write::write_all(&mut file, &text)?;
-        file.sync_all()
-    })
-    .map_err(HostError::io("write", &path))?;
-    match fs::rename(passing.path(), to) {
-        Ok(()) => {
-            // It has another name: there is nothing to remove.
-            let _ = passing.keep();
-            Ok(())
-        }
-        Err(_) if to.join(MANIFEST).exists() => Ok(()),
-        Err(error) => Err(HostError::io("name", to)(error)),
-    }
-}
-
-fn read(folder: &Path) -> Result<Manifest, HostError> {
-    let path = folder.join(MANIFEST);
-    let refuse = |why: String| SubstrateError::NotBrought {
-        path: folder.to_owned(),
-        why,
-    };
-    let size = fs::metadata(&path)
-        .map_err(HostError::io("read", &path))?
-        .len();
-    if size > LONGEST {
-        return Err(refuse(format!("{MANIFEST} has {size} bytes")).into());
-    }
-    let text = fs::read(&path).map_err(HostError::io("read", &path))?;
-    let manifest: Manifest =
-        serde_json::from_slice(&text).map_err(|error| refuse(format!("{MANIFEST}: {error}")))?;
-    match manifest.version {
-        VERSION => Ok(manifest),
-        other => Err(refuse(format!("its form is {other}, this host knows {VERSION}")).into()),
-    }
-}
-
-/// Makes the folder of a substrate, which must be new. Blocks for a moment.
-fn make_new(parent: &Path, folder: &Path) -> Result<(), HostError> {
-    make_private(&[parent])?;
-    match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            Err(SubstrateError::NotBrought {
-                path: folder.to_owned(),
-                why: "it is being brought here already".into(),
-            }
-            .into())
-        }
-        made => made.map_err(HostError::io("create", folder)),
-    }
-}
-
-/// Brings files in, and compares each with what the manifest says. Blocks.
-fn take(
-    from: &Path,
-    to: &Path,
-    known: &BTreeMap<String, Facts>,
-    way: Way,
-) -> Result<(), HostError> {
-    let parent = to.parent().unwrap_or(Path::new("/"));
-    for name in FILES {
-        let own = to.join(name);
-        // What was taken is what is compared: the other may change under its name.
-        carry(&from.join(name), &own, way)?;
-        if known.get(name) != Some(&facts(&own)?) {
-            return Err(SubstrateError::NotBrought {
-                path: from.to_owned(),
-                why: format!("{name} is not what was written: it is damaged"),
-            }
-            .into());
-        }
-    }
-    for folder in [to, parent] {
-        File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(HostError::io("write", folder))?;
-    }
-    Ok(())
-}
-
-fn carry(from: &PathBuf, to: &PathBuf, way: Way) -> Result<(), HostError> {
-    if way == Way::Link && fs::hard_link(from, to).is_ok() {
-        return Ok(());
-    }
-    let mut source = File::open(from).map_err(HostError::io("read", from))?;
-    let mut file = private::create_new(to).map_err(HostError::io("create", to))?;
-    io::copy(&mut source, &mut file)
-        .and_then(|_| file.sync_all())
-        .map_err(HostError::io("write", to))
-}
-
-fn facts(path: &PathBuf) -> Result<Facts, HostError> {
-    let mut hasher = blake3::Hasher::new();
-    let mut file = File::open(path).map_err(HostError::io("read", path))?;
-    let bytes = io::copy(&mut file, &mut hasher).map_err(HostError::io("read", path))?;
-    Ok(Facts {
-        bytes,
-        blake3: hasher.finalize().to_hex().to_string(),
-    })
 }

@@ -1,6 +1,6 @@
 //! Why something could not be done with a substrate.
 
-use forkyard_substrate::{ListsError, access::Denied};
+use forkyard_substrate::{ListsError, access::Denied, sign::SignError};
 use forkyard_types::{ByteCount, ErrorKind, VmName};
 use std::path::PathBuf;
 
@@ -70,6 +70,23 @@ pub enum SubstrateError {
         /// The reason.
         why: String,
     },
+    /// No host has signed it.
+    #[error("{path} is not signed")]
+    Unsigned {
+        /// The folder that it lies in.
+        path: PathBuf,
+    },
+    /// It was signed by a host that is not trusted here.
+    #[error("{path} was signed by {key}, which is not trusted here")]
+    Untrusted {
+        /// The folder that it lies in.
+        path: PathBuf,
+        /// The key.
+        key: String,
+    },
+    /// This host cannot sign.
+    #[error(transparent)]
+    Sign(#[from] SignError),
     /// The guest could not be prepared.
     #[error("{vm} could not be prepared: {why}")]
     NotPrepared {
@@ -99,7 +116,8 @@ impl SubstrateError {
             | Self::FromElsewhere { .. } => ErrorKind::Conflict,
             Self::NotBrought { .. } => ErrorKind::Invalid,
             Self::NotPrepared { .. } => ErrorKind::Guest,
-            Self::Lists(_) => ErrorKind::Host,
+            Self::Unsigned { .. } | Self::Untrusted { .. } => ErrorKind::Forbidden,
+            Self::Sign(_) | Self::Lists(_) => ErrorKind::Host,
             Self::Denied(_) => ErrorKind::Forbidden,
         }
     }
@@ -121,7 +139,11 @@ impl SubstrateError {
                 Some("it runs on; what its guest was rid of by then stays gone")
             }
             Self::Lists(_) => Some("correct generalise.toml in the daemon's share folder"),
-            Self::Denied(_) => None,
+            Self::Unsigned { .. } => Some("pull it with --unsigned if you trust the folder"),
+            Self::Untrusted { .. } => Some(
+                "if `forkyard substrate key` says that on a host you trust, pull it with --trust KEY",
+            ),
+            Self::Sign(_) | Self::Denied(_) => None,
         }
     }
 }

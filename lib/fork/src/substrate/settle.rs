@@ -1,6 +1,6 @@
 //! What a dock leaves: removed when it is done, or by the next daemon.
 
-use super::{DISK, Leaving, MEMORY, Substrate, carry::PASSING, gone};
+use super::{DISK, Leaving, MEMORY, Substrate, bundle::PASSING, gone};
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_image::Lineage;
 use forkyard_pager::{PagerError, Refusal};
