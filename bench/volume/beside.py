@@ -78,7 +78,7 @@ def evict(contender):
 def measure(contender, words, direction, figure, size, seconds):
     uri = f"nbd+unix:///{contender.export}?socket={contender.socket}"
     fio = ["fio", "--name=j", "--ioengine=nbd", f"--uri={uri}", f"--size={size}", "--time_based", "--randrepeat=0",
-           f"--runtime={seconds}", "--ramp_time=0.3", "--output-format=json", *words]
+           f"--runtime={round(seconds * 1000)}ms", "--ramp_time=300ms", "--output-format=json", *words]
     done = subprocess.run(fio, check=True, stdout=subprocess.PIPE, text=True).stdout
     report = json.loads(done[done.index("{"):])["jobs"][0][direction]
     return {
