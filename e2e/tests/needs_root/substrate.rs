@@ -1,7 +1,8 @@
 //! Substrates with a real guest: what is in them, and what comes of them.
 
-use forkyard_e2e::{Host, eventually};
-use forkyard_types::{ByteCount, CloneResult, SubstrateInspect, VmView};
+use crate::cluster::made;
+use forkyard_e2e::{Cluster, Host, eventually};
+use forkyard_types::{ByteCount, CloneResult, ForkResponse, SubstrateInspect, VmView};
 use std::collections::BTreeSet;
 
 /// Most bytes that a substrate of `tiny` may take.
@@ -162,4 +163,28 @@ fn a_second_run_is_woken_and_is_a_vm_like_any_other() {
     host.ok(["image", "rm", "tiny"]);
     assert!(boots().is_empty() && !cached.exists());
     host.end();
+}
+
+#[test]
+fn a_woken_vm_is_forked_to_another_host() {
+    let cluster = Cluster::new(2);
+    let (here, there) = (cluster.host(0), cluster.host(1));
+    here.ok(["run", "tiny", "--name", "p"]);
+    here.sh("p", "echo kept >/root/file; sync");
+    let dock = ["substrate", "dock", "p", "--name", "base", "--kind"];
+    here.start(dock.iter().chain(&["private"]), "")
+        .wait()
+        .exited(0);
+    let woken = activate(here, "base", 1).remove(0);
+    let name = woken.name.as_str();
+    here.sh(name, "echo own >/root/own; sync");
+    let answer: ForkResponse = here.json(["fork", name, "-n", "1", "--to", "h1"]);
+    let clone = made(answer).remove(0);
+    assert_eq!(
+        there.sh(clone.name.as_str(), "cat /root/file /root/own"),
+        "kept\nown"
+    );
+    here.ok(["rm", "--all"]);
+    here.ok(["substrate", "rm", "base"]);
+    cluster.end();
 }
