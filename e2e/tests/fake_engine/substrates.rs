@@ -2,6 +2,7 @@
 
 use forkyard_e2e::{Host, eventually, is_sound, sweep};
 use forkyard_types::{ActivateResponse, CloneResult, SubstrateView, VmState, VmView};
+use serde_json::json;
 
 fn substrates(host: &Host) -> Vec<SubstrateView> {
     host.json(["substrate", "ls"])
@@ -223,8 +224,36 @@ fn what_is_pushed_is_pulled_by_another_host_and_damage_is_found() {
     }
     std::fs::remove_file(own.join("substrate.sig")).expect("removed");
     other.fails(pull);
-    other.ok(["substrate", "pull", &s, "--unsigned"]);
-    other.ok(["substrate", "rm", "s"]);
+    // Nor is it believed what it says of itself.
+    let unsigned = ["substrate", "pull", &s, "--unsigned"];
+    let path = own.join("substrate.json");
+    let whole = std::fs::read(&path).expect("read");
+    let told = |field: &str, value: serde_json::Value| {
+        let mut manifest: serde_json::Value = serde_json::from_slice(&whole).expect("JSON");
+        *manifest.pointer_mut(field).expect("a field") = value;
+        std::fs::write(&path, manifest.to_string()).expect("written");
+    };
+    for (field, value) in [
+        ("/entry/vcpus", json!(0)),
+        ("/entry/memory", json!(1u64 << 63)),
+        ("/entry/memory", json!(128 << 20)),
+        ("/entry/engine", json!("")),
+        ("/entry/engine", json!(null)),
+        ("/entry/parts/memory/over", json!("0".repeat(32))),
+        ("/entry/parts/memory/image", json!("0".repeat(32))),
+        ("/entry/parts/disk/image", json!("0".repeat(32))),
+        ("/files/devices/bytes", json!(u64::MAX)),
+    ] {
+        told(field, value);
+        other.fails(unsigned);
+    }
+    for value in [0, u64::MAX] {
+        told("/entry/parts/memory/file", json!(value));
+        other.ok(unsigned);
+        let size = substrates(&other)[0].size.0;
+        assert!((1..1 << 30).contains(&size), "{size}");
+        other.ok(["substrate", "rm", "s"]);
+    }
     other.end();
 }
 

@@ -336,6 +336,14 @@ impl Bases {
         .await
     }
 
+    /// The name of a guest image that was built.
+    pub fn name_of(&self, image: ImageId) -> Result<String, HostError> {
+        let known = self.disks()?.into_iter();
+        let mut files = known.filter(|file| image_id(file) == image);
+        let unknown = || HostError::Invalid(format!("page image {image} is no guest image"));
+        files.next().map(|file| file.name).ok_or_else(unknown)
+    }
+
     /// The file of a guest image that was built.
     pub fn layer_of(&self, image: ImageId) -> Result<PathBuf, HostError> {
         let known = self.disks()?.into_iter();

@@ -1,8 +1,9 @@
 //! Substrates that are carried from one host to another, in a [folder](super::bundle).
 
 use super::{
-    DISK, Entry, MEMORY, Substrate, SubstrateError,
+    DEVICES, DISK, Entry, MEMORY, Substrate, SubstrateError,
     bundle::{Contents, Manifest, Signed, Way, make_new, put, read, take},
+    size,
 };
 use crate::{
     Host, HostError,
@@ -14,7 +15,11 @@ use forkyard_substrate::{
     access::Act,
     sign::{PublicKey, Signer},
 };
-use forkyard_types::{PullRequest, PushRequest, SubstrateParts, SubstrateView, VmName};
+use forkyard_types::{
+    ByteCount, PAGE_SIZE, PullRequest, PushRequest, SubstratePart, SubstrateParts, SubstrateView,
+    VmName,
+};
+use scopeguard::ScopeGuard;
 use std::{
     fs::{self, File},
     io::{self, Write},
@@ -158,20 +163,26 @@ impl Host {
         way: Way,
     ) -> Result<Substrate, HostError> {
         let own = way == Way::Link;
-        let substrate = Substrate {
+        let mut substrate = Substrate {
             name: name.clone(),
             entry: Entry {
                 // Users of other hosts are nobody here, and what it keeps is for it to say.
                 owner: manifest.entry.owner.filter(|_| own),
                 boot: manifest.entry.boot && own,
+                // And what goes first.
+                created: crate::now(),
+                used: 0,
                 leaving: None,
                 ..manifest.entry
             },
         };
         let parts = substrate.parts()?.clone();
-        if let Err(why) = self.sound(&substrate.entry, &parts) {
-            let path = from.to_owned();
-            return Err(SubstrateError::NotBrought { path, why }.into());
+        match self.sound(&substrate.entry, &parts) {
+            Ok(image) => substrate.entry.image = image,
+            Err(why) => {
+                let path = from.to_owned();
+                return Err(SubstrateError::NotBrought { path, why }.into());
+            }
         }
         let to = self.folders.substrate(parts.memory.image);
         let source = from.to_owned();
@@ -179,23 +190,31 @@ impl Host {
         let facts = manifest.files;
         // Made by one alone: of two who bring the same, the other's failure takes nothing away.
         let parent = self.folders.all_substrates();
-        blocking(move || make_new(&parent, &to)).await?;
+        let made = to.clone();
+        blocking(move || make_new(&parent, &made)).await?;
+        // Whatever ends this: the folder would keep the substrate from being brought again.
+        let passing = scopeguard::guard(to, |folder| {
+            let _ = fs::remove_dir_all(folder);
+        });
         let brought = async {
             blocking(move || take(&source, &written, &facts, way)).await?;
-            self.fits(&substrate.entry, &parts)?;
-            self.room_for(&parts).await?;
-            self.serve_parts(&parts).await?;
+            let counted = self.counted(&substrate.entry, &parts)?;
+            self.room_for(&counted).await?;
+            self.serve_parts(&counted).await?;
+            substrate.entry.parts = Some(counted);
             Ok::<_, HostError>(self.store.add_substrate(&substrate.record()?)?)
         };
         if let Err(error) = brought.await {
             self.discard_parts(&parts).await;
             return Err(error);
         }
+        ScopeGuard::into_inner(passing);
         Ok(substrate)
     }
 
-    /// Says why a substrate that comes from elsewhere cannot be one here.
-    fn sound(&self, entry: &Entry, parts: &SubstrateParts) -> Result<(), String> {
+    /// Names the guest image that a substrate from elsewhere lies over; or says why it cannot be
+    /// one here.
+    fn sound(&self, entry: &Entry, parts: &SubstrateParts) -> Result<String, String> {
         let (memory, disk) = (parts.memory, parts.disk);
         let mib = entry.memory.0 >> 20;
         if !VCPUS.contains(&entry.vcpus)
@@ -207,11 +226,14 @@ impl Host {
         let Some(base) = disk.over.filter(|_| memory.over.is_none()) else {
             return Err("it does not lie over a guest image alone".into());
         };
-        if self.bases.layer_of(base).is_err() {
+        let Ok(image) = self.bases.name_of(base) else {
             let image = &entry.image;
             return Err(format!(
                 "it lies over guest image {image} as another host has built it"
             ));
+        };
+        if entry.engine.is_empty() {
+            return Err("it does not say which program saved its state".into());
         }
         let all = self.all_substrates().map_err(|error| error.to_string())?;
         let known = all.iter().find(|it| {
@@ -230,11 +252,12 @@ impl Host {
         {
             return Err("one of its images is here already, as something else".into());
         }
-        Ok(())
+        Ok(image)
     }
 
-    /// Refuses images that are not those that a substrate says it has.
-    fn fits(&self, entry: &Entry, parts: &SubstrateParts) -> Result<(), HostError> {
+    /// Counts the bytes of a substrate's files, whatever it says of them; refuses images that are
+    /// not those that it says it has.
+    fn counted(&self, entry: &Entry, parts: &SubstrateParts) -> Result<SubstrateParts, HostError> {
         let folder = self.folders.substrate(parts.memory.image);
         let read = |name: &str| {
             let path = folder.join(name);
@@ -249,14 +272,30 @@ impl Host {
             let lineage = layer.lineage();
             (lineage.image, lineage.parent) == (part.image, part.over)
         });
-        match told && memory.pages() == entry.memory.pages() && Some(disk.pages()) == disk_pages {
-            true => Ok(()),
-            false => Err(SubstrateError::NotBrought {
+        let fits = memory.pages() == entry.memory.pages() && Some(disk.pages()) == disk_pages;
+        if !told || !fits {
+            return Err(SubstrateError::NotBrought {
                 path: folder,
                 why: "its images are not those that it says it has".into(),
             }
-            .into()),
+            .into());
         }
+        let data = |layer: &Layer| ByteCount(layer.data_pages().0 * PAGE_SIZE as u64);
+        Ok(SubstrateParts {
+            memory: SubstratePart {
+                raw: data(&memory),
+                own: data(&memory),
+                file: size(&folder.join(MEMORY))?,
+                ..parts.memory
+            },
+            disk: SubstratePart {
+                raw: data(&disk),
+                own: data(&disk),
+                file: size(&folder.join(DISK))?,
+                ..parts.disk
+            },
+            devices: size(&folder.join(DEVICES))?,
+        })
     }
 }
 

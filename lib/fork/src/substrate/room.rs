@@ -50,7 +50,7 @@ impl Host {
     /// Notes that a substrate is used, now and then.
     pub(super) fn note_use(&self, substrate: &Substrate) -> Result<(), HostError> {
         let now = crate::now();
-        if now < substrate.entry.used + SELDOM {
+        if now < substrate.entry.used.saturating_add(SELDOM) {
             return Ok(());
         }
         let mut used = substrate.clone();
@@ -61,5 +61,9 @@ impl Host {
 
 /// Bytes that a substrate of these parts takes.
 pub(super) fn size(parts: &SubstrateParts) -> u64 {
-    parts.memory.file.0 + parts.disk.file.0 + parts.devices.0
+    let bytes = [parts.memory.file, parts.disk.file, parts.devices];
+    bytes
+        .into_iter()
+        .map(|it| it.0)
+        .fold(0, u64::saturating_add)
 }
