@@ -185,9 +185,19 @@ fn give_back(margin: u64, prepared: &mut Prepared) {
     shell();
     order("/proc/sys/vm/compact_memory", "1", prepared);
     prepared.used = meminfo();
+    // What the kernel keeps for itself is not cleared: no more of it than it can do with.
+    let kept = [
+        ("/proc/sys/vm/lowmem_reserve_ratio", "0 0 0 0"),
+        ("/proc/sys/vm/watermark_scale_factor", "1"),
+        ("/proc/sys/vm/min_free_kbytes", "1024"),
+    ];
+    let former = kept.map(|(path, _)| (path, fs::read_to_string(path)));
+    for (path, word) in kept {
+        order(path, word, prepared);
+    }
     let mut held = Vec::new();
     let mut taken = 0;
-    while let Some(free) = meminfo().get("MemFree").copied()
+    while let Some(free) = free_for_programs()
         && free > margin + LEAST
     {
         let want = (free - margin).min(PIECE) / PAGE as u64 * PAGE as u64;
@@ -196,6 +206,12 @@ fn give_back(margin: u64, prepared: &mut Prepared) {
         };
         taken += want;
         held.push(piece);
+    }
+    drop(held);
+    for (path, word) in former {
+        if let Ok(word) = word {
+            order(path, word.trim(), prepared);
+        }
     }
     prepared.given_back = taken;
 }
@@ -247,6 +263,33 @@ fn take(bytes: usize) -> Option<Vec<u8>> {
     Some(hint::black_box(piece))
 }
 
+/// Bytes that programs can take before memory runs out.
+fn free_for_programs() -> Option<u64> {
+    let text = fs::read_to_string("/proc/zoneinfo").ok()?;
+    Some(usable(&text) * PAGE as u64)
+}
+
+/// Pages of all zones that are free and not kept for the kernel: above the mark at which it begins
+/// to reclaim, and not held back from who could do with another zone.
+fn usable(zones: &str) -> u64 {
+    let number = |word: Option<&str>| word.and_then(|it| it.parse::<u64>().ok()).unwrap_or(0);
+    let (mut sum, mut free, mut high) = (0, 0, 0);
+    for line in zones.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("pages") => free = number(words.nth(1)),
+            Some("high") => high = number(words.next()),
+            Some("protection:") => {
+                let all = line.split(|it: char| !it.is_ascii_digit());
+                let held_back = all.map(|it| number(Some(it))).max().unwrap_or(0);
+                sum += free.saturating_sub(high + held_back);
+            }
+            _ => {}
+        }
+    }
+    sum
+}
+
 fn meminfo() -> BTreeMap<String, u64> {
     let mut text = String::new();
     let read = File::open("/proc/meminfo").and_then(|mut file| file.read_to_string(&mut text));
@@ -264,6 +307,23 @@ fn meminfo() -> BTreeMap<String, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_keeps_is_not_free_for_programs() {
+        let zone = |free: u64, high: u64, protection: &str| {
+            format!(
+                "Node 0, zone DMA\n  per-node stats\n      nr_inactive_anon 5\n  pages free     {free}\n        \
+                 boost    0\n        min      9\n        low      10\n        high     {high}\n        \
+                 protection: {protection}\n  pagesets\n    cpu: 0\n              high:  99\n"
+            )
+        };
+        assert_eq!(usable(&zone(100, 20, "(0, 0, 0)")), 80);
+        assert_eq!(usable(&zone(100, 20, "(0, 50, 70)")), 10);
+        // A zone that is all kept counts for nothing, and takes nothing from the others.
+        let both = zone(100, 20, "(0, 0, 443)") + &zone(1000, 40, "(0, 0, 0)");
+        assert_eq!(usable(&both), 960);
+        assert_eq!(usable(""), 0);
+    }
 
     #[test]
     fn what_a_plan_names_goes_and_all_else_stays() {
