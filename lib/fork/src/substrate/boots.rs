@@ -215,8 +215,10 @@ impl Host {
         let lists = std::fs::read(&lists).map_err(HostError::io("read", &lists))?;
         let mut hasher = blake3::Hasher::new();
         let options = self.options;
+        // Its number alone: where the pager shows it differs from host to host.
+        let disk = base.disk.file_name().unwrap_or_default();
         let said = [
-            base.disk.display().to_string(),
+            disk.to_string_lossy().into_owned(),
             base.kernel.display().to_string(),
             base.initramfs.display().to_string(),
             request.vcpus.to_string(),
