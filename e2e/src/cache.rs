@@ -15,7 +15,7 @@ impl Host {
         Self::new().owning_cache()
     }
 
-    /// The same host with such a cache.
+    /// Gives the host such a cache.
     pub fn owning_cache(mut self) -> Self {
         let own = tempfile::Builder::new()
             .prefix("forkyard-cache.")

@@ -66,12 +66,12 @@ impl Host {
         host
     }
 
-    /// The same host, which keeps first boots.
+    /// Has the host keep first boots.
     pub fn keeping_boots(self) -> Self {
         self.telling("FORKYARD_KEEP_BOOTS", "true")
     }
 
-    /// The same host, whose daemon has this in its environment.
+    /// Sets a variable in the environment of the host's daemon and commands.
     pub fn telling(mut self, name: &'static str, value: &str) -> Self {
         self.told.push((name, value.into()));
         self

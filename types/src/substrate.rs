@@ -174,7 +174,7 @@ pub struct PullRequest {
     /// Public key of the host that must have signed it, beside this host itself.
     #[serde(default)]
     pub trust: Option<String>,
-    /// Take it whoever signed it, and if nobody did.
+    /// Accept any signature, or none.
     #[serde(default)]
     pub unsigned: bool,
 }

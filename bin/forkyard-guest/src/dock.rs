@@ -1,4 +1,4 @@
-//! `forkyard-guest dock`: makes this guest small and nobody's, and holds what it gives back.
+//! `forkyard-guest dock`: generalises this guest, and makes its memory and disk small.
 //!
 //! ```text
 //! plan (a line on stdin) -> stop -> clear -> write back, trim, drop caches, compact -> fill
@@ -9,7 +9,7 @@
 //! it. A cleared page takes no room in a page image, whatever was in it before, and whichever image
 //! the memory of this VM is a view of; and the kernel writes nothing to pages that are free.
 //!
-//! If memory runs out all the same, the kernel ends this first, and the dock fails.
+//! If memory runs out all the same, the kernel ends the process that fills first; the dock fails then.
 
 use crate::{agent::identity::secrets, init::doing};
 use forkyard_substrate::{Plan, Prepared, matches};
@@ -22,12 +22,14 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
+/// Word for the process that clears free memory.
+const FILL: &str = "fill";
 /// Most bytes taken at once.
 const PIECE: u64 = 32 << 20;
 /// Fewer are not worth it.
 const LEAST: u64 = 64 << 10;
 const PAGE: usize = 4096;
-/// What of `/proc/meminfo` says where memory is.
+/// Fields of `/proc/meminfo` that say where memory is.
 const USED: [&str; 12] = [
     "AnonPages",
     "Buffers",
@@ -44,7 +46,12 @@ const USED: [&str; 12] = [
 ];
 
 /// Carries out the plan, and reports.
-pub fn main() -> ExitCode {
+pub fn main(words: &[String]) -> ExitCode {
+    if let [role, margin] = words
+        && role == FILL
+    {
+        return margin.parse().map_or(ExitCode::FAILURE, fill);
+    }
     let mut line = String::new();
     if let Err(error) = io::stdin().read_line(&mut line) {
         eprintln!("forkyard-guest: cannot read the plan: {error}");
@@ -62,7 +69,11 @@ pub fn main() -> ExitCode {
     let mut prepared = Prepared::default();
     stop(&plan, &mut prepared);
     clear(Path::new("/"), &plan, &mut prepared);
-    give_back(plan.margin, &mut prepared);
+    if let Err(why) = give_back(plan.margin, &mut prepared) {
+        // What was freed would be in the substrate.
+        eprintln!("forkyard-guest: free memory was not cleared: {why}");
+        return ExitCode::FAILURE;
+    }
     let told = serde_json::to_string(&prepared).map_err(io::Error::from);
     let told = told.and_then(|text| {
         let mut out = io::stdout().lock();
@@ -150,7 +161,7 @@ fn clear(root: &Path, plan: &Plan, prepared: &mut Prepared) {
     }
 }
 
-/// What there is that a pattern names.
+/// Paths that a pattern names.
 fn found(root: &Path, pattern: &str) -> Vec<PathBuf> {
     let mut paths = vec![root.to_owned()];
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
@@ -176,24 +187,47 @@ fn found(root: &Path, pattern: &str) -> Vec<PathBuf> {
 
 /// Writes back what is only in memory, drops what can be read again, and takes what is then free,
 /// all but a margin.
-fn give_back(margin: u64, prepared: &mut Prepared) {
-    // Before it holds anything: should memory run out, this is what goes.
-    order("/proc/self/oom_score_adj", "1000", prepared);
+fn give_back(margin: u64, prepared: &mut Prepared) -> Result<(), String> {
     nix::unistd::sync();
     trim(prepared);
     order("/proc/sys/vm/drop_caches", "3", prepared);
     shell();
     order("/proc/sys/vm/compact_memory", "1", prepared);
     prepared.used = meminfo();
-    // What the kernel keeps for itself is not cleared: no more of it than it can do with.
-    let kept = [
+    // The kernel's reserves are not cleared: they are made small meanwhile.
+    let reserves = [
         ("/proc/sys/vm/lowmem_reserve_ratio", "0 0 0 0"),
         ("/proc/sys/vm/watermark_scale_factor", "1"),
         ("/proc/sys/vm/min_free_kbytes", "1024"),
     ];
-    let former = kept.map(|(path, _)| (path, fs::read_to_string(path)));
-    for (path, word) in kept {
+    let former = reserves.map(|(path, _)| (path, fs::read_to_string(path)));
+    for (path, word) in reserves {
         order(path, word, prepared);
+    }
+    // By another process: should memory run out, the kernel ends that one, and this one sets the
+    // reserves as they were.
+    let filled = Command::new("/proc/self/exe")
+        .args(["dock", FILL, &margin.to_string()])
+        .stdin(Stdio::null())
+        .output();
+    for (path, word) in former {
+        if let Ok(word) = word {
+            order(path, word.trim(), prepared);
+        }
+    }
+    let filled = filled.map_err(|error| error.to_string())?;
+    let told = String::from_utf8_lossy(&filled.stdout).trim().parse();
+    prepared.given_back = told.map_err(|_| filled.status.to_string())?;
+    Ok(())
+}
+
+/// Takes all memory that programs can have but a margin, which clears it; says how many bytes
+/// that was.
+fn fill(margin: u64) -> ExitCode {
+    // Before it holds anything: should memory run out, this is what goes.
+    if let Err(error) = fs::write("/proc/self/oom_score_adj", "1000") {
+        eprintln!("forkyard-guest: cannot be the first to go: {error}");
+        return ExitCode::FAILURE;
     }
     let mut held = Vec::new();
     let mut taken = 0;
@@ -208,12 +242,8 @@ fn give_back(margin: u64, prepared: &mut Prepared) {
         held.push(piece);
     }
     drop(held);
-    for (path, word) in former {
-        if let Ok(word) = word {
-            order(path, word.trim(), prepared);
-        }
-    }
-    prepared.given_back = taken;
+    println!("{taken}");
+    ExitCode::SUCCESS
 }
 
 /// Has a shell read again: it is what a woken VM is asked for first, as a rule.

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         ("init", _) if std::process::id() == 1 => init::main(),
         ("poweroff", _) => init::entry::end(RebootMode::RB_POWER_OFF),
         ("reboot", _) => init::entry::end(RebootMode::RB_AUTOBOOT),
-        (_, [role]) if role == "dock" => dock::main(),
+        (_, [role, words @ ..]) if role == "dock" => dock::main(words),
         (_, [role]) if role == "entry" => init::entry::main(),
         (_, [role, words @ ..]) if role == "agent" => agent::supervise(words),
         (_, [role]) if role == "worker" => agent::work(),

@@ -1,5 +1,9 @@
 //! The command line's words.
 
+mod network;
+
+pub use network::Network;
+
 use crate::commands::{
     console::Console,
     copy::End,
@@ -17,7 +21,7 @@ use crate::commands::{
 };
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use forkyard_client::{Place, Trust};
-use forkyard_types::{Allow, BitRate, NetworkPolicy, NodeName, Publish, VmName, WayOut};
+use forkyard_types::{NodeName, VmName};
 use std::path::PathBuf;
 
 /// Fork running virtual machines.
@@ -216,54 +220,6 @@ pub struct Run {
     pub network: Network,
 }
 
-/// What a VM may do on the network, and its clones after it.
-#[derive(Debug, ClapArgs)]
-#[command(next_help_heading = "Network, for the VM and its clones")]
-pub struct Network {
-    /// The way out: none, or nat, as if the host itself opened the connection.
-    /// Implied by --allow.
-    #[arg(long, value_enum)]
-    pub net: Option<Net>,
-    /// Reach only this, as 192.0.2.0/24 or 192.0.2.7:443; can be repeated.
-    /// Without it, all but private networks.
-    #[arg(long, value_name = "NETWORK[:PORT]")]
-    pub allow: Vec<Allow>,
-    /// Most that each VM may send, and receive, beyond its family: as 10mbit.
-    #[arg(long)]
-    pub rate: Option<BitRate>,
-    /// Have a port of the host lead to one of the VM, and never to a clone; of
-    /// UDP with /udp at the end; can be repeated.
-    #[arg(long, short, value_name = "[ADDRESS:]PORT:GUESTPORT")]
-    pub publish: Vec<Publish>,
-}
-
-/// The way out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Net {
-    /// None: VMs of the family reach each other alone.
-    None,
-    /// By the host's own addresses.
-    Nat,
-}
-
-impl Network {
-    /// As the API has it.
-    pub fn policy(self) -> NetworkPolicy {
-        let out = match self.net {
-            Some(Net::Nat) => WayOut::Nat,
-            Some(Net::None) => WayOut::None,
-            None if self.allow.is_empty() => WayOut::None,
-            None => WayOut::Nat,
-        };
-        NetworkPolicy {
-            out,
-            allow: self.allow,
-            rate: self.rate,
-            publish: self.publish,
-        }
-    }
-}
-
 /// `fork`
 #[derive(Debug, ClapArgs)]
 pub struct Fork {
@@ -449,6 +405,7 @@ pub struct Bench {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use forkyard_types::WayOut;
 
     #[test]
     fn the_words_do_not_contradict_each_other() {

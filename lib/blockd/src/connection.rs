@@ -316,7 +316,7 @@ impl Connection<'_> {
         self.workers.run(move || {
             let mut out = Vec::new();
             job(&mut out);
-            // Nobody listens any more once the connection has failed.
+            // Fails once the connection has: no answer can be sent then.
             let _ = replies.send(out);
             drop(ticket);
         });

@@ -23,7 +23,8 @@ use forkyard_network::Networks;
 use forkyard_pager::{LinkUse, PagerClient, PagerError, Shutdown};
 use forkyard_store::Store;
 use forkyard_types::{
-    DiskSlice, FamilyId, GuestImage, ImageView, PageCount, TicketView, VmId, VmInspect, VmView,
+    DiskSlice, FamilyId, GuestImage, ImageView, PageCount, TicketView, VmId, VmInspect, VmName,
+    VmView,
 };
 use forkyard_vmm::{Engine, Machine, Qemu, QemuConfig, Verdict, VmmError};
 use std::{
@@ -90,8 +91,9 @@ pub struct Host {
     pub(crate) progress: Progress,
     /// Forks and checkpoints under way; none begins once the daemon ends.
     pub(crate) forks: UnderWay,
-    /// Held while a substrate is made or removed.
-    pub(crate) docks: tokio::sync::Mutex<()>,
+    /// Held while a substrate is made or removed. Names of boots that could not be kept: this
+    /// daemon tries none of them again.
+    pub(crate) docks: tokio::sync::Mutex<BTreeSet<VmName>>,
     /// Who goes first while a fork is made.
     pub(crate) makers: Makers,
     registry: Mutex<Registry>,
@@ -332,7 +334,7 @@ impl Host {
                 vm: vm.name(),
             });
         }
-        self.refuse_substrates_over(name).await?;
+        self.release_guest_image(name).await?;
         self.bases.remove(name.to_owned()).await
     }
 

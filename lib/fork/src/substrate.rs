@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A substrate is two page images, of memory and of disk, and the state of devices. Nothing of it
-//! belongs to the VM it was: its disk lies over the guest image alone, and its files are its own.
+//! belongs to the VM it was: its files are its own. Its disk lies over the guest image, or over that of
+//! the substrate that the VM was woken from.
 //!
 //! Failure paths: a dock that fails before `kept` is recorded leaves the VM as it was, but for what
 //! its guest was rid of; the next daemon removes what one left that died there ([`settle`]). From
@@ -152,18 +153,18 @@ impl Host {
         let _turn = self.docks.lock().await;
         let found = self.substrate(name, Act::Remove, asker)?;
         if found.entry.boot {
-            self.forget_cached(&found);
+            self.forget_cached(&found.name);
         }
         self.remove_known(&found).await
     }
 
     /// Removes a substrate that nothing lies over. The caller holds the turn.
     async fn remove_known(&self, found: &Substrate) -> Result<SubstrateView, HostError> {
-        let name = || found.name.clone();
         let parts = found.parts()?.clone();
         let view = self.view_of_substrate(found)?;
         if let Some(by) = self.first_over(found)? {
-            return Err(SubstrateError::InUse { name: name(), by }.into());
+            let name = found.name.clone();
+            return Err(SubstrateError::InUse { name, by }.into());
         }
         self.store.remove_substrate(&found.name)?;
         self.discard_parts(&parts).await;
@@ -192,9 +193,9 @@ impl Host {
         self.store.is_of_substrate(image).unwrap_or(true)
     }
 
-    /// Refuses to remove a guest image that a substrate lies over.
-    /// What is kept of its boots goes with it.
-    pub(crate) async fn refuse_substrates_over(&self, image: &str) -> Result<(), HostError> {
+    /// Removes the boots of a guest image that are kept, for it is to be removed; refuses that if
+    /// another substrate lies over it.
+    pub(crate) async fn release_guest_image(&self, image: &str) -> Result<(), HostError> {
         let _turn = self.docks.lock().await;
         let of_image = |it: &Substrate| it.entry.image == image;
         for boot in self.all_substrates()?.into_iter().filter(of_image) {

@@ -1,7 +1,7 @@
 //! What the authority of a volume decides: one transaction a request.
 //!
 //! Keeps the lease, the epoch and the map as of the last close. Answers a request that comes
-//! again as it did the first time, as long as it matters to who asks.
+//! again as it did the first time, while the asker may still act on the answer.
 
 use crate::{Entry, GlobalMap, OpeningId, SiteId};
 use forkyard_volume::{BlockNo, Epoch};

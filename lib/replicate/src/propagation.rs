@@ -105,7 +105,7 @@ pub enum Decision {
         /// Priority at that time.
         priority: f64,
     },
-    /// Never written here: whoever has it keeps it.
+    /// Never written here: it stays at the sites that have it.
     NeverWritten,
     /// Too few reads for its writes.
     BelowThreshold {

@@ -1,7 +1,7 @@
 //! Random histories over links that lose, double, delay and part, against a single copy.
 //!
 //! Every epoch has a branch of the one copy: what the last close left, and what its writer wrote.
-//! A read in an epoch must find its branch, whoever else believes to write; a close that the
+//! A read in an epoch must find its branch, whatever other writers there are; a close that the
 //! authority took must be what the next opening sees; a crash may cost what was not flushed.
 
 use fastrand::Rng;

@@ -1,4 +1,4 @@
-//! What libnbd, QEMU, nbdkit and fio find.
+//! Agreement with libnbd, QEMU, nbdkit and fio.
 
 use crate::place::{Place, tool};
 use std::fs;

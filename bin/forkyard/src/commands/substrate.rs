@@ -61,7 +61,7 @@ pub enum Substrate {
         /// Key of the host that pushed it: `forkyard substrate key` there. What this host pushed itself needs none.
         #[arg(long, value_name = "KEY")]
         trust: Option<String>,
-        /// Take it whoever signed it, and if nobody did.
+        /// Accept any signature, or none.
         #[arg(long, conflicts_with = "trust")]
         unsigned: bool,
     },
@@ -93,7 +93,7 @@ pub struct Dock {
     /// Name of the substrate.
     #[arg(long)]
     pub name: VmName,
-    /// What it is, and who may open it.
+    /// Kind: who may open it, and whether it is generalised.
     #[arg(long, value_enum)]
     pub kind: Kind,
     /// Dock a clone; the VM runs on.
@@ -118,7 +118,7 @@ pub struct Activate {
     /// Name of the VM, or the beginning of the names of several; the substrate's if absent.
     #[arg(long = "as", value_name = "NAME")]
     pub names: Option<VmName>,
-    /// What they may do on the network.
+    /// Network of each of them.
     #[command(flatten)]
     pub network: Network,
 }

@@ -104,17 +104,37 @@ impl Host {
     }
 
     async fn make_boot(&self, request: RunRequest) -> Result<(), HostError> {
-        let _turn = self.docks.lock().await;
+        let mut given_up = self.docks.lock().await;
         let (base, accel) = self.base_of(&request).await?;
         let name = self.boot_name(&request, &base, accel).await?;
-        if self.kept_boot(&name).await?.is_some() {
+        if given_up.contains(&name) {
             return Ok(());
         }
+        match self.kept_boot(&name).await {
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) => {}
+            // What is in the cache cannot be used: another is made.
+            Err(error) => {
+                tracing::warn!(%name, error = &error as &dyn std::error::Error, "not found in the cache");
+                self.forget_cached(&name);
+            }
+        }
+        let made = self.boot_for_keeps(request, name.clone()).await;
+        if made.is_err() {
+            // Or each run of this image would boot twice.
+            given_up.insert(name);
+        }
+        made
+    }
+
+    /// Boots, docks and keeps one. The caller holds the turn.
+    async fn boot_for_keeps(&self, request: RunRequest, name: VmName) -> Result<(), HostError> {
+        let checkpoint = dock::passing_name()?;
         let founded = self.found(request).await?;
         let vm = founded.vm.clone();
         let record = vm.record();
         let leaving = Leaving {
-            checkpoint: dock::passing_name()?,
+            checkpoint,
             fork: None,
             vm: Some(vm.id),
         };
@@ -189,15 +209,15 @@ impl Host {
 
     /// Removes a boot that is kept, here and from the cache, if nothing lies over it.
     pub(super) async fn forget_boot(&self, boot: &Substrate) {
-        self.forget_cached(boot);
+        self.forget_cached(&boot.name);
         if let Err(error) = self.remove_known(boot).await {
             tracing::info!(name = %boot.name, %error, "boot still kept");
         }
     }
 
     /// Removes a boot from the cache.
-    pub(super) fn forget_cached(&self, boot: &Substrate) {
-        let _ = std::fs::remove_dir_all(self.boots().join(boot.name.as_str()));
+    pub(super) fn forget_cached(&self, boot: &VmName) {
+        let _ = std::fs::remove_dir_all(self.boots().join(boot.as_str()));
     }
 
     pub(super) fn boots(&self) -> PathBuf {

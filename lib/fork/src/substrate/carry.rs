@@ -58,7 +58,7 @@ impl Host {
         self.view_of_substrate(&brought.await?)
     }
 
-    /// Refuses a folder that nobody signed whom this host trusts.
+    /// Refuses a folder without the signature of a trusted host.
     fn trust(&self, signed: Signed, request: &PullRequest) -> Result<(), HostError> {
         if request.unsigned {
             return Ok(());
@@ -166,10 +166,10 @@ impl Host {
         let mut substrate = Substrate {
             name: name.clone(),
             entry: Entry {
-                // Users of other hosts are nobody here, and what it keeps is for it to say.
+                // Another host's users are unknown here, and a boot is kept by the host itself.
                 owner: manifest.entry.owner.filter(|_| own),
                 boot: manifest.entry.boot && own,
-                // And what goes first.
+                // Uses are counted from now on.
                 created: crate::now(),
                 used: 0,
                 leaving: None,

@@ -158,7 +158,7 @@ impl Host {
         };
         let taken = self.checkpoint_of(&docked, request, None).await?;
         let record = taken.record();
-        let packed = self.pack(&record, substrate.entry.boot, docked.record().memory_image);
+        let packed = self.pack(&record, &substrate.entry, docked.record().memory_image);
         let parts = packed.instrument(debug_span!("pack")).await?;
         let room = self.room_for(&parts).await;
         substrate.entry.parts = Some(parts);

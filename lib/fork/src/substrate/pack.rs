@@ -4,12 +4,12 @@
 //! over the page image that it lies over. What the lower one has, wherever in it, is not stored
 //! again; the rest is compressed.
 
-use super::{DEVICES, DISK, MEMORY, size};
+use super::{DEVICES, DISK, Entry, MEMORY, size};
 use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
 use forkyard_image::{Image, Layer, Temper, rewrite};
 use forkyard_store::VmRecord;
 use forkyard_sys_host::private;
-use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, SubstratePart, SubstrateParts};
+use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, SubstrateKind, SubstratePart, SubstrateParts};
 use std::{
     fs::{self, DirBuilder, File},
     io::Write,
@@ -36,12 +36,12 @@ struct Sources {
 }
 
 impl Host {
-    /// Makes the files of a substrate of a checkpoint, and has the pager serve them. With `alone`
-    /// its memory depends on no other substrate's.
+    /// Makes the files of a substrate of a checkpoint, and has the pager serve them. The memory of
+    /// a kept boot depends on no other substrate's.
     pub(super) async fn pack(
         &self,
         taken: &VmRecord,
-        alone: bool,
+        entry: &Entry,
         woken_from: Option<ImageId>,
     ) -> Result<SubstrateParts, HostError> {
         let image = taken
@@ -54,9 +54,9 @@ impl Host {
         let base = self.stack(base)?;
         let sources = Sources {
             memory: Image::new(Arc::new(Layer::open(layer)?), None)?,
-            candidates: match alone {
+            candidates: match entry.boot {
                 true => Vec::new(),
-                false => self.candidates(taken, woken_from)?,
+                false => self.candidates(entry, woken_from)?,
             },
             disk: Image::new(Arc::new(Layer::open(disk.layer)?), Some(&base))?,
             base,
@@ -80,21 +80,27 @@ impl Host {
     }
 
     /// Memory of the substrate that the VM was woken from, and of others that were of the same guest
-    /// image and size, the latest ones. None that lies over many others: it depends on them all.
+    /// image and size, the latest ones. None that lies over many others: it depends on them all. And
+    /// no private one of another user, who could not remove it, and whose memory its size would tell of.
     fn candidates(
         &self,
-        taken: &VmRecord,
+        new: &Entry,
         woken_from: Option<ImageId>,
     ) -> Result<Vec<Image>, HostError> {
         let all = self.all_substrates()?.into_iter().rev();
         let alike = all.filter(|it| {
-            let entry = &it.entry;
-            entry.image == taken.image && entry.memory == taken.memory
+            let old = &it.entry;
+            let shared = old.kind != SubstrateKind::Private || old.owner == new.owner;
+            shared && old.image == new.image && old.memory == new.memory
         });
         let latest = alike.filter_map(|it| Some(it.entry.parts?.memory.image));
-        let images = woken_from.into_iter().chain(latest);
+        let mut images: Vec<_> = latest.collect();
+        // First of all, wherever it stands.
+        images.sort_by_key(|image| Some(*image) != woken_from);
         // One that is damaged is no reason not to dock another.
-        let opened = images.filter_map(|image| self.stack(image).ok());
+        let opened = images
+            .into_iter()
+            .filter_map(|image| self.stack(image).ok());
         let low = opened.filter(|image| image.layers().len() < LAYERS);
         Ok(low.take(CANDIDATES).collect())
     }
