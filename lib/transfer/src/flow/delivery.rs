@@ -23,6 +23,9 @@ const RETREAT: f64 = 0.7;
 const RECOVERY: f64 = 1.1;
 /// Packets whose fate says something about loss.
 const ENOUGH: u64 = 16;
+/// More loss than this ends the start before the round is over, which over a long link lasts
+/// long: no bad link loses that much of so many.
+const OVERRUN: (f64, u64) = (0.16, 128);
 /// Bounds of a round: the meter of the clients averages over 20 ms.
 const ROUND: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 
@@ -157,7 +160,11 @@ impl FlowControl for DeliveryLaw {
         round.sent = round.sent.saturating_add(feedback.sent);
         round.lost = round.lost.saturating_add(feedback.lost.min(feedback.sent));
         round.backlog = feedback.backlog;
-        if now >= round.ends {
+        let (overrun, many) = OVERRUN;
+        let overruns = matches!(self.phase, Phase::Startup { .. })
+            && round.sent >= many
+            && round.lost as f64 > round.sent as f64 * overrun;
+        if now >= round.ends || overruns {
             let length = (feedback.round_trip * 2).clamp(ROUND.0, ROUND.1);
             self.end_round(now + length);
         }
@@ -259,6 +266,25 @@ mod tests {
         assert!(after < before * 8 / 10, "{after} of {before}");
         let again = arrives(&mut law, 100 * MIB, 0.0, then);
         assert!(again > 80 * MIB, "{again}");
+    }
+
+    #[test]
+    fn a_start_that_overruns_the_link_is_over_as_soon_as_the_loss_is_reported() {
+        let now = Instant::now();
+        let mut law = DeliveryLaw::new(Bounds::default(), now);
+        let report = |mean, lost| Feedback {
+            mean: Rate(mean),
+            sent: 200,
+            lost,
+            backlog: Backlog::Enough,
+            round_trip: Duration::from_millis(80),
+        };
+        law.report(report(20 * MIB, 0), now + Duration::from_millis(25));
+        assert_eq!(law.rate(now), Rate(40 * MIB));
+        // The round ends 160 ms later.
+        law.report(report(24 * MIB, 80), now + Duration::from_millis(50));
+        let Rate(rate) = law.rate(now);
+        assert!(rate <= 24 * MIB, "{rate}");
     }
 
     #[test]
