@@ -10,9 +10,11 @@
 //! whole   beside a VM that is saved whole, copied and restored (SnowFlock,
 //!         table II)
 //! agility four parents that fork all the time, to the same hosts (SnowFlock, 4.5.3)
+//! far     one parent forked again and again over a long link
 //! ```
 
 mod agility;
+mod far;
 mod page;
 mod parts;
 mod whole;
@@ -41,7 +43,7 @@ pub struct Options {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "start,pages,settle,page,whole,agility"
+        default_value = "start,pages,settle,page,whole,agility,far"
     )]
     parts: Vec<Part>,
     /// How pages go, in `pages` and `settle`
@@ -82,6 +84,12 @@ pub struct Options {
     /// What links carry in `whole` and `agility`, in Mbit/s
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     link: u32,
+    /// Round trips of the link in `far`, in ms
+    #[arg(long, value_delimiter = ',', default_value = "80,20", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    round_trips: Vec<u32>,
+    /// What the link carries in `far`, in Mbit/s
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    far: u32,
     /// Where cluster.json and cluster.md go
     #[arg(long, default_value = "bench/out")]
     out: PathBuf,
@@ -95,6 +103,7 @@ enum Part {
     Page,
     Whole,
     Agility,
+    Far,
 }
 
 /// How pages go to several hosts.
@@ -172,6 +181,9 @@ pub fn measure(options: &Options) {
     }
     if has(Part::Agility) {
         rows.extend(agility::measure(options, most));
+    }
+    if has(Part::Far) {
+        rows.extend(far::measure(options));
     }
     report::write(&options.out, &format!("{options:?}"), &rows, &latencies);
 }

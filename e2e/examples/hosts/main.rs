@@ -22,7 +22,7 @@ enum What {
     /// Three nodes of a cluster: a VM is forked over them, and one dies
     Demo(demo::Options),
     /// Forks over several hosts: how soon, and what crosses the network
-    Bench(bench::Options),
+    Bench(Box<bench::Options>),
 }
 
 fn main() {

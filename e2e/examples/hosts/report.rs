@@ -18,6 +18,8 @@ pub struct Row {
     pub reporting: bool,
     /// Packets lost, of a hundred.
     pub loss: u8,
+    /// Of a long link, in milliseconds.
+    pub round_trip: u32,
     /// Until all clones' vCPUs ran.
     pub running: u64,
     /// Until all clones were ready; of copies, until every host had the file.
@@ -31,6 +33,8 @@ pub struct Row {
     pub sent: u64,
     pub resent: u64,
     pub pushed: u64,
+    /// Pages that came while a clone waited for them; counted in `far` alone.
+    pub waited: u64,
     pub bytes: u64,
 }
 
@@ -103,8 +107,8 @@ pub fn write(out: &Path, options: &str, rows: &[Row], latencies: &[Latency]) {
 
 fn table(rows: &[Row]) -> String {
     let mut table = String::from(
-        "| part | MiB, used | hosts | clones | way | page reporting | loss % | running ms | ready ms | done ms | once more ms | asked | in lockstep | sent | again | pushed | MB |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+        "| part | MiB, used | hosts | clones | way | page reporting | loss % | round trip ms | running ms | ready ms | done ms | once more ms | asked | in lockstep | sent | again | pushed | waited for | MB |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     let mut cells: BTreeMap<_, Vec<&Row>> = BTreeMap::new();
     for row in rows {
@@ -116,10 +120,11 @@ fn table(rows: &[Row]) -> String {
             row.way,
             !row.reporting,
             row.loss,
+            row.round_trip,
         );
         cells.entry(key).or_default().push(row);
     }
-    for ((part, (memory, fill), clones, hosts, way, silent, loss), rows) in cells {
+    for ((part, (memory, fill), clones, hosts, way, silent, loss, trip), rows) in cells {
         let of = |of: fn(&Row) -> u64| median(rows.iter().map(|row| of(row)).collect());
         let reporting = if silent { "no" } else { "yes" };
         let megabytes = of(|row| row.bytes / 100_000);
@@ -133,11 +138,12 @@ fn table(rows: &[Row]) -> String {
             of(|row| row.sent),
             of(|row| row.resent),
             of(|row| row.pushed),
+            of(|row| row.waited),
         ];
         let counts = counts.map(|count| count.to_string()).join(" | ");
         let _ = writeln!(
             table,
-            "| {part} | {memory}, {fill} | {hosts} | {clones} | {way} | {reporting} | {loss} | {counts} | {}.{} |",
+            "| {part} | {memory}, {fill} | {hosts} | {clones} | {way} | {reporting} | {loss} | {trip} | {counts} | {}.{} |",
             megabytes / 10,
             megabytes % 10
         );
