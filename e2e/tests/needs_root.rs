@@ -25,6 +25,8 @@ mod events;
 mod examples;
 #[path = "needs_root/exec.rs"]
 mod exec;
+#[path = "needs_root/far.rs"]
+mod far;
 #[path = "needs_root/fork.rs"]
 mod fork;
 #[path = "needs_root/friendly.rs"]

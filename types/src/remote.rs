@@ -186,7 +186,7 @@ pub struct Handout {
     pub family: HandoutFamily,
     /// What its machine is made of.
     pub machine: HandoutMachine,
-    /// State of its devices and CPUs, base64.
+    /// State of its devices and CPUs, packed by zstd, base64.
     pub devices: String,
     /// Its memory.
     pub memory: RemotePages,
@@ -201,7 +201,7 @@ pub struct Handout {
 
 impl Handout {
     /// The version this program makes and takes.
-    pub const VERSION: u16 = 2;
+    pub const VERSION: u16 = 3;
 }
 
 /// The VM a handout is an instant of.
@@ -299,6 +299,28 @@ pub struct RemotePages {
     pub image: ImageId,
     /// Its size.
     pub pages: PageCount,
+    /// When clones are let go.
+    #[serde(default, skip_serializing_if = "PageOrder::is_usual")]
+    pub order: PageOrder,
+}
+
+/// Order in which the pages of an image come and the clones that lie over it are let go.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PageOrder {
+    /// Clones are let go at once, and pages come as they are touched.
+    #[default]
+    OnDemand,
+    /// All pages come first: over a long link each page that is touched before it has come
+    /// costs a round trip.
+    SettleFirst,
+}
+
+impl PageOrder {
+    fn is_usual(&self) -> bool {
+        *self == Self::OnDemand
+    }
 }
 
 /// The key by which page images of one fork are served to other hosts: 32

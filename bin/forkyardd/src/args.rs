@@ -3,7 +3,7 @@
 use crate::cluster;
 use anyhow::Context;
 use clap::{ArgAction, Parser};
-use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options, Push};
+use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options, Push, SettleFirst};
 use forkyard_types::ByteCount;
 use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
@@ -104,6 +104,15 @@ pub struct Args {
         default_value = "working-set"
     )]
     pub push: Push,
+    /// Have all pages of a fork come before its clones on other hosts are let go: auto, where
+    /// the measured round trip makes that sooner than asking page by page; always; never.
+    #[arg(
+        long,
+        env = "FORKYARD_SETTLE_FIRST",
+        value_name = "WHEN",
+        default_value = "auto"
+    )]
+    pub settle_first: SettleFirst,
     /// Give clones what others of their image have wanted, before they ask. Heeded
     /// when the pager starts.
     #[arg(long, env = "FORKYARD_PREFETCH", value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
@@ -180,6 +189,7 @@ impl Args {
             prefetch: self.prefetch,
             multicast: self.multicast,
             push: self.push,
+            settle_first: self.settle_first,
             // In a cluster nothing reserves room for a VM that boots for keeps.
             keep_boots: self.keep_boots && !self.cluster.wanted(),
             substrate_pool: ByteCount::from_mib(self.substrate_pool).unwrap_or(ByteCount(u64::MAX)),

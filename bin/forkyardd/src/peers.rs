@@ -18,6 +18,7 @@ use crate::tenants;
 use forkyard_client::{Client, ClientError, Place, Trust};
 use forkyard_cluster::Cluster;
 use forkyard_fork::{FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room};
+use forkyard_sys_host::tcp::round_trip;
 use forkyard_types::{
     ApiError, ErrorKind, FamilyId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
     PeerForkRequest, PeerForkResponse, PeerTicketRequest, PeerTicketResponse, TokenSecret, VmId,
@@ -30,11 +31,21 @@ use std::{
     collections::BTreeMap,
     error::Error,
     fs,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
+use tokio::{
+    net::{TcpStream, lookup_host},
+    time::timeout,
+};
+
+/// Looks at a round trip, of which the shortest counts: the first may have to find the way.
+const TRIPS: usize = 2;
+/// Longest that one is waited for.
+const LONGEST_TRIP: Duration = Duration::from_secs(2);
 
 /// The peers of a file.
 #[derive(Clone, Debug)]
@@ -283,6 +294,31 @@ impl Neighbours for Nodes {
 impl Peer for Daemon {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        match self.client.place() {
+            Place::Network { host, .. } => host.parse().ok(),
+            Place::Socket(_) => None,
+        }
+    }
+
+    /// Measured by the kernels, and so the same on a busy host.
+    fn round_trip(&self) -> BoxFuture<'_, Option<Duration>> {
+        let Place::Network { host, port } = self.client.place() else {
+            return ready(None).boxed();
+        };
+        let measured = async move {
+            let at = lookup_host((host, port)).await.ok()?.next()?;
+            let mut least: Option<Duration> = None;
+            for _ in 0..TRIPS {
+                let connected = timeout(LONGEST_TRIP, TcpStream::connect(at)).await;
+                let took = round_trip(&connected.ok()?.ok()?).ok()?;
+                least = Some(least.map_or(took, |least| least.min(took)));
+            }
+            least
+        };
+        measured.boxed()
     }
 
     fn clones(

@@ -10,7 +10,7 @@ use crate::{
     ticket::Denied,
     vm::Vm,
 };
-use forkyard_guestlink::{Cloned, Identify};
+use forkyard_guestlink::{Cloned, Identify, LinkError};
 use forkyard_store::{Birth, StoreError, VmRecord};
 use forkyard_types::{
     Address, Epoch, ForkId, ForkMode, Identity, RequestId, Route, VmName, VmState,
@@ -180,10 +180,17 @@ impl Host {
         guest: &forkyard_guestlink::Guest,
     ) -> Result<(), HostError> {
         let patience = self.options.to_identify();
-        let problems = guest
-            .identified(patience)
-            .instrument(debug_span!("identity"))
-            .await?;
+        let identified = async {
+            loop {
+                let before = self.away(vm).await?;
+                match guest.identified(patience).await {
+                    // Each page that it touches and that is on another host costs a round trip.
+                    Err(LinkError::Timeout { .. }) if self.away(vm).await? < before => {}
+                    answer => return Ok::<_, HostError>(answer?),
+                }
+            }
+        };
+        let problems = identified.instrument(debug_span!("identity")).await?;
         if !problems.is_empty() {
             return Err(HostError::Identity { problems });
         }

@@ -271,16 +271,16 @@ impl Host {
         let image = generation.image;
         let (shells, spare, rest) = generation.split(wanted.len());
         let assigned = assign(wanted, shells);
-        let taken = self
-            .take_snapshot(
-                parent,
-                &body,
-                (id, asked.mode),
-                rest,
-                &assigned,
-                &mut report,
-            )
-            .await;
+        let taken = self.take_snapshot(
+            parent,
+            &body,
+            (id, asked.mode),
+            rest,
+            &assigned,
+            &mut report,
+        );
+        let family = parent.record().family;
+        let (taken, ()) = tokio::join!(taken, self.introduce_early(family, &asked.far));
         let taken = match taken {
             Ok(taken) => {
                 going.reach(ForkPhase::Received);

@@ -65,7 +65,7 @@ pub use host::{Host, MakeEngine, qemu};
 pub use images::{Incoming, Outgoing};
 pub use options::Options;
 pub use quota::QuotaReached;
-pub use remote::{HERE, Neighbours, Peer};
+pub use remote::{HERE, Neighbours, Peer, SettleFirst, UnknownOrder};
 pub use room::{Granted, Lot, Room};
 pub use substrate::SubstrateError;
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};

@@ -1,6 +1,6 @@
 //! Choices of an operator.
 
-use crate::bounds::GuestBounds;
+use crate::{bounds::GuestBounds, remote::SettleFirst};
 use forkyard_pager::Push;
 use forkyard_types::ByteCount;
 use forkyard_vmm::AccelChoice;
@@ -28,6 +28,8 @@ pub struct Options {
     pub multicast: bool,
     /// What other hosts are sent of an instant before they ask.
     pub push: Push,
+    /// Whether all of it comes before clones on other hosts are let go.
+    pub settle_first: SettleFirst,
     /// Whether an image's first boot is kept, for others to be woken from.
     pub keep_boots: bool,
     /// Bytes that substrates may take.

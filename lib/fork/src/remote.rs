@@ -6,6 +6,7 @@
 //! handout ---------- Peer::clones -------> images fetched, shells, load, identity
 //!         <--------- one answer a clone ---
 //! pages   ========== as they are touched, or all of them in the background ====>
+//!                    over a long link all of them before the load (`order`)
 //! ```
 //!
 //! A clone there is made as a clone of a checkpoint is here: of an image, a disk
@@ -18,6 +19,7 @@ mod deal;
 mod disk;
 mod follow;
 mod hand_out;
+mod order;
 mod span;
 mod take;
 
@@ -26,6 +28,7 @@ pub(crate) use arrivals::Arrivals;
 pub use deal::HERE;
 pub(crate) use deal::{Dealt, Far, Share};
 pub(crate) use hand_out::Parcels;
+pub use order::{SettleFirst, UnknownOrder};
 
 use crate::{Granted, Host, HostError, Lot, Room};
 use forkyard_network::Subnet;
@@ -35,13 +38,25 @@ use forkyard_types::{
     PeerForkResponse, PeerTicketRequest, PeerTicketResponse, VmId, VmView,
 };
 use futures::future::BoxFuture;
-use std::{fmt, net::SocketAddr, sync::Arc};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 /// Another host, as this one reaches it. Errors are its own, or say why it could
 /// not be asked.
 pub trait Peer: fmt::Debug + Send + Sync {
     /// What it is called here.
     fn name(&self) -> &str;
+
+    /// Its address, if it is known by one: that of its pager, too.
+    fn address(&self) -> Option<IpAddr>;
+
+    /// Measures the time that a packet takes there and back; none if it cannot be told.
+    /// Cancel-safe.
+    fn round_trip(&self) -> BoxFuture<'_, Option<Duration>>;
 
     /// Has it make clones. If cancelled, it makes them all the same.
     fn clones(&self, request: PeerForkRequest)

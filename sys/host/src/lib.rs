@@ -1,6 +1,6 @@
 //! The host kernel's interfaces that no safe crate offers: page maps, memory
-//! of other processes, anonymous files, descriptor passing, FUSE, taps, mount
-//! namespaces.
+//! of other processes, anonymous files, descriptor passing, FUSE, taps, TCP
+//! connections, mount namespaces.
 //!
 //! The only place on the host side that may say `unsafe`. No policy; no raw
 //! pointer crosses a public face.
@@ -18,4 +18,5 @@ pub mod process;
 pub mod room;
 pub mod sched;
 pub mod tap;
+pub mod tcp;
 pub mod userfault;

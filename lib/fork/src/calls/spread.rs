@@ -176,12 +176,7 @@ impl Host {
                 Some(place) => &mut far.shares[place],
                 None => match self.peer(host) {
                     Ok(peer) => {
-                        far.shares.push(remote::Share {
-                            peer,
-                            count: 0,
-                            first: number,
-                            promised: Vec::new(),
-                        });
+                        far.shares.push(remote::Share::of(peer, 0, number));
                         let last = far.shares.len() - 1;
                         &mut far.shares[last]
                     }

@@ -4,13 +4,14 @@
 //! A VM that needs a page which is lost cannot go on, and would find out at any
 //! time. So it is ended as soon as that is known, and its record says why.
 
+use super::order::is_nearly_here;
 use crate::{
     Host, HostError, happenings,
     vm::{Vm, lock},
 };
 use forkyard_pager::{Arrival, PagerError};
 use forkyard_store::VmRecord;
-use forkyard_types::{Awaited, FamilyId, ImageId, PageCount, PageNo, TransferOver, VmPart};
+use forkyard_types::{Awaited, FamilyId, ImageId, PageCount, PageNo, TransferOver, VmName, VmPart};
 use forkyard_vmm::Cause;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -272,6 +273,34 @@ impl Host {
             }
         }
         Ok(awaited)
+    }
+
+    /// Returns how many pages of a VM are still on another host.
+    pub(crate) async fn away(&self, vm: &Vm) -> Result<PageCount, HostError> {
+        let awaited = self.awaited(&vm.record()).await?;
+        Ok(PageCount(awaited.iter().map(|part| part.away.0).sum()))
+    }
+
+    /// Waits until an image that is fetched as a whole is nearly here: as long as pages
+    /// come. `of` is the VM that the image is of, which may be elsewhere. Cancel-safe.
+    pub(super) async fn nearly_here(
+        &self,
+        of: &VmName,
+        (part, image): (VmPart, ImageId),
+    ) -> Result<(), HostError> {
+        loop {
+            let arrival = self.pager_call(move |pager| pager.arrival(image)).await?;
+            if is_nearly_here(arrival.pages, arrival.away) {
+                return Ok(());
+            }
+            if !arrival.alive {
+                return Err(HostError::Lost {
+                    vm: of.clone(),
+                    why: format!("{} of its {part}", lost(&arrival)),
+                });
+            }
+            sleep(SOON).await;
+        }
     }
 
     /// Has all of a VM come, as far as it is on another host: an image that lies

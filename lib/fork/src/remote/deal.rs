@@ -3,7 +3,11 @@
 use super::Peer;
 use crate::{Host, HostError, fork::MOST_CLONES};
 use forkyard_types::{ForkRequest, PeerPromise, TicketId, VmId};
-use std::{collections::BTreeSet, sync::Arc};
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Shared},
+};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// What this host is called where others are named.
 pub const HERE: &str = "here";
@@ -43,9 +47,31 @@ pub(crate) struct Share {
     pub first: u16,
     /// What a guest's ticket promised of them; nothing if nobody did.
     pub promised: Vec<PeerPromise>,
+    /// Measured while the instant is taken.
+    pub round_trip: RoundTrip,
 }
 
+/// Round trip to a host, if it could be measured.
+pub(crate) type RoundTrip = Shared<BoxFuture<'static, Option<Duration>>>;
+
 impl Share {
+    /// Share of a host, whose clones are numbered from `first` on. Starts to measure the way
+    /// there.
+    pub fn of(peer: Arc<dyn Peer>, count: u16, first: u16) -> Self {
+        let measured = peer.clone();
+        let measured = tokio::spawn(async move { measured.round_trip().await });
+        Self {
+            peer,
+            count,
+            first,
+            promised: Vec::new(),
+            round_trip: measured
+                .map(|measured| measured.ok().flatten())
+                .boxed()
+                .shared(),
+        }
+    }
+
     /// Their numbers.
     pub fn numbers(&self) -> Vec<u16> {
         match self.promised.is_empty() {
@@ -118,12 +144,7 @@ impl Host {
         let mut first = here + 1;
         let mut shares = Vec::new();
         for (name, count) in &dealt.elsewhere {
-            shares.push(Share {
-                peer: self.peer(name)?,
-                count: *count,
-                first,
-                promised: Vec::new(),
-            });
+            shares.push(Share::of(self.peer(name)?, *count, first));
             first += count;
         }
         Ok(Far {

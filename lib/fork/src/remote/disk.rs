@@ -4,7 +4,7 @@
 use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
 use forkyard_disk::{Backing, Change, Format, Held};
 use forkyard_image::{Checksum, LayerBuilder, Lineage, Slot};
-use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo, RemotePages};
+use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo, PageOrder, RemotePages};
 use std::{
     fs::{self, File},
     io,
@@ -39,6 +39,7 @@ impl Host {
         Ok(RemotePages {
             image: lineage.image,
             pages,
+            order: PageOrder::OnDemand,
         })
     }
 

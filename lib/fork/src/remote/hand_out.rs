@@ -1,6 +1,10 @@
 //! Giving an instant of a VM to other hosts, and having them make clones of it.
 
-use super::{Share, abroad::Away};
+use super::{
+    Peer, Share,
+    abroad::Away,
+    order::{Data, Orders},
+};
 use crate::{
     Host, HostError,
     clone::{Asked, Origin},
@@ -10,16 +14,18 @@ use crate::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
-use forkyard_pager::{Offering, PeerKey};
+use forkyard_pager::{Link, Offering, PeerKey, Push};
 use forkyard_types::{
     ApiError, CloneResult, ErrorKind, FamilyId, ForkReport, Handout, HandoutFamily, HandoutMachine,
-    HandoutParent, ImageId, Member, PageSecret, PeerForkRequest, PeerForkResponse, PeerTicket,
-    RemotePages, VmView,
+    HandoutParent, ImageId, Member, PageCount, PageOrder, PageSecret, PeerForkRequest,
+    PeerForkResponse, PeerTicket, RemotePages, VmView,
 };
 use futures::future::join_all;
 use std::{
     net::{Ipv4Addr, SocketAddr},
     ops::Range,
+    path::Path,
+    pin::pin,
 };
 use tokio::time::timeout;
 use tracing::{Instrument as _, debug_span};
@@ -49,19 +55,33 @@ impl Host {
         let memory = RemotePages {
             image: *memory,
             pages: of.memory.pages(),
+            order: PageOrder::OnDemand,
         };
+        let orders = self.orders(memory.image, disk.image, &far.shares).await;
+        let settles = |order: fn(&Orders) -> PageOrder| {
+            orders.iter().any(|it| order(it) == PageOrder::SettleFirst)
+        };
+        let firsts = [settles(|it| it.memory), settles(|it| it.disk)];
+        // Its packets are waited for before the first page can come.
+        let devices = zstd::bulk::compress(&snapshot.devices, 0);
+        let devices = devices.map_err(HostError::io("pack", Path::new("the state of devices")))?;
+        let devices = BASE64_STANDARD.encode(devices);
         let key = draw()?;
         // One host alone is no group.
         let several = self.options.multicast && far.shares.len() > 1;
         let group = several.then_some(pager.port());
         let images = [memory.image, disk.image];
         let parcels = async {
-            for image in images {
+            for (image, first) in images.into_iter().zip(firsts) {
                 let offering = Offering {
                     key,
                     group,
                     hosts: far.shares.len(),
-                    push: self.options.push,
+                    // Else whoever fetches all of it has a round trip for each window.
+                    push: match first {
+                        true => Push::Everything,
+                        false => self.options.push,
+                    },
                     disjoint: match image == memory.image {
                         true => snapshot.disjoint.clone(),
                         false => Vec::new(),
@@ -71,7 +91,8 @@ impl Host {
                     .await?;
             }
             let mut parcels = Vec::new();
-            for share in &far.shares {
+            for (share, orders) in far.shares.iter().zip(&orders) {
+                let ordered = |pages: RemotePages, order| RemotePages { order, ..pages };
                 let handout = Handout {
                     version: Handout::VERSION,
                     fork,
@@ -92,9 +113,9 @@ impl Host {
                         accel: of.accel.clone(),
                         page_reporting: self.options.page_reporting,
                     },
-                    devices: BASE64_STANDARD.encode(&snapshot.devices),
-                    memory,
-                    disk,
+                    devices: devices.clone(),
+                    memory: ordered(memory, orders.memory),
+                    disk: ordered(disk, orders.disk),
                     pager,
                     key: PageSecret(BASE64_STANDARD.encode(key.0)),
                 };
@@ -132,6 +153,27 @@ impl Host {
             }
         }
         parcels
+    }
+
+    /// Decides for each host in which order it gets the images of an instant.
+    async fn orders(&self, memory: ImageId, disk: ImageId, shares: &[Share]) -> Vec<Orders> {
+        let data = |image| async move {
+            let used = self.pager_call(move |pager| pager.stats(image)).await;
+            // What cannot be told is taken for more than can be waited for.
+            used.map_or(PageCount(u64::MAX), |used| used.data)
+        };
+        let data = Data {
+            memory: data(memory).await,
+            disk: data(disk).await,
+        };
+        let trips = join_all(shares.iter().map(|share| share.round_trip.clone())).await;
+        let each = shares.iter().zip(trips).map(|(share, round_trip)| {
+            let orders = self.options.settle_first.orders(round_trip, data);
+            let peer = share.peer.name();
+            tracing::debug!(peer, ?round_trip, ?data, ?orders, "order of pages");
+            orders
+        });
+        each.collect()
     }
 
     /// What other hosts are to get of an instant, if there are any for it.
@@ -201,14 +243,24 @@ impl Host {
         let key = (request.handout.fork, share.peer.name());
         let patience = self.options.to_identify() * PATIENCE;
         let asked = share.peer.clones(request);
-        let answer = timeout(patience, asked.instrument(debug_span!("peer"))).await;
-        let answer = answer.unwrap_or_else(|_| {
-            Err(ApiError {
-                kind: ErrorKind::Timeout,
-                message: format!("no answer within {} s", patience.as_secs()),
-                hint: Some("clones it makes all the same are listed when they are seen".into()),
-            })
-        });
+        let mut asked = pin!(asked.instrument(debug_span!("peer")));
+        let mut passed = self.passed_to(&*share.peer).await;
+        let answer = loop {
+            if let Ok(answer) = timeout(patience, &mut asked).await {
+                break answer;
+            }
+            let before = std::mem::replace(&mut passed, self.passed_to(&*share.peer).await);
+            if passed <= before {
+                break Err(ApiError {
+                    kind: ErrorKind::Timeout,
+                    message: format!(
+                        "no answer and no page asked for within {} s",
+                        patience.as_secs()
+                    ),
+                    hint: Some("clones it makes all the same are listed when they are seen".into()),
+                });
+            }
+        };
         let PeerForkResponse { clones, report } =
             answer.inspect_err(|_| self.answered(key, Vec::new()))?;
         let mut made = Vec::new();
@@ -228,6 +280,15 @@ impl Host {
         let numbered: Vec<_> = numbered.collect();
         self.answered(key, made);
         Ok((report, numbered))
+    }
+
+    /// Counts the pages that a host has asked for and was sent: it makes progress while they
+    /// grow. None if they cannot be told.
+    async fn passed_to(&self, peer: &dyn Peer) -> Option<u64> {
+        let link = Link::Host(peer.address()?);
+        let links = self.pager_call(|pager| pager.links()).await.ok()?;
+        let passed = links.into_iter().filter(|it| it.link == link);
+        Some(passed.map(|it| it.sent.asked + it.sent.pages).sum())
     }
 
     /// The address at which other hosts get pages of this one.

@@ -18,7 +18,7 @@
 //! above it. Knowledge goes along loans alone: whoever lent asks, and nobody has to
 //! believe what comes unasked.
 
-use super::{Share, hand_out::Parcels, take::way_to};
+use super::{Far, Share, hand_out::Parcels, take::way_to};
 use crate::{Host, HostError, vm::network_of};
 use forkyard_network::{NetworkError, Span, Subnet};
 use forkyard_store::{FamilyTunnel, Loan, Teller};
@@ -62,6 +62,26 @@ impl Host {
             }
         }
         Ok(())
+    }
+
+    /// Makes hosts of a fork known that are new to a family, while its instant is taken: over
+    /// a long link that takes several round trips. What fails is tried again, and told of, by
+    /// [`introduce`](Self::introduce).
+    pub(crate) async fn introduce_early(&self, family: FamilyId, far: &Far) {
+        let lent = { far.shares.iter() }.try_for_each(|share| {
+            let lent = self.lent_to(family, share.peer.name());
+            lent.map(drop)
+        });
+        let known = async {
+            lent?;
+            match far.shares.is_empty() {
+                true => Ok(()),
+                false => self.make_known(family, far.shares.iter()).await,
+            }
+        };
+        if let Err(error) = known.await {
+            tracing::debug!(%family, error = &error as &dyn std::error::Error, "not introduced yet");
+        }
     }
 
     async fn make_known(

@@ -8,7 +8,7 @@ use crate::{
     fork::{MOST_CLONES, Wanted, micros},
     quota::{Asker, Places},
     remote::Far,
-    snapshot::{Disk, Layout, Original, Snapshot},
+    snapshot::{Assigned, Disk, Layout, Original, Snapshot},
     telemetry::Counted,
     under_way::UnderWay,
     vm::network_of,
@@ -19,8 +19,8 @@ use forkyard_pager::{Fetching, PagerError, Refusal};
 use forkyard_store::{FamilyNo, FamilyRecord, StoreError};
 use forkyard_types::{
     CloneResult, FamilyId, ForkMode, ForkPhase, ForkReport, Handout, HandoutFamily, ImageId,
-    Member, NetworkPolicy, PageCount, PeerForkRequest, PeerForkResponse, PeerTicket, RemotePages,
-    VmView,
+    Member, NetworkPolicy, PageCount, PageOrder, PeerForkRequest, PeerForkResponse, PeerTicket,
+    RemotePages, VmPart, VmView,
 };
 use forkyard_vmm::Accel;
 use std::{
@@ -31,6 +31,8 @@ use std::{
 };
 use tracing::{Instrument as _, Span, debug_span, instrument};
 
+/// Largest state of devices that is taken; usual is 170 KiB.
+const MOST_DEVICES: usize = 16 << 20;
 /// Largest disk that is taken: 4 TiB.
 const MOST_PAGES: PageCount = PageCount(1 << 30);
 
@@ -69,9 +71,7 @@ impl Host {
         scrub
             .chunks(crate::secrets::MOST)
             .try_for_each(crate::secrets::check)?;
-        let devices = BASE64_STANDARD.decode(&handout.devices);
-        let devices = devices
-            .map_err(|_| HostError::Invalid("the state of its devices is no base64".into()))?;
+        let devices = unpacked(&handout.devices)?;
         let images = [handout.memory.image, handout.disk.image];
         // From here on, until its clones are recorded: one that fails must not take
         // the images away from the others.
@@ -108,6 +108,7 @@ impl Host {
             // Another taking of the same fork may be at it, too.
             let _ = fs::remove_dir(&folder);
             report.shells_us = micros(begun.elapsed());
+            let shells = self.once_settled(&handout, shells?).await?;
             let asked = Asked {
                 fork: handout.fork,
                 request: ticket.as_ref().and_then(|ticket| ticket.request),
@@ -124,7 +125,7 @@ impl Host {
                 going: &going,
             };
             let clones = self
-                .instantiate_here(&snapshot, shells?, origin, &mut report)
+                .instantiate_here(&snapshot, shells, origin, &mut report)
                 .await;
             counted.done(&report, &clones);
             let refused = (places.count()..count).filter_map(|_| places.refusal());
@@ -261,7 +262,13 @@ impl Host {
         let key = key_of(&handout.key)?;
         let local = way_to(handout.pager)?;
         let origin = origin(handout);
-        for RemotePages { image, pages } in [handout.memory, handout.disk] {
+        for RemotePages {
+            image,
+            pages,
+            order,
+        } in [handout.memory, handout.disk]
+        {
+            let settle = settle || order == PageOrder::SettleFirst;
             let foreign = |_| HostError::ForeignImage { image };
             let known = self.arrivals.comes_from(image, origin).map_err(foreign)?;
             let fetching = Fetching {
@@ -300,6 +307,37 @@ impl Host {
             self.arrivals.expect(image, Some(pages));
         }
         Ok(())
+    }
+
+    /// Keeps shells until those pages have come that come first. If they do not, the shells
+    /// are ended.
+    async fn once_settled(
+        &self,
+        handout: &Handout,
+        shells: Assigned,
+    ) -> Result<Assigned, HostError> {
+        let of = &handout.parent.name;
+        let parts = [
+            (VmPart::Memory, handout.memory),
+            (VmPart::Disk, handout.disk),
+        ];
+        let come = async {
+            for (part, RemotePages { image, order, .. }) in parts {
+                if order == PageOrder::SettleFirst {
+                    self.nearly_here(of, (part, image)).await?;
+                }
+            }
+            Ok(())
+        };
+        match come.instrument(debug_span!("settle first")).await {
+            Ok(()) => Ok(shells),
+            Err(error) => {
+                let (assigned, _) = shells;
+                let shells = assigned.into_iter().filter_map(|(_, shell)| shell);
+                self.end_shells(shells.collect()).await;
+                Err(error)
+            }
+        }
     }
 
     /// True if VMs here have an image, and all of them are of this family: an earlier
@@ -347,6 +385,13 @@ fn received(handout: &Handout, devices: Vec<u8>) -> Result<Snapshot, HostError> 
         devices,
         disjoint: Vec::new(),
     })
+}
+
+/// The state of devices as it was sent.
+fn unpacked(devices: &str) -> Result<Vec<u8>, HostError> {
+    let packed = BASE64_STANDARD.decode(devices).ok();
+    let state = packed.and_then(|packed| zstd::bulk::decompress(&packed, MOST_DEVICES).ok());
+    state.ok_or_else(|| HostError::Invalid("the state of its devices cannot be read".into()))
 }
 
 fn origin(handout: &Handout) -> Origin {
