@@ -3,7 +3,7 @@
 
 use crate::{
     ByteCount, CloneResult, FamilyId, ForkId, ForkReport, ImageId, Member, NetworkPolicy,
-    PageCount, RequestId, TicketId, VmId, VmName,
+    PageCount, PageNo, RequestId, TicketId, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -192,6 +192,10 @@ pub struct Handout {
     pub memory: RemotePages,
     /// Its disk, with all that it lay over.
     pub disk: RemotePages,
+    /// Pages of its memory that come after all others, where all pages come first: data that
+    /// no clone is likely to need at once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last: Vec<PageRun>,
     /// Where its host's pager serves these.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub pager: SocketAddr,
@@ -302,6 +306,18 @@ pub struct RemotePages {
     /// When clones are let go.
     #[serde(default, skip_serializing_if = "PageOrder::is_usual")]
     pub order: PageOrder,
+}
+
+/// Pages of an image, one after the other.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PageRun {
+    /// The first.
+    #[cfg_attr(feature = "schema", schema(value_type = u64))]
+    pub first: PageNo,
+    /// How many.
+    pub pages: PageCount,
 }
 
 /// Order in which the pages of an image come and the clones that lie over it are let go.

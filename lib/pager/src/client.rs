@@ -6,6 +6,7 @@ use crate::protocol::{
 };
 use crate::{Arrival, LinkUse, PagerError, Refusal, Shutdown};
 use forkyard_image::Lineage;
+use forkyard_transfer::Run;
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -147,6 +148,16 @@ impl PagerClient {
             return Err(PagerError::Answer);
         };
         Ok(links)
+    }
+
+    /// Returns stretches of an image's pages that are as if drawn: encrypted, or compressed
+    /// already. Takes time for each of its pages.
+    pub fn noise(&self, image: ImageId) -> Result<Vec<Run>, PagerError> {
+        let answer = self.call(&Request::Noise { image }, None)?;
+        let Answer::Runs(runs) = answer else {
+            return Err(PagerError::Answer);
+        };
+        Ok(runs)
     }
 
     /// Has the pager end and one of `program` take over all it serves. Returns

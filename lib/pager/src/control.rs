@@ -224,6 +224,7 @@ fn perform(pager: &Ender, request: Request, file: Option<OwnedFd>) -> Result<Ans
         Request::Settle { image } => service.settle(image, Complete::Yes).map(|()| Answer::Done),
         Request::Arrival { image } => service.arrival(image).map(Answer::Arrival),
         Request::Links => Ok(Answer::Links(service.links())),
+        Request::Noise { image } => service.noise(image).map(Answer::Runs),
         Request::Replace { program } => pager.replace(program).map(|()| Answer::Done),
         Request::Shutdown(how) => pager.shutdown(how).map(|()| Answer::Done),
     }

@@ -14,6 +14,7 @@
 
 mod arrivals;
 mod links;
+mod noise;
 mod offered;
 
 use arrivals::{Arrivals, Reader, Told, Verdict};
@@ -91,6 +92,9 @@ pub struct Arrival {
     pub pages: PageCount,
     /// Of them, those that are still away.
     pub away: PageCount,
+    /// Of those, the ones that come before the rest, where everything is fetched.
+    #[serde(default)]
+    pub first: PageCount,
     /// Whether those can still come.
     pub alive: bool,
     /// Whether it is an image like any other now, which needs nobody.
@@ -169,6 +173,9 @@ impl Service {
     pub fn offer(&self, id: ImageId, offering: Offering) -> Result<(), Refusal> {
         let server = self.peers().server.get().ok_or(Refusal::ListensNot)?;
         let (node, image, working_set) = self.catalog().offered(id)?;
+        let expected = working_set.into_iter().map(run);
+        let all = offering.last.as_deref();
+        let all = all.map(|last| noise::rest(image.pages(), last));
         let offer = Offer {
             key: FamilyKey::new(offering.key.0).image(id),
             pages: image.pages(),
@@ -177,7 +184,7 @@ impl Service {
             datagram: DATAGRAM,
             law: flow::Law::Delivery(flow::Bounds::default()),
             push: offering.push,
-            working_set: working_set.into_iter().map(run).collect(),
+            working_set: expected.chain(all.into_iter().flatten()).collect(),
             gather: (offering.hosts, GATHER),
             disjoint: offering.disjoint,
         };
@@ -202,6 +209,7 @@ impl Service {
     pub fn fetch(&self, image: ImageId, fetching: &Fetching) -> Result<(), Refusal> {
         let pages = fetching.pages;
         let arrivals = Arrivals::new(image, pages).map_err(|error| host(&error))?;
+        let arrivals = arrivals.with_last(&fetching.last);
         let arriving = Arc::new(Arriving {
             image,
             from: fetching.server,
@@ -243,6 +251,7 @@ impl Service {
         });
         match Client::start(fetch, Box::new(sink)) {
             Ok(client) => {
+                client.put_last(&fetching.last);
                 if fetching.settle {
                     client.complete(Complete::Yes);
                 }
@@ -287,6 +296,7 @@ impl Service {
                 Arrival {
                     pages,
                     away: PageCount(pages.0.saturating_sub(progress.have.0)),
+                    first: progress.first,
                     alive: progress.alive,
                     settled,
                     from: Some(arriving.from),
@@ -297,6 +307,7 @@ impl Service {
             None => Arrival {
                 pages,
                 away: PageCount(if settled { 0 } else { pages.0 }),
+                first: PageCount(if settled { 0 } else { pages.0 }),
                 alive: settled,
                 settled,
                 from: None,

@@ -98,6 +98,10 @@ pub(crate) enum Request {
     },
     /// What passed between this host and others.
     Links,
+    /// Which pages of an image are as if drawn.
+    Noise {
+        image: ImageId,
+    },
     /// The pager is to end, and one of this program to take over.
     Replace {
         program: PathBuf,
@@ -138,6 +142,7 @@ impl Request {
                 | Self::Settle { .. }
                 | Self::Arrival { .. }
                 | Self::Links
+                | Self::Noise { .. }
                 | Self::Replace { .. }
                 | Self::Shutdown(_),
                 _,
@@ -156,6 +161,7 @@ pub(crate) enum Answer {
     Listening(SocketAddr),
     Arrival(Arrival),
     Links(Vec<LinkUse>),
+    Runs(Vec<Run>),
 }
 
 /// The secret of a family, with which its hosts give each other pages.
@@ -184,10 +190,13 @@ pub struct Offering {
     /// Pages that each of them reads for itself: only who asks gets them.
     #[serde(default)]
     pub disjoint: Vec<Run>,
+    /// Everything is sent before they ask: these pages after all others.
+    #[serde(default)]
+    pub last: Option<Vec<Run>>,
 }
 
 /// From where an image comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetching {
     /// Its size.
     pub pages: PageCount,
@@ -199,6 +208,9 @@ pub struct Fetching {
     pub local: IpAddr,
     /// Whether all of it is to come, in the background.
     pub settle: bool,
+    /// These pages of it after all others.
+    #[serde(default)]
+    pub last: Vec<Run>,
 }
 
 /// When a pager should end.
@@ -385,6 +397,7 @@ mod tests {
                         first: PageNo(3),
                         pages: PageCount(4),
                     }],
+                    last: Some(vec![Run::one(PageNo(9))]),
                 },
             },
             Request::Stats { image },

@@ -85,8 +85,9 @@ impl Packer {
     }
 }
 
-/// Whether a page is as if drawn: encrypted, or compressed already.
-fn is_noise(page: &Page) -> bool {
+/// Returns true if a page is as if drawn: encrypted, or compressed already. Looks at a part
+/// of it.
+pub fn is_noise(page: &Page) -> bool {
     let mut counts = [0u32; 256];
     for byte in page.iter().step_by(SAMPLED) {
         counts[usize::from(*byte)] += 1;

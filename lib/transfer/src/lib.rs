@@ -44,7 +44,7 @@ mod source;
 mod stats;
 pub mod wire;
 
-pub use codec::{Encoding, Page};
+pub use codec::{Encoding, Page, is_noise};
 pub use key::{Channel, CookieSecret, FamilyKey, ImageKey};
 pub use lockstep::Window;
 pub use pages::{PageSet, Run};

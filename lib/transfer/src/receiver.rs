@@ -14,6 +14,7 @@
 //! No socket, no clock: the caller passes `now`, sends what comes out, listens
 //! to the groups it is told of, and puts pages where they belong.
 
+mod held;
 mod membership;
 mod taking;
 
@@ -21,7 +22,7 @@ use crate::asks::Asks;
 use crate::assembly::Assembly;
 use crate::codec::Unpacker;
 use crate::key::ImageKey;
-use crate::pages::PageSet;
+use crate::pages::Run;
 use crate::seal::{Endpoint, Opener, Sealer};
 use crate::source::PageSink;
 use crate::stats::Received;
@@ -29,6 +30,7 @@ use crate::wire::{
     self, Body, ClientId, Epoch, Knock, Packet, Report, Request, Seq, ToServer, Urgency, WireError,
 };
 use forkyard_types::{PageCount, PageNo};
+use held::Held;
 use membership::{Came, Membership, News, Silence};
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
@@ -147,18 +149,6 @@ pub struct Receiver {
     stats: Received,
 }
 
-/// What there is of the image.
-#[derive(Debug)]
-struct Held {
-    have: PageSet,
-    /// What the server cannot read, or is there.
-    settled: PageSet,
-    complete: Complete,
-    /// Where to look for the next page that is missing.
-    cursor: PageNo,
-    told: bool,
-}
-
 #[derive(Debug)]
 enum State {
     Knocking {
@@ -187,13 +177,7 @@ impl Receiver {
             opened: Vec::new(),
             state: knocking(knock, now),
             asks: Asks::default(),
-            held: Held {
-                have: PageSet::new(receiving.pages),
-                settled: PageSet::new(receiving.pages),
-                complete: Complete::No,
-                cursor: PageNo(0),
-                told: false,
-            },
+            held: Held::new(receiving.pages),
             assembly: Assembly::default(),
             unpacker: Unpacker::new()?,
             seq: Seq(0),
@@ -232,6 +216,11 @@ impl Receiver {
     /// Whether to fetch everything in the background.
     pub fn complete(&mut self, complete: Complete) {
         self.held.complete = complete;
+    }
+
+    /// Has these pages come after all others, where everything is fetched.
+    pub fn put_last(&mut self, runs: &[Run]) {
+        self.held.put_last(runs);
     }
 
     /// Whether a page is there.
@@ -420,17 +409,11 @@ impl Receiver {
         if held.complete == Complete::No || held.told {
             return;
         }
-        while self.asks.ahead() < self.receiving.ahead {
-            let Some(page) = held.settled.first_missing(held.cursor) else {
-                if held.cursor.0 == 0 {
-                    break;
-                }
-                held.cursor = PageNo(0);
-                // Everything from here on is there or asked for.
-                break;
-            };
-            held.cursor = PageNo(page.0 + 1);
-            if !self.asks.contains(page) {
+        let room = self.receiving.ahead.saturating_sub(self.asks.ahead());
+        if room > 0 {
+            let asks = &self.asks;
+            let missing = held.missing(room, |page| asks.contains(page));
+            for page in missing {
                 self.asks.want(page, Urgency::Ahead);
             }
         }

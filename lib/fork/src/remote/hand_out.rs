@@ -14,10 +14,10 @@ use crate::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
-use forkyard_pager::{Link, Offering, PeerKey, Push};
+use forkyard_pager::{Link, Offering, PeerKey, Push, Run};
 use forkyard_types::{
     ApiError, CloneResult, ErrorKind, FamilyId, ForkReport, Handout, HandoutFamily, HandoutMachine,
-    HandoutParent, ImageId, Member, PageCount, PageOrder, PageSecret, PeerForkRequest,
+    HandoutParent, ImageId, Member, PageCount, PageOrder, PageRun, PageSecret, PeerForkRequest,
     PeerForkResponse, PeerTicket, RemotePages, VmView,
 };
 use futures::future::join_all;
@@ -61,7 +61,15 @@ impl Host {
         let settles = |order: fn(&Orders) -> PageOrder| {
             orders.iter().any(|it| order(it) == PageOrder::SettleFirst)
         };
-        let firsts = [settles(|it| it.memory), settles(|it| it.disk)];
+        let all_of_memory = settles(|it| it.memory);
+        let last = match all_of_memory {
+            true => self.last_of(memory.image).await,
+            false => Vec::new(),
+        };
+        let all = [
+            all_of_memory.then(|| last.clone()),
+            settles(|it| it.disk).then(Vec::new),
+        ];
         // Its packets are waited for before the first page can come.
         let devices = zstd::bulk::compress(&snapshot.devices, 0);
         let devices = devices.map_err(HostError::io("pack", Path::new("the state of devices")))?;
@@ -72,16 +80,17 @@ impl Host {
         let group = several.then_some(pager.port());
         let images = [memory.image, disk.image];
         let parcels = async {
-            for (image, first) in images.into_iter().zip(firsts) {
+            for (image, all) in images.into_iter().zip(all) {
                 let offering = Offering {
                     key,
                     group,
                     hosts: far.shares.len(),
                     // Else whoever fetches all of it has a round trip for each window.
-                    push: match first {
+                    push: match all.is_some() {
                         true => Push::Everything,
                         false => self.options.push,
                     },
+                    last: all,
                     disjoint: match image == memory.image {
                         true => snapshot.disjoint.clone(),
                         false => Vec::new(),
@@ -116,6 +125,7 @@ impl Host {
                     devices: devices.clone(),
                     memory: ordered(memory, orders.memory),
                     disk: ordered(disk, orders.disk),
+                    last: last.iter().map(page_run).collect(),
                     pager,
                     key: PageSecret(BASE64_STANDARD.encode(key.0)),
                 };
@@ -153,6 +163,16 @@ impl Host {
             }
         }
         parcels
+    }
+
+    /// Finds what of an image no clone is likely to need at once.
+    async fn last_of(&self, image: ImageId) -> Vec<Run> {
+        let noise = self.pager_call(move |pager| pager.noise(image));
+        let noise = noise.instrument(debug_span!("noise")).await;
+        noise.unwrap_or_else(|error| {
+            tracing::warn!(%image, error = &error as &dyn std::error::Error, "its pages go in order");
+            Vec::new()
+        })
     }
 
     /// Decides for each host in which order it gets the images of an instant.
@@ -368,6 +388,13 @@ fn of_peer(share: &Share, source: ApiError) -> HostError {
     HostError::Peer {
         peer: share.peer.name().to_owned(),
         source,
+    }
+}
+
+fn page_run(run: &Run) -> PageRun {
+    PageRun {
+        first: run.first,
+        pages: run.pages,
     }
 }
 

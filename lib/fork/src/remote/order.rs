@@ -3,7 +3,9 @@
 //!
 //! A page that a clone touches before it has come costs a round trip, and its first
 //! seconds touch most of them one after the other: what is read says where to read next.
-//! All pages cost their size instead, whatever the round trip.
+//! All pages cost their size instead, whatever the round trip. Those that are as if drawn
+//! (encrypted, or compressed already) go last, and clones do not wait for them: no program
+//! runs from them.
 //!
 //! Pure: the caller measures, and knows which images there are.
 
@@ -93,11 +95,13 @@ impl SettleFirst {
     }
 }
 
-/// Part of an image that may still be away when clones are let go that wait for all of it:
-/// it comes while they load and take their identities.
-const REST: u64 = 8;
+/// Part of an image that may still be away when clones are let go that wait for it: it comes
+/// while they load and take their identities. Were it more, a guest would often wait for what
+/// was lost on the way.
+const REST: u64 = 64;
 
-/// True if what is away of an image is so little that clones need not wait for it any longer.
+/// Returns true if what is away of those pages of an image that come first is so little that
+/// clones need not wait for it any longer.
 pub(crate) fn is_nearly_here(pages: PageCount, away: PageCount) -> bool {
     away.0 <= pages.0 / REST
 }
@@ -159,8 +163,8 @@ mod tests {
 
     #[test]
     fn the_rest_of_an_image_is_not_waited_for() {
-        assert!(is_nearly_here(PageCount(800), PageCount(100)));
-        assert!(!is_nearly_here(PageCount(800), PageCount(101)));
+        assert!(is_nearly_here(PageCount(6400), PageCount(100)));
+        assert!(!is_nearly_here(PageCount(6400), PageCount(101)));
         assert!(is_nearly_here(PageCount(3), PageCount(0)));
     }
 

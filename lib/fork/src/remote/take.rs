@@ -15,12 +15,12 @@ use crate::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
-use forkyard_pager::{Fetching, PagerError, Refusal};
+use forkyard_pager::{Fetching, PagerError, Refusal, Run};
 use forkyard_store::{FamilyNo, FamilyRecord, StoreError};
 use forkyard_types::{
     CloneResult, FamilyId, ForkMode, ForkPhase, ForkReport, Handout, HandoutFamily, ImageId,
-    Member, NetworkPolicy, PageCount, PageOrder, PeerForkRequest, PeerForkResponse, PeerTicket,
-    RemotePages, VmPart, VmView,
+    Member, NetworkPolicy, PageCount, PageOrder, PageRun, PeerForkRequest, PeerForkResponse,
+    PeerTicket, RemotePages, VmPart, VmView,
 };
 use forkyard_vmm::Accel;
 use std::{
@@ -277,6 +277,10 @@ impl Host {
                 server: handout.pager,
                 local,
                 settle,
+                last: match image == handout.memory.image {
+                    true => handout.last.iter().map(run).collect(),
+                    false => Vec::new(),
+                },
             };
             let fetched = self.pager_call(move |pager| Ok(pager.fetch(image, fetching)));
             let fetched = fetched.await.and_then(|fetched| match fetched {
@@ -385,6 +389,13 @@ fn received(handout: &Handout, devices: Vec<u8>) -> Result<Snapshot, HostError> 
         devices,
         disjoint: Vec::new(),
     })
+}
+
+fn run(run: &PageRun) -> Run {
+    Run {
+        first: run.first,
+        pages: run.pages,
+    }
 }
 
 /// The state of devices as it was sent.

@@ -33,6 +33,8 @@ const MOST_TOLD: usize = 8;
 pub(crate) struct Progress {
     /// Pages that are here.
     pub have: PageCount,
+    /// Of the others, those that do not come last.
+    pub first: PageCount,
     /// Whether all others can still come.
     pub alive: bool,
     /// The first of those that cannot, page and number.
@@ -44,6 +46,8 @@ pub(crate) struct Progress {
 pub(crate) struct Arrivals<W> {
     image: ImageId,
     pages: PageCount,
+    /// Pages that come after all others.
+    last: PageSet,
     file: File,
     state: Mutex<State<W>>,
     /// Held while pages are put in their place. Who waits for one is answered before it is
@@ -114,6 +118,7 @@ impl<W> Arrivals<W> {
         Ok(Self {
             image,
             pages,
+            last: PageSet::new(pages),
             file: anonymous_file("forkyard-arrivals", ByteCount(end))?,
             state: Mutex::new(State {
                 have: PageSet::new(pages),
@@ -128,6 +133,14 @@ impl<W> Arrivals<W> {
             }),
             putting: Mutex::new(()),
         })
+    }
+
+    /// Tells these pages, which come after all others, from the rest.
+    pub fn with_last(mut self, runs: &[forkyard_transfer::Run]) -> Self {
+        for page in runs.iter().flat_map(|run| run.iter()) {
+            self.last.insert(page);
+        }
+        self
     }
 
     /// Size of the image.
@@ -157,9 +170,21 @@ impl<W> Arrivals<W> {
         }
         Progress {
             have: state.have.count(),
+            first: self.first(&state),
             alive,
             lost,
         }
+    }
+
+    /// Pages that are missing and do not come last.
+    fn first(&self, state: &State<W>) -> PageCount {
+        let missing = self.pages.0.saturating_sub(state.have.count().0);
+        if self.last.count().0 == 0 || missing == 0 {
+            return PageCount(missing);
+        }
+        let pages = (0..self.pages.0).map(PageNo);
+        let first = pages.filter(|page| !state.have.contains(*page) && !self.last.contains(*page));
+        PageCount(first.count() as u64)
     }
 
     /// Somebody wants to read pages, which are inside the image.

@@ -27,6 +27,7 @@ fn fetching(server: SocketAddr, settle: bool) -> Fetching {
         server,
         local: HERE,
         settle,
+        last: Vec::new(),
     }
 }
 
@@ -44,6 +45,7 @@ fn offering() -> (Fixture, ImageId, SocketAddr) {
         hosts: 1,
         push: Push::WorkingSet,
         disjoint: Vec::new(),
+        last: None,
     };
     parent.client.offer(image, offering).expect("offers");
     (parent, image, at)
@@ -108,6 +110,7 @@ fn settled_image_needs_its_host_no_more_and_can_be_offered_on() {
         hosts: 1,
         push: Push::WorkingSet,
         disjoint: Vec::new(),
+        last: None,
     };
     host.client.offer(image, offering).expect("offers on");
     let third = Fixture::start();
@@ -203,6 +206,7 @@ fn what_makes_no_sense_is_refused() {
         hosts: 1,
         push: Push::WorkingSet,
         disjoint: Vec::new(),
+        last: None,
     };
     assert_eq!(
         refusal(pager.client.offer(image, offering.clone())),

@@ -31,6 +31,7 @@ fn forked(parent: &Fixture, at: SocketAddr) -> (Fixture, ImageId) {
         hosts: 1,
         push: Push::WorkingSet,
         disjoint: Vec::new(),
+        last: None,
     };
     parent.client.offer(image, offering).expect("offers");
     let host = Fixture::start();
@@ -40,6 +41,7 @@ fn forked(parent: &Fixture, at: SocketAddr) -> (Fixture, ImageId) {
         server: at,
         local: HERE,
         settle: false,
+        last: Vec::new(),
     };
     host.client.fetch(image, fetching).expect("fetches");
     (host, image)

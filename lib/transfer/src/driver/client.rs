@@ -3,6 +3,7 @@
 use super::random;
 use super::socket::{self, LONGEST, Waker};
 use crate::key::ImageKey;
+use crate::pages::Run;
 use crate::receiver::{Complete, Event, Loss, Receiver, Receiving, Turn, Via};
 use crate::source::PageSink;
 use crate::stats::Received;
@@ -180,6 +181,11 @@ impl Client {
     pub fn withdraw(&self, pages: &[PageNo]) {
         let mut state = self.shared.state();
         pages.iter().for_each(|page| state.receiver.withdraw(*page));
+    }
+
+    /// Has these pages come after all others, where everything is fetched.
+    pub fn put_last(&self, runs: &[Run]) {
+        self.shared.state().receiver.put_last(runs);
     }
 
     /// Whether to fetch everything, in the background.
