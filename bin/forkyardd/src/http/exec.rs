@@ -90,8 +90,9 @@ async fn streamed(request: Request) -> Result<(ExecRequest, Following), Refusal>
             };
             let over = heard.is_err();
             let heard = heard.map_err(ApiError::from);
+            // The command may end while a line waits for it.
             if sender.send(heard).await.is_err() || over {
-                return;
+                return lines.drain().await;
             }
         }
     });
