@@ -1,7 +1,7 @@
 //! Arguments, and the requests they mean.
 
 use clap::{Parser, Subcommand};
-use forkyard_blockd::{Geometry, Request};
+use forkyard_blockd::{Geometry, Request, Users};
 use std::path::PathBuf;
 
 /// Serves volumes by NBD, and manages them.
@@ -31,6 +31,9 @@ pub enum Command {
         /// Socket for NBD clients
         #[arg(long, value_name = "PATH", default_value = "/run/forkyard/nbd.sock")]
         nbd: PathBuf,
+        /// Users who may connect with a pass, beside this one and root: the first, and the one after the last
+        #[arg(long, value_name = "FIRST-END", value_parser = users)]
+        users: Option<Users>,
         /// End a server that has these sockets, and go on in its place
         #[arg(long)]
         replace: bool,
@@ -61,6 +64,8 @@ pub enum Command {
     Close { name: String },
     /// Keep a volume as it is; its export is NAME@SNAPSHOT
     Snapshot { name: String, snapshot: String },
+    /// Print the name by which a client of another user may open an export
+    Pass { export: String },
     /// Remove a snapshot
     RmSnapshot { name: String, snapshot: String },
     /// Change the size of a volume
@@ -92,6 +97,15 @@ fn geometry(text: &str) -> Result<Geometry, String> {
     bits.ok_or_else(|| format!("{text} is not 1 to 20"))
 }
 
+fn users(text: &str) -> Result<Users, String> {
+    let range = text.split_once('-');
+    let range = range.and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
+    let range = range.filter(|range: &std::ops::Range<u32>| range.start > 0 && !range.is_empty());
+    range
+        .map(Users)
+        .ok_or_else(|| format!("{text:?} is no range of users: wanted FIRST-END, without root"))
+}
+
 fn size(text: &str) -> Result<u64, String> {
     let (number, shift) = match text.trim_end_matches(['K', 'M', 'G', 'T']) {
         number if number.len() == text.len() => (number, 0),
@@ -118,8 +132,13 @@ impl Command {
             Self::Ls => Request::List {},
             Self::Inspect { name } => Request::Inspect { name },
             Self::Open { name, takeover } => Request::Open { name, takeover },
-            Self::Close { name } => Request::Close { name },
-            Self::Snapshot { name, snapshot } => Request::Snapshot { name, snapshot },
+            Self::Close { name } => Request::Close { name, epoch: None },
+            Self::Pass { export } => Request::Pass { export },
+            Self::Snapshot { name, snapshot } => Request::Snapshot {
+                name,
+                snapshot,
+                at_once: false,
+            },
             Self::RmSnapshot { name, snapshot } => Request::DropSnapshot { name, snapshot },
             Self::Resize { name, size } => Request::Resize { name, size },
             Self::Rm { name } => Request::Remove { name },

@@ -39,6 +39,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Command::Serve {
         folder,
         nbd,
+        users,
         replace,
         segment_bits,
     } = command
@@ -50,6 +51,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             folder,
             nbd,
             control: socket,
+            users: users.unwrap_or_default(),
             geometry: segment_bits,
         });
     }
@@ -72,7 +74,7 @@ fn ask(socket: &Path, request: &Request) -> anyhow::Result<()> {
         }
         Answer::Volume(status) => writeln!(out, "{}", serde_json::to_string_pretty(&status)?)?,
         Answer::Opened { export } => writeln!(out, "{export}")?,
-        Answer::Done {} | Answer::Failed(_) => {}
+        Answer::Done {} | Answer::Failed { .. } => {}
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! Client of the control socket.
 
 use crate::{Answer, Request};
+use forkyard_volume_store::Blame;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
@@ -32,8 +34,13 @@ pub enum ClientError {
     )]
     Answer(#[source] serde_json::Error),
     /// Refused or failed.
-    #[error("{0}")]
-    Failed(String),
+    #[error("{why}")]
+    Failed {
+        /// Class of the failure.
+        blame: Blame,
+        /// Reason.
+        why: String,
+    },
 }
 
 impl Client {
@@ -64,6 +71,11 @@ impl Client {
         }
     }
 
+    /// Number of the server's process.
+    pub fn pid(&self) -> io::Result<i32> {
+        Ok(getsockopt(self.stream.get_ref(), PeerCredentials)?.pid())
+    }
+
     /// Asks, and waits for the answer. A failure is an error.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
         let mut line = serde_json::to_vec(request).map_err(ClientError::Answer)?;
@@ -82,7 +94,7 @@ impl Client {
             source,
         })?;
         match serde_json::from_str(&answer).map_err(ClientError::Answer)? {
-            Answer::Failed(why) => Err(ClientError::Failed(why)),
+            Answer::Failed { blame, why } => Err(ClientError::Failed { blame, why }),
             answer @ (Answer::Done {}
             | Answer::Volumes(_)
             | Answer::Volume(_)

@@ -7,6 +7,7 @@
 
 use crate::{
     exports::{Opened, Shelf},
+    passes::Passes,
     workers::{Pending, Ticket, Workers},
 };
 use forkyard_nbd::{
@@ -78,9 +79,13 @@ impl Input {
 }
 
 /// Serves a client until it leaves.
-pub(crate) fn serve(stream: UnixStream, library: &Library, workers: &Workers) -> Result<(), Ended> {
+pub(crate) fn serve(
+    stream: UnixStream,
+    (library, passes): (&Library, Option<&Passes>),
+    workers: &Workers,
+) -> Result<(), Ended> {
     let mut input = Input::default();
-    let Some((transmission, opened)) = negotiate(&stream, library, &mut input)? else {
+    let Some((transmission, opened)) = negotiate(&stream, (library, passes), &mut input)? else {
         return Ok(());
     };
     let stream = Arc::new(stream);
@@ -111,13 +116,14 @@ pub(crate) fn serve(stream: UnixStream, library: &Library, workers: &Workers) ->
 
 fn negotiate(
     mut stream: &UnixStream,
-    library: &Library,
+    (library, passes): (&Library, Option<&Passes>),
     input: &mut Input,
 ) -> Result<Option<(Transmission, Opened)>, Ended> {
     let (mut handshake, greeting) = Handshake::begin();
     stream.write_all(&greeting)?;
     let mut shelf = Shelf {
         library,
+        passes,
         opened: None,
     };
     loop {
@@ -329,7 +335,8 @@ impl Connection<'_> {
         };
         let (offset, length) = (range.offset, u64::from(range.length));
         let opened = &self.opened;
-        match opened.store.extents(opened.view, offset, length, most) {
+        let found = opened.view();
+        match found.and_then(|view| opened.store.extents(view, offset, length, most)) {
             Ok(found) => {
                 let extents = found.into_iter().map(|(length, hole)| Extent {
                     length: u32::try_from(length).unwrap_or(u32::MAX),
@@ -360,12 +367,12 @@ fn read(
     scratch: &mut Scratch,
     patience: Patience,
 ) -> Result<(), StoreError> {
+    let (store, view) = (&opened.store, opened.view()?);
     let start = out.len();
     reply.data(out, cookie, range);
     let data = out.len();
     let length = usize::try_from(range.length).unwrap_or(0);
     out.resize(data + length, 0);
-    let (store, view) = (&opened.store, opened.view);
     match store.read(view, range.offset, &mut out[data..], scratch, patience) {
         Ok(Found::Data) => Ok(()),
         Ok(Found::Zeroes) => {

@@ -1,8 +1,8 @@
 //! Control socket: one thread a connection, one request at a time.
 
-use crate::{Answer, Request, exports::writer_name, protocol::MAX_LINE};
-use forkyard_volume::{Policy, Takeover, View};
-use forkyard_volume_store::{Library, StoreError};
+use crate::{Answer, Request, exports::writer_name, passes::Passes, protocol::MAX_LINE};
+use forkyard_volume::{Epoch, Opening, Policy, Takeover, View};
+use forkyard_volume_store::{Blame, Library, StoreError};
 use std::{
     fs,
     io::{self, BufRead, BufReader, Read, Write},
@@ -17,7 +17,7 @@ pub(crate) enum After {
 }
 
 /// Answers requests until the manager leaves.
-pub(crate) fn serve(stream: &UnixStream, library: &Library) -> io::Result<After> {
+pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> io::Result<After> {
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -31,8 +31,11 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library) -> io::Result<After>
         let request = serde_json::from_slice::<Request>(&line);
         let ends = matches!(request, Ok(Request::End {}));
         let answer = match request {
-            Err(error) => Answer::Failed(format!("request is not understood: {error}")),
-            Ok(request) => answer(request, library).unwrap_or_else(|error| failed(&error)),
+            Err(error) => Answer::Failed {
+                blame: Blame::Caller,
+                why: format!("request is not understood: {error}"),
+            },
+            Ok(request) => answer(request, library, passes).unwrap_or_else(|error| failed(&error)),
         };
         let mut bytes = serde_json::to_vec(&answer)?;
         bytes.push(b'\n');
@@ -52,10 +55,13 @@ fn failed(error: &StoreError) -> Answer {
         text = format!("{text}: {error}");
         cause = error.source();
     }
-    Answer::Failed(text)
+    Answer::Failed {
+        blame: error.blame(),
+        why: text,
+    }
 }
 
-fn answer(request: Request, library: &Library) -> Result<Answer, StoreError> {
+fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer, StoreError> {
     match request {
         Request::Create { name, size } => {
             library.create(&name, size)?;
@@ -73,11 +79,29 @@ fn answer(request: Request, library: &Library) -> Result<Answer, StoreError> {
             let export = writer_name(&name, epoch);
             return Ok(Answer::Opened { export });
         }
-        Request::Close { name } => {
+        Request::Close { name, epoch } => {
             let store = library.open(&name)?;
-            store.close_writer(store.writer().0)?;
+            match (epoch.map(Epoch), store.writer()) {
+                (Some(meant), (now, opening)) if meant != now || opening == Opening::Closed => {}
+                (Some(_) | None, (now, _)) => store.close_writer(now)?,
+            }
         }
-        Request::Snapshot { name, snapshot } => library.open(&name)?.snapshot(&snapshot)?,
+        Request::Pass { export } => {
+            let export = passes.pass(&export);
+            return Ok(Answer::Opened { export });
+        }
+        Request::Snapshot {
+            name,
+            snapshot,
+            at_once,
+        } => {
+            let store = library.open(&name)?;
+            match at_once {
+                true => store.snapshot_now(&snapshot)?,
+                false => store.snapshot(&snapshot)?,
+            }
+        }
+        Request::Flush { name } => library.open(&name)?.flush()?,
         Request::DropSnapshot { name, snapshot } => {
             let store = library.open(&name)?;
             store.drop_snapshot(store.snapshot_called(&snapshot)?)?;

@@ -1,14 +1,17 @@
 //! Exports, by their names.
 
+use crate::passes::Passes;
 use forkyard_nbd::{Access, Denied, Export, Exports, Sharing};
-use forkyard_volume::{Epoch, Opening, Takeover, View};
+use forkyard_volume::{Epoch, Opening, SnapshotId, Takeover, View};
 use forkyard_volume_store::{Blame, Library, Store, StoreError};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Exports of a library, for one connection.
 #[derive(Debug)]
 pub(crate) struct Shelf<'a> {
     pub library: &'a Library,
+    /// What the client must have a code for; `None` if it may open everything.
+    pub passes: Option<&'a Passes>,
     /// What the connection has open.
     pub opened: Option<Opened>,
 }
@@ -17,11 +20,46 @@ pub(crate) struct Shelf<'a> {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub store: Arc<Store>,
-    pub view: View,
+    content: Content,
     /// Epoch to write in; `None` if it is read-only.
     pub epoch: Option<Epoch>,
     /// True if the writer ends with the connection.
     pub own: bool,
+}
+
+/// What a client reads.
+#[derive(Debug)]
+enum Content {
+    /// This.
+    There(View),
+    /// A snapshot of this name, which was not there yet as the client came.
+    Coming(String, OnceLock<SnapshotId>),
+}
+
+impl Content {
+    /// What has the size that it will have.
+    fn now(&self) -> View {
+        match self {
+            Self::There(view) => *view,
+            Self::Coming(..) => View::Current,
+        }
+    }
+}
+
+impl Opened {
+    /// What it reads. An error for a snapshot that has still not been taken.
+    pub fn view(&self) -> Result<View, StoreError> {
+        match &self.content {
+            Content::There(view) => Ok(*view),
+            Content::Coming(name, found) => {
+                if let Some(id) = found.get() {
+                    return Ok(View::Snapshot(*id));
+                }
+                let id = self.store.snapshot_called(name)?;
+                Ok(View::Snapshot(*found.get_or_init(|| id)))
+            }
+        }
+    }
 }
 
 /// Parts of an export's name.
@@ -62,22 +100,31 @@ impl Shelf<'_> {
             let why = format!("{name:?} is no export: NAME, NAME:EPOCH or NAME@SNAPSHOT are");
             Denied::Unknown(why)
         };
-        let named = parse(name).ok_or_else(malformed)?;
+        let shown = match self.passes {
+            None => name,
+            Some(passes) => passes.check(name).ok_or_else(malformed)?,
+        };
+        let named = parse(shown).ok_or_else(malformed)?;
         let (Named::Whole(volume) | Named::Writer(volume, _) | Named::Snapshot(volume, _)) = named;
         let store = self.library.open(volume).map_err(denied)?;
-        let (view, epoch) = match named {
-            Named::Whole(_) => (View::Current, None),
+        let (content, epoch) = match named {
+            Named::Whole(_) => (Content::There(View::Current), None),
             Named::Writer(_, epoch) => {
                 store.admit(epoch).map_err(denied)?;
-                (View::Current, Some(epoch))
+                (Content::There(View::Current), Some(epoch))
             }
-            Named::Snapshot(_, snapshot) => {
-                let id = store.snapshot_called(snapshot).map_err(denied)?;
-                (View::Snapshot(id), None)
-            }
+            Named::Snapshot(_, snapshot) => match store.snapshot_called(snapshot) {
+                Ok(id) => (Content::There(View::Snapshot(id)), None),
+                // A pass may be for one that will be taken: clones are made before the instant
+                // that they are of.
+                Err(_) if self.passes.is_some() => {
+                    (Content::Coming(snapshot.to_owned(), OnceLock::new()), None)
+                }
+                Err(error) => return Err(denied(error)),
+            },
         };
         let gone = || Denied::Unknown(format!("{name:?} has just been removed"));
-        let size = store.size(view).ok_or_else(gone)?;
+        let size = store.size(content.now()).ok_or_else(gone)?;
         let (access, sharing, own) = match named {
             Named::Whole(_) => (Access::ReadWrite, Sharing::One, true),
             Named::Writer(..) => (Access::ReadWrite, Sharing::Many, false),
@@ -85,7 +132,7 @@ impl Shelf<'_> {
         };
         let opened = Opened {
             store,
-            view,
+            content,
             epoch,
             own,
         };
@@ -101,6 +148,9 @@ impl Shelf<'_> {
 impl Exports for Shelf<'_> {
     fn names(&mut self) -> Vec<String> {
         let mut names = Vec::new();
+        if self.passes.is_some() {
+            return names;
+        }
         for name in self.library.names().unwrap_or_default() {
             let Ok(store) = self.library.open(&name) else {
                 continue;

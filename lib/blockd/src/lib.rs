@@ -13,17 +13,20 @@
 //! May be killed at any time. What was flushed is there when the next server starts, and so are
 //! writers that were opened by the control socket: clients that reconnect go on. A client that
 //! breaks the protocol loses its connection, and one that does not read its replies holds up
-//! itself alone.
+//! itself alone. Clients of other users than the server's open only what they have a pass for, a
+//! code in the name of the export, and are few of each user.
 
 mod client;
 mod connection;
 mod control;
 mod exports;
+mod passes;
 mod protocol;
 mod server;
 mod workers;
 
 pub use client::{Client, ClientError};
 pub use forkyard_volume::Geometry;
+pub use forkyard_volume_store::Blame;
 pub use protocol::{Answer, Request, SnapshotStatus, Status, Writer};
-pub use server::{End, Server, Setup, StartError};
+pub use server::{End, Server, Setup, StartError, Users};

@@ -1,7 +1,7 @@
 //! Requests to the control socket, and their answers: one JSON object a line.
 
 use forkyard_volume::Opening;
-use forkyard_volume_store::Facts;
+use forkyard_volume_store::{Blame, Facts};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -37,6 +37,15 @@ pub enum Request {
     Close {
         /// Volume.
         name: String,
+        /// Epoch of the writer that is meant; that of any writer if absent. No error if that
+        /// one has ended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        epoch: Option<u32>,
+    },
+    /// Give a pass: the name by which a client of another user may open an export.
+    Pass {
+        /// Export.
+        export: String,
     },
     /// Keep a volume as it is.
     Snapshot {
@@ -44,6 +53,14 @@ pub enum Request {
         name: String,
         /// Name of the snapshot.
         snapshot: String,
+        /// Answer before it is durable, which it is with the next flush.
+        #[serde(default)]
+        at_once: bool,
+    },
+    /// Make all that was written to a volume durable.
+    Flush {
+        /// Volume.
+        name: String,
     },
     /// Remove a snapshot.
     DropSnapshot {
@@ -104,8 +121,39 @@ pub enum Answer {
         /// Export.
         export: String,
     },
-    /// Not done, and why.
-    Failed(String),
+    /// Not done.
+    Failed {
+        /// Class of the failure.
+        blame: Blame,
+        /// Reason.
+        why: String,
+    },
+}
+
+impl Answer {
+    /// The description of a volume, if that is what it is.
+    pub fn volume(self) -> Option<Status> {
+        match self {
+            Self::Volume(status) => Some(status),
+            Self::Done {} | Self::Volumes(_) | Self::Opened { .. } | Self::Failed { .. } => None,
+        }
+    }
+
+    /// The names of volumes, if that is what it is.
+    pub fn volumes(self) -> Option<Vec<String>> {
+        match self {
+            Self::Volumes(names) => Some(names),
+            Self::Done {} | Self::Volume(_) | Self::Opened { .. } | Self::Failed { .. } => None,
+        }
+    }
+
+    /// The name of an export, if that is what it is.
+    pub fn export(self) -> Option<String> {
+        match self {
+            Self::Opened { export } => Some(export),
+            Self::Done {} | Self::Volumes(_) | Self::Volume(_) | Self::Failed { .. } => None,
+        }
+    }
 }
 
 /// Description of a volume.

@@ -3,21 +3,30 @@
 use crate::{
     connection,
     control::{self, After},
+    passes::Passes,
     workers::Workers,
 };
 use forkyard_volume::Geometry;
 use forkyard_volume_store::{Library, StoreError};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::{
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        socket::{getsockopt, sockopt::PeerCredentials},
+    },
+    unistd::geteuid,
+};
 use std::{
+    collections::BTreeMap,
     fs::{self, Permissions},
     io::{self, ErrorKind},
+    ops::Range,
     os::unix::{
         fs::PermissionsExt,
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
@@ -27,6 +36,9 @@ use std::{
 
 /// Connections at a time.
 const MOST_CONNECTIONS: usize = 1024;
+/// Connections of one other user at a time: a QEMU has one for each disk, and one more while it
+/// reconnects.
+const MOST_OF_A_USER: usize = 32;
 /// Pause between looks at what upkeep is due, and before accepting again without descriptors.
 const BREATH: Duration = Duration::from_millis(200);
 /// Threads that wait for disks.
@@ -41,9 +53,15 @@ pub struct Setup {
     pub nbd: PathBuf,
     /// Socket for managers.
     pub control: PathBuf,
+    /// Users who may connect with a pass, beside the server's own and root.
+    pub users: Users,
     /// Segments of new volumes.
     pub geometry: Geometry,
 }
+
+/// Numbers of users who are let in. May be empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Users(pub Range<u32>);
 
 /// Server that did not start.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +91,7 @@ pub enum StartError {
 pub struct Server {
     setup: Setup,
     library: Arc<Library>,
+    passes: Arc<Passes>,
     end: Sender<End>,
     ended: Receiver<End>,
 }
@@ -97,12 +116,21 @@ impl Server {
             let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         }
         let library = Arc::new(Library::with_geometry(&setup.folder, setup.geometry)?);
-        let control = listen(&setup.control)?;
-        let nbd = listen(&setup.nbd)?;
+        let passes = Arc::new(Passes::of(&setup.folder)?);
+        let control = listen(&setup.control, 0o600)?;
+        let nbd = listen(
+            &setup.nbd,
+            if setup.users.0.is_empty() {
+                0o600
+            } else {
+                0o666
+            },
+        )?;
         let (end, ended) = channel();
         let server = Self {
             setup,
             library,
+            passes,
             end,
             ended,
         };
@@ -112,18 +140,24 @@ impl Server {
 
     fn threads(&self, nbd: UnixListener, control: UnixListener) -> io::Result<()> {
         let workers = Workers::start(WORKERS)?;
-        let library = Arc::clone(&self.library);
+        let (library, passes) = (Arc::clone(&self.library), Arc::clone(&self.passes));
+        let door = Door::new(self.setup.users.clone());
         spawn("accept-nbd", move || {
             accept(&nbd, "nbd", move |stream| {
-                if let Err(error) = connection::serve(stream, &library, &workers) {
+                let Some(guest) = door.admit(&stream) else {
+                    return;
+                };
+                let passes = guest.is_other().then_some(&*passes);
+                if let Err(error) = connection::serve(stream, (&library, passes), &workers) {
                     tracing::warn!(error = %error, source = ?error, "connection ended");
                 }
             });
         })?;
         let (library, end) = (Arc::clone(&self.library), self.end.clone());
+        let passes = Arc::clone(&self.passes);
         spawn("accept-control", move || {
             accept(&control, "control", move |stream| {
-                match control::serve(&stream, &library) {
+                match control::serve(&stream, &library, &passes) {
                     Ok(After::GoOn) => {}
                     Ok(After::End) => {
                         let _ = end.send(End(Some(stream)));
@@ -164,7 +198,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 /// Listens at a path, in place of a server that died.
-fn listen(socket: &Path) -> Result<UnixListener, StartError> {
+fn listen(socket: &Path, mode: u32) -> Result<UnixListener, StartError> {
     let failed = |source| StartError::Listen {
         socket: socket.to_owned(),
         source,
@@ -177,7 +211,7 @@ fn listen(socket: &Path) -> Result<UnixListener, StartError> {
         Err(_) => {}
     }
     let listener = UnixListener::bind(socket).map_err(failed)?;
-    fs::set_permissions(socket, Permissions::from_mode(0o600)).map_err(failed)?;
+    fs::set_permissions(socket, Permissions::from_mode(mode)).map_err(failed)?;
     Ok(listener)
 }
 
@@ -208,6 +242,71 @@ fn accept(
         if let Err(error) = spawned {
             connections.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!(%error, "cannot serve a connection");
+        }
+    }
+}
+
+/// Who comes in, and how many of each.
+#[derive(Clone, Debug)]
+struct Door {
+    users: Users,
+    inside: Arc<Mutex<BTreeMap<u32, usize>>>,
+}
+
+/// Client that was let in; counted until dropped.
+struct Inside {
+    user: Option<u32>,
+    inside: Arc<Mutex<BTreeMap<u32, usize>>>,
+}
+
+impl Door {
+    fn new(users: Users) -> Self {
+        Self {
+            users,
+            inside: Arc::default(),
+        }
+    }
+
+    /// Lets a client in, unless its user is a stranger or has too many.
+    fn admit(&self, stream: &UnixStream) -> Option<Inside> {
+        let user = getsockopt(stream, PeerCredentials).ok()?.uid();
+        let inside = Arc::clone(&self.inside);
+        if user == 0 || user == geteuid().as_raw() {
+            return Some(Inside { user: None, inside });
+        }
+        if !self.users.0.contains(&user) {
+            tracing::warn!(user, "stranger turned away");
+            return None;
+        }
+        let mut counts = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(user).or_default();
+        if *count >= MOST_OF_A_USER {
+            return None;
+        }
+        *count += 1;
+        drop(counts);
+        Some(Inside {
+            user: Some(user),
+            inside,
+        })
+    }
+}
+
+impl Inside {
+    fn is_other(&self) -> bool {
+        self.user.is_some()
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let Some(user) = self.user else { return };
+        let mut counts = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&user) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&user);
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What goes wrong with a volume's files.
 
 use forkyard_volume::{Damage, Refusal};
+use serde::{Deserialize, Serialize};
 use std::{
     io::{self, ErrorKind},
     path::PathBuf,
@@ -74,7 +75,8 @@ pub enum StoreError {
 }
 
 /// Classes of failures that callers tell apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Blame {
     /// There is no such volume or snapshot.
     Missing,

@@ -189,6 +189,13 @@ impl Store {
         self.control(Change::Snapshot { name })
     }
 
+    /// The same, durable with the next flush: whoever reads it meanwhile reads what it kept.
+    pub fn snapshot_now(&self, name: &str) -> Result<(), StoreError> {
+        let mut appender = self.appender();
+        self.append(&mut appender, &[Change::Snapshot { name }])?;
+        Ok(())
+    }
+
     /// Removes a snapshot, durably.
     pub fn drop_snapshot(&self, id: SnapshotId) -> Result<(), StoreError> {
         self.control(Change::Drop { id })
