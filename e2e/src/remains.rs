@@ -11,7 +11,7 @@ use std::{
 
 /// What a host without VMs may have: its records, its certificates, its logs,
 /// its lock, whom it knows, and empty folders.
-const MAY_STAY: [&str; 17] = [
+const MAY_STAY: [&str; 18] = [
     "state/forkyard.db",
     "state/forkyard.db-shm",
     "state/forkyard.db-wal",
@@ -26,6 +26,7 @@ const MAY_STAY: [&str; 17] = [
     "run/lock",
     "run/daemon.log",
     "run/pager.log",
+    "run/blockd.log",
     "peers.toml",
     "run/sched.lock",
     "run/sched.log",

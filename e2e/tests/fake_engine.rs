@@ -14,6 +14,8 @@ mod steps;
 mod substrates;
 #[path = "fake_engine/tickets.rs"]
 mod tickets;
+#[path = "fake_engine/volumes.rs"]
+mod volumes;
 
 /// Program of a machine that is made up.
 const MACHINE: &str = "forkyard-fake-machine";

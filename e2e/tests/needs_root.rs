@@ -87,5 +87,7 @@ mod substrate;
 mod tickets;
 #[path = "needs_root/under_way.rs"]
 mod under_way;
+#[path = "needs_root/volume.rs"]
+mod volume;
 #[path = "needs_root/warm.rs"]
 mod warm;

@@ -2,7 +2,7 @@
 
 use crate::{
     Address, ApiError, Awaited, ByteCount, Epoch, FamilyId, ForkId, ForkReport, ImageId, Member,
-    NetworkPolicy, PageCount, Publish, RequestId, TicketId, VmId, VmName,
+    NetworkPolicy, PageCount, Publish, RequestId, RootVolume, TicketId, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::Ipv4Addr};
@@ -95,6 +95,9 @@ pub struct RunRequest {
     /// What it and its clones may do on the network.
     #[serde(default)]
     pub network: NetworkPolicy,
+    /// Volume that is its root disk; a disk of its own if absent.
+    #[serde(default)]
+    pub volume: Option<RootVolume>,
     /// Boot it even if a first boot of the image is kept that it could be woken from, and keep none.
     #[serde(default)]
     pub cold: bool,

@@ -22,6 +22,7 @@ mod ticket;
 mod unit;
 mod usage;
 mod users;
+mod volume;
 
 pub use access::*;
 pub use api::*;
@@ -44,3 +45,4 @@ pub use ticket::*;
 pub use unit::*;
 pub use usage::*;
 pub use users::*;
+pub use volume::*;

@@ -60,11 +60,12 @@ const BUILT: [(&str, &str); 12] = [
 ];
 
 /// What is built of a daemon whose machines are made up, and its place in `target/fake/`.
-const FAKE: [(&str, &str); 4] = [
+const FAKE: [(&str, &str); 5] = [
     ("release/forkyard", "bin/forkyard"),
     ("release/forkyardd-fake", "bin/forkyardd"),
     ("release/forkyard-fake-machine", "bin/forkyard-fake-machine"),
     ("release/forkyard-pager", "bin/forkyard-pager"),
+    ("release/forkyard-blockd", "bin/forkyard-blockd"),
 ];
 
 /// What is written, from the tree, and its place in `target/dist/`.

@@ -18,10 +18,11 @@ use crate::commands::{
     top::Top,
     transfer::{Export, Import},
     vms::Patience,
+    volume::{Volume, root_volume},
 };
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use forkyard_client::{Place, Trust};
-use forkyard_types::{NodeName, VmName};
+use forkyard_types::{NodeName, RootVolume, VmName};
 use std::path::PathBuf;
 
 /// Fork running virtual machines.
@@ -150,6 +151,9 @@ pub enum Command {
     /// Which vCPUs run when: a policy for real VMs, or policies in the simulator.
     #[command(subcommand)]
     Sched(Sched),
+    /// Volumes: disks that outlive the VMs that write them.
+    #[command(subcommand)]
+    Volume(Volume),
     /// Substrates: VMs that are kept small on disk, and woken as independent ones.
     #[command(subcommand)]
     Substrate(Substrate),
@@ -196,6 +200,10 @@ pub struct Run {
     /// Boot it even if a first boot of the image is kept that it could be woken from.
     #[arg(long)]
     pub cold: bool,
+    /// Volume that is its root disk. One that does not exist is made as a copy of the image's disk,
+    /// of the size that is said.
+    #[arg(long, value_name = "NAME[:SIZE]", value_parser = root_volume, conflicts_with_all = ["node", "spread"])]
+    pub volume: Option<RootVolume>,
     /// A kernel of your own, with virtio and ext4 built in.
     #[arg(long)]
     pub kernel: Option<PathBuf>,

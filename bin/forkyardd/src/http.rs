@@ -14,6 +14,7 @@ mod substrates;
 mod tickets;
 mod tokens;
 mod vms;
+mod volumes;
 
 pub use bodies::Bodies;
 pub use events::Streams;
@@ -193,6 +194,12 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(substrates::push))
         .routes(routes!(substrates::pull))
         .routes(routes!(substrates::key))
+        .routes(routes!(volumes::list, volumes::create))
+        .routes(routes!(volumes::inspect, volumes::remove))
+        .routes(routes!(volumes::snapshot))
+        .routes(routes!(volumes::drop_snapshot))
+        .routes(routes!(volumes::resize))
+        .routes(routes!(volumes::export))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::activate))

@@ -91,6 +91,7 @@ impl Forkyard {
             max_clones: None,
             secrets: Vec::new(),
             network: NetworkPolicy::default(),
+            volume: None,
             // What is measured is a VM that booted, each time.
             cold: true,
         };

@@ -2,8 +2,9 @@
 
 use crate::DiskError;
 use forkyard_confine::{Confinement, Who, confine};
-use forkyard_types::ByteCount;
+use forkyard_types::{ByteCount, NbdDisk};
 use std::{
+    ffi::OsStr,
     fmt,
     fs::File,
     io,
@@ -80,23 +81,49 @@ impl QemuImg {
         backing: &Backing,
         size: Option<ByteCount>,
     ) -> Result<(), DiskError> {
-        for path in [path, &backing.path] {
-            if !path.is_absolute() {
-                let path = path.to_owned();
-                return Err(DiskError::Relative { path });
-            }
+        if !backing.path.is_absolute() {
+            let path = backing.path.clone();
+            return Err(DiskError::Relative { path });
         }
         let size = match size {
             Some(size) => size,
             None => backing.size()?,
         };
+        self.create(path, backing.format, backing.path.as_os_str(), size)
+            .await
+    }
+
+    /// Makes an empty slice over a disk that is served by NBD, which need not be there yet.
+    ///
+    /// If cancelled, part of the file may be left.
+    pub async fn create_slice_over(
+        &self,
+        path: &Path,
+        (disk, size): (&NbdDisk, ByteCount),
+    ) -> Result<(), DiskError> {
+        let node = serde_json::json!({"driver": "raw", "file": disk.driver()});
+        self.create(path, Format::Raw, format!("json:{node}").as_ref(), size)
+            .await
+    }
+
+    /// `-u`: does not open the backing, which a running VM has locked.
+    async fn create(
+        &self,
+        path: &Path,
+        format: Format,
+        backing: &OsStr,
+        size: ByteCount,
+    ) -> Result<(), DiskError> {
+        if !path.is_absolute() {
+            let path = path.to_owned();
+            return Err(DiskError::Relative { path });
+        }
         let mut command = Command::new(&self.program);
         command
             .args(["create", "-q", "-f", "qcow2"])
             .args(["-o", "cluster_size=4k"])
-            // `-u`: does not open the backing, which a running VM has locked.
-            .args(["-u", "-F", &backing.format.to_string(), "-b"])
-            .arg(&backing.path)
+            .args(["-u", "-F", &format.to_string(), "-b"])
+            .arg(backing)
             .arg(path)
             .arg(size.0.to_string());
         self.run(command, path).await.map(drop)

@@ -10,8 +10,8 @@ use crate::{
 use async_trait::async_trait;
 use forkyard_types::VmId;
 use forkyard_vmm::{
-    Accel, AccelChoice, BootSpec, Engine, Machine, MachineRecord, MachineSpec, Probe, Shell,
-    ShellSpec, Verdict, VmmError, files,
+    Accel, AccelChoice, BootSpec, Engine, Machine, MachineRecord, MachineSpec, Probe, RootDisk,
+    Shell, ShellSpec, Verdict, VmmError, files,
 };
 use std::{
     fs, io,
@@ -84,6 +84,11 @@ impl FakeEngine {
         machine: MachineSpec,
         memory: Option<PathBuf>,
     ) -> Result<(Watched, MachineRecord), VmmError> {
+        // A guest that is made up writes no volume.
+        let slice = match machine.disk {
+            Some(RootDisk::Slice(path)) => path,
+            Some(RootDisk::Volume(_)) | None => PathBuf::new(),
+        };
         let mut command = Command::new(&self.program);
         command
             .arg(&self.home)
@@ -91,7 +96,7 @@ impl FakeEngine {
             .arg(&machine.dir)
             .arg(machine.memory.0.to_string())
             .arg(memory.unwrap_or_default())
-            .arg(machine.disk.clone().unwrap_or_default())
+            .arg(slice)
             .env_clear()
             // Held for as long as it runs: so long does the interface exist.
             .stdin(machine.nic.map_or_else(Stdio::null, |nic| nic.tap.into()))

@@ -73,6 +73,7 @@ impl Host {
         for family in families {
             self.end_orphans(family).await;
         }
+        self.settle_volumes().await?;
         self.settle_substrates().await?;
         // What was made for a fork that was never done, and is in no record.
         for left in self.clear_up().await? {

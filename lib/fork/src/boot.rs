@@ -11,7 +11,8 @@ use forkyard_guestlink::{Guest, Identify, LinkError};
 use forkyard_network::{Ports, Subnet};
 use forkyard_store::{FamilyRecord, VmRecord};
 use forkyard_types::{
-    ByteCount, Epoch, Member, NetworkPolicy, RunRequest, VmId, VmName, VmState, VmView, WayOut,
+    ByteCount, Epoch, Member, NetworkPolicy, RootVolume, RunRequest, VmId, VmName, VmState, VmView,
+    VolumeUse, WayOut,
 };
 use forkyard_vmm::{Accel, BootSpec, Kernel, Owner, Probe, Verdict, console};
 use std::{path::PathBuf, sync::Arc};
@@ -46,6 +47,7 @@ fn command_line(mitigations: bool) -> String {
 pub(crate) struct Founded {
     pub vm: Arc<Vm>,
     base: Base,
+    volume: Option<RootVolume>,
     policy: NetworkPolicy,
     ports: Ports,
 }
@@ -114,6 +116,9 @@ impl Host {
             )));
         }
         crate::secrets::check(&request.secrets)?;
+        if let Some(volume) = &request.volume {
+            self.check_volume(volume)?;
+        }
         if request.network.out == WayOut::None && !request.network.allow.is_empty() {
             return Err(HostError::Invalid(
                 "a VM without a way out has nothing to be allowed: ask for nat".into(),
@@ -153,6 +158,7 @@ impl Host {
         Ok(Founded {
             vm: vm?,
             base,
+            volume: request.volume,
             policy: request.network,
             ports,
         })
@@ -189,7 +195,10 @@ impl Host {
             created: crate::now(),
             warm: request.warm,
             memory_image: None,
-            chain: vec![self.folders.disks(id).join("0.qcow2")],
+            chain: match request.volume {
+                Some(_) => Vec::new(),
+                None => vec![self.folders.disks(id).join("0.qcow2")],
+            },
             machine: None,
             secrets: request.secrets.clone(),
             request: None,
@@ -197,6 +206,10 @@ impl Host {
             failure: None,
             kernel: request.kernel.clone(),
             notes: Vec::new(),
+            volume: request.volume.as_ref().map(|it| VolumeUse::Written {
+                volume: it.name.clone(),
+                epoch: None,
+            }),
         };
         let nobody = std::collections::BTreeSet::new();
         self.store
@@ -233,19 +246,25 @@ impl Host {
         let Founded {
             vm,
             base,
+            volume,
             policy,
             ports,
         } = founded;
         let record = vm.record();
         self.make_folders(record.id)?;
-        let backing = Backing {
-            path: base.disk.clone(),
-            format: Format::Raw,
-        };
-        self.images
-            .create_slice(&record.chain[0], &backing, None)
-            .await?;
-        self.own_slice(&record)?;
+        match &volume {
+            Some(volume) => self.furnish_volume(volume, &record.image).await?,
+            None => {
+                let backing = Backing {
+                    path: base.disk.clone(),
+                    format: Format::Raw,
+                };
+                self.images
+                    .create_slice(&record.chain[0], &backing, None)
+                    .await?;
+                self.own_slice(&record)?;
+            }
+        }
         self.network
             .create_family(record.family, vm.network, &policy, Some(ports))
             .await?;
@@ -260,6 +279,7 @@ impl Host {
         kernel: PathBuf,
         initramfs: PathBuf,
     ) -> Result<(), HostError> {
+        self.begin_writer(vm).await?;
         let record = vm.record();
         let address = crate::vm::address(vm.network, &record);
         self.network.admit(&[(record.id, address)]).await?;

@@ -18,6 +18,7 @@ use crate::{
 use forkyard_store::VmRecord;
 use forkyard_types::{
     CheckpointRequest, ForkId, ForkPhase, ForkReport, RequestId, VmId, VmName, VmState, VmView,
+    VolumeUse,
 };
 use std::{sync::Arc, time::Instant};
 use tracing::{Instrument as _, Span, debug_span, instrument};
@@ -94,6 +95,7 @@ impl Host {
             failure: None,
             kernel: None,
             notes: Vec::new(),
+            volume: snapshot.layout.disk.volume().cloned().map(VolumeUse::Below),
             ..of_parent
         };
         let network = parent.network;

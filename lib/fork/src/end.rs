@@ -8,7 +8,7 @@ use crate::{
 };
 use forkyard_guestlink::{CallId, Command, Request};
 use forkyard_store::VmRecord;
-use forkyard_types::{FamilyId, VmState, VmView};
+use forkyard_types::{FamilyId, VmState, VmView, VolumeUse};
 use forkyard_vmm::{Cause, MachineRecord};
 use std::{fs, path::Path, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
@@ -180,6 +180,7 @@ impl Host {
         {
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "QEMU not ended");
         }
+        self.end_writer(&vm.record()).await;
         let kept = vm.notes().begin(None);
         if let Some(image) = kept {
             self.retire(image).await;
@@ -249,6 +250,12 @@ impl Host {
         }
         for image in record.memory_image.into_iter().chain(record.disk_image) {
             self.retire(image).await;
+        }
+        match &record.volume {
+            Some(VolumeUse::Below(at)) => self.drop_unused(at).await,
+            // Of a VM whose QEMU an earlier daemon ended, or that did not come up.
+            Some(VolumeUse::Written { .. }) => self.end_writer(record).await,
+            None => {}
         }
         self.end_family_if_empty(record.family).await;
     }

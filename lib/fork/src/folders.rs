@@ -4,9 +4,11 @@
 //! state/  forkyard.db         records
 //!         vms/ID/             one VM's disk slices
 //!         substrates/ID/      one substrate
+//!         volumes/NAME/       one volume
 //! run/    lock                held by the living daemon
 //!         api.sock            the API
 //!         pager.sock pages/   the pager: its control socket, its mount
+//!         blockd.sock volumes/nbd.sock  the server of volumes
 //!         vms/ID/             one VM's sockets, console and logs
 //! cache/                      guest images and kernels
 //! share/  images/ guest/      recipes, and the guest's programs
@@ -56,6 +58,16 @@ impl Folders {
     /// Parent of every substrate's files.
     pub fn all_substrates(&self) -> PathBuf {
         self.state.join("substrates")
+    }
+
+    /// Volumes, one folder each.
+    pub fn volumes(&self) -> PathBuf {
+        self.state.join("volumes")
+    }
+
+    /// Folder of the socket that QEMUs reach volumes by.
+    pub fn sockets_of_volumes(&self) -> PathBuf {
+        self.run.join("volumes")
     }
 
     /// Files of the substrate whose memory this is.

@@ -8,19 +8,23 @@
 use crate::{
     Host, HostError,
     life::Body,
-    snapshot::{AT_ONCE, WarmShell},
+    snapshot::{AT_ONCE, Disk, WarmShell},
     vm::Vm,
 };
-use forkyard_disk::{Access, Backing, Format, copy_template, set_access};
+use forkyard_disk::{Access, copy_template, set_access};
 use forkyard_store::VmRecord;
-use forkyard_types::{ByteCount, ImageId};
-use forkyard_vmm::{Limits, MachineSpec, Nic, Overlay, Owner};
+use forkyard_types::{ByteCount, ImageId, VolumeAt};
+use forkyard_vmm::{Limits, Machine, MachineSpec, Nic, Overlay, Owner};
 use futures::{
     StreamExt,
     future::{self, join_all},
     stream,
 };
-use std::{num::NonZero, path::PathBuf, sync::Arc};
+use std::{
+    num::NonZero,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Shells started or ended at once when no fork waits for it: half of the processors, for the VM
 /// that has just forked runs on the others.
@@ -29,14 +33,21 @@ fn at_leisure() -> usize {
     (processors / 2).clamp(1, AT_ONCE)
 }
 
+/// How the parent's disk is frozen, and what it writes to after the fork.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// A slice over the one that it writes to now.
+    Overlay { overlay: Overlay, path: PathBuf },
+    /// Its volume, as before.
+    Volume(VolumeAt),
+}
+
 /// What the next fork of a VM will use.
 #[derive(Debug)]
 pub(crate) struct Generation {
     /// The parent's memory at the fork. Reads of it wait until then.
     pub image: ImageId,
-    /// What the parent will write to after the fork.
-    pub overlay: Overlay,
-    pub overlay_path: PathBuf,
+    pub next: Next,
     /// An empty slice over the parent's disk, to be copied for each clone.
     template: PathBuf,
     pub shells: Vec<WarmShell>,
@@ -61,33 +72,34 @@ impl Host {
         let folder = self.folders.disks(parent.id);
         let template = folder.join(format!("{image}.template"));
         let overlay_path = folder.join(format!("{image}.qcow2"));
-        let active = record.chain.first().cloned().unwrap_or_default();
+        let disk = Disk::of(&record, image);
         let access = self.access(&record)?;
         let made = async {
-            let backing = Backing {
-                path: active,
-                format: Format::Qcow2,
+            self.slice_over(&disk, &template).await?;
+            let next = match disk.volume_below() {
+                Some(at) => Next::Volume(at.clone()),
+                None => {
+                    copy_template(&template, &overlay_path, access)?;
+                    Next::Overlay {
+                        overlay: body.machine.prepare_overlay(&overlay_path).await?,
+                        path: overlay_path.clone(),
+                    }
+                }
             };
-            self.images.create_slice(&template, &backing, None).await?;
-            copy_template(&template, &overlay_path, access)?;
-            let overlay = body.machine.prepare_overlay(&overlay_path).await?;
             let promised =
                 self.pager_call(move |pager| pager.promise(image, record.memory.pages()));
             match promised.await {
-                Ok(()) => Ok(overlay),
+                Ok(()) => Ok(next),
                 Err(error) => {
-                    if let Err(error) = body.machine.discard_overlay(overlay).await {
-                        tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
-                    }
+                    next.discard(parent, &*body.machine).await;
                     Err(error)
                 }
             }
         };
         match made.await {
-            Ok(overlay) => Ok(Generation {
+            Ok(next) => Ok(Generation {
                 image,
-                overlay,
-                overlay_path,
+                next,
                 template,
                 shells: Vec::new(),
             }),
@@ -187,12 +199,10 @@ impl Host {
 
     /// Ends a generation that will not be used.
     pub(crate) async fn discard(&self, parent: &Vm, generation: Generation) {
-        if let Ok(body) = parent.body()
-            && let Err(error) = body.machine.discard_overlay(generation.overlay).await
-        {
-            tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
+        self.remove_files(&generation.files());
+        if let Ok(body) = parent.body() {
+            generation.next.discard(parent, &*body.machine).await;
         }
-        self.remove_files(&[generation.template, generation.overlay_path]);
         self.end_shells(generation.shells).await;
         self.retire(generation.image).await;
     }
@@ -237,7 +247,11 @@ impl Host {
             vcpus: std::num::NonZeroU8::new(record.vcpus).unwrap_or(std::num::NonZeroU8::MIN),
             memory: record.memory,
             accel: crate::accel_of(&record.accel),
-            disk: Some(record.chain[0].clone()),
+            disk: Some(self.root_disk(record).await?),
+            volumes: record
+                .volume
+                .as_ref()
+                .map(|_| self.folders.sockets_of_volumes()),
             nic: Some(Nic { tap, mac }),
             limits: limits(record),
             page_reporting: self.options.page_reporting,
@@ -258,8 +272,9 @@ fn limits(record: &VmRecord) -> Limits {
 
 impl Generation {
     /// The files it has beside its shells'.
-    pub fn files(&self) -> [PathBuf; 2] {
-        [self.overlay_path.clone(), self.template.clone()]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let overlay = self.next.overlay_path().map(Path::to_owned);
+        overlay.into_iter().chain([self.template.clone()]).collect()
     }
 
     /// Takes it apart: the shells to use, those to spare, and the rest.
@@ -267,11 +282,29 @@ impl Generation {
         let spare = self.shells.split_off(wanted.min(self.shells.len()));
         let rest = Rest {
             image: self.image,
-            overlay: self.overlay,
-            overlay_path: self.overlay_path,
+            next: self.next,
             template: self.template,
         };
         (self.shells, spare, rest)
+    }
+}
+
+impl Next {
+    /// File of the slice that the parent goes on with.
+    pub fn overlay_path(&self) -> Option<&Path> {
+        match self {
+            Self::Overlay { path, .. } => Some(path),
+            Self::Volume(_) => None,
+        }
+    }
+
+    /// Closes what was not put to use.
+    pub async fn discard(self, parent: &Vm, machine: &dyn Machine) {
+        if let Self::Overlay { overlay, .. } = self
+            && let Err(error) = machine.discard_overlay(overlay).await
+        {
+            tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
+        }
     }
 }
 
@@ -279,7 +312,6 @@ impl Generation {
 #[derive(Debug)]
 pub(crate) struct Rest {
     pub image: ImageId,
-    pub overlay: Overlay,
-    pub overlay_path: PathBuf,
+    pub next: Next,
     pub template: PathBuf,
 }

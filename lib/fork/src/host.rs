@@ -15,6 +15,7 @@ use crate::{
     ticket::Tickets,
     under_way::UnderWay,
     vm::{Vm, lock},
+    volumes::Blockd,
 };
 use forkyard_capture::{HostAddr, Pages, Region, count};
 use forkyard_disk::QemuImg;
@@ -62,6 +63,8 @@ pub struct Host {
     pub(crate) network: Networks,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) images: QemuImg,
+    /// Serves the volumes of this host.
+    pub(crate) blockd: Blockd,
     pub(crate) tickets: Mutex<Tickets>,
     pub(crate) quotas: Quotas,
     /// Of the checkpoints that guests take.
@@ -139,6 +142,7 @@ impl Host {
         let events = Broadcast::new(options.events);
         let host = Arc::new_cyclic(|me| Self {
             bases: Bases::new(folders.clone(), pager.clone(), events.clone()),
+            blockd: Blockd::new(&folders),
             folders,
             options,
             store,
@@ -176,6 +180,7 @@ impl Host {
             return Err(error);
         }
         host.watch_arrivals();
+        host.watch_blockd();
         host.watch_rules();
         // What was found is not news.
         host.registry().announce();
@@ -197,6 +202,7 @@ impl Host {
             self.tell_borrowers().await;
         }
         if self.registry().all().is_empty() && self.abroad.is_empty() {
+            self.close_volumes().await;
             self.leave_networks().await;
             if let Err(error) = self.network.remove_rules().await {
                 tracing::warn!(

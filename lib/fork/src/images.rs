@@ -113,7 +113,8 @@ impl Host {
                 return Err(HostError::Running { vm: vm.name() });
             }
         }
-        let base = self.below(&Disk::of(&record)).await?;
+        Self::refuse_on_volume(&record, "its disk cannot be exported like this yet")?;
+        let base = self.below(&Disk::at_rest(&record)).await?;
         let slices = record.chain.into_iter().map(|path| Backing {
             path,
             format: Format::Qcow2,

@@ -50,6 +50,7 @@ mod ticket;
 mod under_way;
 mod usage;
 mod vm;
+mod volumes;
 mod wall;
 
 pub use bounds::{BoundReached, GuestBounds, Rated};
@@ -69,6 +70,7 @@ pub use remote::{HERE, Neighbours, Peer, SettleFirst, UnknownOrder};
 pub use room::{Granted, Lot, Room};
 pub use substrate::SubstrateError;
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
+pub use volumes::VolumeError;
 
 pub use forkyard_vmm::{AccelChoice, Engine, VmmError};
 

@@ -220,6 +220,7 @@ mod tests {
             failure: None,
             kernel: None,
             notes: Vec::new(),
+            volume: None,
         }
     }
 

@@ -24,12 +24,14 @@ pub(crate) use persist::files;
 pub(crate) use shells::{AT_ONCE, Assigned, WarmShell};
 pub(crate) use take::Taken;
 
-use crate::{Folders, Host, HostError, under_way::UnderWay, vm::Vm};
+use crate::{Folders, Host, HostError, under_way::UnderWay, vm::Vm, volumes::frozen_at};
 use forkyard_disk::{Backing, Format};
 use forkyard_network::Subnet;
 use forkyard_pager::Run;
 use forkyard_store::{Birth, VmRecord};
-use forkyard_types::{ByteCount, Epoch, FamilyId, ImageId, Member, VmId, VmName, VmState};
+use forkyard_types::{
+    ByteCount, Epoch, FamilyId, ImageId, Member, VmId, VmName, VmState, VolumeAt, VolumeUse,
+};
 use std::path::PathBuf;
 
 /// A VM at one instant.
@@ -62,6 +64,13 @@ pub(crate) enum Disk {
         /// of this one.
         base: Option<ImageId>,
     },
+    /// Frozen qcow2 slices over a volume at one instant.
+    Volume {
+        /// The upper ones first. Without any, the volume is all there is.
+        slices: Vec<PathBuf>,
+        /// What is below them. Taken at the instant, and not there before.
+        at: VolumeAt,
+    },
 }
 
 /// The VM a snapshot is of, as far as its clones take after it.
@@ -92,24 +101,36 @@ pub(crate) struct Original {
 }
 
 impl Disk {
-    /// What a VM's disk will be once its active slice is frozen.
-    pub fn of(record: &VmRecord) -> Self {
-        Self::Slices {
-            slices: record.chain.clone(),
-            base: record.disk_image,
-        }
+    /// What a VM's disk will be once it is frozen, with the memory that will be this image.
+    pub fn of(record: &VmRecord, memory: ImageId) -> Self {
+        let slices = record.chain.clone();
+        let at = match &record.volume {
+            None => {
+                return Self::Slices {
+                    slices,
+                    base: record.disk_image,
+                };
+            }
+            Some(VolumeUse::Written { volume, .. }) => frozen_at(volume, memory),
+            Some(VolumeUse::Below(at)) => at.clone(),
+        };
+        Self::Volume { slices, at }
+    }
+
+    /// What a disk lies over that nothing writes any more: a checkpoint's, or a stopped VM's.
+    pub fn at_rest(record: &VmRecord) -> Self {
+        Self::of(record, record.memory_image.unwrap_or_else(ImageId::random))
     }
 
     /// What an empty slice over it names as its backing.
     pub fn backing(&self, folders: &Folders) -> Result<Backing, HostError> {
-        let Self::Slices { slices, base } = self;
-        match (slices.first(), base) {
+        match (self.slices().first(), self.base()) {
             (Some(slice), _) => Ok(Backing {
                 path: slice.clone(),
                 format: Format::Qcow2,
             }),
             (None, Some(image)) => Ok(Backing {
-                path: folders.page_image(*image),
+                path: folders.page_image(image),
                 format: Format::Raw,
             }),
             (None, None) => Err(HostError::Invalid("it has no disk".into())),
@@ -118,14 +139,29 @@ impl Disk {
 
     /// Its slices, the upper ones first.
     pub fn slices(&self) -> &[PathBuf] {
-        let Self::Slices { slices, .. } = self;
+        let (Self::Slices { slices, .. } | Self::Volume { slices, .. }) = self;
         slices
     }
 
     /// The page image below its slices, if that came from another host.
     pub fn base(&self) -> Option<ImageId> {
-        let Self::Slices { base, .. } = self;
-        *base
+        match self {
+            Self::Slices { base, .. } => *base,
+            Self::Volume { .. } => None,
+        }
+    }
+
+    /// The volume below its slices, if that is what they lie over.
+    pub fn volume(&self) -> Option<&VolumeAt> {
+        match self {
+            Self::Slices { .. } => None,
+            Self::Volume { at, .. } => Some(at),
+        }
+    }
+
+    /// The same, if there are no slices: the next one lies right over it.
+    pub fn volume_below(&self) -> Option<&VolumeAt> {
+        self.volume().filter(|_| self.slices().is_empty())
     }
 }
 
@@ -197,6 +233,7 @@ impl Layout {
             failure: None,
             kernel: None,
             notes: Vec::new(),
+            volume: self.disk.volume().cloned().map(VolumeUse::Below),
         })
     }
 }
@@ -207,7 +244,7 @@ impl Host {
         Layout {
             of: Original::of(vm),
             memory,
-            disk: Disk::of(&vm.record()),
+            disk: Disk::of(&vm.record(), memory),
         }
     }
 }

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 12] = [
+const STEPS: [&str; 13] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -116,6 +116,8 @@ const STEPS: [&str; 12] = [
         entry TEXT NOT NULL
     ) STRICT;
 ",
+    // The volume that a VM writes, or whose snapshot its slices lie over.
+    "ALTER TABLE vm ADD COLUMN volume TEXT NOT NULL DEFAULT 'null';",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {

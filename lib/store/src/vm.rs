@@ -6,6 +6,7 @@ use crate::{
 };
 use forkyard_types::{
     ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, RequestId, VmId, VmName, VmState,
+    VolumeUse,
 };
 use rusqlite::{Row, params};
 use std::{collections::BTreeSet, path::PathBuf};
@@ -75,6 +76,8 @@ pub struct VmRecord {
     pub kernel: Option<String>,
     /// What its guest could not do when it came up, one line each.
     pub notes: Vec<String>,
+    /// Volume that is its disk, or lies below its slices.
+    pub volume: Option<VolumeUse>,
 }
 
 fn state_text(state: VmState) -> &'static str {
@@ -140,6 +143,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         failure: row.get("failure")?,
         kernel: row.get("kernel")?,
         notes: from_json(row, "notes")?,
+        volume: from_json(row, "volume")?,
     })
 }
 
@@ -149,10 +153,11 @@ impl Store {
         let chain = json(&vm.chain).map_err(self.failed())?;
         let secrets = json(&vm.secrets).map_err(self.failed())?;
         let notes = json(&vm.notes).map_err(self.failed())?;
+        let volume = json(&vm.volume).map_err(self.failed())?;
         let written = self.lock().execute(
-            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26)
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13,
-                 warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23, granted=?24, notes=?25",
+                 warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23, granted=?24, notes=?25, volume=?27",
             params![
                 vm.id.as_str(),
                 vm.name.as_str(),
@@ -180,6 +185,7 @@ impl Store {
                 vm.birth.and_then(|birth| birth.granted),
                 notes,
                 vm.kernel,
+                volume,
             ],
         );
         match written {
@@ -258,6 +264,7 @@ mod tests {
             failure: None,
             kernel: Some("/boot/vmlinuz".into()),
             notes: vec!["a note".into()],
+            volume: None,
         }
     }
 

@@ -208,6 +208,7 @@ fn probe_machine(probe: &Probe) -> BootSpec {
             memory: MEMORY,
             accel: Accel::Kvm,
             disk: None,
+            volumes: None,
             nic: None,
             limits: Limits::default(),
             page_reporting: true,

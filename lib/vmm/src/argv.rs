@@ -2,7 +2,8 @@
 //! same places, or the state of one does not fit the other: so there is one
 //! function for both.
 
-use crate::{BootSpec, Kernel, MachineSpec, ShellSpec, VmmError, plumbing::Numbers};
+use crate::{BootSpec, Kernel, MachineSpec, RootDisk, ShellSpec, VmmError, plumbing::Numbers};
+use forkyard_types::NbdDisk;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -14,6 +15,7 @@ pub(crate) const FIRST_SLICE: u64 = 0;
 
 const SLICE: &str = "slice-";
 const FILE: &str = "file-";
+const VOLUME: &str = "volume";
 
 /// QEMU's name for a slice.
 pub(crate) fn slice_name(number: u64) -> String {
@@ -48,6 +50,14 @@ pub(crate) fn slice(number: u64, file: &Path) -> Result<Value, VmmError> {
             "discard": "unmap",
         },
     }))
+}
+
+/// A volume as QEMU is told to open it.
+fn volume(disk: &NbdDisk) -> Value {
+    let mut driver = json!(disk.driver());
+    driver["node-name"] = VOLUME.into();
+    driver["discard"] = "unmap".into();
+    driver
 }
 
 /// Arguments of a machine that boots.
@@ -124,11 +134,11 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
     ));
     args.extend(["-object".to_owned(), memory.to_string()]);
     if let Some(disk) = &spec.disk {
-        let node = slice_name(FIRST_SLICE);
-        args.extend([
-            "-blockdev".to_owned(),
-            slice(FIRST_SLICE, disk)?.to_string(),
-        ]);
+        let (node, driver) = match disk {
+            RootDisk::Slice(file) => (slice_name(FIRST_SLICE), slice(FIRST_SLICE, file)?),
+            RootDisk::Volume(disk) => (VOLUME.to_owned(), volume(disk)),
+        };
+        args.extend(["-blockdev".to_owned(), driver.to_string()]);
         args.extend(words(&format!(
             "-device virtio-blk-pci,id=disk0,addr=2,drive={node}"
         )));
@@ -178,7 +188,8 @@ mod tests {
             vcpus: NonZeroU8::MIN,
             memory: ByteCount(64 << 20),
             accel: Accel::Tcg,
-            disk: Some("/disk, with a comma".into()),
+            disk: Some(RootDisk::Slice("/disk, with a comma".into())),
+            volumes: None,
             nic: None,
             limits: Limits::default(),
             page_reporting: true,

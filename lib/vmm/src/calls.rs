@@ -6,7 +6,7 @@
 //! no program be executed, which this list must let happen once.
 //!
 //! Not on it, though a QEMU asks: `io_uring_setup`, whose requests no filter sees, and
-//! `memfd_create`; it goes on without. Nothing on it opens a socket, names another
+//! `memfd_create`; it goes on without. Nothing on it opens a socket (but for a QEMU whose disk lies over a volume), names another
 //! process, makes a namespace or a key, or loads anything into the kernel.
 
 use forkyard_sys_host::filter::{Call, FILES, Filter, ITSELF, RESTRICTED};
@@ -62,9 +62,25 @@ const SOME: [Call; 2] = [
     ),
 ];
 
+/// What a QEMU takes beside that whose disk is served over a Unix socket, and comes again when
+/// the server has gone. Its room holds no other socket, and its network nobody.
+const CLIENT: [Call; 2] = [
+    Call::only(libc::SYS_socket, 0, EVERY_BIT, &[libc::AF_UNIX as u64]),
+    Call::any(libc::SYS_connect),
+];
+
 /// The list.
 pub(crate) fn of_qemu() -> io::Result<Filter> {
-    let any = ITSELF.into_iter().chain(FILES).chain(SOCKETS).chain(MORE);
-    let calls: Vec<_> = any.map(Call::any).chain(RESTRICTED).chain(SOME).collect();
+    Filter::allowing(&calls())
+}
+
+/// The list for one whose disk lies over a volume.
+pub(crate) fn of_qemu_with_volume() -> io::Result<Filter> {
+    let calls: Vec<_> = calls().into_iter().chain(CLIENT).collect();
     Filter::allowing(&calls)
+}
+
+fn calls() -> Vec<Call> {
+    let any = ITSELF.into_iter().chain(FILES).chain(SOCKETS).chain(MORE);
+    any.map(Call::any).chain(RESTRICTED).chain(SOME).collect()
 }

@@ -4,7 +4,7 @@
 //! active one is always newer than those frozen below it.
 
 use crate::{
-    Overlay, VmmError, argv,
+    Overlay, RootDisk, VmmError, argv,
     link::Link,
     qmp::{
         BlockCommit, BlockDevice, BlockStream, BlockdevAdd, QueryBlock, QueryJobs,
@@ -24,7 +24,7 @@ const JOB: &str = "fold";
 /// What is known of a machine's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disk {
-    /// There is none.
+    /// There is none, or none of slices.
     Absent,
     /// Both numbers are right.
     Known {
@@ -39,10 +39,10 @@ pub(crate) enum Disk {
 
 impl Disk {
     /// The disk of a machine that was just started.
-    pub(crate) fn fresh(file: Option<&Path>) -> Self {
-        match file {
-            None => Self::Absent,
-            Some(_) => Self::Known {
+    pub(crate) fn fresh(disk: Option<&RootDisk>) -> Self {
+        match disk {
+            None | Some(RootDisk::Volume(_)) => Self::Absent,
+            Some(RootDisk::Slice(_)) => Self::Known {
                 active: argv::FIRST_SLICE,
                 next: argv::FIRST_SLICE + 1,
             },

@@ -53,4 +53,6 @@ pub use process::{Exit, ProcessId};
 pub use qemu::{Qemu, QemuConfig};
 pub use region::Region;
 pub use shell::QemuShell;
-pub use spec::{BootSpec, Kernel, Limits, MachineRecord, MachineSpec, Nic, Owner, ShellSpec};
+pub use spec::{
+    BootSpec, Kernel, Limits, MachineRecord, MachineSpec, Nic, Owner, RootDisk, ShellSpec,
+};

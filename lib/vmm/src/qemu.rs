@@ -2,7 +2,7 @@
 
 use crate::{
     AccelChoice, BootSpec, Engine, Kernel, Machine, MachineRecord, MachineSpec, Probe, QemuMachine,
-    QemuShell, Shell, ShellSpec, Verdict, VmmError, argv, calls,
+    QemuShell, RootDisk, Shell, ShellSpec, Verdict, VmmError, argv, calls,
     cgroup::Parent,
     disk::Disk,
     files,
@@ -74,6 +74,7 @@ pub struct Qemu {
     network: Arc<OwnedFd>,
     /// What QEMUs may ask the kernel for.
     calls: Filter,
+    calls_with_volume: Filter,
 }
 
 /// A QEMU whose monitor answers.
@@ -115,6 +116,8 @@ impl Qemu {
             version: Arc::default(),
             network: Arc::new(empty_network().map_err(VmmError::io("make", "an empty network"))?),
             calls: calls::of_qemu().map_err(VmmError::io("make", "a list of system calls"))?,
+            calls_with_volume: calls::of_qemu_with_volume()
+                .map_err(VmmError::io("make", "a list of system calls"))?,
         })
     }
 
@@ -197,10 +200,13 @@ impl Qemu {
             network: self.network.clone(),
             room,
             bounds: Bounds {
-                file: Some(room::largest_file(machine.disk.as_deref())?),
+                file: Some(room::largest_file(slice_of(&machine))?),
                 ..machine.limits.bounds()
             },
-            calls: Some(self.calls.clone()),
+            calls: Some(match machine.volumes {
+                None => self.calls.clone(),
+                Some(_) => self.calls_with_volume.clone(),
+            }),
             capability: None,
         };
         isolate(&mut command, credentials, surroundings, plumbing.inherited);
@@ -258,7 +264,7 @@ impl Qemu {
 impl Qemu {
     /// Starts a machine, as [`Engine::boot`] does.
     pub async fn boot(&self, mut spec: BootSpec) -> Result<QemuMachine, VmmError> {
-        let disk = Disk::fresh(spec.machine.disk.as_deref());
+        let disk = Disk::fresh(spec.machine.disk.as_ref());
         let started = self
             .start(move || {
                 let plumbing = Plumbing::lay(&spec.machine.dir, spec.machine.nic.take())?;
@@ -290,7 +296,7 @@ impl Qemu {
 
     /// Starts a shell, as [`Engine::shell`] does.
     pub async fn shell(&self, mut spec: ShellSpec) -> Result<QemuShell, VmmError> {
-        let disk = Disk::fresh(spec.machine.disk.as_deref());
+        let disk = Disk::fresh(spec.machine.disk.as_ref());
         let (state_in, inherited) = StateFile::create()?;
         let started = self
             .start(move || {
@@ -416,6 +422,17 @@ impl Engine for Qemu {
 
 /// The files of a machine's disk.
 fn files_of(machine: &MachineSpec) -> Result<Vec<PathBuf>, VmmError> {
-    let disk = machine.disk.as_deref().map(room::chain);
-    disk.unwrap_or_else(|| Ok(Vec::new()))
+    let slices = slice_of(machine).map(room::chain);
+    let mut files = slices.unwrap_or_else(|| Ok(Vec::new()))?;
+    // As a folder: the socket in it is another once the server was started again.
+    files.extend(machine.volumes.clone());
+    Ok(files)
+}
+
+/// The slice that a machine writes, if it has one.
+fn slice_of(machine: &MachineSpec) -> Option<&Path> {
+    match &machine.disk {
+        Some(RootDisk::Slice(path)) => Some(path),
+        Some(RootDisk::Volume(_)) | None => None,
+    }
 }

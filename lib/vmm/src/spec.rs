@@ -2,7 +2,7 @@
 
 use crate::{Accel, ProcessId};
 use forkyard_sys_host::process::Bounds;
-use forkyard_types::{ByteCount, Mac, VmId};
+use forkyard_types::{ByteCount, Mac, NbdDisk, VmId};
 use serde::{Deserialize, Serialize};
 use std::{num::NonZeroU8, os::fd::OwnedFd, path::PathBuf};
 
@@ -49,6 +49,15 @@ impl Limits {
     }
 }
 
+/// Root disk that a machine starts with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RootDisk {
+    /// A slice, which the machine writes.
+    Slice(PathBuf),
+    /// A volume, which the machine writes. It has no slices: its server freezes it.
+    Volume(NbdDisk),
+}
+
 /// A machine, however its state comes to be. A parent and its clones differ
 /// in nothing that the guest can see but the address of the interface.
 #[derive(Debug)]
@@ -66,7 +75,9 @@ pub struct MachineSpec {
     /// What executes its instructions.
     pub accel: Accel,
     /// Its disk: a qcow2 file that `owner` may write, over others it may read.
-    pub disk: Option<PathBuf>,
+    pub disk: Option<RootDisk>,
+    /// Folder of the socket of the server of volumes, if its disk is one, or lies over one.
+    pub volumes: Option<PathBuf>,
     /// Its network interface.
     pub nic: Option<Nic>,
     /// What it may take of the host.

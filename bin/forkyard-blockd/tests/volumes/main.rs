@@ -2,4 +2,5 @@
 
 mod killed;
 mod oracles;
+mod passes;
 mod place;

@@ -128,6 +128,7 @@ impl Tools {
             max_clones: None,
             secrets: Vec::new(),
             network: NetworkPolicy::default(),
+            volume: None,
             cold: false,
         };
         let vm: VmView = self.post("/v1/vms", &request).await?;

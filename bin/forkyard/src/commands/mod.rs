@@ -20,6 +20,7 @@ pub mod token;
 pub mod top;
 pub mod transfer;
 pub mod vms;
+pub mod volume;
 
 use crate::{
     args::{Args, Command},
@@ -78,6 +79,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Sched(command) => sched::sched(&args.run_dir, format, command).await,
         Command::Ticket(ticket) => ticket::ticket(&client, format, ticket).await,
         Command::Substrate(command) => substrate::substrate(&client, format, command).await,
+        Command::Volume(command) => volume::volume(&client, format, command).await,
         Command::Token(token) => token::token(&client, format, token).await,
         Command::Friendly(wanted) => {
             friendly::friendly(&client, &args.run_dir, format, &wanted).await

@@ -95,6 +95,7 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         max_clones: run.max_clones,
         secrets: run.secrets,
         network: run.network.policy(),
+        volume: run.volume,
         cold: run.cold,
     };
     let bar = spinner(format!(

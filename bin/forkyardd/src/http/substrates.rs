@@ -106,7 +106,7 @@ pub async fn pull(
     Ok((StatusCode::CREATED, Json(pulled.await?)))
 }
 
-fn for_the_operator(asker: &Asker) -> Result<(), Refusal> {
+pub(super) fn for_the_operator(asker: &Asker) -> Result<(), Refusal> {
     match asker {
         Asker::Host => Ok(()),
         Asker::User(_) | Asker::Node(..) | Asker::Guest => Err(Refusal::new(

@@ -1,6 +1,6 @@
 //! VMs: boot, fork, run commands in, end.
 
-use super::{Answer, Input, Path, Query, Raw, spawned};
+use super::{Answer, Input, Path, Query, Raw, spawned, substrates::for_the_operator};
 use crate::{cluster::Node, forward, gate::Asker, reply::Refusal};
 use axum::{
     Json,
@@ -100,6 +100,13 @@ pub async fn run(
     (uri, Query(patience), Query(place)): (Uri, Query<Patience>, Query<Where>),
     Input(request): Input<RunRequest>,
 ) -> Result<Response, Refusal> {
+    if request.volume.is_some() {
+        for_the_operator(&asker)?;
+        if node.is_some() {
+            let text = "volumes are not used in clusters yet: nothing says which node has them";
+            return Err(Refusal::new(ErrorKind::Conflict, text));
+        }
+    }
     let Some(node) = node else {
         return Ok(run_here(host, patience, request).await?.into_response());
     };

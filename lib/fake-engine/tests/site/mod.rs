@@ -4,7 +4,7 @@ use forkyard_fake_engine::FakeEngine;
 use forkyard_types::{ByteCount, VmId};
 use forkyard_vmm::{
     Accel, BootSpec, Engine, Limits, Machine, MachineRecord, MachineSpec, Owner, Qemu, QemuConfig,
-    Shell, ShellSpec, files,
+    RootDisk, Shell, ShellSpec, files,
 };
 use std::{
     fs::{self, File, Permissions},
@@ -109,7 +109,8 @@ impl Site {
             vcpus: NonZeroU8::MIN,
             memory: MEMORY,
             accel: Accel::Tcg,
-            disk: Some(disk.to_owned()),
+            disk: Some(RootDisk::Slice(disk.to_owned())),
+            volumes: None,
             nic: None,
             limits: Limits::default(),
             page_reporting: true,

@@ -81,6 +81,9 @@ impl Host {
         .await?;
         self.pager_call(move |pager| pager.publish(lineage, memory))
             .await?;
+        if let Some(at) = snapshot.layout.disk.volume() {
+            self.flush_volume(at).await?;
+        }
         record.memory_image = Some(lineage.image);
         record.state = VmState::Checkpoint;
         self.store.put_vm(&record)?;

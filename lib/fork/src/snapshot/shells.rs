@@ -45,8 +45,7 @@ impl Host {
         if wanted.is_empty() {
             return Ok((Vec::new(), Vec::new()));
         }
-        let backing = layout.disk.backing(&self.folders)?;
-        self.images.create_slice(template, &backing, None).await?;
+        self.slice_over(&layout.disk, template).await?;
         let (shells, mut failed) = self.make_shells(layout, template, wanted.len()).await;
         self.remove_files(&[template.to_owned()]);
         if shells.is_empty() {

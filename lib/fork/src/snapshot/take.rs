@@ -12,14 +12,14 @@ use super::{Snapshot, WarmShell};
 use crate::{
     Host, HostError,
     fork::{Wanted, micros},
-    generation::Rest,
+    generation::{Next, Rest},
     life::Body,
     noted::{Ahead, Copied, Take, all},
     vm::{Vm, lock},
 };
 use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport, ImageId};
-use forkyard_vmm::{Machine, Overlay, VmmError};
-use std::{path::PathBuf, time::Instant};
+use forkyard_vmm::{Machine, VmmError};
+use std::{path::Path, time::Instant};
 use tracing::{Instrument as _, debug_span, instrument};
 
 /// A snapshot that was taken.
@@ -51,10 +51,10 @@ impl Host {
     ) -> Result<Taken, HostError> {
         let Rest {
             image,
-            overlay,
-            overlay_path,
+            next,
             template,
         } = rest;
+        let overlay_path = next.overlay_path().map(Path::to_owned);
         let layout = self.layout(parent, image);
         let ready = async {
             self.admit(&layout, assigned).await?;
@@ -80,11 +80,11 @@ impl Host {
         };
         let taken = match ready.await {
             Ok((take, first)) => self
-                .take_still(parent, body, (overlay, overlay_path.clone()), take, report)
+                .take_still(parent, body, next, take, report)
                 .await
                 .map(|taken| (take, taken, first)),
             Err(error) => {
-                close(parent, &*body.machine, overlay).await;
+                next.discard(parent, &*body.machine).await;
                 Err(error)
             }
         };
@@ -101,7 +101,7 @@ impl Host {
                 .instrument(debug_span!("publish"))
                 .await?;
             let snapshot = Snapshot {
-                layout,
+                layout: layout.clone(),
                 devices: taken.devices,
                 disjoint: lock(&parent.disjoint).runs(),
             };
@@ -110,8 +110,16 @@ impl Host {
         let published = published.await;
         if published.is_err() {
             self.retire(image).await;
-            if parent.record().chain.first() != Some(&overlay_path) {
-                self.remove_files(&[overlay_path]);
+            match overlay_path {
+                Some(path) if parent.record().chain.first() != Some(&path) => {
+                    self.remove_files(&[path]);
+                }
+                Some(_) => {}
+                None => {
+                    if let Some(at) = layout.disk.volume() {
+                        self.drop_unused(at).await;
+                    }
+                }
             }
         }
         self.remove_files(&[template]);
@@ -124,15 +132,17 @@ impl Host {
         &self,
         parent: &Vm,
         body: &Body,
-        (overlay, overlay_path): (Overlay, PathBuf),
+        next: Next,
         take: Take,
         report: &mut ForkReport,
     ) -> Result<Still, HostError> {
         let machine = &*body.machine;
         // Recorded first: a daemon that takes over in the middle of this must
         // not take the frozen slice for the one that is written to.
-        if let Err(error) = self.lengthen_chain(parent, overlay_path) {
-            close(parent, machine, overlay).await;
+        if let Some(path) = next.overlay_path()
+            && let Err(error) = self.lengthen_chain(parent, path.to_owned())
+        {
+            next.discard(parent, machine).await;
             return Err(error);
         }
         // Until the end of this: all that is done now is waited for.
@@ -141,7 +151,7 @@ impl Host {
         if let Err(error) = machine.stop().await {
             // It may have stopped all the same, and only its answer was late.
             let _ = continued(parent, machine).await;
-            close(parent, machine, overlay).await;
+            next.discard(parent, machine).await;
             self.settle_chain(parent, machine).await?;
             return Err(error.into());
         }
@@ -149,10 +159,13 @@ impl Host {
         // and what is copied there are of the same instant.
         let devices = async {
             let begun = Instant::now();
-            machine
-                .freeze_disk(overlay)
-                .instrument(debug_span!("disk"))
-                .await?;
+            let freeze = async {
+                match next {
+                    Next::Overlay { overlay, .. } => Ok(machine.freeze_disk(overlay).await?),
+                    Next::Volume(at) => self.freeze_volume(&at).await,
+                }
+            };
+            freeze.instrument(debug_span!("disk")).await?;
             let frozen = begun.elapsed();
             let descriptor = machine
                 .save_descriptor()
@@ -180,13 +193,6 @@ impl Host {
             devices: descriptor,
             copied,
         })
-    }
-}
-
-/// Closes an overlay that was not put to use.
-async fn close(parent: &Vm, machine: &dyn Machine, overlay: Overlay) {
-    if let Err(error) = machine.discard_overlay(overlay).await {
-        tracing::warn!(vm = %parent.name(), error = &error as &dyn std::error::Error, "overlay kept open");
     }
 }
 

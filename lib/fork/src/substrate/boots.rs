@@ -26,7 +26,8 @@ const LETTERS: usize = 24;
 /// What to boot for keeps beside a VM that was asked for: one of its kind, nothing of it.
 pub(crate) fn to_keep(request: &RunRequest) -> Option<RunRequest> {
     // A kernel of the user's own may change under its name.
-    (!request.cold && request.kernel.is_none()).then(|| RunRequest {
+    let usual = request.kernel.is_none() && request.volume.is_none();
+    (!request.cold && usual).then(|| RunRequest {
         image: request.image.clone(),
         name: None,
         vcpus: request.vcpus,
@@ -36,6 +37,7 @@ pub(crate) fn to_keep(request: &RunRequest) -> Option<RunRequest> {
         max_clones: None,
         secrets: Vec::new(),
         network: forkyard_types::NetworkPolicy::default(),
+        volume: None,
         cold: true,
     })
 }
@@ -44,7 +46,7 @@ impl Host {
     /// Wakes a VM as asked for from a boot of its kind that is kept. None if there is none, or if
     /// that cannot be done: it boots then, and what is wrong with the request is said there.
     pub(crate) async fn wake_boot(&self, request: &RunRequest) -> Option<VmView> {
-        if !self.options.keep_boots || request.cold || request.kernel.is_some() {
+        if !self.options.keep_boots || to_keep(request).is_none() {
             return None;
         }
         self.check_run(request).ok()?;

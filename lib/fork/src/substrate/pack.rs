@@ -47,8 +47,8 @@ impl Host {
         let image = taken
             .memory_image
             .ok_or_else(|| HostError::Invalid(format!("{} is incomplete", taken.name)))?;
-        let disk = self.disk_layer(&Disk::of(taken)).await?;
-        let base = self.below(&Disk::of(taken)).await?;
+        let disk = self.disk_layer(&Disk::at_rest(taken)).await?;
+        let base = self.below(&Disk::at_rest(taken)).await?;
         let [memory, devices] = crate::snapshot::files(&self.folders.disks(taken.id));
         let layer = File::open(&memory).map_err(HostError::io("read", &memory))?;
         let base = self.stack(base)?;

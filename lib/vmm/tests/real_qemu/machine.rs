@@ -4,7 +4,7 @@
 use crate::support::{self, Site, slice, status_of};
 use forkyard_types::{ByteCount, Mac};
 use forkyard_vmm::{
-    Engine, Machine, Nic, QmpError, RunState, Shell, ShellSpec, VmmError, VmmErrorKind,
+    Engine, Machine, Nic, QmpError, RootDisk, RunState, Shell, ShellSpec, VmmError, VmmErrorKind,
 };
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -266,7 +266,7 @@ async fn a_qemu_that_cannot_start_says_why() {
     let mut spec = site.boot_spec();
     let disk = site.path().join("no disk");
     std::fs::write(&disk, "nonsense").expect("written");
-    spec.machine.disk = Some(disk);
+    spec.machine.disk = Some(RootDisk::Slice(disk));
     let id = spec.machine.id;
     let dir = spec.machine.dir.clone();
     match site.qemu.boot(spec).await {

@@ -4,7 +4,7 @@
 use forkyard_types::{ByteCount, VmId};
 use forkyard_vmm::{
     Accel, BootSpec, Limits, Machine, MachineRecord, MachineSpec, Owner, Qemu, QemuConfig,
-    QemuMachine, QemuShell, ShellSpec, files,
+    QemuMachine, QemuShell, RootDisk, ShellSpec, files,
 };
 
 use nix::{
@@ -108,7 +108,8 @@ impl Site {
             vcpus: NonZeroU8::new(2).expect("two"),
             memory: self.size,
             accel: Accel::Tcg,
-            disk: Some(disk.to_owned()),
+            disk: Some(RootDisk::Slice(disk.to_owned())),
+            volumes: None,
             nic: None,
             limits: Limits {
                 memory: Some(ByteCount(1 << 30)),

@@ -1,0 +1,273 @@
+//! `volume`: disks that outlive the VMs that write them.
+
+use super::vms::PARTLY;
+use crate::{args::Format, output};
+use clap::Subcommand;
+use forkyard_client::{Client, escaped};
+use forkyard_types::{
+    ByteCount, CreateVolume, ExportVolume, ResizeVolume, RootVolume, SnapshotVolume, VmName,
+    VolumeView,
+};
+use hyper::Method;
+use std::{path::PathBuf, process::ExitCode};
+
+/// `volume`
+#[derive(Debug, Subcommand)]
+pub enum Volume {
+    /// Make a volume: of zeroes, or a copy of an image's disk.
+    #[command(
+        after_help = "Examples:\n  forkyard volume create data 10G\n  forkyard volume create web 4G --image debian"
+    )]
+    Create {
+        /// Name of the volume.
+        name: VmName,
+        /// Size: bytes, or a number with K, M, G or T. That of the image's disk if absent.
+        #[arg(value_parser = size, required_unless_present = "image")]
+        size: Option<ByteCount>,
+        /// Image whose disk it is a copy of. It is built if it has not been yet.
+        #[arg(long)]
+        image: Option<String>,
+    },
+    /// List the volumes.
+    #[command(after_help = "Example: forkyard volume ls -o json")]
+    Ls,
+    /// Show a volume, its snapshots, and the VMs that have it.
+    #[command(after_help = "Example: forkyard volume inspect web")]
+    Inspect {
+        /// Name of the volume.
+        name: VmName,
+    },
+    /// Keep a volume as it is, also while a VM writes it.
+    #[command(
+        after_help = "Examples:\n  forkyard volume snapshot web monday\n  forkyard volume snapshot web monday --rm"
+    )]
+    Snapshot {
+        /// Name of the volume.
+        name: VmName,
+        /// Name of the snapshot.
+        snapshot: String,
+        /// Remove the snapshot instead. No VM may lie over it.
+        #[arg(long)]
+        rm: bool,
+    },
+    /// Change the size of a volume that no VM has. A file system in it keeps its own.
+    #[command(after_help = "Example: forkyard volume resize web 20G")]
+    Resize {
+        /// Name of the volume.
+        name: VmName,
+        /// New size: bytes, or a number with K, M, G or T.
+        #[arg(value_parser = size)]
+        size: ByteCount,
+    },
+    /// Make a volume of a raw disk, a file of the host.
+    #[command(
+        after_help = "Example: forkyard volume import web disk.img\nOf another kind: qemu-img convert -O raw disk.qcow2 disk.img"
+    )]
+    Import {
+        /// Name of the volume.
+        name: VmName,
+        /// File.
+        file: PathBuf,
+    },
+    /// Copy a volume that no VM writes, or a snapshot of any, into a new raw disk.
+    #[command(after_help = "Example: forkyard volume export web disk.img --snapshot monday")]
+    Export {
+        /// Name of the volume.
+        name: VmName,
+        /// File of the host, which must not exist.
+        file: PathBuf,
+        /// Snapshot to copy.
+        #[arg(long)]
+        snapshot: Option<String>,
+    },
+    /// Remove volumes that no VM has, with their snapshots.
+    #[command(after_help = "Example: forkyard volume rm web")]
+    Rm {
+        /// Names of the volumes.
+        #[arg(required = true)]
+        names: Vec<VmName>,
+    },
+}
+
+/// Reads a size.
+fn size(text: &str) -> Result<ByteCount, String> {
+    let digits = text.trim_end_matches(|it: char| it.is_ascii_alphabetic());
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        unit => return Err(format!("{unit} is no unit: K, M, G and T are")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is no size"))?;
+    number
+        .checked_mul(1 << shift)
+        .map(ByteCount)
+        .ok_or_else(|| format!("{text} is too large"))
+}
+
+/// Reads the volume that a VM is to boot on, NAME or NAME:SIZE.
+pub fn root_volume(text: &str) -> Result<RootVolume, String> {
+    let (name, wanted) = match text.split_once(':') {
+        Some((name, wanted)) => (name, Some(size(wanted)?)),
+        None => (text, None),
+    };
+    let name = name.parse().map_err(|error| format!("{error}"))?;
+    Ok(RootVolume { name, size: wanted })
+}
+
+/// Carries out one of them.
+pub async fn volume(client: &Client, format: Format, command: Volume) -> anyhow::Result<ExitCode> {
+    let seen: VolumeView = match command {
+        Volume::Ls => {
+            let all: Vec<VolumeView> = client.call(Method::GET, "/v1/volumes").await?;
+            match format {
+                Format::Json => output::json(&all)?,
+                Format::Text => show(&all),
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Volume::Inspect { name } => {
+            let seen: VolumeView = client.call(Method::GET, &path(&name)).await?;
+            if format == Format::Text {
+                describe(&seen);
+                return Ok(ExitCode::SUCCESS);
+            }
+            seen
+        }
+        Volume::Rm { names } => return remove(client, format, &names).await,
+        Volume::Create { name, size, image } => {
+            let request = CreateVolume {
+                name,
+                size,
+                image,
+                file: None,
+            };
+            client.post("/v1/volumes", &request).await?
+        }
+        Volume::Import { name, file } => {
+            let request = CreateVolume {
+                name,
+                size: None,
+                image: None,
+                file: Some(std::path::absolute(file)?),
+            };
+            client.post("/v1/volumes", &request).await?
+        }
+        Volume::Snapshot {
+            name,
+            snapshot,
+            rm: true,
+        } => {
+            let path = format!("{}/snapshots/{}", path(&name), escaped(&snapshot));
+            client.call(Method::DELETE, &path).await?
+        }
+        Volume::Snapshot {
+            name,
+            snapshot,
+            rm: false,
+        } => {
+            let request = SnapshotVolume {
+                name: snapshot.parse()?,
+            };
+            let path = format!("{}/snapshots", path(&name));
+            client.post(&path, &request).await?
+        }
+        Volume::Resize { name, size } => {
+            let path = format!("{}/resize", path(&name));
+            client.post(&path, &ResizeVolume { size }).await?
+        }
+        Volume::Export {
+            name,
+            file,
+            snapshot,
+        } => {
+            let request = ExportVolume {
+                file: std::path::absolute(file)?,
+                snapshot,
+            };
+            client
+                .post(&format!("{}/export", path(&name)), &request)
+                .await?
+        }
+    };
+    match format {
+        Format::Json => output::json(&seen)?,
+        Format::Text => say!("{}, {}", seen.name, seen.size),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn path(name: &VmName) -> String {
+    format!("/v1/volumes/{}", escaped(name.as_str()))
+}
+
+fn show(all: &[VolumeView]) {
+    let row = |it: &VolumeView| {
+        [
+            it.name.to_string(),
+            it.size.to_string(),
+            it.stored.to_string(),
+            it.vm.as_ref().map(VmName::to_string).unwrap_or_default(),
+            it.snapshots.len().to_string(),
+        ]
+    };
+    let rows: Vec<_> = all.iter().map(row).collect();
+    output::table(["NAME", "SIZE", "STORED", "VM", "SNAPSHOTS"], &rows);
+}
+
+fn describe(it: &VolumeView) {
+    show(std::slice::from_ref(it));
+    say!("\nepoch     {}", it.epoch);
+    for snapshot in &it.snapshots {
+        let vms: Vec<_> = snapshot.vms.iter().map(VmName::to_string).collect();
+        let vms = match vms.is_empty() {
+            true => String::new(),
+            false => format!(", below {}", vms.join(", ")),
+        };
+        say!("snapshot  {} of {}{vms}", snapshot.name, snapshot.size);
+    }
+}
+
+async fn remove(client: &Client, format: Format, names: &[VmName]) -> anyhow::Result<ExitCode> {
+    let mut removed: Vec<VolumeView> = Vec::new();
+    for name in names {
+        match client.call(Method::DELETE, &path(name)).await {
+            Ok(gone) => removed.push(gone),
+            Err(error) => output::complain(&error.into()),
+        }
+    }
+    match format {
+        Format::Json => output::json(&removed)?,
+        Format::Text => removed.iter().for_each(|gone| say!("{}", gone.name)),
+    }
+    Ok(match (removed.len(), names.len()) {
+        (done, asked) if done == asked => ExitCode::SUCCESS,
+        (0, _) => ExitCode::FAILURE,
+        (_, _) => ExitCode::from(PARTLY),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_has_a_name_and_if_it_is_to_be_made_a_size() {
+        let wanted = root_volume("web:4G").expect("both");
+        assert_eq!(wanted.size, Some(ByteCount(4 << 30)));
+        assert_eq!(root_volume("web").expect("a name").size, None);
+        for wrong in [
+            "",
+            ":4G",
+            "web:",
+            "web:4X",
+            "Web",
+            "web:99999999T",
+            "web:-1",
+        ] {
+            root_volume(wrong).expect_err(wrong);
+        }
+    }
+}

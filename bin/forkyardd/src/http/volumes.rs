@@ -1,0 +1,120 @@
+//! Volumes: disks that outlive the VMs that write them. For the host's operator alone.
+
+use super::{Answer, Input, Path, spawned, substrates::for_the_operator};
+use crate::{gate::Asker, reply::Refusal};
+use axum::{
+    Json,
+    extract::{Extension, State},
+    http::StatusCode,
+};
+use forkyard_fork::Host;
+use forkyard_types::{CreateVolume, ExportVolume, ResizeVolume, SnapshotVolume, VolumeView};
+use std::sync::Arc;
+
+type Shared = State<Arc<Host>>;
+type By = Extension<Asker>;
+
+/// List the volumes of this host, sorted by name.
+#[utoipa::path(get, path = "/v1/volumes", operation_id = "list_volumes", tag = "volumes",
+    responses((status = 200, body = Vec<VolumeView>, description = "The volumes"), Refusal))]
+pub async fn list(State(host): Shared, Extension(asker): By) -> Answer<Vec<VolumeView>> {
+    for_the_operator(&asker)?;
+    Ok(Json(host.volumes().await?))
+}
+
+/// Make a volume: of zeroes, or a copy of an image's disk or of a file of the host.
+#[utoipa::path(post, path = "/v1/volumes", operation_id = "create_volume", tag = "volumes", request_body = CreateVolume,
+    responses((status = 201, body = VolumeView, description = "The volume; it is on disk"), Refusal))]
+pub async fn create(
+    State(host): Shared,
+    Extension(asker): By,
+    Input(request): Input<CreateVolume>,
+) -> Result<(StatusCode, Json<VolumeView>), Refusal> {
+    for_the_operator(&asker)?;
+    let made = spawned(async move { host.create_volume(request).await });
+    Ok((StatusCode::CREATED, Json(made.await?)))
+}
+
+/// Show a volume, its snapshots, and the VMs that have it.
+#[utoipa::path(get, path = "/v1/volumes/{name}", operation_id = "inspect_volume", tag = "volumes",
+    params(("name" = String, Path, description = "Its name")),
+    responses((status = 200, body = VolumeView, description = "The volume"), Refusal))]
+pub async fn inspect(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+) -> Answer<VolumeView> {
+    for_the_operator(&asker)?;
+    Ok(Json(host.volume(&name).await?))
+}
+
+/// Remove a volume that no VM has, or lies over.
+#[utoipa::path(delete, path = "/v1/volumes/{name}", operation_id = "remove_volume", tag = "volumes",
+    params(("name" = String, Path, description = "Its name")),
+    responses((status = 200, body = VolumeView, description = "The volume as it was"), Refusal))]
+pub async fn remove(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+) -> Answer<VolumeView> {
+    for_the_operator(&asker)?;
+    let removed = spawned(async move { host.remove_volume(&name).await });
+    Ok(Json(removed.await?))
+}
+
+/// Keep a volume as it is, also while a VM writes it. Blocks are shared.
+#[utoipa::path(post, path = "/v1/volumes/{name}/snapshots", operation_id = "snapshot_volume", tag = "volumes",
+    params(("name" = String, Path, description = "Its name")), request_body = SnapshotVolume,
+    responses((status = 201, body = VolumeView, description = "The volume; the snapshot is on disk"), Refusal))]
+pub async fn snapshot(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+    Input(request): Input<SnapshotVolume>,
+) -> Result<(StatusCode, Json<VolumeView>), Refusal> {
+    for_the_operator(&asker)?;
+    let kept = host.snapshot_volume(&name, request).await?;
+    Ok((StatusCode::CREATED, Json(kept)))
+}
+
+/// Remove a snapshot that no VM lies over.
+#[utoipa::path(delete, path = "/v1/volumes/{name}/snapshots/{snapshot}", operation_id = "remove_volume_snapshot", tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name"), ("snapshot" = String, Path, description = "The snapshot's name")),
+    responses((status = 200, body = VolumeView, description = "The volume"), Refusal))]
+pub async fn drop_snapshot(
+    State(host): Shared,
+    Extension(asker): By,
+    Path((name, snapshot)): Path<(String, String)>,
+) -> Answer<VolumeView> {
+    for_the_operator(&asker)?;
+    Ok(Json(host.drop_volume_snapshot(&name, &snapshot).await?))
+}
+
+/// Change the size of a volume that no VM has.
+#[utoipa::path(post, path = "/v1/volumes/{name}/resize", operation_id = "resize_volume", tag = "volumes",
+    params(("name" = String, Path, description = "Its name")), request_body = ResizeVolume,
+    responses((status = 200, body = VolumeView, description = "The volume"), Refusal))]
+pub async fn resize(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+    Input(request): Input<ResizeVolume>,
+) -> Answer<VolumeView> {
+    for_the_operator(&asker)?;
+    Ok(Json(host.resize_volume(&name, request).await?))
+}
+
+/// Copy a volume that no VM writes, or a snapshot of any, into a new file of the host, as a raw disk.
+#[utoipa::path(post, path = "/v1/volumes/{name}/export", operation_id = "export_volume", tag = "volumes",
+    params(("name" = String, Path, description = "Its name")), request_body = ExportVolume,
+    responses((status = 200, body = VolumeView, description = "The volume"), Refusal))]
+pub async fn export(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+    Input(request): Input<ExportVolume>,
+) -> Answer<VolumeView> {
+    for_the_operator(&asker)?;
+    let copied = spawned(async move { host.export_volume(&name, request).await });
+    Ok(Json(copied.await?))
+}

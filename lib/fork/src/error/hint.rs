@@ -1,0 +1,125 @@
+//! What an asker can do about an error.
+
+use super::HostError;
+use forkyard_recipe::ImportError;
+use forkyard_store::StoreError;
+use std::io;
+
+impl HostError {
+    pub(super) fn hint(&self) -> Option<&'static str> {
+        let hints = [
+            (
+                matches!(self, Self::NoSuchVm { .. }),
+                "`forkyard ps` lists the VMs",
+            ),
+            (
+                matches!(self, Self::NoSuchImage { .. }),
+                "`forkyard image ls` lists the images",
+            ),
+            (
+                matches!(self, Self::Elsewhere { .. }),
+                "ask the daemon there; `forkyard rm` does it for you",
+            ),
+            (
+                matches!(self, Self::NoPeers),
+                "`forkyardd --peers FILE` says which there are",
+            ),
+            (
+                matches!(self, Self::NoPages),
+                "`forkyardd --pages ADDRESS:PORT` says where they do",
+            ),
+            (
+                matches!(self, Self::NetworkTaken { .. }),
+                "end that family, or boot the VM anew: it then has another network",
+            ),
+            (
+                matches!(self, Self::Lost { .. }),
+                "fork again from a VM that is alive; `forkyard rm` removes it",
+            ),
+            (
+                matches!(self, Self::NotRunning { .. }),
+                "`forkyard start` boots one that has stopped; `forkyard rm` removes it",
+            ),
+            (
+                matches!(self, Self::NoBoot { .. }),
+                "fork its parent or a checkpoint again; `forkyard image export --vm` gives its disk",
+            ),
+            (
+                matches!(self, Self::NotNoted),
+                "fork without --live, or run VMs under Linux 6.7 or later",
+            ),
+            (
+                matches!(self, Self::Paused { .. }),
+                "`forkyard resume` lets it go on",
+            ),
+            (
+                matches!(self, Self::Silent { .. }),
+                "it is tried again every few seconds; `forkyard rm` ends it",
+            ),
+            (
+                matches!(self, Self::RecipeOfThatName { .. }),
+                "choose another name",
+            ),
+            (
+                matches!(self, Self::Import(ImportError::Taken { .. })),
+                "choose another name, or `forkyard image rm` it first",
+            ),
+            (
+                matches!(self, Self::NotBuilt { .. }),
+                "`forkyard image build` builds it",
+            ),
+            (
+                matches!(self, Self::Running { .. }),
+                "export a checkpoint of it: `forkyard checkpoint` makes one; or stop it first",
+            ),
+            (
+                matches!(self, Self::ImageInUse { .. }),
+                "remove the VM first",
+            ),
+            (
+                matches!(self, Self::Quota(_)),
+                "remove clones, or boot the family's first VM with a higher --max-clones",
+            ),
+            (
+                matches!(self, Self::Bound(_)),
+                "the host's operator sets this: `forkyardd --help`; forks from outside are not bound by it",
+            ),
+            (
+                matches!(self, Self::NotPassable { .. }),
+                "`chmod o+x` it, or use other folders",
+            ),
+            (
+                matches!(self, Self::Store(StoreError::NameTaken { .. })),
+                "choose another name, or remove that VM",
+            ),
+            (
+                matches!(self, Self::Damaged { .. }),
+                "put the file back, or remove the checkpoint by `forkyard rm`",
+            ),
+            (
+                self.is_io(io::ErrorKind::PermissionDenied),
+                "the daemon needs root",
+            ),
+            (
+                self.is_io(io::ErrorKind::StorageFull),
+                "the disk is full: `forkyard image rm` or `forkyard rm` makes room",
+            ),
+            (
+                matches!(self, Self::Pager(_)),
+                "`forkyard doctor` says what is wrong; the pager's log is pager.log in the run folder",
+            ),
+        ];
+        if let Self::Network(error) = self {
+            return error.remedy();
+        }
+        if let Self::Substrate(error) = self {
+            return error.hint();
+        }
+        if let Self::Volume(error) = self {
+            return error.hint();
+        }
+        hints
+            .into_iter()
+            .find_map(|(applies, hint)| applies.then_some(hint))
+    }
+}

@@ -1,0 +1,325 @@
+//! Volumes: disks that outlive the VMs that write them.
+//!
+//! ```text
+//! VM that booted on a volume --writes--> volume --snapshot--> d@fork-IMAGE
+//!                                                                  ^ reads
+//! clone --writes--> slice --over--> frozen slices --over-----------'
+//! ```
+//!
+//! A VM's volume is all of its disk: it has no slices, and what freezes it at a fork is a snapshot
+//! of the volume. Clones write slices over that and never the volume. A snapshot that a fork made
+//! goes with the last record that names it.
+//!
+//! | dies | then |
+//! |---|---|
+//! | the server of volumes | it is started again within a second; VMs wait for it |
+//! | the daemon | the next one closes writers of VMs that are gone, and drops snapshots that nothing names |
+
+mod attach;
+mod error;
+mod service;
+
+pub(crate) use attach::frozen_at;
+pub use error::VolumeError;
+pub(crate) use service::Blockd;
+
+use crate::{Host, HostError, blocking::blocking};
+use forkyard_blockd::{Request, Status};
+use forkyard_store::VmRecord;
+use forkyard_types::{
+    ByteCount, CreateVolume, ExportVolume, ResizeVolume, SnapshotVolume, VmName, VolumeAt,
+    VolumeSnapshot, VolumeUse, VolumeView,
+};
+use std::path::PathBuf;
+
+/// Beginning of the names of snapshots that forks make. No user's snapshot has it.
+const FORK: &str = "fork-";
+
+impl Host {
+    /// Every volume, sorted by name.
+    pub async fn volumes(&self) -> Result<Vec<VolumeView>, HostError> {
+        let blockd = self.blockd.clone();
+        let all = blocking(move || {
+            let names = blockd.names()?;
+            let seen = names.iter().map(|name| blockd.inspect(name));
+            // One may go as it is looked at.
+            let seen = seen.filter(|it| !matches!(it, Err(error) if error.is_missing()));
+            seen.collect::<Result<Vec<_>, VolumeError>>()
+        });
+        let records = self.store.vms()?;
+        let all = all.await?.into_iter();
+        Ok(all.filter_map(|status| view(status, &records)).collect())
+    }
+
+    /// One volume.
+    pub async fn volume(&self, name: &str) -> Result<VolumeView, HostError> {
+        let volume = known_name(name)?;
+        let blockd = self.blockd.clone();
+        let status = blocking(move || blockd.inspect(&volume)).await?;
+        let records = self.store.vms()?;
+        view(status, &records).ok_or_else(|| no_such(name))
+    }
+
+    /// Makes a volume: of zeroes, of an image's disk, or of a raw disk. None is left if that fails.
+    /// Not cancel-safe: run it on a task of its own.
+    pub async fn create_volume(&self, request: CreateVolume) -> Result<VolumeView, HostError> {
+        let CreateVolume {
+            name,
+            size,
+            image,
+            file,
+        } = request;
+        let source = match (image, file) {
+            (Some(_), Some(_)) => {
+                let text = "a volume is a copy of an image or of a file, not of both";
+                return Err(HostError::Invalid(text.into()));
+            }
+            (Some(image), None) => Some(self.disk_of_image(image).await?),
+            (None, Some(file)) if file.is_absolute() => Some(file),
+            (None, Some(file)) => {
+                let text = format!("{} is no absolute path", file.display());
+                return Err(HostError::Invalid(text));
+            }
+            (None, None) if size.is_none() => {
+                let text = "an empty volume has a size: say which";
+                return Err(HostError::Invalid(text.into()));
+            }
+            (None, None) => None,
+        };
+        self.make_volume(&name, size, source).await?;
+        self.volume(name.as_str()).await
+    }
+
+    /// Keeps a volume as it is, durably.
+    pub async fn snapshot_volume(
+        &self,
+        name: &str,
+        request: SnapshotVolume,
+    ) -> Result<VolumeView, HostError> {
+        if request.name.as_str().starts_with(FORK) {
+            let text = format!("names that begin with {FORK} are those of forks: choose another");
+            return Err(HostError::Invalid(text));
+        }
+        let taken = Request::Snapshot {
+            name: known_name(name)?.to_string(),
+            snapshot: request.name.to_string(),
+            at_once: false,
+        };
+        self.ask_blockd(taken).await?;
+        self.volume(name).await
+    }
+
+    /// Removes a snapshot that nothing lies over.
+    pub async fn drop_volume_snapshot(
+        &self,
+        name: &str,
+        snapshot: &str,
+    ) -> Result<VolumeView, HostError> {
+        let volume = known_name(name)?;
+        let seen = self.volume(name).await?;
+        let mut snapshots = seen.snapshots.iter();
+        let vms = snapshots.find(|it| it.name == snapshot).map(|it| &it.vms);
+        if let Some(vm) = vms.and_then(|vms| vms.first()) {
+            return Err(VolumeError::SnapshotInUse {
+                volume,
+                snapshot: snapshot.to_owned(),
+                vm: vm.clone(),
+            }
+            .into());
+        }
+        self.ask_blockd(Request::DropSnapshot {
+            name: volume.to_string(),
+            snapshot: snapshot.to_owned(),
+        })
+        .await?;
+        self.volume(name).await
+    }
+
+    /// Changes the size of a volume that no VM has.
+    pub async fn resize_volume(
+        &self,
+        name: &str,
+        request: ResizeVolume,
+    ) -> Result<VolumeView, HostError> {
+        let volume = known_name(name)?;
+        self.refuse_in_use(&volume)?;
+        self.ask_blockd(Request::Resize {
+            name: volume.to_string(),
+            size: request.size.0,
+        })
+        .await?;
+        self.volume(name).await
+    }
+
+    /// Removes a volume that no VM has, or lies over. Says what it was.
+    pub async fn remove_volume(&self, name: &str) -> Result<VolumeView, HostError> {
+        let volume = known_name(name)?;
+        let gone = self.volume(name).await?;
+        self.refuse_in_use(&volume)?;
+        let records = self.store.vms()?;
+        if let Some(over) = records.iter().find(|it| uses(it, &volume)) {
+            return Err(VolumeError::InUse {
+                volume,
+                vm: over.name.clone(),
+            }
+            .into());
+        }
+        let name = volume.to_string();
+        self.ask_blockd(Request::Remove { name }).await?;
+        Ok(gone)
+    }
+
+    /// Copies a volume, or a snapshot of it, into a raw disk. The volume must have no writer: it
+    /// would change meanwhile.
+    pub async fn export_volume(
+        &self,
+        name: &str,
+        request: ExportVolume,
+    ) -> Result<VolumeView, HostError> {
+        let volume = known_name(name)?;
+        if !request.file.is_absolute() {
+            let text = format!("{} is no absolute path", request.file.display());
+            return Err(HostError::Invalid(text));
+        }
+        if request.snapshot.is_none() {
+            self.refuse_written(&volume)?;
+        }
+        self.ask_blockd(Request::Export {
+            name: volume.to_string(),
+            snapshot: request.snapshot,
+            file: request.file,
+        })
+        .await?;
+        self.volume(name).await
+    }
+
+    /// Makes a volume with a copy of a raw disk in it, as large as that or larger.
+    async fn make_volume(
+        &self,
+        volume: &VmName,
+        size: Option<ByteCount>,
+        source: Option<PathBuf>,
+    ) -> Result<(), HostError> {
+        let (blockd, volume) = (self.blockd.clone(), volume.clone());
+        blocking(move || {
+            let name = volume.to_string();
+            let Some(file) = source else {
+                let size = size.unwrap_or_default().0;
+                return blockd.ask(&Request::Create { name, size }).map(drop);
+            };
+            blockd.ask(&Request::Import {
+                name: name.clone(),
+                file,
+            })?;
+            let has = blockd.inspect(&volume)?.size;
+            let grown = match size {
+                Some(size) if size.0 < has => Err(VolumeError::TooSmall {
+                    volume: volume.clone(),
+                }),
+                Some(size) if size.0 > has => blockd
+                    .ask(&Request::Resize {
+                        name: name.clone(),
+                        size: size.0,
+                    })
+                    .map(drop),
+                Some(_) | None => Ok(()),
+            };
+            if grown.is_err()
+                && let Err(error) = blockd.ask(&Request::Remove { name })
+            {
+                tracing::warn!(%volume, %error, "cannot remove what was made in part");
+            }
+            grown
+        })
+        .await
+    }
+
+    async fn disk_of_image(&self, image: String) -> Result<PathBuf, HostError> {
+        self.bases.base(image.clone(), None).await?;
+        let bases = self.bases.clone();
+        blocking(move || bases.disk(&image)).await
+    }
+
+    async fn ask_blockd(&self, request: Request) -> Result<(), HostError> {
+        let blockd = self.blockd.clone();
+        blocking(move || blockd.ask(&request).map(drop)).await
+    }
+
+    /// Refuses a volume that a VM writes, or will when it is started.
+    fn refuse_in_use(&self, volume: &VmName) -> Result<(), HostError> {
+        match writer_of(&self.store.vms()?, volume) {
+            Some(vm) => Err(VolumeError::InUse {
+                volume: volume.clone(),
+                vm: vm.name.clone(),
+            }
+            .into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a volume that a VM writes now.
+    fn refuse_written(&self, volume: &VmName) -> Result<(), HostError> {
+        match writer_of(&self.store.vms()?, volume) {
+            Some(vm) if vm.machine.is_some() => Err(HostError::Running {
+                vm: vm.name.clone(),
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// The record of the VM that has a volume as its disk.
+fn writer_of<'a>(records: &'a [VmRecord], volume: &VmName) -> Option<&'a VmRecord> {
+    records.iter().find(|record| {
+        matches!(&record.volume, Some(VolumeUse::Written { volume: it, .. }) if it == volume)
+    })
+}
+
+fn uses(record: &VmRecord, volume: &VmName) -> bool {
+    record
+        .volume
+        .as_ref()
+        .is_some_and(|it| it.volume() == volume)
+}
+
+/// Names of VMs and checkpoints over a snapshot; shells are nobody's yet.
+fn over(records: &[VmRecord], at: &VolumeAt) -> Vec<VmName> {
+    let over = records
+        .iter()
+        .filter(|it| matches!(&it.volume, Some(VolumeUse::Below(below)) if below == at));
+    over.map(|record| record.name.clone()).collect()
+}
+
+fn view(status: Status, records: &[VmRecord]) -> Option<VolumeView> {
+    let name: VmName = status.name.parse().ok()?;
+    let snapshots = status.snapshots.into_iter().map(|it| VolumeSnapshot {
+        vms: over(
+            records,
+            &VolumeAt {
+                volume: name.clone(),
+                snapshot: it.name.clone(),
+            },
+        ),
+        name: it.name,
+        size: ByteCount(it.size),
+    });
+    Some(VolumeView {
+        size: ByteCount(status.size),
+        stored: ByteCount(status.written),
+        vm: writer_of(records, &name).map(|vm| vm.name.clone()),
+        epoch: status.epoch,
+        snapshots: snapshots.collect(),
+        name,
+    })
+}
+
+fn known_name(name: &str) -> Result<VmName, HostError> {
+    name.parse().map_err(|_| no_such(name))
+}
+
+fn no_such(name: &str) -> HostError {
+    VolumeError::Unknown {
+        name: name.to_owned(),
+    }
+    .into()
+}

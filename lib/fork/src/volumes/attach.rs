@@ -1,0 +1,243 @@
+//! Volumes as disks of VMs: begun, frozen, ended, and put right after a crash.
+
+use super::{Blockd, FORK, VolumeError, over, writer_of};
+use crate::{Host, HostError, blocking::blocking, snapshot::Disk, vm::Vm};
+use forkyard_blockd::{Request, Writer};
+use forkyard_store::VmRecord;
+use forkyard_types::{ByteCount, ImageId, RootVolume, VmName, VmState, VolumeAt, VolumeUse};
+use forkyard_vmm::RootDisk;
+use std::{path::Path, time::Duration};
+
+/// Between looks at whether the server of volumes is alive.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Host {
+    /// Refuses a volume that is another VM's.
+    pub(crate) fn check_volume(&self, wanted: &RootVolume) -> Result<(), HostError> {
+        self.refuse_in_use(&wanted.name)
+    }
+
+    /// Makes the volume that a VM is to boot on, if there is none.
+    pub(crate) async fn furnish_volume(
+        &self,
+        wanted: &RootVolume,
+        image: &str,
+    ) -> Result<(), HostError> {
+        match self.volume(wanted.name.as_str()).await {
+            Ok(_) => return Ok(()),
+            Err(HostError::Volume(error)) if error.is_missing() => {}
+            Err(error) => return Err(error),
+        }
+        let disk = self.disk_of_image(image.to_owned()).await?;
+        self.make_volume(&wanted.name, wanted.size, Some(disk))
+            .await
+    }
+
+    /// Begins the writer of a VM that is about to start. It is recorded; if the VM does not come
+    /// up, it is the caller's to end, by [`Host::end_body`].
+    pub(crate) async fn begin_writer(&self, vm: &Vm) -> Result<(), HostError> {
+        let Some(VolumeUse::Written { volume, .. }) = vm.record().volume else {
+            return Ok(());
+        };
+        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        let epoch = blocking(move || blockd.open(&name)).await?;
+        Ok(vm.change(&self.store, |record| {
+            record.volume = Some(VolumeUse::Written {
+                volume,
+                epoch: Some(epoch),
+            });
+        })?)
+    }
+
+    /// Ends the writer of a VM whose QEMU has gone, if it has one.
+    pub(crate) async fn end_writer(&self, record: &VmRecord) {
+        let Some(VolumeUse::Written {
+            volume,
+            epoch: Some(epoch),
+        }) = &record.volume
+        else {
+            return;
+        };
+        let close = Request::Close {
+            name: volume.to_string(),
+            epoch: Some(*epoch),
+        };
+        if let Err(error) = self.ask_blockd(close).await {
+            tracing::warn!(vm = %record.name, %volume, error = &error as &dyn std::error::Error, "volume not closed");
+        }
+    }
+
+    /// What a VM's QEMU opens as its disk.
+    pub(crate) async fn root_disk(&self, record: &VmRecord) -> Result<RootDisk, HostError> {
+        match &record.volume {
+            Some(VolumeUse::Written {
+                volume,
+                epoch: Some(epoch),
+            }) => {
+                let (blockd, volume, epoch) = (self.blockd.clone(), volume.clone(), *epoch);
+                let disk = blocking(move || blockd.writer(&volume, epoch)).await?;
+                Ok(RootDisk::Volume(disk))
+            }
+            Some(VolumeUse::Written { epoch: None, .. }) => {
+                Err(HostError::Invalid("its volume is not open".into()))
+            }
+            Some(VolumeUse::Below(_)) | None => Ok(RootDisk::Slice(record.chain[0].clone())),
+        }
+    }
+
+    /// Makes an empty slice over the disk of a snapshot.
+    pub(crate) async fn slice_over(&self, disk: &Disk, path: &Path) -> Result<(), HostError> {
+        let Some(at) = disk.volume_below() else {
+            let backing = disk.backing(&self.folders)?;
+            return Ok(self.images.create_slice(path, &backing, None).await?);
+        };
+        let (blockd, at) = (self.blockd.clone(), at.clone());
+        let below = blocking(move || {
+            let size = ByteCount(blockd.inspect(&at.volume)?.size);
+            Ok::<_, VolumeError>((blockd.reader(&at)?, size))
+        });
+        let (below, size) = below.await?;
+        Ok(self.images.create_slice_over(path, (&below, size)).await?)
+    }
+
+    /// Freezes a volume: takes the snapshot that shells are over already. Durable later.
+    pub(crate) async fn freeze_volume(&self, at: &VolumeAt) -> Result<(), HostError> {
+        self.ask_blockd(Request::Snapshot {
+            name: at.volume.to_string(),
+            snapshot: at.snapshot.clone(),
+            at_once: true,
+        })
+        .await
+    }
+
+    /// Makes what a snapshot was taken of durable.
+    pub(crate) async fn flush_volume(&self, at: &VolumeAt) -> Result<(), HostError> {
+        let name = at.volume.to_string();
+        self.ask_blockd(Request::Flush { name }).await
+    }
+
+    /// Drops a snapshot that a fork made, once no record names it.
+    pub(crate) async fn drop_unused(&self, at: &VolumeAt) {
+        let dropped = async {
+            if !at.snapshot.starts_with(FORK) || !over(&self.store.vms()?, at).is_empty() {
+                return Ok(());
+            }
+            self.drop_snapshot(at).await
+        };
+        let dropped: Result<(), HostError> = dropped.await;
+        if let Err(error) = dropped {
+            tracing::warn!(%at, error = &error as &dyn std::error::Error, "snapshot kept");
+        }
+    }
+
+    async fn drop_snapshot(&self, at: &VolumeAt) -> Result<(), HostError> {
+        let drop = Request::DropSnapshot {
+            name: at.volume.to_string(),
+            snapshot: at.snapshot.clone(),
+        };
+        match self.ask_blockd(drop).await {
+            Err(HostError::Volume(error)) if error.is_missing() => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Refuses what cannot be done yet with a VM whose disk is, or lies over, a volume.
+    pub(crate) fn refuse_on_volume(record: &VmRecord, what: &'static str) -> Result<(), HostError> {
+        match &record.volume {
+            Some(it) => Err(VolumeError::NotYet {
+                vm: record.name.clone(),
+                volume: it.volume().clone(),
+                what,
+            }
+            .into()),
+            None => Ok(()),
+        }
+    }
+
+    /// After a daemon that may have died at any point: closes writers that no running VM has, and
+    /// drops snapshots of forks that no record names.
+    pub(crate) async fn settle_volumes(&self) -> Result<(), HostError> {
+        if !self.blockd.has_any() {
+            return Ok(());
+        }
+        let (blockd, records) = (self.blockd.clone(), self.store.vms()?);
+        blocking(move || settle(&blockd, &records)).await
+    }
+
+    /// Has a server of volumes that died started again, for as long as a VM has one.
+    pub(crate) fn watch_blockd(&self) {
+        let host = self.handle();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                let Some(host) = host.upgrade() else { return };
+                let used = host.registry().all();
+                if !used.iter().any(|vm| vm.record().volume.is_some()) {
+                    continue;
+                }
+                let blockd = host.blockd.clone();
+                if let Err(error) = blocking(move || blockd.ask(&Request::List {})).await {
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "no server of volumes"
+                    );
+                }
+            }
+        });
+    }
+
+    /// Ends the server of volumes, if no VM has one.
+    pub(crate) async fn close_volumes(&self) {
+        let blockd = self.blockd.clone();
+        let ended = blocking(move || blockd.end()).await;
+        if let Err(error) = ended {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the server of volumes stays"
+            );
+        }
+    }
+}
+
+fn settle(blockd: &Blockd, records: &[VmRecord]) -> Result<(), VolumeError> {
+    for volume in blockd.names()? {
+        let status = blockd.inspect(&volume)?;
+        let writer = writer_of(records, &volume);
+        let is_had = writer.is_some_and(|vm| {
+            let now = VolumeUse::Written {
+                volume: volume.clone(),
+                epoch: Some(status.epoch),
+            };
+            vm.volume == Some(now) && matches!(vm.state, VmState::Running | VmState::Paused)
+        });
+        let name = volume.to_string();
+        if status.writer == Writer::Open && !is_had {
+            tracing::info!(%volume, epoch = status.epoch, "closing a writer that no VM has");
+            blockd.ask(&Request::Close {
+                name: name.clone(),
+                epoch: Some(status.epoch),
+            })?;
+        }
+        for snapshot in status.snapshots {
+            let at = VolumeAt {
+                volume: volume.clone(),
+                snapshot: snapshot.name,
+            };
+            if at.snapshot.starts_with(FORK) && over(records, &at).is_empty() {
+                blockd.ask(&Request::DropSnapshot {
+                    name: name.clone(),
+                    snapshot: at.snapshot,
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The snapshot that a fork takes of a volume, named after the image of its memory.
+pub(crate) fn frozen_at(volume: &VmName, memory: ImageId) -> VolumeAt {
+    VolumeAt {
+        volume: volume.clone(),
+        snapshot: format!("{FORK}{memory}"),
+    }
+}

@@ -1,0 +1,125 @@
+//! Why something could not be done with a volume.
+
+use forkyard_blockd::{Blame, ClientError};
+use forkyard_types::{ErrorKind, VmName};
+use std::{io, path::PathBuf};
+
+/// Why something could not be done with a volume.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VolumeError {
+    /// None of that name.
+    #[error("there is no volume {name:?}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// The server of volumes refused, or failed.
+    #[error("the volume cannot be used")]
+    Server(#[from] ClientError),
+    /// The server of volumes answered something else than was asked for.
+    #[error("the server of volumes gave an answer to another question")]
+    Answer,
+    /// The server of volumes could not be run.
+    #[error("cannot run {}", program.display())]
+    Start {
+        /// Program.
+        program: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// The server of volumes gave up.
+    #[error("the server of volumes did not start: {said}")]
+    DidNotStart {
+        /// What it said.
+        said: String,
+    },
+    /// A VM has the volume.
+    #[error("{vm} has volume {volume}")]
+    InUse {
+        /// Volume.
+        volume: VmName,
+        /// VM.
+        vm: VmName,
+    },
+    /// A VM's slices lie over the snapshot.
+    #[error("{vm} lies over {snapshot} of volume {volume}")]
+    SnapshotInUse {
+        /// Volume.
+        volume: VmName,
+        /// Snapshot.
+        snapshot: String,
+        /// VM.
+        vm: VmName,
+    },
+    /// It is too small for what it is to hold.
+    #[error("volume {volume} cannot be smaller than what it is a copy of")]
+    TooSmall {
+        /// Volume.
+        volume: VmName,
+    },
+    /// A VM on a volume cannot do that yet.
+    #[error("{vm} is on volume {volume}: {what}")]
+    NotYet {
+        /// VM.
+        vm: VmName,
+        /// Volume.
+        volume: VmName,
+        /// What cannot be done with it.
+        what: &'static str,
+    },
+}
+
+impl VolumeError {
+    /// What a program can branch on.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Server(ClientError::Failed { blame, .. }) => match blame {
+                Blame::Missing => ErrorKind::NotFound,
+                Blame::Fenced | Blame::Caller => ErrorKind::Conflict,
+                Blame::Room => ErrorKind::Exhausted,
+                Blame::Host => ErrorKind::Host,
+            },
+            Self::Server(_) | Self::Answer | Self::Start { .. } | Self::DidNotStart { .. } => {
+                ErrorKind::Host
+            }
+            Self::InUse { .. } | Self::SnapshotInUse { .. } | Self::NotYet { .. } => {
+                ErrorKind::Conflict
+            }
+            Self::TooSmall { .. } => ErrorKind::Invalid,
+            Self::Unknown { .. } => ErrorKind::NotFound,
+        }
+    }
+
+    /// What the asker can do about it.
+    pub(crate) fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Server(ClientError::Failed { blame, .. }) => match blame {
+                Blame::Missing => Some("`forkyard volume ls` lists the volumes"),
+                Blame::Room => Some("remove volumes, snapshots or VMs"),
+                Blame::Fenced | Blame::Caller | Blame::Host => None,
+            },
+            Self::Server(_) | Self::Answer | Self::Start { .. } | Self::DidNotStart { .. } => {
+                Some("its log is blockd.log in the run folder")
+            }
+            Self::Unknown { .. } => Some("`forkyard volume ls` lists the volumes"),
+            Self::InUse { .. } => Some("remove that VM first; the volume stays as it is"),
+            Self::SnapshotInUse { .. } => Some("it goes with the last VM over it"),
+            Self::TooSmall { .. } => Some("ask for a larger one, or name no size"),
+            Self::NotYet { .. } => Some(
+                "`forkyard volume export` gives its disk, and `forkyard image import` takes it",
+            ),
+        }
+    }
+
+    /// There is no such volume.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(
+            self,
+            Self::Server(ClientError::Failed {
+                blame: Blame::Missing,
+                ..
+            })
+        )
+    }
+}

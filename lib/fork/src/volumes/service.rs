@@ -1,0 +1,200 @@
+//! The server of volumes: found, or started.
+//!
+//! It outlives the daemon, as the pager does: VMs write through it. One of another program makes
+//! way for ours, and one that died is started again; VMs wait for it meanwhile. Started when the
+//! first volume is asked for.
+
+use super::VolumeError;
+use crate::Folders;
+use forkyard_blockd::{Answer, Client, ClientError, Request, Status};
+use forkyard_sys_host::private;
+use forkyard_types::{NbdDisk, VM_UIDS, VmName, VolumeAt};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// What the server keeps in its folder beside volumes.
+const KEY: &str = "passes.key";
+
+/// Server of this host's volumes. All calls block.
+#[derive(Clone, Debug)]
+pub(crate) struct Blockd {
+    program: PathBuf,
+    folder: PathBuf,
+    control: PathBuf,
+    nbd: PathBuf,
+    log: PathBuf,
+    /// Held while it is started.
+    starting: Arc<Mutex<()>>,
+}
+
+impl Blockd {
+    pub(crate) fn new(folders: &Folders) -> Self {
+        Self {
+            program: folders.bin.join("forkyard-blockd"),
+            folder: folders.volumes(),
+            control: folders.run.join("blockd.sock"),
+            nbd: folders.sockets_of_volumes().join("nbd.sock"),
+            log: folders.run.join("blockd.log"),
+            starting: Arc::default(),
+        }
+    }
+
+    /// There may be volumes: one was made once.
+    pub(super) fn has_any(&self) -> bool {
+        self.folder.exists()
+    }
+
+    /// Asks for something, of a server that is started if there is none.
+    pub(super) fn ask(&self, request: &Request) -> Result<Answer, VolumeError> {
+        Ok(self.connect()?.ask(request)?)
+    }
+
+    /// Describes a volume.
+    pub(super) fn inspect(&self, volume: &VmName) -> Result<Status, VolumeError> {
+        let name = volume.to_string();
+        let answer = self.ask(&Request::Inspect { name })?;
+        answer.volume().ok_or(VolumeError::Answer)
+    }
+
+    /// Names of all volumes; of those that have a name of the API's.
+    pub(super) fn names(&self) -> Result<Vec<VmName>, VolumeError> {
+        if !self.has_any() {
+            return Ok(Vec::new());
+        }
+        let names = self.ask(&Request::List {})?.volumes();
+        let names = names.ok_or(VolumeError::Answer)?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// Begins a writer; its epoch.
+    pub(super) fn open(&self, volume: &VmName) -> Result<u32, VolumeError> {
+        let open = Request::Open {
+            name: volume.to_string(),
+            takeover: false,
+        };
+        let export = self.ask(&open)?.export().ok_or(VolumeError::Answer)?;
+        let epoch = export.rsplit_once(':').and_then(|it| it.1.parse().ok());
+        epoch.ok_or(VolumeError::Answer)
+    }
+
+    /// What a QEMU opens to write a volume.
+    pub(super) fn writer(&self, volume: &VmName, epoch: u32) -> Result<NbdDisk, VolumeError> {
+        self.pass(format!("{volume}:{epoch}"))
+    }
+
+    /// What a QEMU opens to read a snapshot, which need not exist before it is read.
+    pub(super) fn reader(&self, at: &VolumeAt) -> Result<NbdDisk, VolumeError> {
+        self.pass(at.to_string())
+    }
+
+    fn pass(&self, export: String) -> Result<NbdDisk, VolumeError> {
+        let pass = self.ask(&Request::Pass { export })?.export();
+        Ok(NbdDisk {
+            socket: self.nbd.clone(),
+            export: pass.ok_or(VolumeError::Answer)?,
+        })
+    }
+
+    /// Ends it, if it runs: all that was written is durable then. Nothing is left of it where
+    /// there are no volumes.
+    pub(super) fn end(&self) -> Result<(), VolumeError> {
+        if let Ok(client) = Client::connect(&self.control) {
+            client.end()?;
+        }
+        let _ = self.nbd.parent().map(fs::remove_dir);
+        // Without volumes there is nothing that a key opens.
+        if let Ok(mut left) = fs::read_dir(&self.folder)
+            && left.all(|entry| entry.is_ok_and(|it| it.file_name() == KEY))
+        {
+            let _ = fs::remove_file(self.folder.join(KEY));
+            let _ = fs::remove_dir(&self.folder);
+        }
+        Ok(())
+    }
+
+    /// Connects to it; starts it if there is none, or one of another program.
+    fn connect(&self) -> Result<Client, VolumeError> {
+        let _one = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        match Client::connect(&self.control) {
+            Ok(client) if self.is_ours(&client) => return Ok(client),
+            Ok(client) => {
+                tracing::info!(program = %self.program.display(), "replacing the server of volumes");
+                client.end()?;
+            }
+            Err(ClientError::Socket { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.start()?;
+        Ok(Client::connect(&self.control)?)
+    }
+
+    fn start(&self) -> Result<(), VolumeError> {
+        let failed = |source| VolumeError::Start {
+            program: self.program.clone(),
+            source,
+        };
+        // VMs that found it may still have it in their rooms: it is made once.
+        if let Some(folder) = self.nbd.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+            let passable = fs::Permissions::from_mode(0o711);
+            fs::set_permissions(folder, passable).map_err(failed)?;
+        }
+        let log = private::create(&self.log).map_err(failed)?;
+        let mut child = Command::new(&self.program)
+            .arg("--socket")
+            .arg(&self.control)
+            .arg("serve")
+            .arg("--folder")
+            .arg(&self.folder)
+            .arg("--nbd")
+            .arg(&self.nbd)
+            .arg("--users")
+            .arg(format!("{}-{}", VM_UIDS.start, VM_UIDS.end))
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            // End of file, too, is an answer: it has ended.
+            let _ = BufReader::new(stdout).read_line(&mut line);
+        }
+        if line.trim_end() != "ready" {
+            let _ = child.kill();
+            let _ = child.wait();
+            let said = fs::read_to_string(&self.log).unwrap_or_default();
+            let said = said.trim_end().to_owned();
+            return Err(VolumeError::DidNotStart { said });
+        }
+        // Reaped when it ends, which is rarely before this process does.
+        std::thread::spawn(move || child.wait());
+        Ok(())
+    }
+
+    /// False if it is of another program than ours: one from before an upgrade. One of which that
+    /// cannot be known is left alone.
+    fn is_ours(&self, client: &Client) -> bool {
+        let Ok(pid) = client.pid() else { return true };
+        is_of(pid, &self.program)
+    }
+}
+
+fn is_of(pid: i32, program: &Path) -> bool {
+    let running = fs::metadata(format!("/proc/{pid}/exe"));
+    match (running, fs::metadata(program)) {
+        (Ok(running), Ok(ours)) => (running.dev(), running.ino()) == (ours.dev(), ours.ino()),
+        _ => true,
+    }
+}

@@ -1,0 +1,180 @@
+//! Volumes: disks that outlive the VMs that write them.
+
+use crate::{ByteCount, VmName};
+use serde::{Deserialize, Serialize};
+use std::{fmt, path::PathBuf};
+
+/// A volume.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeView {
+    /// Its name.
+    pub name: VmName,
+    /// Size of the disk.
+    pub size: ByteCount,
+    /// Bytes stored for its blocks, those of snapshots included.
+    pub stored: ByteCount,
+    /// VM that writes it, or will when it is started.
+    pub vm: Option<VmName>,
+    /// Number of its last writer: each one that began counts one more.
+    pub epoch: u32,
+    /// Its snapshots, the oldest first.
+    pub snapshots: Vec<VolumeSnapshot>,
+}
+
+/// A volume as it was at one instant.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Size of the disk.
+    pub size: ByteCount,
+    /// Clones and checkpoints that lie over it: it goes with the last of them if a fork made it.
+    pub vms: Vec<VmName>,
+}
+
+/// `POST /v1/volumes`: make a volume.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// Its name.
+    pub name: VmName,
+    /// Size of the disk, a multiple of 4096 bytes; that of what it is made of if absent.
+    #[serde(default)]
+    pub size: Option<ByteCount>,
+    /// Image whose disk it is a copy of; zeroes if absent.
+    #[serde(default)]
+    pub image: Option<String>,
+    /// Raw disk that it is a copy of: a file of the host.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub file: Option<PathBuf>,
+}
+
+/// `POST /v1/volumes/{name}/snapshots`: keep a volume as it is.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotVolume {
+    /// Name of the snapshot.
+    pub name: VmName,
+}
+
+/// `POST /v1/volumes/{name}/resize`: change the size of a volume that no VM has.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeVolume {
+    /// New size, a multiple of 4096 bytes. What lies beyond a smaller one is lost.
+    pub size: ByteCount,
+}
+
+/// `POST /v1/volumes/{name}/export`: copy a volume into a raw disk, a new file of the host.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportVolume {
+    /// File, which must not exist.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub file: PathBuf,
+    /// Snapshot to copy; the volume as it is if absent.
+    #[serde(default)]
+    pub snapshot: Option<String>,
+}
+
+/// Volume that is to be the root disk of a VM.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RootVolume {
+    /// Its name. One that does not exist is made as a copy of the image's disk.
+    pub name: VmName,
+    /// Size of one that is made; that of the image's disk if absent.
+    #[serde(default)]
+    pub size: Option<ByteCount>,
+}
+
+/// Part that a volume plays in a VM's disk. Kept in records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeUse {
+    /// The VM writes it: it is all of its disk.
+    Written {
+        /// Volume.
+        volume: VmName,
+        /// Epoch of the VM's writer; none while it has none.
+        epoch: Option<u32>,
+    },
+    /// The VM's slices lie over a snapshot of it.
+    Below(VolumeAt),
+}
+
+/// Volume at one instant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct VolumeAt {
+    /// Volume.
+    pub volume: VmName,
+    /// Snapshot.
+    pub snapshot: String,
+}
+
+impl VolumeUse {
+    /// Volume that it is.
+    pub fn volume(&self) -> &VmName {
+        match self {
+            Self::Written { volume, .. } | Self::Below(VolumeAt { volume, .. }) => volume,
+        }
+    }
+}
+
+impl fmt::Display for VolumeAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.volume, self.snapshot)
+    }
+}
+
+/// Disk that is served by NBD over a Unix socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdDisk {
+    /// Socket of the server.
+    pub socket: PathBuf,
+    /// Export.
+    pub export: String,
+}
+
+impl NbdDisk {
+    /// Seconds for which requests wait for a server that has gone.
+    const PATIENCE: u32 = 120;
+
+    /// QEMU's block driver for it. A socket whose path is no text names none.
+    pub fn driver(&self) -> NbdDriver<'_> {
+        NbdDriver {
+            driver: "nbd",
+            server: NbdServer {
+                kind: "unix",
+                path: self.socket.to_str().unwrap_or_default(),
+            },
+            export: &self.export,
+            reconnect_delay: Self::PATIENCE,
+        }
+    }
+}
+
+/// QEMU's options for a disk served by NBD.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct NbdDriver<'a> {
+    driver: &'static str,
+    server: NbdServer<'a>,
+    export: &'a str,
+    reconnect_delay: u32,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct NbdServer<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    path: &'a str,
+}
