@@ -123,6 +123,10 @@ pub struct PeerForkResponse {
     pub clones: Vec<CloneResult>,
     /// Where the time went there.
     pub report: ForkReport,
+    /// Pages of memory that they touched until they were ready, in that order; none if they came on
+    /// demand, for then they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub touched: Vec<PageRun>,
 }
 
 /// `POST /v1/peer/families`: where the places of families are, as a host tells
@@ -192,6 +196,10 @@ pub struct Handout {
     pub memory: RemotePages,
     /// Its disk, with all that it lay over.
     pub disk: RemotePages,
+    /// Pages of its memory that come before all others, where all pages come first: those that
+    /// clones of such a memory have touched before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub first: Vec<PageRun>,
     /// Pages of its memory that come after all others, where all pages come first: data that
     /// no clone is likely to need at once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

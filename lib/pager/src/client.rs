@@ -153,7 +153,27 @@ impl PagerClient {
     /// Returns stretches of an image's pages that are as if drawn: encrypted, or compressed
     /// already. Takes time for each of its pages.
     pub fn noise(&self, image: ImageId) -> Result<Vec<Run>, PagerError> {
-        let answer = self.call(&Request::Noise { image }, None)?;
+        self.runs(&Request::Noise { image })
+    }
+
+    /// Returns the working set of an image, which must be all here: what clones of it are
+    /// expected to want.
+    pub fn expected(&self, image: ImageId) -> Result<Vec<Run>, PagerError> {
+        self.runs(&Request::Expected { image })
+    }
+
+    /// Returns what clones here have touched of an image, in that order.
+    pub fn touched(&self, image: ImageId) -> Result<Vec<Run>, PagerError> {
+        self.runs(&Request::Touched { image })
+    }
+
+    /// Tells what clones elsewhere have touched of an image.
+    pub fn touched_elsewhere(&self, image: ImageId, runs: Vec<Run>) -> Result<(), PagerError> {
+        self.done(&Request::TouchedElsewhere { image, runs }, None)
+    }
+
+    fn runs(&self, request: &Request) -> Result<Vec<Run>, PagerError> {
+        let answer = self.call(request, None)?;
         let Answer::Runs(runs) = answer else {
             return Err(PagerError::Answer);
         };

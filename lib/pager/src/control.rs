@@ -225,6 +225,11 @@ fn perform(pager: &Ender, request: Request, file: Option<OwnedFd>) -> Result<Ans
         Request::Arrival { image } => service.arrival(image).map(Answer::Arrival),
         Request::Links => Ok(Answer::Links(service.links())),
         Request::Noise { image } => service.noise(image).map(Answer::Runs),
+        Request::Expected { image } => service.expected(image).map(Answer::Runs),
+        Request::Touched { image } => service.touched(image).map(Answer::Runs),
+        Request::TouchedElsewhere { image, runs } => service
+            .touched_elsewhere(image, &runs)
+            .map(|()| Answer::Done),
         Request::Replace { program } => pager.replace(program).map(|()| Answer::Done),
         Request::Shutdown(how) => pager.shutdown(how).map(|()| Answer::Done),
     }

@@ -16,6 +16,7 @@ mod arrivals;
 mod links;
 mod noise;
 mod offered;
+mod working_set;
 
 use arrivals::{Arrivals, Reader, Told, Verdict};
 pub use links::{Got, LinkUse};
@@ -95,6 +96,9 @@ pub struct Arrival {
     /// Of those, the ones that come before the rest, where everything is fetched.
     #[serde(default)]
     pub first: PageCount,
+    /// Pages of the image that do.
+    #[serde(default)]
+    pub first_of: PageCount,
     /// Whether those can still come.
     pub alive: bool,
     /// Whether it is an image like any other now, which needs nobody.
@@ -209,7 +213,7 @@ impl Service {
     pub fn fetch(&self, image: ImageId, fetching: &Fetching) -> Result<(), Refusal> {
         let pages = fetching.pages;
         let arrivals = Arrivals::new(image, pages).map_err(|error| host(&error))?;
-        let arrivals = arrivals.with_last(&fetching.last);
+        let arrivals = arrivals.with_order(&fetching.first, &fetching.last);
         let arriving = Arc::new(Arriving {
             image,
             from: fetching.server,
@@ -251,6 +255,7 @@ impl Service {
         });
         match Client::start(fetch, Box::new(sink)) {
             Ok(client) => {
+                client.put_first(&fetching.first);
                 client.put_last(&fetching.last);
                 if fetching.settle {
                     client.complete(Complete::Yes);
@@ -297,6 +302,7 @@ impl Service {
                     pages,
                     away: PageCount(pages.0.saturating_sub(progress.have.0)),
                     first: progress.first,
+                    first_of: arriving.arrivals.first_of(),
                     alive: progress.alive,
                     settled,
                     from: Some(arriving.from),
@@ -308,6 +314,7 @@ impl Service {
                 pages,
                 away: PageCount(if settled { 0 } else { pages.0 }),
                 first: PageCount(if settled { 0 } else { pages.0 }),
+                first_of: pages,
                 alive: settled,
                 settled,
                 from: None,

@@ -102,6 +102,19 @@ pub(crate) enum Request {
     Noise {
         image: ImageId,
     },
+    /// Which pages of an image its clones are expected to want.
+    Expected {
+        image: ImageId,
+    },
+    /// Which pages of an image clones here have touched.
+    Touched {
+        image: ImageId,
+    },
+    /// Clones elsewhere have touched these pages of an image.
+    TouchedElsewhere {
+        image: ImageId,
+        runs: Vec<Run>,
+    },
     /// The pager is to end, and one of this program to take over.
     Replace {
         program: PathBuf,
@@ -143,6 +156,9 @@ impl Request {
                 | Self::Arrival { .. }
                 | Self::Links
                 | Self::Noise { .. }
+                | Self::Expected { .. }
+                | Self::Touched { .. }
+                | Self::TouchedElsewhere { .. }
                 | Self::Replace { .. }
                 | Self::Shutdown(_),
                 _,
@@ -208,6 +224,9 @@ pub struct Fetching {
     pub local: IpAddr,
     /// Whether all of it is to come, in the background.
     pub settle: bool,
+    /// These pages of it before all others.
+    #[serde(default)]
+    pub first: Vec<Run>,
     /// These pages of it after all others.
     #[serde(default)]
     pub last: Vec<Run>,

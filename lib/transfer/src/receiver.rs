@@ -218,6 +218,11 @@ impl Receiver {
         self.held.complete = complete;
     }
 
+    /// Has these pages come before all others, where everything is fetched.
+    pub fn put_first(&mut self, runs: &[Run]) {
+        self.held.put_first(runs);
+    }
+
     /// Has these pages come after all others, where everything is fetched.
     pub fn put_last(&mut self, runs: &[Run]) {
         self.held.put_last(runs);

@@ -290,7 +290,7 @@ impl Host {
     ) -> Result<(), HostError> {
         loop {
             let arrival = self.pager_call(move |pager| pager.arrival(image)).await?;
-            if is_nearly_here(arrival.pages, arrival.first) {
+            if is_nearly_here(arrival.first_of, arrival.first) {
                 return Ok(());
             }
             if !arrival.alive {
@@ -396,6 +396,7 @@ mod tests {
             pages: PageCount(900),
             away: PageCount(4),
             first: PageCount(4),
+            first_of: PageCount(900),
             alive: false,
             settled: false,
             from: "192.0.2.1:7".parse().ok(),

@@ -3,7 +3,8 @@
 use super::{
     Peer, Share,
     abroad::Away,
-    order::{Data, Orders},
+    order::{Data, Orders, is_enough},
+    take::{page_run, run},
 };
 use crate::{
     Host, HostError,
@@ -17,7 +18,7 @@ use forkyard_network::Subnet;
 use forkyard_pager::{Link, Offering, PeerKey, Push, Run};
 use forkyard_types::{
     ApiError, CloneResult, ErrorKind, FamilyId, ForkReport, Handout, HandoutFamily, HandoutMachine,
-    HandoutParent, ImageId, Member, PageCount, PageOrder, PageRun, PageSecret, PeerForkRequest,
+    HandoutParent, ImageId, Member, PageCount, PageOrder, PageSecret, PeerForkRequest,
     PeerForkResponse, PeerTicket, RemotePages, VmView,
 };
 use futures::future::join_all;
@@ -62,9 +63,9 @@ impl Host {
             orders.iter().any(|it| order(it) == PageOrder::SettleFirst)
         };
         let all_of_memory = settles(|it| it.memory);
-        let last = match all_of_memory {
-            true => self.last_of(memory.image).await,
-            false => Vec::new(),
+        let (first, last) = match all_of_memory {
+            true => self.ends_of(memory.image).await,
+            false => Default::default(),
         };
         let all = [
             all_of_memory.then(|| last.clone()),
@@ -125,6 +126,7 @@ impl Host {
                     devices: devices.clone(),
                     memory: ordered(memory, orders.memory),
                     disk: ordered(disk, orders.disk),
+                    first: first.iter().map(page_run).collect(),
                     last: last.iter().map(page_run).collect(),
                     pager,
                     key: PageSecret(BASE64_STANDARD.encode(key.0)),
@@ -165,14 +167,20 @@ impl Host {
         parcels
     }
 
-    /// Finds what of an image no clone is likely to need at once.
-    async fn last_of(&self, image: ImageId) -> Vec<Run> {
-        let noise = self.pager_call(move |pager| pager.noise(image));
-        let noise = noise.instrument(debug_span!("noise")).await;
-        noise.unwrap_or_else(|error| {
+    /// Finds which pages of an image go first, as far as clones have shown it, and which go
+    /// last, for no clone is likely to need them at once.
+    async fn ends_of(&self, image: ImageId) -> (Vec<Run>, Vec<Run>) {
+        let ends = self.pager_call(move |pager| Ok((pager.expected(image)?, pager.noise(image)?)));
+        let ends = ends.instrument(debug_span!("ends")).await;
+        let (mut first, last) = ends.unwrap_or_else(|error| {
             tracing::warn!(%image, error = &error as &dyn std::error::Error, "its pages go in order");
-            Vec::new()
-        })
+            Default::default()
+        });
+        let pages = first.iter().map(|run| run.pages.0).sum();
+        if !is_enough(PageCount(pages)) {
+            first.clear();
+        }
+        (first, last)
     }
 
     /// Decides for each host in which order it gets the images of an instant.
@@ -261,6 +269,7 @@ impl Host {
         request: PeerForkRequest,
     ) -> Result<(ForkReport, Clones), ApiError> {
         let key = (request.handout.fork, share.peer.name());
+        let memory = request.handout.memory.image;
         let patience = self.options.to_identify() * PATIENCE;
         let asked = share.peer.clones(request);
         let mut asked = pin!(asked.instrument(debug_span!("peer")));
@@ -281,8 +290,18 @@ impl Host {
                 });
             }
         };
-        let PeerForkResponse { clones, report } =
-            answer.inspect_err(|_| self.answered(key, Vec::new()))?;
+        let PeerForkResponse {
+            clones,
+            report,
+            touched,
+        } = answer.inspect_err(|_| self.answered(key, Vec::new()))?;
+        if !touched.is_empty() {
+            let runs = touched.iter().map(run).collect();
+            let told = self.pager_call(move |pager| pager.touched_elsewhere(memory, runs));
+            if let Err(error) = told.await {
+                tracing::debug!(image = %memory, error = &error as &dyn std::error::Error, "not learned");
+            }
+        }
         let mut made = Vec::new();
         let numbered = by_number(share.numbers(), clones)
             .into_iter()
@@ -388,13 +407,6 @@ fn of_peer(share: &Share, source: ApiError) -> HostError {
     HostError::Peer {
         peer: share.peer.name().to_owned(),
         source,
-    }
-}
-
-fn page_run(run: &Run) -> PageRun {
-    PageRun {
-        first: run.first,
-        pages: run.pages,
     }
 }
 

@@ -95,15 +95,24 @@ impl SettleFirst {
     }
 }
 
-/// Part of an image that may still be away when clones are let go that wait for it: it comes
-/// while they load and take their identities. Were it more, a guest would often wait for what
+/// Fewest pages of a working set for it to be worth waiting for it alone: a clone that takes its
+/// identity touches more.
+const LEAST: u64 = 512;
+
+/// Returns true if a working set is known well enough for clones to be let go once it is there.
+pub(crate) fn is_enough(pages: PageCount) -> bool {
+    pages.0 >= LEAST
+}
+
+/// Part of those pages that come first which may still be away when clones are let go: it comes while
+/// they load and take their identities. Were it more, a guest would often wait for what
 /// was lost on the way.
 const REST: u64 = 64;
 
-/// Returns true if what is away of those pages of an image that come first is so little that
-/// clones need not wait for it any longer.
-pub(crate) fn is_nearly_here(pages: PageCount, away: PageCount) -> bool {
-    away.0 <= pages.0 / REST
+/// Returns true if so little is away of the pages of an image that come first that clones need
+/// not wait for it any longer.
+pub(crate) fn is_nearly_here(first: PageCount, away: PageCount) -> bool {
+    away.0 <= first.0 / REST
 }
 
 #[cfg(test)]

@@ -33,6 +33,8 @@ use tracing::{Instrument as _, Span, debug_span, instrument};
 
 /// Largest state of devices that is taken; usual is 170 KiB.
 const MOST_DEVICES: usize = 16 << 20;
+/// Most stretches of pages that are told of.
+const MOST_TOUCHED: usize = 4096;
 /// Largest disk that is taken: 4 TiB.
 const MOST_PAGES: PageCount = PageCount(1 << 30);
 
@@ -134,7 +136,12 @@ impl Host {
                 .inspect(|refused| going.made(None, refused));
             let made = clones.into_iter().map(|(_, made)| made);
             let clones: Vec<CloneResult> = made.chain(refused).map(told).collect();
-            Ok::<_, HostError>(PeerForkResponse { clones, report })
+            let touched = self.touched(handout.memory).await;
+            Ok::<_, HostError>(PeerForkResponse {
+                clones,
+                report,
+                touched,
+            })
         };
         let taken = taken.await;
         going.over(&taken);
@@ -271,16 +278,18 @@ impl Host {
             let settle = settle || order == PageOrder::SettleFirst;
             let foreign = |_| HostError::ForeignImage { image };
             let known = self.arrivals.comes_from(image, origin).map_err(foreign)?;
+            let of_memory = |runs: &[PageRun]| match image == handout.memory.image {
+                true => runs.iter().map(run).collect(),
+                false => Vec::new(),
+            };
             let fetching = Fetching {
                 pages,
                 key,
                 server: handout.pager,
                 local,
                 settle,
-                last: match image == handout.memory.image {
-                    true => handout.last.iter().map(run).collect(),
-                    false => Vec::new(),
-                },
+                first: of_memory(&handout.first),
+                last: of_memory(&handout.last),
             };
             let fetched = self.pager_call(move |pager| Ok(pager.fetch(image, fetching)));
             let fetched = fetched.await.and_then(|fetched| match fetched {
@@ -311,6 +320,19 @@ impl Host {
             self.arrivals.expect(image, Some(pages));
         }
         Ok(())
+    }
+
+    /// What clones have touched of memory that did not come on demand: its host learns it from
+    /// nothing else.
+    async fn touched(&self, memory: RemotePages) -> Vec<PageRun> {
+        let RemotePages { image, order, .. } = memory;
+        if order == PageOrder::OnDemand {
+            return Vec::new();
+        }
+        let touched = self.pager_call(move |pager| pager.touched(image)).await;
+        // It costs a later fork time, no more.
+        let touched = touched.unwrap_or_default();
+        touched.iter().take(MOST_TOUCHED).map(page_run).collect()
     }
 
     /// Keeps shells until those pages have come that come first. If they do not, the shells
@@ -391,7 +413,14 @@ fn received(handout: &Handout, devices: Vec<u8>) -> Result<Snapshot, HostError> 
     })
 }
 
-fn run(run: &PageRun) -> Run {
+pub(super) fn page_run(run: &Run) -> PageRun {
+    PageRun {
+        first: run.first,
+        pages: run.pages,
+    }
+}
+
+pub(super) fn run(run: &PageRun) -> Run {
     Run {
         first: run.first,
         pages: run.pages,

@@ -3,7 +3,7 @@
 use super::{Catalog, Node};
 use crate::touched::{Asked, Run};
 use forkyard_image::Image;
-use forkyard_types::{PageCount, PageNo};
+use forkyard_types::{ImageId, PageCount, PageNo};
 use std::time::{Duration, Instant};
 
 /// What the kernel loses is not pushed again before so long has passed.
@@ -71,6 +71,12 @@ impl<W> Catalog<W> {
             };
         }
         Expected { next, push: None }
+    }
+
+    /// What clones here have touched of an image, in that order; `None` if it is not known.
+    pub fn touched_order(&self, image: ImageId) -> Option<&[Run]> {
+        let entry = self.entries.get(self.names.get(&image)?)?;
+        Some(entry.uses.touched.order())
     }
 
     /// A clone on another host waits for a page.

@@ -33,7 +33,7 @@ const MOST_TOLD: usize = 8;
 pub(crate) struct Progress {
     /// Pages that are here.
     pub have: PageCount,
-    /// Of the others, those that do not come last.
+    /// Of the others, those that come first.
     pub first: PageCount,
     /// Whether all others can still come.
     pub alive: bool,
@@ -46,6 +46,8 @@ pub(crate) struct Progress {
 pub(crate) struct Arrivals<W> {
     image: ImageId,
     pages: PageCount,
+    /// Pages that come before all others; if there are none of these, all but the last.
+    first: PageSet,
     /// Pages that come after all others.
     last: PageSet,
     file: File,
@@ -118,6 +120,7 @@ impl<W> Arrivals<W> {
         Ok(Self {
             image,
             pages,
+            first: PageSet::new(pages),
             last: PageSet::new(pages),
             file: anonymous_file("forkyard-arrivals", ByteCount(end))?,
             state: Mutex::new(State {
@@ -135,12 +138,33 @@ impl<W> Arrivals<W> {
         })
     }
 
-    /// Tells these pages, which come after all others, from the rest.
-    pub fn with_last(mut self, runs: &[forkyard_transfer::Run]) -> Self {
-        for page in runs.iter().flat_map(|run| run.iter()) {
-            self.last.insert(page);
+    /// Tells pages that come before all others, and after all others, from the rest.
+    pub fn with_order(
+        mut self,
+        first: &[forkyard_transfer::Run],
+        last: &[forkyard_transfer::Run],
+    ) -> Self {
+        for (runs, set) in [(first, &mut self.first), (last, &mut self.last)] {
+            for page in runs.iter().flat_map(|run| run.iter()) {
+                set.insert(page);
+            }
         }
         self
+    }
+
+    /// Pages that come first.
+    pub fn first_of(&self) -> PageCount {
+        match self.first.count() {
+            PageCount(0) => PageCount(self.pages.0 - self.last.count().0),
+            some => some,
+        }
+    }
+
+    fn is_first(&self, page: PageNo) -> bool {
+        match self.first.count().0 {
+            0 => !self.last.contains(page),
+            _ => self.first.contains(page),
+        }
     }
 
     /// Size of the image.
@@ -176,14 +200,14 @@ impl<W> Arrivals<W> {
         }
     }
 
-    /// Pages that are missing and do not come last.
+    /// Pages that are missing and come first.
     fn first(&self, state: &State<W>) -> PageCount {
         let missing = self.pages.0.saturating_sub(state.have.count().0);
-        if self.last.count().0 == 0 || missing == 0 {
+        if self.first_of() == self.pages || missing == 0 {
             return PageCount(missing);
         }
         let pages = (0..self.pages.0).map(PageNo);
-        let first = pages.filter(|page| !state.have.contains(*page) && !self.last.contains(*page));
+        let first = pages.filter(|page| self.is_first(*page) && !state.have.contains(*page));
         PageCount(first.count() as u64)
     }
 

@@ -27,6 +27,7 @@ fn fetching(server: SocketAddr, settle: bool) -> Fetching {
         server,
         local: HERE,
         settle,
+        first: Vec::new(),
         last: Vec::new(),
     }
 }

@@ -22,8 +22,12 @@ fn filled(page: u64) -> u8 {
     }
 }
 
-/// A host with the image of a fork, made on `parent`.
+/// A host with the image of a fork, made on `parent`, whose pages come on demand.
 fn forked(parent: &Fixture, at: SocketAddr) -> (Fixture, ImageId) {
+    fetched(parent, at, false)
+}
+
+fn fetched(parent: &Fixture, at: SocketAddr, settle: bool) -> (Fixture, ImageId) {
     let image = parent.publish(PAGES, filled);
     let offering = Offering {
         key: KEY,
@@ -40,7 +44,8 @@ fn forked(parent: &Fixture, at: SocketAddr) -> (Fixture, ImageId) {
         key: KEY,
         server: at,
         local: HERE,
-        settle: false,
+        settle,
+        first: Vec::new(),
         last: Vec::new(),
     };
     host.client.fetch(image, fetching).expect("fetches");
@@ -72,4 +77,27 @@ fn what_clones_elsewhere_wanted_is_pushed_to_those_of_the_next_fork() {
     let right = |page| assert_eq!(byte(&view, page), filled(page));
     wanted().filter(data).for_each(right);
     assert_eq!(here(image), before, "what was pushed is what was wanted");
+}
+
+#[test]
+fn what_clones_elsewhere_touched_of_pages_that_had_come_is_told_and_expected_of_the_next_fork() {
+    let parent = Fixture::start();
+    let at = parent.client.listen(SocketAddr::new(HERE, 0));
+    let at = at.expect("listens");
+    let (first, image) = fetched(&parent, at, true);
+    let away = || first.client.arrival(image).expect("known").away.0;
+    eventually("all has come", || away() == 0);
+    let view = first.view(image, PAGES);
+    wanted().for_each(|page| assert_eq!(byte(&view, page), filled(page)));
+    // Nobody waited for a page, so nobody asked for it.
+    assert!(parent.client.expected(image).expect("known").is_empty());
+    let touched = first.client.touched(image).expect("known");
+    let told = parent.client.touched_elsewhere(image, touched);
+    told.expect("believed");
+    let data: Vec<u64> = wanted().filter(|page| filled(*page) != 0).collect();
+    let next = parent.publish(PAGES, filled);
+    let expected = parent.client.expected(next).expect("known");
+    let expected = expected.into_iter().flat_map(|run| run.iter());
+    let expected: Vec<u64> = expected.map(|page| page.0).collect();
+    assert_eq!(expected, data, "in the order in which it was touched");
 }

@@ -183,6 +183,11 @@ impl Client {
         pages.iter().for_each(|page| state.receiver.withdraw(*page));
     }
 
+    /// Has these pages come before all others, where everything is fetched.
+    pub fn put_first(&self, runs: &[Run]) {
+        self.shared.state().receiver.put_first(runs);
+    }
+
     /// Has these pages come after all others, where everything is fetched.
     pub fn put_last(&self, runs: &[Run]) {
         self.shared.state().receiver.put_last(runs);

@@ -11,9 +11,11 @@ pub(super) struct Held {
     /// What the server cannot read, or is there.
     pub settled: PageSet,
     pub complete: Complete,
+    /// Pages that are fetched before all others.
+    first: PageSet,
     /// Pages that are fetched after all others, unless somebody asks for them.
     last: PageSet,
-    /// Where to look for the next page that is missing.
+    /// Where to look for the next page that is missing and comes neither first nor last.
     cursor: PageNo,
     pub told: bool,
 }
@@ -25,9 +27,17 @@ impl Held {
             have: PageSet::new(pages),
             settled: PageSet::new(pages),
             complete: Complete::No,
+            first: PageSet::new(pages),
             last: PageSet::new(pages),
             cursor: PageNo(0),
             told: false,
+        }
+    }
+
+    /// Has these fetched before all others.
+    pub fn put_first(&mut self, runs: &[Run]) {
+        for page in runs.iter().flat_map(|run| run.iter()) {
+            self.first.insert(page);
         }
     }
 
@@ -39,11 +49,12 @@ impl Held {
     }
 
     /// Returns pages that are missing and not `wanted` yet, at most so many: those that come
-    /// last only where there are no others.
+    /// last only where there are no others, those that come first before any other.
     pub fn missing(&mut self, most: usize, wanted: impl Fn(PageNo) -> bool) -> Vec<PageNo> {
-        let mut missing = Vec::new();
+        let mut missing = self.of(&self.first, most, &wanted);
         while missing.len() < most {
-            let found = self.next(self.cursor, |held, page| !held.last.contains(page));
+            let others = |page| !self.first.contains(page) && !self.last.contains(page);
+            let found = self.next(self.cursor, others);
             match found {
                 Some(page) => {
                     self.cursor = PageNo(page.0 + 1);
@@ -60,25 +71,34 @@ impl Held {
                 None => break,
             }
         }
-        if missing.is_empty() {
-            let mut from = PageNo(0);
-            while missing.len() < most
-                && let Some(page) = self.next(from, |held, page| held.last.contains(page))
-            {
-                from = PageNo(page.0 + 1);
-                if !wanted(page) {
-                    missing.push(page);
-                }
+        match missing.is_empty() {
+            true => self.of(&self.last, most, &wanted),
+            false => missing,
+        }
+    }
+
+    /// The same of some pages.
+    fn of(&self, pages: &PageSet, most: usize, wanted: impl Fn(PageNo) -> bool) -> Vec<PageNo> {
+        let (mut missing, mut from) = (Vec::new(), PageNo(0));
+        if pages.count().0 == 0 {
+            return missing;
+        }
+        while missing.len() < most
+            && let Some(page) = self.next(from, |page| pages.contains(page))
+        {
+            from = PageNo(page.0 + 1);
+            if !wanted(page) {
+                missing.push(page);
             }
         }
         missing
     }
 
     /// The first page from `from` on that is missing and fits.
-    fn next(&self, mut from: PageNo, fits: impl Fn(&Self, PageNo) -> bool) -> Option<PageNo> {
+    fn next(&self, mut from: PageNo, fits: impl Fn(PageNo) -> bool) -> Option<PageNo> {
         loop {
             let page = self.settled.first_missing(from)?;
-            if fits(self, page) {
+            if fits(page) {
                 return Some(page);
             }
             from = PageNo(page.0 + 1);
@@ -92,6 +112,18 @@ mod tests {
 
     fn numbers(pages: &[PageNo]) -> Vec<u64> {
         pages.iter().map(|page| page.0).collect()
+    }
+
+    #[test]
+    fn pages_that_come_first_are_missing_before_all_others() {
+        let mut held = Held::new(PageCount(6));
+        held.put_first(&[Run {
+            first: PageNo(3),
+            pages: PageCount(2),
+        }]);
+        assert_eq!(numbers(&held.missing(3, |_| false)), [3, 4, 0]);
+        let wanted = |page: PageNo| [0, 3, 4].contains(&page.0);
+        assert_eq!(numbers(&held.missing(9, wanted)), [1, 2, 5]);
     }
 
     #[test]
