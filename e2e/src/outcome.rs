@@ -1,5 +1,9 @@
 //! A command under way, and what it came to.
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{
     io::{ErrorKind, Read, Write},
     process::Child,
@@ -81,6 +85,18 @@ impl Running {
     /// Whether it has ended.
     pub fn is_over(&self) -> bool {
         self.stdout.reader.is_finished() && self.stderr.reader.is_finished()
+    }
+
+    /// What it has written to standard output so far.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.so_far()).into_owned()
+    }
+
+    /// Asks it to end, as Ctrl-C does.
+    #[track_caller]
+    pub fn interrupt(&self) {
+        let pid = i32::try_from(self.child.id()).expect("a process id");
+        kill(Pid::from_raw(pid), Signal::SIGINT).expect("a child of ours");
     }
 
     /// What it has written to standard error so far.

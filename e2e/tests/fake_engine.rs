@@ -8,6 +8,8 @@
 mod faults;
 #[path = "fake_engine/life.rs"]
 mod life;
+#[path = "fake_engine/ports.rs"]
+mod ports;
 #[path = "fake_engine/steps.rs"]
 mod steps;
 #[path = "fake_engine/substrates.rs"]

@@ -63,6 +63,8 @@ mod outside;
 mod patience;
 #[path = "needs_root/pause.rs"]
 mod pause;
+#[path = "needs_root/ports.rs"]
+mod ports;
 #[path = "needs_root/python.rs"]
 mod python;
 #[path = "needs_root/quotas.rs"]

@@ -2,7 +2,7 @@
 //! on the command line, in JSON and in the records.
 
 use serde::{Deserialize, Serialize};
-use std::{fmt, net::Ipv4Addr, str::FromStr};
+use std::{fmt, net::Ipv4Addr, num::NonZeroU16, str::FromStr};
 
 /// What a family's VMs may do beyond talking to each other. Its founder's
 /// owner decides; clones have it from there.
@@ -47,6 +47,34 @@ pub enum WayOut {
 pub struct BadWord {
     word: String,
     wanted: &'static str,
+}
+
+/// A TCP port of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GuestPort(NonZeroU16);
+
+impl GuestPort {
+    /// The port of this number; none for 0.
+    pub fn new(number: u16) -> Option<Self> {
+        NonZeroU16::new(number).map(Self)
+    }
+}
+
+impl fmt::Display for GuestPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl FromStr for GuestPort {
+    type Err = BadWord;
+
+    fn from_str(word: &str) -> Result<Self, BadWord> {
+        word.parse().map(Self).map_err(|_| BadWord {
+            word: word.to_owned(),
+            wanted: "a port: 1 to 65535",
+        })
+    }
 }
 
 /// A destination: an address or a network, and a port of it.

@@ -6,6 +6,7 @@
 //! a runtime of threads it does not need: it is in every guest's memory.
 
 mod agent;
+mod connect;
 mod dock;
 mod files;
 mod init;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         ("init", _) if std::process::id() == 1 => init::main(),
         ("poweroff", _) => init::entry::end(RebootMode::RB_POWER_OFF),
         ("reboot", _) => init::entry::end(RebootMode::RB_AUTOBOOT),
+        (_, [role, port]) if role == "connect" => connect::main(port),
         (_, [role, words @ ..]) if role == "dock" => dock::main(words),
         (_, [role]) if role == "entry" => init::entry::main(),
         (_, [role, words @ ..]) if role == "agent" => agent::supervise(words),

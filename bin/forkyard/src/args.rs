@@ -11,6 +11,7 @@ use crate::commands::{
     exec::Exec,
     friendly::Friendly,
     node::Node,
+    port_forward::PortForward,
     sched::Sched,
     substrate::Substrate,
     ticket::Ticket,
@@ -101,6 +102,15 @@ pub enum Command {
     /// Sit at a guest's serial console; Ctrl-] leaves.
     #[command(after_help = "Example: forkyard console p")]
     Console(Console),
+    /// Reach TCP ports of a VM at ports of this machine, through the daemon.
+    ///
+    /// Works for servers that listen on the VM's loopback, without `--publish` and for clones, too.
+    /// A connection on which the VM's server is not there is closed, and told on standard error.
+    /// Runs until it is interrupted.
+    #[command(
+        after_help = "Examples:\n  forkyard port-forward p 8080\n  forkyard port-forward p-3 8080:80 0:5432 -o json"
+    )]
+    PortForward(PortForward),
     /// Copy files and folders between here and a VM. Sockets and devices are left out, and told.
     #[command(after_help = "Example: forkyard cp input p:/root && forkyard cp p-3:/root/result .")]
     Cp(Copy),

@@ -45,8 +45,9 @@ pub async fn note(request: Request, next: Next) -> Response {
 
 /// Whether a request is of those that are noted.
 fn is_noted(method: &Method, path: &str) -> bool {
-    let last = path.rsplit('/').next().unwrap_or_default();
-    !method.is_safe() || SHOW.contains(&last)
+    let mut ends = path.rsplit('/');
+    let last = ends.next().unwrap_or_default();
+    !method.is_safe() || SHOW.contains(&last) || ends.next() == Some("ports")
 }
 
 /// What a line says.

@@ -9,7 +9,14 @@
 //!
 //! What comes from a node is never passed on: there are no loops.
 
-use crate::{gate::Asker, http::Shared, reply::Refusal};
+use crate::{
+    gate::Asker,
+    http::{
+        Shared,
+        ports::{self, Carrier},
+    },
+    reply::Refusal,
+};
 use axum::{
     body::Body,
     extract::{Extension, Request, State},
@@ -20,6 +27,9 @@ use axum::{
 use forkyard_client::{Client, ClientError};
 use forkyard_cluster::ClusterError;
 use forkyard_types::{ErrorKind, NodeName};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional;
 
 /// Where a host has another one make clones.
 pub const CLONES: &str = "/v1/peer/clones";
@@ -96,6 +106,9 @@ pub async fn pass_on(
     asker: &Asker,
     request: Request,
 ) -> Result<Response, ClientError> {
+    if ports::asks_for_tcp(request.headers()) {
+        return connect(client, asker, request).await;
+    }
     let (head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut passed = hyper::Request::builder().method(head.method).uri(path);
@@ -104,14 +117,47 @@ pub async fn pass_on(
             passed = passed.header(name, value);
         }
     }
-    let client = match asker.user() {
-        Some(user) => client.clone().on_behalf_of(user),
-        None => client.clone(),
-    };
-    let response = client.pass_on(passed, body).await?;
+    let response = on_behalf_of(client, asker).pass_on(passed, body).await?;
+    Ok(answered(response))
+}
+
+fn answered(response: hyper::Response<Incoming>) -> Response {
     let (mut head, body) = response.into_parts();
     strip(&mut head.headers);
-    Ok(Response::from_parts(head, Body::new(body)))
+    Response::from_parts(head, Body::new(body))
+}
+
+fn on_behalf_of(client: &Client, asker: &Asker) -> Client {
+    match asker.user() {
+        Some(user) => client.clone().on_behalf_of(user),
+        None => client.clone(),
+    }
+}
+
+/// Connects to a port of a guest on another node, and passes bytes on until both directions have
+/// ended, or one has broken.
+async fn connect(
+    client: &Client,
+    asker: &Asker,
+    mut request: Request,
+) -> Result<Response, ClientError> {
+    let carrier = request.extensions().get::<Carrier>().cloned();
+    let upgrade = hyper::upgrade::on(&mut request);
+    let path = request.uri().path().to_owned();
+    let mut there = match on_behalf_of(client, asker).upgrade(&path).await? {
+        Ok(there) => there,
+        Err(refused) => return Ok(answered(refused)),
+    };
+    tokio::spawn(async move {
+        // Counted until its end.
+        let _carrier = carrier;
+        let Ok(here) = upgrade.await else { return };
+        let mut here = TokioIo::new(here);
+        if let Err(error) = copy_bidirectional(&mut here, &mut there).await {
+            tracing::debug!(%error, "a connection to a port on another node broke");
+        }
+    });
+    Ok(ports::switching())
 }
 
 /// What is between two ends of one connection is not passed on.

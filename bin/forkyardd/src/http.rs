@@ -10,6 +10,7 @@ mod images;
 mod input;
 mod nodes;
 mod peer;
+pub mod ports;
 mod substrates;
 mod tickets;
 mod tokens;
@@ -172,6 +173,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(files::list, files::make_folder))
         .routes(routes!(vms::logs))
         .routes(routes!(vms::console))
+        .routes(routes!(ports::connect))
         .routes(routes!(vms::inspect))
         .routes(routes!(vms::stop))
         .routes(routes!(vms::start))

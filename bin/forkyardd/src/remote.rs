@@ -1,17 +1,16 @@
 //! The API over the network: TLS alone, and bounds on what a stranger can
 //! hold: connections (`doors`), and the time for each step before the token is seen.
 
-use crate::{doors::Doors, gate::Peer, metrics::Connected};
+use crate::{doors::Doors, gate::Peer, http::ports::Carrier, metrics::Connected};
 use axum::{Router, body::Body};
 use forkyard_tls::{Fingerprint, ServerConfig};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
-};
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use nix::sys::socket::{setsockopt, sockopt};
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::watch,
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
@@ -46,7 +45,8 @@ impl Remote {
         let router = router.layer(tower_http::timeout::RequestBodyTimeoutLayer::new(BODY));
         let tls = TlsAcceptor::from(self.tls);
         let doors = Arc::new(Doors::default());
-        let graceful = GracefulShutdown::new();
+        // Closed once no connection has a receiver any more.
+        let (ending, _) = watch::channel(false);
         tokio::pin!(stop);
         loop {
             let accepted = tokio::select! {
@@ -55,10 +55,12 @@ impl Remote {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let (tls, router, watcher) = (tls.clone(), router.clone(), graceful.watcher());
+                    let (tls, router) = (tls.clone(), router.clone());
+                    let mut ended = ending.subscribe();
                     let visit = doors.enter(peer.ip());
                     tokio::spawn(async move {
-                        let _connected = Connected::new();
+                        let connected = Arc::new(Connected::new());
+                        keep_alive(&stream);
                         let served = async {
                             let Some(stream) = secured(&tls, stream, peer).await else {
                                 return;
@@ -68,17 +70,29 @@ impl Remote {
                                 address: peer,
                                 certificate: shown.and_then(<[_]>::first).map(Fingerprint::of),
                             };
+                            let carrier = Carrier::new(visit.clone(), connected.clone());
                             let service = service_fn(|mut request: Request<Incoming>| {
+                                request.extensions_mut().insert(carrier.clone());
                                 request.extensions_mut().insert(who);
                                 request.extensions_mut().insert(visit.clone());
                                 router.clone().oneshot(request.map(Body::new))
                             });
-                            let connection = http1::Builder::new()
-                                .timer(TokioTimer::new())
-                                .header_read_timeout(HEAD)
-                                .max_buf_size(HEAD_BYTES)
-                                .serve_connection(TokioIo::new(stream), service);
-                            if let Err(error) = watcher.watch(connection).await {
+                            let mut connection = pin!(
+                                http1::Builder::new()
+                                    .timer(TokioTimer::new())
+                                    .header_read_timeout(HEAD)
+                                    .max_buf_size(HEAD_BYTES)
+                                    .serve_connection(TokioIo::new(stream), service)
+                                    .with_upgrades()
+                            );
+                            let served = tokio::select! {
+                                served = connection.as_mut() => served,
+                                () = async { drop(ended.wait_for(|ended| *ended).await) } => {
+                                    connection.as_mut().graceful_shutdown();
+                                    connection.await
+                                }
+                            };
+                            if let Err(error) = served {
                                 tracing::debug!(%peer, %error, "connection broke off");
                             }
                         };
@@ -97,9 +111,17 @@ impl Remote {
                 }
             }
         }
-        if timeout(FAREWELL, graceful.shutdown()).await.is_err() {
+        ending.send_replace(true);
+        if timeout(FAREWELL, ending.closed()).await.is_err() {
             tracing::info!("requests over the network were cut off");
         }
+    }
+}
+
+/// Has the kernel find out that a client has vanished: a connection to a port may be silent for long.
+fn keep_alive(stream: &TcpStream) {
+    if let Err(error) = setsockopt(stream, sockopt::KeepAlive, &true) {
+        tracing::debug!(%error, "a connection is not probed");
     }
 }
 

@@ -10,6 +10,7 @@ mod exec;
 mod logs;
 mod paths;
 mod place;
+mod ports;
 mod presence;
 
 pub use disk::{Disk, UploadError};
@@ -21,6 +22,7 @@ pub use forkyard_types::TokenSecret;
 pub use logs::Logs;
 pub use paths::{escaped, of_files, of_vm};
 pub use place::{InvalidPlace, LongRunDir, PORT, Place, check_run_dir};
+pub use ports::PortStream;
 
 use bytes::Bytes;
 use forkyard_tls::{ClientConfig, ServerName};
@@ -197,12 +199,10 @@ impl Client {
         B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static,
     {
         let response = self.pass_on(request, body).await?;
-        if response.status().is_success() {
-            return Ok(response);
+        match response.status().is_success() {
+            true => Ok(response),
+            false => Err(refused(response).await),
         }
-        let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        Err(error_of(status, &body).into())
     }
 
     /// Sends a request as it is, with what lets us in added to it; the answer
@@ -300,13 +300,22 @@ where
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     // Ends with the connection; an error shows in the request itself.
-    tokio::spawn(connection);
+    tokio::spawn(connection.with_upgrades());
     Ok(sender.send_request(request).await?)
 }
 
 async fn read<A: DeserializeOwned>(response: Response<Incoming>) -> Result<A, ClientError> {
     let body = response.into_body().collect().await?.to_bytes();
     Ok(serde_json::from_slice(&body)?)
+}
+
+/// The refusal that an answer is.
+async fn refused(response: Response<Incoming>) -> ClientError {
+    let status = response.status();
+    match response.into_body().collect().await {
+        Ok(body) => error_of(status, &body.to_bytes()).into(),
+        Err(error) => error.into(),
+    }
 }
 
 fn error_of(status: StatusCode, body: &[u8]) -> ApiError {

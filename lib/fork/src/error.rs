@@ -3,8 +3,8 @@
 mod hint;
 
 use crate::{
-    bounds::BoundReached, quota::QuotaReached, substrate::SubstrateError, ticket::Denied,
-    volumes::VolumeError,
+    bounds::BoundReached, ports::PortError, quota::QuotaReached, substrate::SubstrateError,
+    ticket::Denied, volumes::VolumeError,
 };
 use forkyard_capture::CaptureError;
 use forkyard_disk::DiskError;
@@ -189,6 +189,9 @@ pub enum HostError {
     /// Something cannot be done with a substrate.
     #[error(transparent)]
     Substrate(#[from] SubstrateError),
+    /// A port of a guest cannot be connected to.
+    #[error(transparent)]
+    Port(#[from] PortError),
     /// The records cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -321,6 +324,7 @@ impl HostError {
             Self::Files { kind, .. } => *kind,
             Self::Substrate(error) => error.kind(),
             Self::Volume(error) => error.kind(),
+            Self::Port(error) => error.kind(),
             Self::Peer { source, .. } | Self::Number(source) | Self::Room(source) => source.kind,
             Self::NotPassable { .. }
             | Self::Lost { .. }

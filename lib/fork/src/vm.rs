@@ -7,6 +7,7 @@ use crate::{
     happenings,
     life::{Body, Life},
     noted::Notes,
+    ports::Places,
     requests::Requests,
     under_way::UnderWay,
 };
@@ -39,6 +40,8 @@ pub(crate) struct Vm {
     events: OnceLock<Broadcast>,
     /// Forks and checkpoints of it under way; none begins once it is being removed.
     pub forks: UnderWay,
+    /// Connections to its ports.
+    pub ports: Places,
     /// How many wait for the turn to fork it.
     wanting: watch::Sender<u32>,
     /// Held through a fork and through the VM's end: one at a time.
@@ -76,6 +79,7 @@ impl Vm {
             notes: Mutex::default(),
             events: OnceLock::new(),
             forks: UnderWay::default(),
+            ports: Places::default(),
             wanting: watch::Sender::new(0),
             turn: tokio::sync::Mutex::default(),
         }

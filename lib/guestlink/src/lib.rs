@@ -15,6 +15,7 @@ mod client;
 mod frame;
 mod frames;
 mod message;
+mod parts;
 mod sync;
 
 #[cfg(feature = "host")]
@@ -26,4 +27,5 @@ pub use frames::{Frames, MOST_FRAMES, joined};
 #[cfg(feature = "host")]
 pub use host::{Exec, ExecInput, ExecOut, Guest, Hello, LinkError};
 pub use message::*;
+pub use parts::{CONNECTED, END, Parts, Piece, part};
 pub use sync::{FrameReader, ReadError, send};

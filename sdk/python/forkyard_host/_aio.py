@@ -7,6 +7,7 @@ is hung up on.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from os import PathLike
 from types import TracebackType
@@ -176,6 +177,10 @@ class AsyncVm:
     async def detach(self, *argv: str, env: Mapping[str, str] | None = None, workdir: str | None = None, user: str | None = None) -> int:
         """Start a command and leave it to itself; see Vm.detach."""
         return await on_thread(self._sync.detach, *argv, env=env, workdir=workdir, user=user)
+
+    async def connect(self, port: int) -> socket.socket:
+        """Connect to a TCP port of it; see Vm.connect."""
+        return await on_thread(self._sync.connect, port)
 
 
 class AsyncProcess:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
+import io
 import json
 import os
 import select
@@ -13,10 +14,14 @@ import socket
 import ssl
 import subprocess
 import threading
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, TypeVar
 from urllib.parse import quote, urlsplit
 
 from ._types import ForkyardError, Unreachable
+
+
+T = TypeVar("T")
+_HEAD = 64 << 10  # Most bytes of an answer's head.
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -36,7 +41,7 @@ class _UnixConnection(http.client.HTTPConnection):
 class _SharedTls(ssl.SSLSocket):
     """One thread may read while another writes: TLS itself allows one at a time."""
 
-    def _turns(self, call: Callable[[], int]) -> int:
+    def _turns(self, call: Callable[[], T]) -> T:
         lock = self.__dict__.setdefault("_turn", threading.Lock())
         while True:
             try:
@@ -50,6 +55,12 @@ class _SharedTls(ssl.SSLSocket):
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         return self._turns(lambda: ssl.SSLSocket.recv_into(self, buffer, nbytes, flags))
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        return self._turns(lambda: ssl.SSLSocket.recv(self, buflen, flags))
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        return self._turns(lambda: ssl.SSLSocket.send(self, data, flags))
 
     def sendall(self, data: Any, flags: int = 0) -> None:
         left = memoryview(data).cast("B")
@@ -242,6 +253,38 @@ class Endpoint:
         finally:
             stream.close()
         raise _refusal(response.status, answer)
+
+    def upgrade(self, path: str) -> socket.socket:
+        """A connection of TCP that a request becomes. ForkyardError if it is refused."""
+        connection: http.client.HTTPConnection | None = None
+        try:
+            connection = self._connected()
+            sock = connection.sock
+            lines = [f"GET {path} HTTP/1.1", f"Host: {self._parts.netloc or 'forkyard'}", "Connection: Upgrade", "Upgrade: tcp"]
+            if self._token and self._parts.scheme == "https":
+                lines.append(f"Authorization: Bearer {self._token}")
+            sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+            # Byte by byte: what follows the head is the server's, and is to be read from the socket.
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                byte = sock.recv(1)
+                if not byte or len(head) > _HEAD:
+                    raise OSError("the daemon closed the connection")
+                head += byte
+            first, _, rest = head.partition(b"\r\n")
+            status = int(first.split()[1])
+            if status == 101:
+                return sock
+            left = int(http.client.parse_headers(io.BytesIO(rest)).get("Content-Length", "0"))
+            answer = b""
+            while len(answer) < left and (piece := sock.recv(left - len(answer))):
+                answer += piece
+        except (OSError, http.client.HTTPException, ValueError, IndexError) as error:
+            if connection:
+                connection.close()
+            raise Unreachable(f"no daemon answers at {self.url}: {error}") from error
+        connection.close()
+        raise _refusal(status, answer)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Sends a request and reads the whole answer."""

@@ -10,6 +10,7 @@ mod images;
 mod logs;
 mod mcp;
 pub mod node;
+pub mod port_forward;
 mod progress;
 pub mod sched;
 mod settled;
@@ -63,6 +64,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Exec(command) => exec::exec(&client, format, command).await,
         Command::Logs(wanted) => logs::logs(&client, format, wanted).await,
         Command::Console(wanted) => console::console(&client, wanted).await,
+        Command::PortForward(wanted) => port_forward::port_forward(&client, format, wanted).await,
         Command::Cp(wanted) => copy::copy(&client, format, wanted).await,
         Command::Ps => vms::list(&client, format).await,
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,

@@ -118,6 +118,9 @@ impl HostError {
         if let Self::Volume(error) = self {
             return error.hint();
         }
+        if let Self::Port(error) = self {
+            return Some(error.hint());
+        }
         hints
             .into_iter()
             .find_map(|(applies, hint)| applies.then_some(hint))

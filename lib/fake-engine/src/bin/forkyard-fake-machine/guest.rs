@@ -3,6 +3,7 @@
 use crate::{
     Machine, control,
     program::{Program, Said, Wish},
+    servers::{self, Connections},
 };
 use forkyard_guestlink::{
     CallId, Cloned, Command, FrameReader, Request, Session, Stream, ToGuest, ToHost, VERSION, send,
@@ -11,6 +12,7 @@ use forkyard_types::{Epoch, ExitStatus, RequestId};
 use forkyard_vmm::Cause;
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
     io,
     os::unix::net::{UnixListener, UnixStream},
     sync::{Arc, Mutex},
@@ -26,6 +28,8 @@ struct Known {
     woken: Option<Cloned>,
     calls: u32,
     programs: Vec<Running>,
+    /// Ports on which a server listens.
+    servers: BTreeSet<u16>,
 }
 
 /// A program that waits for something.
@@ -51,7 +55,10 @@ pub fn serve(machine: &Arc<Machine>, listener: &UnixListener) {
         thread::spawn(move || {
             let Ok(read) = stream.try_clone() else { return };
             let mut reader = FrameReader::new(read);
-            let mut link = Link(stream);
+            let mut link = Link {
+                stream,
+                connections: Connections::default(),
+            };
             while let Ok(Some(message)) = reader.read_message() {
                 let heard = machine.vcpus.running(|| hear(&machine, &mut link, message));
                 if let Err(error) = heard {
@@ -63,11 +70,15 @@ pub fn serve(machine: &Arc<Machine>, listener: &UnixListener) {
 }
 
 /// What leads to the host.
-struct Link(UnixStream);
+struct Link {
+    stream: UnixStream,
+    /// Not of the guest's memory: in a clone they would be reset.
+    connections: Connections,
+}
 
 impl Link {
     fn say(&mut self, message: &ToHost) -> io::Result<()> {
-        send(&mut self.0, message)
+        send(&mut self.stream, message)
     }
 }
 
@@ -87,9 +98,15 @@ fn hear(machine: &Machine, link: &mut Link, message: ToGuest) -> io::Result<()> 
         ToGuest::Resume
         | ToGuest::StoodStill
         | ToGuest::Time { .. }
-        | ToGuest::ExecInput { .. }
-        | ToGuest::ExecMore { .. }
         | ToGuest::ExecResize { .. } => return Ok(()),
+        ToGuest::ExecInput { session, data } => {
+            let said = link.connections.input(session, &data);
+            return said.iter().try_for_each(|message| link.say(message));
+        }
+        ToGuest::ExecMore { session, chunks } => {
+            let said = link.connections.more(session, chunks);
+            return said.iter().try_for_each(|message| link.say(message));
+        }
         ToGuest::Identify(identify) => {
             known.name = identify.identity.name.to_string();
             known.epoch = Some(identify.identity.epoch);
@@ -107,6 +124,7 @@ fn hear(machine: &Machine, link: &mut Link, message: ToGuest) -> io::Result<()> 
         }
         ToGuest::Exec { session, command } => exec(machine, link, &mut known, session, *command)?,
         ToGuest::ExecDetach { session } => {
+            link.connections.hang_up(session);
             known
                 .programs
                 .retain(|running| running.session != Some(session));
@@ -154,6 +172,14 @@ fn exec(
     session: Session,
     command: Command,
 ) -> io::Result<()> {
+    if let Some(port) = servers::wanted(&command.argv) {
+        let connections = &mut link.connections;
+        let said = match port.is_some_and(|port| known.servers.contains(&port)) {
+            true => connections.connect(session, &known.name),
+            false => servers::refuse(session),
+        };
+        return said.iter().try_for_each(|message| link.say(message));
+    }
     let running = Running {
         session: (!command.detach).then_some(session),
         program: Program::new(&command.argv),
@@ -206,6 +232,7 @@ fn go_on(
                 let end = |session| link.say(&ToHost::ExecEnd { session, outcome });
                 return session.map_or(Ok(()), end);
             }
+            Wish::Serve(port) => drop(known.servers.insert(port)),
             Wish::PowerOff => control::end(Cause::PoweredOff),
             Wish::Reboot => {
                 machine.console.say("reboot: Restarting system");

@@ -14,6 +14,7 @@ mod disk;
 mod guest;
 mod memory;
 mod program;
+mod servers;
 mod vcpus;
 
 use disk::Disk;

@@ -3,6 +3,7 @@
 //! ```text
 //! hostname | echo WORD... | true | false | end CODE | wait | poweroff | reboot
 //! poke PAGE BYTE | peek PAGE            memory
+//! serve PORT                            from now on a server listens there: see `servers`
 //! request N | clone | join | kill | checkpoint | exit STATUS    calls of the fork API
 //! /…/forkyard-guest dock                says that it is ready
 //! child LINE | parent LINE              only there, after a clone
@@ -47,6 +48,7 @@ pub enum Wish {
     GoOn,
     Wait,
     Ask(Ask),
+    Serve(u16),
     End(u8),
     PowerOff,
     Reboot,
@@ -159,6 +161,7 @@ impl Program {
                 Ok(byte) => out(byte.to_string()),
                 Err(error) => failed(error.to_string(), 1),
             },
+            ("serve", _) => (None, number(1).map_or(Wish::End(1), Wish::Serve)),
             ("request", _) => ask(Ask::RequestTicket {
                 count: number(1).unwrap_or(1),
                 kind: TicketKind::Flat,

@@ -1,0 +1,189 @@
+//! TCP ports of guests: a connection of HTTP that becomes one of TCP.
+//!
+//! ```text
+//! request with `Upgrade: tcp` --> 101 --> the connection's bytes are the server's, both ways
+//!                             --> a refusal, as of any other request
+//! ```
+
+use super::Path;
+use crate::{doors::Visit, metrics::Connected, reply::Refusal};
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use forkyard_fork::{Host, HostError, Piece, PortIn, PortOut};
+use forkyard_types::{self as types, GuestPort};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use std::{
+    error::Error,
+    future::pending,
+    io::{self, ErrorKind},
+    sync::Arc,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
+
+/// The protocol that a connection becomes one of.
+const TCP: HeaderValue = HeaderValue::from_static("tcp");
+/// Bytes read from a client at once.
+const PIECE: usize = 32 << 10;
+
+/// Connection over the network that carries a request, for as long as it is open.
+#[derive(Clone, Debug)]
+pub struct Carrier {
+    _visit: Arc<Visit>,
+    _connected: Arc<Connected>,
+}
+
+impl Carrier {
+    /// A connection with a place, which is counted.
+    pub fn new(visit: Arc<Visit>, connected: Arc<Connected>) -> Self {
+        Self {
+            _visit: visit,
+            _connected: connected,
+        }
+    }
+}
+
+/// Connect to a TCP port of a guest, whether its server listens on the guest's loopback or on all
+/// addresses.
+///
+/// The request has `Connection: Upgrade` and `Upgrade: tcp`. Once the server has taken the
+/// connection the answer is 101, and from then on the connection carries the server's bytes as they
+/// are. Each direction ends by itself: by the end of what is sent, over TLS by `close_notify`.
+/// A connection that breaks off on one side is reset on the other.
+#[utoipa::path(get, path = "/v1/vms/{vm}/ports/{port}", operation_id = "connect_port", tag = "vms",
+    params(("vm" = String, Path, description = "Name or id"),
+        ("port" = u16, Path, minimum = 1, description = "The guest's port")),
+    responses((status = 101, description = "Connected: the bytes that follow are those of the port"),
+        (status = 426, body = types::ApiError, description = "The request asks for no upgrade to `tcp`"), Refusal))]
+pub async fn connect(
+    State(host): State<Arc<Host>>,
+    Path((vm, port)): Path<(String, GuestPort)>,
+    mut request: Request,
+) -> Result<Response, Refusal> {
+    if !asks_for_tcp(request.headers()) {
+        let refusal = Refusal::new(
+            types::ErrorKind::Invalid,
+            "this path is for connections alone",
+        )
+        .hinting(
+            "ask with `Connection: Upgrade` and `Upgrade: tcp`, or use `forkyard port-forward`",
+        )
+        .answered(StatusCode::UPGRADE_REQUIRED);
+        return Ok(([(header::UPGRADE, TCP)], refusal).into_response());
+    }
+    let carrier = request.extensions().get::<Carrier>().cloned();
+    let upgrade = hyper::upgrade::on(&mut request);
+    let (input, output) = host.connect(&vm, port).await?;
+    tokio::spawn(async move {
+        // Counted until its end.
+        let _carrier = carrier;
+        match upgrade.await {
+            Ok(client) => carry(client, input, output).await,
+            Err(error) => tracing::debug!(%error, "a client went away as it was connected"),
+        }
+    });
+    Ok(switching())
+}
+
+/// Whether a request wants its connection to become one of TCP.
+pub fn asks_for_tcp(headers: &HeaderMap) -> bool {
+    let has = |name, wanted: &str| {
+        let values = headers.get_all(name).into_iter();
+        let mut words = values
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','));
+        words.any(|word| word.trim().eq_ignore_ascii_case(wanted))
+    };
+    has(header::CONNECTION, "upgrade") && has(header::UPGRADE, "tcp")
+}
+
+/// The answer after which the connection is one of TCP.
+pub fn switching() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let upgrade = HeaderValue::from_static("upgrade");
+    response.headers_mut().insert(header::CONNECTION, upgrade);
+    response.headers_mut().insert(header::UPGRADE, TCP);
+    response
+}
+
+/// A connection that is over before both of its directions have ended.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error("the client's connection broke")]
+    Client(#[from] io::Error),
+    #[error("the guest's connection broke")]
+    Guest(#[from] HostError),
+}
+
+/// Passes bytes on until both directions have ended, or one has broken.
+async fn carry(client: Upgraded, input: PortIn, output: PortOut) {
+    let (from, to) = split(TokioIo::new(client));
+    let over = tokio::select! {
+        Err(broken) = inward(from, input) => Err(broken),
+        over = outward(output, to) => over,
+    };
+    // Dropped unfinished, the connection is reset in the guest, and TLS tells the client of no end.
+    if let Err(broken) = over {
+        tracing::debug!(
+            error = &broken as &dyn Error,
+            "a connection to a port broke"
+        );
+    }
+}
+
+/// Returns only if it fails: that the client has ended its direction does not end the other.
+async fn inward(mut from: ReadHalf<TokioIo<Upgraded>>, input: PortIn) -> Result<(), Broken> {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        match from.read(&mut buffer).await {
+            Ok(0) => break,
+            Ok(read) => input.send(&buffer[..read]).await?,
+            // Libraries of TLS that close a socket without a word are many: what they sent before
+            // is to arrive, as over TCP.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    input.end().await?;
+    pending().await
+}
+
+async fn outward(mut output: PortOut, mut to: WriteHalf<TokioIo<Upgraded>>) -> Result<(), Broken> {
+    while let Some(piece) = output.next().await? {
+        match piece {
+            Piece::Data(bytes) => {
+                to.write_all(&bytes).await?;
+                to.flush().await?;
+            }
+            Piece::End => to.shutdown().await?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_request_with_both_headers_asks_for_tcp() {
+        for (connection, upgrade, wanted) in [
+            ("Upgrade", "tcp", true),
+            ("keep-alive, upgrade", "TCP", true),
+            ("Upgrade", "websocket", false),
+            ("Upgrade", "websocket, tcp", true),
+            ("close", "tcp", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONNECTION, connection.parse().expect("text"));
+            headers.insert(header::UPGRADE, upgrade.parse().expect("text"));
+            assert_eq!(asks_for_tcp(&headers), wanted, "{connection}: {upgrade}");
+        }
+        assert!(!asks_for_tcp(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,243 @@
+//! Connections to TCP ports of guests.
+//!
+//! ```text
+//! client --PortIn---> parts --> program of the agent --> 127.0.0.1:PORT in the guest
+//!        <--PortOut-- parts <--
+//! ```
+//!
+//! The program runs as any command, so that a fork holds it still with user code, and bytes wait
+//! wherever they are not taken. Dropped before its end, a connection is reset in the guest, and so is
+//! a clone's copy of it. A daemon that dies leaves the guest to reset its connections.
+
+use crate::{Host, HostError, alive::silent_for};
+use forkyard_guestlink::{
+    CHUNK, CONNECTED, Command, END, Exec, ExecInput, ExecOut, Parts, Piece, Stream, part,
+};
+use forkyard_types::{ErrorKind, ExitStatus, GuestPort, VmName};
+use std::{collections::VecDeque, fmt, pin::Pin, sync::Arc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The program, in every guest.
+const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
+/// Most connections to ports of one guest, each of which is a process there.
+const MOST: usize = 64;
+/// Most bytes kept of what the program complains of.
+const MOST_SAID: usize = 1 << 10;
+/// Exit code of the program where nothing listens.
+const NOTHING_LISTENS: u8 = 3;
+
+/// A port of a guest that cannot be connected to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// No server is there, neither on the loopback nor on an address of the guest's.
+    #[error("nothing listens on TCP port {port} in {vm}: {said}")]
+    NothingListens {
+        /// The VM.
+        vm: VmName,
+        /// Its port.
+        port: GuestPort,
+        /// Answer of the guest's kernel.
+        said: String,
+    },
+    /// No place is left.
+    #[error("connection limit of {vm} reached: {MOST} to its ports are open")]
+    TooMany {
+        /// The VM.
+        vm: VmName,
+    },
+    /// The agent's program did not do what it is there for.
+    #[error("the agent of {vm} made no connection to port {port}: {said}")]
+    Agent {
+        /// The VM.
+        vm: VmName,
+        /// Its port.
+        port: GuestPort,
+        /// What it complained of.
+        said: String,
+    },
+    /// The connection was reset in the guest.
+    #[error("the connection to port {port} of {vm} was reset in the guest")]
+    Reset {
+        /// The VM.
+        vm: VmName,
+        /// Its port.
+        port: GuestPort,
+    },
+}
+
+impl PortError {
+    /// What a program can branch on.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NothingListens { .. } | Self::Agent { .. } | Self::Reset { .. } => {
+                ErrorKind::Guest
+            }
+            Self::TooMany { .. } => ErrorKind::Exhausted,
+        }
+    }
+
+    /// What the user can do.
+    pub(crate) fn hint(&self) -> &'static str {
+        match self {
+            Self::NothingListens { .. } => {
+                "start the server in the VM first; `forkyard exec VM -- ss -lnt` lists what listens, if the image has it"
+            }
+            Self::TooMany { .. } => "close some of them first",
+            Self::Agent { .. } => {
+                "a VM that booted under an older version has an older agent: boot it anew"
+            }
+            Self::Reset { .. } => "the server's log may tell why",
+        }
+    }
+}
+
+/// Places for connections to one guest's ports.
+#[derive(Debug)]
+pub(crate) struct Places(Arc<Semaphore>);
+
+impl Default for Places {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MOST)))
+    }
+}
+
+/// The way to a server in a guest.
+#[derive(Debug)]
+pub struct PortIn(ExecInput);
+
+/// The way back. Dropped, the connection is reset.
+pub struct PortOut {
+    running: Exec,
+    vm: VmName,
+    port: GuestPort,
+    parts: Parts,
+    pieces: VecDeque<Piece>,
+    said: Vec<u8>,
+    lost: Pin<Box<dyn Future<Output = HostError> + Send>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl fmt::Debug for PortOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PortOut({}:{})", self.vm, self.port)
+    }
+}
+
+impl Host {
+    /// Connects to a TCP port of a guest. Returns once its server has taken the connection.
+    /// Cancel-safe: a connection that is not returned is reset.
+    pub async fn connect(&self, vm: &str, port: GuestPort) -> Result<(PortIn, PortOut), HostError> {
+        let vm = self.vm(vm)?;
+        let body = vm.answering()?;
+        let name = vm.name();
+        let Ok(place) = vm.ports.0.clone().try_acquire_owned() else {
+            return Err(PortError::TooMany { vm: name }.into());
+        };
+        let argv = [PROGRAM, "connect", &port.to_string()];
+        let command = Command::of_root(argv.map(str::to_owned).to_vec());
+        let running = body.guest.exec(command).await?;
+        let input = running.input();
+        let mut out = PortOut {
+            running,
+            vm: name,
+            port,
+            parts: Parts::default(),
+            pieces: VecDeque::new(),
+            said: Vec::new(),
+            lost: Box::pin(silent_for(Arc::downgrade(&vm), self.options.patience)),
+            _place: place,
+        };
+        out.begin().await?;
+        Ok((PortIn(input), out))
+    }
+}
+
+impl PortIn {
+    /// Sends bytes as fast as the server takes them. Not cancel-safe: some may have been sent.
+    pub async fn send(&self, bytes: &[u8]) -> Result<(), HostError> {
+        for piece in bytes.chunks(CHUNK - END.len()) {
+            self.0.send(part(piece)).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the server that nothing follows; it may still say something. Cancel-safe.
+    pub async fn end(&self) -> Result<(), HostError> {
+        Ok(self.0.send(END.to_vec()).await?)
+    }
+}
+
+impl PortOut {
+    /// What the server says next; none once both directions have ended. Cancel-safe.
+    pub async fn next(&mut self) -> Result<Option<Piece>, HostError> {
+        loop {
+            if let Some(piece) = self.pieces.pop_front() {
+                return Ok(Some(piece));
+            }
+            match self.hear().await? {
+                Heard::Bytes(bytes) => self.pieces.extend(self.parts.feed(&bytes)),
+                Heard::Ended(Some(0)) => return Ok(None),
+                Heard::Ended(_) => {
+                    let (vm, port) = (self.vm.clone(), self.port);
+                    return Err(PortError::Reset { vm, port }.into());
+                }
+            }
+        }
+    }
+
+    /// Waits until the program says that it is connected.
+    async fn begin(&mut self) -> Result<(), HostError> {
+        let heard = self.hear().await?;
+        let (vm, port) = (self.vm.clone(), self.port);
+        let code = match heard {
+            Heard::Bytes(bytes) if bytes.first() == Some(&CONNECTED) => {
+                self.pieces.extend(self.parts.feed(&bytes[1..]));
+                return Ok(());
+            }
+            Heard::Bytes(_) => None,
+            Heard::Ended(code) => code,
+        };
+        let said = String::from_utf8_lossy(&self.said).trim().to_owned();
+        Err(match code {
+            Some(NOTHING_LISTENS) => PortError::NothingListens { vm, port, said },
+            Some(_) | None => PortError::Agent { vm, port, said },
+        }
+        .into())
+    }
+
+    async fn hear(&mut self) -> Result<Heard, HostError> {
+        loop {
+            let out = tokio::select! {
+                out = self.running.next() => out,
+                error = &mut self.lost => return Err(error),
+            };
+            return Ok(match out {
+                Some(ExecOut::Output { stream, data }) => match stream {
+                    Stream::Out => Heard::Bytes(data),
+                    Stream::Err => {
+                        let room = MOST_SAID.saturating_sub(self.said.len());
+                        self.said.extend_from_slice(&data[..room.min(data.len())]);
+                        continue;
+                    }
+                },
+                Some(ExecOut::Ended(ExitStatus::Code(code))) => Heard::Ended(Some(code)),
+                Some(ExecOut::NotStarted(why)) => {
+                    self.said = why.message.into_bytes();
+                    Heard::Ended(None)
+                }
+                Some(ExecOut::Lost(error)) => return Err(error.into()),
+                Some(ExecOut::Ended(ExitStatus::Signal(_)) | ExecOut::Started { .. }) | None => {
+                    Heard::Ended(None)
+                }
+            });
+        }
+    }
+}
+
+/// What came of the program.
+enum Heard {
+    Bytes(Vec<u8>),
+    /// Its exit code, if it has one.
+    Ended(Option<u8>),
+}
