@@ -71,6 +71,26 @@ class AsyncForkyard:
         """Remove a substrate that nothing lies over."""
         await on_thread(self._sync.remove_substrate, name)
 
+    async def volumes(self) -> list[dict[str, Any]]:
+        """Every volume, sorted by name."""
+        return await on_thread(self._sync.volumes)
+
+    async def volume(self, name: str) -> dict[str, Any]:
+        """A volume, its snapshots, and the VMs that have it."""
+        return await on_thread(self._sync.volume, name)
+
+    async def create_volume(self, name: str, size: int | None = None, *, image: str | None = None) -> dict[str, Any]:
+        """Make a volume; see Forkyard.create_volume."""
+        return await on_thread(self._sync.create_volume, name, size, image=image)
+
+    async def snapshot_volume(self, name: str, snapshot: str) -> dict[str, Any]:
+        """Keep a volume as it is, also while a VM writes it."""
+        return await on_thread(self._sync.snapshot_volume, name, snapshot)
+
+    async def remove_volume(self, name: str) -> None:
+        """Remove a volume that no VM has, with its snapshots."""
+        await on_thread(self._sync.remove_volume, name)
+
 
 class AsyncVm:
     """A VM; see Vm. As an async context manager it is removed at the end."""

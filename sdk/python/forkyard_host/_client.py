@@ -12,7 +12,7 @@ from typing import Any, Iterable, List, Mapping
 
 from ._copy import get, put
 from ._events import Events
-from ._http import Endpoint, of_files, of_substrate, of_vm
+from ._http import Endpoint, of_files, of_substrate, of_vm, of_volume
 from ._process import Process
 from ._types import ExecResult, FileEntry, Forked, ForkyardError
 
@@ -104,6 +104,26 @@ class Forkyard:
     def remove_substrate(self, name: str) -> None:
         """Remove a substrate that nothing lies over."""
         self._end.call("DELETE", of_substrate(name))
+
+    def volumes(self) -> list[dict[str, Any]]:
+        """Every volume, sorted by name. A VM boots on one by `run(image, volume={"name": ...})`."""
+        return list(self._end.call("GET", "/v1/volumes"))
+
+    def volume(self, name: str) -> dict[str, Any]:
+        """A volume, its snapshots, and the VMs that have it; ForkyardError of kind not_found if there is none."""
+        return dict(self._end.call("GET", of_volume(name)))
+
+    def create_volume(self, name: str, size: int | None = None, *, image: str | None = None) -> dict[str, Any]:
+        """Make a volume of `size` bytes: of zeroes, or a copy of an image's disk."""
+        return dict(self._end.call("POST", "/v1/volumes", {"name": name, "size": size, "image": image}))
+
+    def snapshot_volume(self, name: str, snapshot: str) -> dict[str, Any]:
+        """Keep a volume as it is, also while a VM writes it."""
+        return dict(self._end.call("POST", of_volume(name, "snapshots"), {"name": snapshot}))
+
+    def remove_volume(self, name: str) -> None:
+        """Remove a volume that no VM has, with its snapshots."""
+        self._end.call("DELETE", of_volume(name))
 
 
 class Vm:
