@@ -7,6 +7,7 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// Connection to the control socket.
@@ -69,6 +70,14 @@ impl Client {
             }
             Ok(_) | Err(_) => Ok(()),
         }
+    }
+
+    /// Waits for each answer no longer than this; for ever if never told. A server that is late may
+    /// have done what it was asked for: the connection is of no more use.
+    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        let stream = self.stream.get_ref();
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))
     }
 
     /// Number of the server's process.

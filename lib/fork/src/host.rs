@@ -142,7 +142,7 @@ impl Host {
         let events = Broadcast::new(options.events);
         let host = Arc::new_cyclic(|me| Self {
             bases: Bases::new(folders.clone(), pager.clone(), events.clone()),
-            blockd: Blockd::new(&folders),
+            blockd: Blockd::new(&folders, options.patience),
             folders,
             options,
             store,

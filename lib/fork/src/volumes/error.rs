@@ -28,6 +28,9 @@ pub enum VolumeError {
         /// Reason.
         source: io::Error,
     },
+    /// Its connection cannot be used.
+    #[error("cannot talk to the server of volumes")]
+    Socket(#[source] io::Error),
     /// The server of volumes gave up.
     #[error("the server of volumes did not start: {said}")]
     DidNotStart {
@@ -80,9 +83,11 @@ impl VolumeError {
                 Blame::Room => ErrorKind::Exhausted,
                 Blame::Host => ErrorKind::Host,
             },
-            Self::Server(_) | Self::Answer | Self::Start { .. } | Self::DidNotStart { .. } => {
-                ErrorKind::Host
-            }
+            Self::Server(_)
+            | Self::Answer
+            | Self::Socket(_)
+            | Self::Start { .. }
+            | Self::DidNotStart { .. } => ErrorKind::Host,
             Self::InUse { .. } | Self::SnapshotInUse { .. } | Self::NotYet { .. } => {
                 ErrorKind::Conflict
             }
@@ -99,9 +104,11 @@ impl VolumeError {
                 Blame::Room => Some("remove volumes, snapshots or VMs"),
                 Blame::Fenced | Blame::Caller | Blame::Host => None,
             },
-            Self::Server(_) | Self::Answer | Self::Start { .. } | Self::DidNotStart { .. } => {
-                Some("its log is blockd.log in the run folder")
-            }
+            Self::Server(_)
+            | Self::Answer
+            | Self::Socket(_)
+            | Self::Start { .. }
+            | Self::DidNotStart { .. } => Some("its log is blockd.log in the run folder"),
             Self::Unknown { .. } => Some("`forkyard volume ls` lists the volumes"),
             Self::InUse { .. } => Some("remove that VM first; the volume stays as it is"),
             Self::SnapshotInUse { .. } => Some("it goes with the last VM over it"),

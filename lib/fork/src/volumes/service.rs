@@ -19,8 +19,11 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
+/// For how long a copy of a disk is waited for.
+const COPIES: Duration = Duration::from_secs(3600);
 /// What the server keeps in its folder beside volumes.
 const KEY: &str = "passes.key";
 
@@ -32,18 +35,21 @@ pub(crate) struct Blockd {
     control: PathBuf,
     nbd: PathBuf,
     log: PathBuf,
+    /// For how long an answer is waited for that takes no copying.
+    patience: Duration,
     /// Held while it is started.
     starting: Arc<Mutex<()>>,
 }
 
 impl Blockd {
-    pub(crate) fn new(folders: &Folders) -> Self {
+    pub(crate) fn new(folders: &Folders, patience: Duration) -> Self {
         Self {
             program: folders.bin.join("forkyard-blockd"),
             folder: folders.volumes(),
             control: folders.run.join("blockd.sock"),
             nbd: folders.sockets_of_volumes().join("nbd.sock"),
             log: folders.run.join("blockd.log"),
+            patience,
             starting: Arc::default(),
         }
     }
@@ -55,7 +61,11 @@ impl Blockd {
 
     /// Asks for something, of a server that is started if there is none.
     pub(super) fn ask(&self, request: &Request) -> Result<Answer, VolumeError> {
-        Ok(self.connect()?.ask(request)?)
+        let mut client = self.connect()?;
+        if let Request::Import { .. } | Request::Export { .. } = request {
+            client.set_patience(COPIES).map_err(VolumeError::Socket)?;
+        }
+        Ok(client.ask(request)?)
     }
 
     /// Describes a volume.
@@ -107,7 +117,7 @@ impl Blockd {
     /// Ends it, if it runs: all that was written is durable then. Nothing is left of it where
     /// there are no volumes.
     pub(super) fn end(&self) -> Result<(), VolumeError> {
-        if let Ok(client) = Client::connect(&self.control) {
+        if let Ok(client) = self.reach() {
             client.end()?;
         }
         let _ = self.nbd.parent().map(fs::remove_dir);
@@ -124,17 +134,26 @@ impl Blockd {
     /// Connects to it; starts it if there is none, or one of another program.
     fn connect(&self) -> Result<Client, VolumeError> {
         let _one = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
-        match Client::connect(&self.control) {
+        match self.reach() {
             Ok(client) if self.is_ours(&client) => return Ok(client),
             Ok(client) => {
                 tracing::info!(program = %self.program.display(), "replacing the server of volumes");
                 client.end()?;
             }
-            Err(ClientError::Socket { .. }) => {}
-            Err(error) => return Err(error.into()),
+            Err(VolumeError::Server(ClientError::Socket { .. })) => {}
+            Err(error) => return Err(error),
         }
         self.start()?;
-        Ok(Client::connect(&self.control)?)
+        self.reach()
+    }
+
+    /// Connects to one that listens.
+    fn reach(&self) -> Result<Client, VolumeError> {
+        let client = Client::connect(&self.control)?;
+        client
+            .set_patience(self.patience)
+            .map_err(VolumeError::Socket)?;
+        Ok(client)
     }
 
     fn start(&self) -> Result<(), VolumeError> {
