@@ -20,6 +20,8 @@ pub struct VolumeView {
     pub epoch: u32,
     /// Its snapshots, the oldest first.
     pub snapshots: Vec<VolumeSnapshot>,
+    /// Why it cannot be opened; then nothing else is known of it. It can be removed.
+    pub failure: Option<String>,
 }
 
 /// A volume as it was at one instant.

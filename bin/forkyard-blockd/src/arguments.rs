@@ -146,6 +146,7 @@ impl Command {
             Self::Import { name, file } => Request::Import {
                 name,
                 file: std::path::absolute(file)?,
+                size: None,
             },
             Self::Export {
                 name,

@@ -9,7 +9,10 @@ use anyhow::Context;
 use arguments::{Arguments, Command};
 use clap::Parser;
 use forkyard_blockd::{Answer, Client, End, Request, Server, Setup};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::{
+    signal::{SigSet, Signal},
+    stat::{Mode, umask},
+};
 use std::{
     io::{IsTerminal, Write},
     path::Path,
@@ -88,6 +91,8 @@ fn end(socket: &Path) -> anyhow::Result<()> {
 }
 
 fn serve(setup: Setup) -> anyhow::Result<()> {
+    // What volumes hold is for this user alone.
+    umask(Mode::from_bits_truncate(0o077));
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);

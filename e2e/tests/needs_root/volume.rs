@@ -72,6 +72,13 @@ fn a_volume_outlives_its_vm_and_its_servers_and_forks_lie_over_it() {
     // A user's snapshot is of the disk as it is, and stays until it is removed.
     host.ok(["volume", "snapshot", "d", "monday"]);
     host.sh("p", "rm /root/file; sync");
+    // A checkpoint's disk keeps its size, whatever becomes of the volume.
+    host.ok(["rm", "p"]);
+    host.ok(["volume", "resize", "d", "900M"]);
+    let woken = host.fork("c", 1).remove(0).name;
+    let last = "dd if=/dev/vda bs=4096 skip=262143 count=1 2>/dev/null | wc -c";
+    assert_eq!(host.sh(woken.as_str(), last), "4096");
+    host.ok(["volume", "resize", "d", "1G"]);
     host.ok(["rm", "--all"]);
     let volume = seen(&host, "d");
     assert_eq!(volume.vm, None);

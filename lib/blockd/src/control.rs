@@ -4,7 +4,6 @@ use crate::{Answer, Request, exports::writer_name, passes::Passes, protocol::MAX
 use forkyard_volume::{Epoch, Opening, Policy, Takeover, View};
 use forkyard_volume_store::{Blame, Library, StoreError};
 use std::{
-    fs,
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
 };
@@ -108,7 +107,7 @@ fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer
         }
         Request::Resize { name, size } => library.open(&name)?.resize(size)?,
         Request::Remove { name } => library.remove(&name)?,
-        Request::Import { name, file } => import(library, &name, &file)?,
+        Request::Import { name, file, size } => library.import(&name, &file, size)?,
         Request::Export {
             name,
             snapshot,
@@ -135,22 +134,4 @@ fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer
         }
     }
     Ok(Answer::Done {})
-}
-
-/// Makes a volume of a raw disk; none is left if that fails.
-fn import(library: &Library, name: &str, file: &std::path::Path) -> Result<(), StoreError> {
-    let length = fs::metadata(file).map(|it| it.len());
-    let length = length.map_err(|source| StoreError::Io {
-        doing: "read",
-        path: file.to_owned(),
-        source,
-    })?;
-    let store = library.create(name, length.next_multiple_of(4096).max(4096))?;
-    let imported = store.import(file);
-    if imported.is_err()
-        && let Err(error) = library.remove(name)
-    {
-        tracing::warn!(volume = name, %error, "cannot remove what was imported in part");
-    }
-    imported
 }

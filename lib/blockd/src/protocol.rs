@@ -87,6 +87,9 @@ pub enum Request {
         name: String,
         /// File.
         file: PathBuf,
+        /// Size in bytes; that of the file if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        size: Option<u64>,
     },
     /// Copy a volume or a snapshot into a new raw disk.
     Export {

@@ -35,10 +35,10 @@ use std::{
 };
 
 /// Connections at a time.
-const MOST_CONNECTIONS: usize = 1024;
+const MOST_CONNECTIONS: usize = 4096;
 /// Connections of one other user at a time: a QEMU has one for each disk, and one more while it
 /// reconnects.
-const MOST_OF_A_USER: usize = 32;
+const MOST_OF_A_USER: usize = 8;
 /// Pause between looks at what upkeep is due, and before accepting again without descriptors.
 const BREATH: Duration = Duration::from_millis(200);
 /// Threads that wait for disks.
@@ -116,6 +116,13 @@ impl Server {
             let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         }
         let library = Arc::new(Library::with_geometry(&setup.folder, setup.geometry)?);
+        // The folders above it may be everybody's to pass.
+        let own = Permissions::from_mode(0o700);
+        fs::set_permissions(&setup.folder, own).map_err(|source| StoreError::Io {
+            doing: "close to others",
+            path: setup.folder.clone(),
+            source,
+        })?;
         let passes = Arc::new(Passes::of(&setup.folder)?);
         let control = listen(&setup.control, 0o600)?;
         let nbd = listen(
@@ -143,28 +150,36 @@ impl Server {
         let (library, passes) = (Arc::clone(&self.library), Arc::clone(&self.passes));
         let door = Door::new(self.setup.users.clone());
         spawn("accept-nbd", move || {
-            accept(&nbd, "nbd", move |stream| {
-                let Some(guest) = door.admit(&stream) else {
-                    return;
-                };
-                let passes = guest.is_other().then_some(&*passes);
-                if let Err(error) = connection::serve(stream, (&library, passes), &workers) {
-                    tracing::warn!(error = %error, source = ?error, "connection ended");
+            let admit = move |stream: &UnixStream| door.admit(stream);
+            accept(&nbd, "nbd", admit, move |stream, client: Inside| {
+                let passes = client.is_other().then_some(&*passes);
+                match connection::serve(stream, (&library, passes), &workers) {
+                    Ok(()) => {}
+                    // As often as it likes: no line for each.
+                    Err(error) if client.is_other() => {
+                        tracing::debug!(error = %error, source = ?error, "connection ended");
+                    }
+                    Err(error) => {
+                        tracing::warn!(error = %error, source = ?error, "connection ended");
+                    }
                 }
             });
         })?;
         let (library, end) = (Arc::clone(&self.library), self.end.clone());
         let passes = Arc::clone(&self.passes);
         spawn("accept-control", move || {
-            accept(&control, "control", move |stream| {
-                match control::serve(&stream, &library, &passes) {
+            accept(
+                &control,
+                "control",
+                |_| Some(()),
+                move |stream, ()| match control::serve(&stream, &library, &passes) {
                     Ok(After::GoOn) => {}
                     Ok(After::End) => {
                         let _ = end.send(End(Some(stream)));
                     }
                     Err(error) => tracing::warn!(%error, "manager's connection ended"),
-                }
-            });
+                },
+            );
         })?;
         let library = Arc::clone(&self.library);
         spawn("upkeep", move || upkeep(&library))
@@ -215,10 +230,12 @@ fn listen(socket: &Path, mode: u32) -> Result<UnixListener, StartError> {
     Ok(listener)
 }
 
-fn accept(
+/// Serves clients, each on a thread of its own, unless they are not admitted.
+fn accept<T: Send + 'static>(
     listener: &UnixListener,
     name: &str,
-    serve: impl Fn(UnixStream) + Clone + Send + 'static,
+    admit: impl Fn(&UnixStream) -> Option<T>,
+    serve: impl Fn(UnixStream, T) + Clone + Send + 'static,
 ) {
     let connections = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
@@ -230,13 +247,16 @@ fn accept(
                 continue;
             }
         };
+        let Some(client) = admit(&stream) else {
+            continue;
+        };
         if connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
             connections.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
         let (serve, count) = (serve.clone(), Arc::clone(&connections));
         let spawned = spawn(name, move || {
-            serve(stream);
+            serve(stream, client);
             count.fetch_sub(1, Ordering::Relaxed);
         });
         if let Err(error) = spawned {
@@ -275,7 +295,7 @@ impl Door {
             return Some(Inside { user: None, inside });
         }
         if !self.users.0.contains(&user) {
-            tracing::warn!(user, "stranger turned away");
+            tracing::debug!(user, "stranger turned away");
             return None;
         }
         let mut counts = self.inside.lock().unwrap_or_else(PoisonError::into_inner);

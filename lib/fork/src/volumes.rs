@@ -40,24 +40,25 @@ impl Host {
     pub async fn volumes(&self) -> Result<Vec<VolumeView>, HostError> {
         let blockd = self.blockd.clone();
         let all = blocking(move || {
-            let names = blockd.names()?;
-            let seen = names.iter().map(|name| blockd.inspect(name));
-            // One may go as it is looked at.
-            let seen = seen.filter(|it| !matches!(it, Err(error) if error.is_missing()));
-            seen.collect::<Result<Vec<_>, VolumeError>>()
+            let seen = |name: VmName| match blockd.inspect(&name) {
+                // One may go as it is looked at.
+                Err(error) if error.is_missing() => None,
+                seen => Some((name, seen)),
+            };
+            let all: Vec<_> = blockd.names()?.into_iter().filter_map(seen).collect();
+            Ok::<_, VolumeError>(all)
         });
         let records = self.store.vms()?;
         let all = all.await?.into_iter();
-        Ok(all.filter_map(|status| view(status, &records)).collect())
+        all.map(|(name, seen)| view(name, seen, &records)).collect()
     }
 
     /// One volume.
     pub async fn volume(&self, name: &str) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
-        let blockd = self.blockd.clone();
-        let status = blocking(move || blockd.inspect(&volume)).await?;
-        let records = self.store.vms()?;
-        view(status, &records).ok_or_else(|| no_such(name))
+        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        let seen = blocking(move || Ok::<_, VolumeError>(blockd.inspect(&name))).await?;
+        view(volume, seen, &self.store.vms()?)
     }
 
     /// Makes a volume: of zeroes, of an image's disk, or of a raw disk. None is left if that fails.
@@ -207,29 +208,8 @@ impl Host {
                 let size = size.unwrap_or_default().0;
                 return blockd.ask(&Request::Create { name, size }).map(drop);
             };
-            blockd.ask(&Request::Import {
-                name: name.clone(),
-                file,
-            })?;
-            let has = blockd.inspect(&volume)?.size;
-            let grown = match size {
-                Some(size) if size.0 < has => Err(VolumeError::TooSmall {
-                    volume: volume.clone(),
-                }),
-                Some(size) if size.0 > has => blockd
-                    .ask(&Request::Resize {
-                        name: name.clone(),
-                        size: size.0,
-                    })
-                    .map(drop),
-                Some(_) | None => Ok(()),
-            };
-            if grown.is_err()
-                && let Err(error) = blockd.ask(&Request::Remove { name })
-            {
-                tracing::warn!(%volume, %error, "cannot remove what was made in part");
-            }
-            grown
+            let size = size.map(|size| size.0);
+            blockd.ask(&Request::Import { name, file, size }).map(drop)
         })
         .await
     }
@@ -290,8 +270,28 @@ fn over(records: &[VmRecord], at: &VolumeAt) -> Vec<VmName> {
     over.map(|record| record.name.clone()).collect()
 }
 
-fn view(status: Status, records: &[VmRecord]) -> Option<VolumeView> {
-    let name: VmName = status.name.parse().ok()?;
+/// What there is to tell of a volume. One that cannot be opened is there all the same.
+fn view(
+    name: VmName,
+    seen: Result<Status, VolumeError>,
+    records: &[VmRecord],
+) -> Result<VolumeView, HostError> {
+    let vm = writer_of(records, &name).map(|vm| vm.name.clone());
+    let status = match seen {
+        Ok(status) => status,
+        Err(error) if error.is_of_volume() => {
+            return Ok(VolumeView {
+                name,
+                size: ByteCount::default(),
+                stored: ByteCount::default(),
+                vm,
+                epoch: 0,
+                snapshots: Vec::new(),
+                failure: Some(HostError::from(error).to_api().message),
+            });
+        }
+        Err(error) => return Err(error.into()),
+    };
     let snapshots = status.snapshots.into_iter().map(|it| VolumeSnapshot {
         vms: over(
             records,
@@ -303,10 +303,11 @@ fn view(status: Status, records: &[VmRecord]) -> Option<VolumeView> {
         name: it.name,
         size: ByteCount(it.size),
     });
-    Some(VolumeView {
+    Ok(VolumeView {
         size: ByteCount(status.size),
         stored: ByteCount(status.written),
-        vm: writer_of(records, &name).map(|vm| vm.name.clone()),
+        vm,
+        failure: None,
         epoch: status.epoch,
         snapshots: snapshots.collect(),
         name,

@@ -39,14 +39,24 @@ impl Store {
             }
         };
         let copied = copy();
-        self.close_writer(epoch)?;
+        let closed = self.close_writer(epoch);
+        copied.and(closed)
+    }
+
+    /// Copies the volume or a snapshot into a new raw disk, with holes. Nothing is left of it if
+    /// that fails.
+    pub fn export(&self, view: View, to: &Path) -> Result<(), StoreError> {
+        let failed = |e| StoreError::io("write", to, e);
+        let file = File::create_new(to).map_err(failed)?;
+        let copied = self.copy_out(view, (file, to));
+        if copied.is_err() {
+            let _ = std::fs::remove_file(to);
+        }
         copied
     }
 
-    /// Copies the volume or a snapshot into a new raw disk, with holes.
-    pub fn export(&self, view: View, to: &Path) -> Result<(), StoreError> {
+    fn copy_out(&self, view: View, (mut file, to): (File, &Path)) -> Result<(), StoreError> {
         let failed = |e| StoreError::io("write", to, e);
-        let mut file = File::create_new(to).map_err(failed)?;
         let size = self.size(view).unwrap_or(0);
         file.set_len(size).map_err(failed)?;
         let (mut buffer, mut scratch) = (vec![0; PIECE], Scratch::default());

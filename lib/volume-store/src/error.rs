@@ -64,6 +64,9 @@ pub enum StoreError {
     /// Size that cannot be.
     #[error("{0} bytes are no size for a volume: it takes a multiple of 4096, up to 8 TiB")]
     Size(u64),
+    /// File to import that is none.
+    #[error("{} is no regular file", .0.display())]
+    NoDisk(PathBuf),
     /// File to import that does not fit.
     #[error("{have} bytes do not fit into a volume of {room} (make it larger)")]
     TooLarge {
@@ -101,6 +104,7 @@ impl StoreError {
             | Self::Exists(_)
             | Self::Size(_)
             | Self::TooLarge { .. }
+            | Self::NoDisk(_)
             | Self::NotCached => Blame::Caller,
             Self::Damaged(_) | Self::Io { .. } | Self::Failed | Self::InUse(_) => Blame::Host,
         }

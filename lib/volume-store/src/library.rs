@@ -4,11 +4,19 @@ use crate::{Facts, Store, StoreError, files::sync, store::blocks};
 use forkyard_volume::{Geometry, Opening, Refusal, Volume, VolumeId};
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
+
+/// What the names of folders end in that are no volumes yet, and no more.
+const FRESH: &str = "new";
+const GONE: &str = "gone";
 
 /// Volumes of a folder. Each is opened when it is first asked for, and stays open.
 #[derive(Debug)]
@@ -16,6 +24,8 @@ pub struct Library {
     folder: PathBuf,
     geometry: Geometry,
     open: Mutex<BTreeMap<String, Arc<Store>>>,
+    /// Volumes that were begun.
+    made: AtomicU64,
 }
 
 impl Library {
@@ -27,11 +37,27 @@ impl Library {
     /// Looks after a folder, and makes volumes with segments of another size.
     pub fn with_geometry(folder: &Path, geometry: Geometry) -> Result<Self, StoreError> {
         fs::create_dir_all(folder).map_err(|e| StoreError::io("make", folder, e))?;
-        Ok(Self {
+        let library = Self {
             folder: folder.to_owned(),
             geometry,
             open: Mutex::default(),
-        })
+            made: AtomicU64::default(),
+        };
+        library.sweep()?;
+        Ok(library)
+    }
+
+    /// Removes what was being made, or removed, when a server died.
+    fn sweep(&self) -> Result<(), StoreError> {
+        let failed = |e| StoreError::io("list", &self.folder, e);
+        for entry in fs::read_dir(&self.folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let kind = path.extension().and_then(OsStr::to_str);
+            if matches!(kind, Some(FRESH | GONE)) && path.is_dir() {
+                fs::remove_dir_all(&path).map_err(|e| StoreError::io("remove", &path, e))?;
+            }
+        }
+        Ok(())
     }
 
     fn stores(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Store>>> {
@@ -41,25 +67,67 @@ impl Library {
     /// Makes a volume of zeroes.
     pub fn create(&self, name: &str, size: u64) -> Result<Arc<Store>, StoreError> {
         check_name(name)?;
+        let fresh = self.fresh(name, size)?;
+        self.keep(&fresh, name)
+    }
+
+    /// Makes a volume with a copy of a raw disk in it, of a size that is at least the disk's. Has
+    /// its name once all of it is there.
+    pub fn import(&self, name: &str, file: &Path, size: Option<u64>) -> Result<(), StoreError> {
+        check_name(name)?;
+        let facts = fs::metadata(file).map_err(|e| StoreError::io("read", file, e))?;
+        if !facts.is_file() {
+            return Err(StoreError::NoDisk(file.to_owned()));
+        }
+        let (have, least) = (facts.len(), facts.len().next_multiple_of(4096).max(4096));
+        let room = size.unwrap_or(least);
+        if have > room {
+            return Err(StoreError::TooLarge { have, room });
+        }
+        self.refuse_taken(name)?;
+        let fresh = self.fresh(name, room)?;
+        let copied = Store::recover(&fresh, name).and_then(|store| store.import(file));
+        let kept = copied.and_then(|()| self.keep(&fresh, name).map(drop));
+        if kept.is_err() {
+            // What cannot be removed now goes when the next server starts.
+            let _ = fs::remove_dir_all(&fresh);
+        }
+        kept
+    }
+
+    fn refuse_taken(&self, name: &str) -> Result<(), StoreError> {
+        match self.folder.join(name).exists() {
+            true => Err(StoreError::Exists(name.to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes a volume of zeroes that has no name yet.
+    fn fresh(&self, name: &str, size: u64) -> Result<PathBuf, StoreError> {
         let blocks = blocks(size)?;
-        let mut stores = self.stores();
-        let place = self.folder.join(name);
-        if place.exists() {
-            return Err(StoreError::Exists(name.to_owned()));
-        }
-        // Names of volumes have no dot: what is left of an attempt is in nobody's way.
-        let fresh = self.folder.join(format!("{name}.new"));
-        let failed = |e| StoreError::io("make", &place, e);
-        match fs::remove_dir_all(&fresh) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(e)),
-            Ok(()) | Err(_) => {}
-        }
+        // Names of volumes have no dot: it is in nobody's way.
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let fresh = self.folder.join(format!("{name}.{number}.{FRESH}"));
+        let failed = |e| StoreError::io("make", &fresh, e);
         fs::create_dir(&fresh).map_err(failed)?;
         let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(|e| failed(std::io::Error::other(e)))?;
         let volume = Volume::create(VolumeId(id), blocks, self.geometry);
         Store::make(&fresh, &volume)?;
-        fs::rename(&fresh, &place).map_err(failed)?;
+        Ok(fresh)
+    }
+
+    /// Gives a volume its name, and opens it.
+    fn keep(&self, fresh: &Path, name: &str) -> Result<Arc<Store>, StoreError> {
+        let mut stores = self.stores();
+        let place = self.folder.join(name);
+        let kept = self.refuse_taken(name).and_then(|()| {
+            fs::rename(fresh, &place).map_err(|e| StoreError::io("make", &place, e))
+        });
+        if let Err(error) = kept {
+            let _ = fs::remove_dir_all(fresh);
+            return Err(error);
+        }
         sync(&self.folder)?;
         let store = Arc::new(Store::recover(&place, name)?);
         stores.insert(name.to_owned(), Arc::clone(&store));
@@ -105,14 +173,18 @@ impl Library {
 
     /// Removes a volume that is not open for writing.
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
-        let store = self.open(name)?;
-        let (epoch, opening) = store.writer();
-        if opening == Opening::Open {
-            return Err(Refusal::Open(epoch).into());
+        match self.open(name) {
+            Ok(_) => {}
+            // Of no use to anybody.
+            Err(StoreError::Damaged(_)) => {}
+            Err(error) => return Err(error),
         }
         let mut stores = self.stores();
+        if let Some((epoch, Opening::Open)) = stores.get(name).map(|store| store.writer()) {
+            return Err(Refusal::Open(epoch).into());
+        }
         let place = self.folder.join(name);
-        let gone = self.folder.join(format!("{name}.gone"));
+        let gone = self.folder.join(format!("{name}.{GONE}"));
         let failed = |e| StoreError::io("remove", &place, e);
         match fs::remove_dir_all(&gone) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(e)),

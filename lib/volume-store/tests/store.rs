@@ -300,3 +300,51 @@ fn a_read_that_may_not_wait_says_that_a_disk_has_to_be_asked() {
     assert_eq!(read(Patience::Now).expect("is cached now"), Found::Data);
     assert!(out.iter().all(|it| *it == 6));
 }
+
+#[test]
+fn an_import_that_fails_or_is_cut_off_leaves_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let raw = folder.path().join("raw.img");
+    fs::write(&raw, vec![7; 10_000]).expect("written");
+    // What a server leaves that was killed meanwhile.
+    let cut = folder.path().join("d.3.new");
+    fs::create_dir(&cut).expect("made");
+    fs::write(cut.join("0000000001.seg"), "half").expect("written");
+    let library = library(folder.path());
+    assert!(!cut.exists());
+    let none = library.import("d", Path::new("/dev/zero"), None);
+    assert!(matches!(none, Err(StoreError::NoDisk(_))), "{none:?}");
+    let small = library.import("d", &raw, Some(4096));
+    assert!(
+        matches!(small, Err(StoreError::TooLarge { .. })),
+        "{small:?}"
+    );
+    let entries = fs::read_dir(folder.path()).expect("listed").count();
+    assert_eq!(entries, 1, "the raw disk alone");
+    library.import("d", &raw, Some(SIZE)).expect("imports");
+    let store = library.open("d").expect("opens");
+    let read = content(&store, View::Current);
+    assert_eq!((read.len() as u64, read[9_999], read[10_000]), (SIZE, 7, 0));
+    assert_eq!(store.writer().1, Opening::Closed);
+    let taken = library.import("d", &raw, None);
+    assert!(matches!(taken, Err(StoreError::Exists(_))), "{taken:?}");
+}
+
+#[test]
+fn a_volume_that_is_damaged_can_be_removed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = library(folder.path());
+    drop(first.create("v", SIZE).expect("made"));
+    drop(first);
+    for entry in fs::read_dir(folder.path().join("v")).expect("listed") {
+        let path = entry.expect("an entry").path();
+        if fs::metadata(&path).expect("there").len() > 0 {
+            fs::write(&path, "no checkpoint").expect("written");
+        }
+    }
+    let library = library(folder.path());
+    let opened = library.open("v").map(drop);
+    assert!(matches!(opened, Err(StoreError::Damaged(_))), "{opened:?}");
+    library.remove("v").expect("removed");
+    assert!(library.names().expect("listed").is_empty());
+}

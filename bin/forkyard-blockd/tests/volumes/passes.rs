@@ -64,7 +64,15 @@ fn clients_of_other_users_open_what_they_have_a_pass_for_and_strangers_nothing()
     assert!(does(&place, GUEST, &pass, "read -P 8 0 4k"));
     place.ok(&["close", "d"]);
     assert!(!does(&place, GUEST, &pass, "read 0 4k"), "closed");
-    // Only its own user manages.
+    // Only its own user manages, and reads the files.
+    let segment = place.path("v/d/0000000001.seg");
+    assert!(segment.exists());
+    let mut reader = Command::new("cat");
+    let read = reader.arg(&segment).uid(STRANGER).gid(STRANGER).output();
+    assert!(
+        !read.expect("as root").status.success(),
+        "a stranger reads it"
+    );
     let mut manager = place.program();
     let refused = manager.arg("ls").uid(GUEST).gid(GUEST).output();
     assert!(!refused.expect("as root").status.success());
@@ -89,14 +97,14 @@ fn one_user_cannot_take_all_connections() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("as root");
-    let mut said = [0; 3];
+    let mut said = [0; 2];
     let out = holder.stdout.as_mut().expect("piped");
     out.read_exact(&mut said).expect("a number");
     let held: usize = String::from_utf8_lossy(&said)
         .trim()
         .parse()
         .expect("a number");
-    assert_eq!(held, 32);
+    assert_eq!(held, 8);
     let mut greeting = [0; 8];
     let mut other = UnixStream::connect(&socket).expect("room for others");
     let patience = Some(Duration::from_secs(10));

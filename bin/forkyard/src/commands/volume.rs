@@ -207,7 +207,10 @@ fn show(all: &[VolumeView]) {
     let row = |it: &VolumeView| {
         [
             it.name.to_string(),
-            it.size.to_string(),
+            match it.failure {
+                Some(_) => "damaged".to_owned(),
+                None => it.size.to_string(),
+            },
             it.stored.to_string(),
             it.vm.as_ref().map(VmName::to_string).unwrap_or_default(),
             it.snapshots.len().to_string(),
@@ -220,6 +223,9 @@ fn show(all: &[VolumeView]) {
 fn describe(it: &VolumeView) {
     show(std::slice::from_ref(it));
     say!("\nepoch     {}", it.epoch);
+    if let Some(failure) = &it.failure {
+        say!("failure   {failure}");
+    }
     for snapshot in &it.snapshots {
         let vms: Vec<_> = snapshot.vms.iter().map(VmName::to_string).collect();
         let vms = match vms.is_empty() {

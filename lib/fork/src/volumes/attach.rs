@@ -41,12 +41,19 @@ impl Host {
         };
         let (blockd, name) = (self.blockd.clone(), volume.clone());
         let epoch = blocking(move || blockd.open(&name)).await?;
-        Ok(vm.change(&self.store, |record| {
-            record.volume = Some(VolumeUse::Written {
-                volume,
-                epoch: Some(epoch),
-            });
-        })?)
+        let begun = VolumeUse::Written {
+            volume,
+            epoch: Some(epoch),
+        };
+        let recorded = vm.change(&self.store, |record| record.volume = Some(begun.clone()));
+        if recorded.is_err() {
+            let unrecorded = VmRecord {
+                volume: Some(begun),
+                ..vm.record()
+            };
+            self.end_writer(&unrecorded).await;
+        }
+        Ok(recorded?)
     }
 
     /// Ends the writer of a VM whose QEMU has gone, if it has one.
@@ -93,7 +100,10 @@ impl Host {
         };
         let (blockd, at) = (self.blockd.clone(), at.clone());
         let below = blocking(move || {
-            let size = ByteCount(blockd.inspect(&at.volume)?.size);
+            let status = blockd.inspect(&at.volume)?;
+            // One that was taken keeps its size, whatever becomes of the volume.
+            let taken = status.snapshots.iter().find(|it| it.name == at.snapshot);
+            let size = ByteCount(taken.map_or(status.size, |it| it.size));
             Ok::<_, VolumeError>((blockd.reader(&at)?, size))
         });
         let (below, size) = below.await?;
@@ -201,7 +211,14 @@ impl Host {
 
 fn settle(blockd: &Blockd, records: &[VmRecord]) -> Result<(), VolumeError> {
     for volume in blockd.names()? {
-        let status = blockd.inspect(&volume)?;
+        let status = match blockd.inspect(&volume) {
+            Ok(status) => status,
+            // One that is damaged is no reason not to see to the others.
+            Err(error) => {
+                tracing::error!(%volume, error = &error as &dyn std::error::Error, "volume cannot be opened");
+                continue;
+            }
+        };
         let writer = writer_of(records, &volume);
         let is_had = writer.is_some_and(|vm| {
             let now = VolumeUse::Written {

@@ -55,12 +55,6 @@ pub enum VolumeError {
         /// VM.
         vm: VmName,
     },
-    /// It is too small for what it is to hold.
-    #[error("volume {volume} cannot be smaller than what it is a copy of")]
-    TooSmall {
-        /// Volume.
-        volume: VmName,
-    },
     /// A VM on a volume cannot do that yet.
     #[error("{vm} is on volume {volume}: {what}")]
     NotYet {
@@ -91,7 +85,6 @@ impl VolumeError {
             Self::InUse { .. } | Self::SnapshotInUse { .. } | Self::NotYet { .. } => {
                 ErrorKind::Conflict
             }
-            Self::TooSmall { .. } => ErrorKind::Invalid,
             Self::Unknown { .. } => ErrorKind::NotFound,
         }
     }
@@ -112,11 +105,21 @@ impl VolumeError {
             Self::Unknown { .. } => Some("`forkyard volume ls` lists the volumes"),
             Self::InUse { .. } => Some("remove that VM first; the volume stays as it is"),
             Self::SnapshotInUse { .. } => Some("it goes with the last VM over it"),
-            Self::TooSmall { .. } => Some("ask for a larger one, or name no size"),
             Self::NotYet { .. } => Some(
                 "`forkyard volume export` gives its disk, and `forkyard image import` takes it",
             ),
         }
+    }
+
+    /// The volume is there, and cannot be opened.
+    pub(super) fn is_of_volume(&self) -> bool {
+        matches!(
+            self,
+            Self::Server(ClientError::Failed {
+                blame: Blame::Host,
+                ..
+            })
+        )
     }
 
     /// There is no such volume.

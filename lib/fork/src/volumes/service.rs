@@ -18,7 +18,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, mpsc::channel},
     time::Duration,
 };
 
@@ -185,11 +185,16 @@ impl Blockd {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        let mut line = String::new();
+        let (sender, told) = channel();
         if let Some(stdout) = child.stdout.take() {
-            // End of file, too, is an answer: it has ended.
-            let _ = BufReader::new(stdout).read_line(&mut line);
+            std::thread::spawn(move || {
+                let mut line = String::new();
+                // End of file, too, is an answer: it has ended.
+                let _ = BufReader::new(stdout).read_line(&mut line);
+                sender.send(line)
+            });
         }
+        let line = told.recv_timeout(self.patience).unwrap_or_default();
         if line.trim_end() != "ready" {
             let _ = child.kill();
             let _ = child.wait();
