@@ -87,7 +87,7 @@ impl Running {
         self.stdout.reader.is_finished() && self.stderr.reader.is_finished()
     }
 
-    /// What it has written to standard output so far.
+    /// Returns its standard output so far.
     pub fn said(&self) -> String {
         String::from_utf8_lossy(&self.stdout.so_far()).into_owned()
     }

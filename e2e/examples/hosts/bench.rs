@@ -87,7 +87,7 @@ pub struct Options {
     /// Round trips of the link in `far`, in ms
     #[arg(long, value_delimiter = ',', default_value = "80,20", value_parser = clap::value_parser!(u32).range(0..=1000))]
     round_trips: Vec<u32>,
-    /// What the link carries in `far`, in Mbit/s
+    /// Rate of the link in `far`, in Mbit/s
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     far: u32,
     /// Where cluster.json and cluster.md go

@@ -7,7 +7,7 @@ fn seen(host: &Host, name: &str) -> VolumeView {
     host.json(["volume", "inspect", name])
 }
 
-/// What a file of the guest has, once the guest knows what is on its disk.
+/// Reads a file of the guest from its disk, not from its page cache.
 fn read(host: &Host, vm: &str, path: &str) -> String {
     host.sh(
         vm,

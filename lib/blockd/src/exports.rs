@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub(crate) struct Shelf<'a> {
     pub library: &'a Library,
-    /// What the client must have a code for; `None` if it may open everything.
+    /// Key that codes of exports are checked by; `None` if the client may open everything.
     pub passes: Option<&'a Passes>,
     /// What the connection has open.
     pub opened: Option<Opened>,
@@ -27,7 +27,7 @@ pub(crate) struct Opened {
     pub own: bool,
 }
 
-/// What a client reads.
+/// Content that a client reads.
 #[derive(Debug)]
 enum Content {
     /// This.
@@ -37,7 +37,7 @@ enum Content {
 }
 
 impl Content {
-    /// What has the size that it will have.
+    /// Returns the view whose size it has: a snapshot will be as large as the volume is now.
     fn now(&self) -> View {
         match self {
             Self::There(view) => *view,
@@ -47,7 +47,7 @@ impl Content {
 }
 
 impl Opened {
-    /// What it reads. An error for a snapshot that has still not been taken.
+    /// Returns the view that it reads. An error for a snapshot that has still not been taken.
     pub fn view(&self) -> Result<View, StoreError> {
         match &self.content {
             Content::There(view) => Ok(*view),

@@ -37,7 +37,7 @@ impl Passes {
         };
         let key = match fs::read(&path) {
             Ok(key) if key.len() == KEY => key,
-            // Cut short by a crash as it was made: nobody has a pass by it.
+            // Cut short by a crash as it was made: no pass was given by it.
             Ok(_) => draw(folder, &path).map_err(failed("write"))?,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 draw(folder, &path).map_err(failed("make"))?

@@ -1,10 +1,7 @@
 //! What the slices of a chain hold, and where: so that what they show can be put
 //! together without QEMU.
 
-use crate::{
-    Backing, DiskError, QemuImg,
-    qemu_img::{confined, opened},
-};
+use crate::{Backing, DiskError, QemuImg, backing::opened, qemu_img::confined};
 use serde::Deserialize;
 use std::process;
 

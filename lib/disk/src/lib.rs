@@ -13,14 +13,16 @@
 //! freezes which, and when, is the business of others, and what is needed by
 //! whom is told to [`Chains`], which deletes nothing itself.
 
+mod backing;
 mod chain;
 mod changes;
 mod error;
 mod file;
 mod qemu_img;
 
+pub use backing::{Backing, Format};
 pub use chain::{ChainError, Chains};
 pub use changes::{Change, Held};
 pub use error::DiskError;
 pub use file::{Access, copy_template, set_access};
-pub use qemu_img::{Backing, Format, QemuImg};
+pub use qemu_img::QemuImg;

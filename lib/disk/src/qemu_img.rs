@@ -1,14 +1,11 @@
 //! Making slices with `qemu-img`.
 
-use crate::DiskError;
+use crate::{Backing, DiskError, Format, backing::opened};
 use forkyard_confine::{Confinement, Who, confine};
 use forkyard_types::{ByteCount, NbdDisk};
 use std::{
     ffi::OsStr,
-    fmt,
-    fs::File,
     io,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     process::{self, Stdio},
     time::Duration,
@@ -39,34 +36,6 @@ impl Default for QemuImg {
             program: "qemu-img".into(),
             patience: Duration::from_secs(30),
         }
-    }
-}
-
-/// What a slice lies over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backing {
-    /// Its file; absolute, for it is written into the slice.
-    pub path: PathBuf,
-    /// How that is to be read. Never guessed: a guest decides what a raw
-    /// disk looks like.
-    pub format: Format,
-}
-
-/// How a disk lies in its file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// As it is.
-    Raw,
-    /// As a slice.
-    Qcow2,
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Raw => "raw",
-            Self::Qcow2 => "qcow2",
-        })
     }
 }
 
@@ -239,70 +208,6 @@ pub(crate) async fn confined(
     Ok(command.into())
 }
 
-/// A chain as QEMU opens it, each slice over the next whatever is written in it.
-pub(crate) fn opened(chain: &[Backing]) -> Option<String> {
-    let node = chain.iter().rev().fold(None, |below, slice| {
-        let path = slice.path.to_str().unwrap_or_default();
-        let mut node = serde_json::json!({
-            "driver": slice.format.to_string(),
-            "file": {"driver": "file", "filename": path},
-        });
-        if slice.format == Format::Qcow2 {
-            node["backing"] = below.unwrap_or(serde_json::Value::Null);
-        }
-        Some(node)
-    });
-    node.map(|node| format!("json:{node}"))
-}
-
-impl Backing {
-    /// A slice may also say that its data is in another file.
-    pub(crate) fn refuse_data_elsewhere(&self) -> Result<(), DiskError> {
-        if self.format == Format::Raw {
-            return Ok(());
-        }
-        let mut header = [0; 80];
-        File::open(&self.path)
-            .and_then(|file| file.read_exact_at(&mut header, 0))
-            .map_err(DiskError::io("read", &self.path))?;
-        // Bit 2 of `incompatible_features`; a slice is of version 3.
-        match header[79] & 4 {
-            0 => Ok(()),
-            _ => Err(DiskError::NotQcow2 {
-                path: self.path.clone(),
-            }),
-        }
-    }
-
-    /// Size of the disk in it. Blocks for one small read.
-    fn size(&self) -> Result<ByteCount, DiskError> {
-        let file = File::open(&self.path).map_err(DiskError::io("open", &self.path))?;
-        match self.format {
-            Format::Raw => {
-                let file = file
-                    .metadata()
-                    .map_err(DiskError::io("look at", &self.path))?;
-                Ok(ByteCount(file.len()))
-            }
-            Format::Qcow2 => {
-                let mut header = [0; 32];
-                file.read_exact_at(&mut header, 0)
-                    .map_err(DiskError::io("read", &self.path))?;
-                qcow2_size(&header).ok_or_else(|| DiskError::NotQcow2 {
-                    path: self.path.clone(),
-                })
-            }
-        }
-    }
-}
-
-/// Size of the disk that a header of qcow2, version 2 or 3, promises.
-fn qcow2_size(header: &[u8; 32]) -> Option<ByteCount> {
-    let magic = header.first_chunk::<4>()?;
-    let size = header.get(24..)?.first_chunk::<8>()?;
-    (magic == b"QFI\xfb").then_some(ByteCount(u64::from_be_bytes(*size)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -323,7 +228,7 @@ mod tests {
     async fn base_and_slice() -> (TempDir, PathBuf, PathBuf) {
         let dir = tempfile::tempdir().expect("dir");
         let (base, slice) = (dir.path().join("base"), dir.path().join("slice"));
-        let file = File::create(&base).expect("created");
+        let file = fs::File::create(&base).expect("created");
         file.set_len(7 << 20).expect("sparse");
         let backing = Backing {
             path: base.clone(),
@@ -413,7 +318,7 @@ mod tests {
         let chain = chain.map(|(path, format)| Backing { path, format });
         for format in [Format::Raw, Format::Qcow2] {
             let to = dir.path().join("to");
-            File::create(&to).expect("created");
+            fs::File::create(&to).expect("created");
             let flat = QemuImg::default().flatten(&chain, &to, format).await;
             flat.expect("copied");
             let raw = dir.path().join("raw");

@@ -33,7 +33,7 @@ fn at_leisure() -> usize {
     (processors / 2).clamp(1, AT_ONCE)
 }
 
-/// How the parent's disk is frozen, and what it writes to after the fork.
+/// Way to freeze the parent's disk at the next fork, and the disk that it writes afterwards.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// A slice over the one that it writes to now.

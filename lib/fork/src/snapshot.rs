@@ -101,7 +101,7 @@ pub(crate) struct Original {
 }
 
 impl Disk {
-    /// What a VM's disk will be once it is frozen, with the memory that will be this image.
+    /// Returns a VM's disk as it will be once frozen, with the memory that will be this image.
     pub fn of(record: &VmRecord, memory: ImageId) -> Self {
         let slices = record.chain.clone();
         let at = match &record.volume {
@@ -117,7 +117,7 @@ impl Disk {
         Self::Volume { slices, at }
     }
 
-    /// What a disk lies over that nothing writes any more: a checkpoint's, or a stopped VM's.
+    /// Returns a disk that is no longer written: a checkpoint's, or a stopped VM's.
     pub fn at_rest(record: &VmRecord) -> Self {
         Self::of(record, record.memory_image.unwrap_or_else(ImageId::random))
     }
@@ -159,7 +159,7 @@ impl Disk {
         }
     }
 
-    /// The same, if there are no slices: the next one lies right over it.
+    /// Returns that volume if there are no slices: the next one lies right over it.
     pub fn volume_below(&self) -> Option<&VolumeAt> {
         self.volume().filter(|_| self.slices().is_empty())
     }

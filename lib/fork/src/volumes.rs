@@ -262,7 +262,7 @@ fn uses(record: &VmRecord, volume: &VmName) -> bool {
         .is_some_and(|it| it.volume() == volume)
 }
 
-/// Names of VMs and checkpoints over a snapshot; shells are nobody's yet.
+/// Names of the VMs, checkpoints and warm shells over a snapshot.
 fn over(records: &[VmRecord], at: &VolumeAt) -> Vec<VmName> {
     let over = records
         .iter()
@@ -270,7 +270,7 @@ fn over(records: &[VmRecord], at: &VolumeAt) -> Vec<VmName> {
     over.map(|record| record.name.clone()).collect()
 }
 
-/// What there is to tell of a volume. One that cannot be opened is there all the same.
+/// Describes a volume, also one that cannot be opened.
 fn view(
     name: VmName,
     seen: Result<Status, VolumeError>,

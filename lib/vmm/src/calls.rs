@@ -63,7 +63,8 @@ const SOME: [Call; 2] = [
 ];
 
 /// What a QEMU takes beside that whose disk is served over a Unix socket, and comes again when
-/// the server has gone. Its room holds no other socket, and its network nobody.
+/// the server has gone. Its mount namespace holds no other socket, and its network namespace is
+/// empty.
 const CLIENT: [Call; 2] = [
     Call::only(libc::SYS_socket, 0, EVERY_BIT, &[libc::AF_UNIX as u64]),
     Call::any(libc::SYS_connect),

@@ -105,7 +105,7 @@ impl Library {
     /// Makes a volume of zeroes that has no name yet.
     fn fresh(&self, name: &str, size: u64) -> Result<PathBuf, StoreError> {
         let blocks = blocks(size)?;
-        // Names of volumes have no dot: it is in nobody's way.
+        // Names of volumes have no dot: it can be taken for none.
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let fresh = self.folder.join(format!("{name}.{number}.{FRESH}"));
         let failed = |e| StoreError::io("make", &fresh, e);

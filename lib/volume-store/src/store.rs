@@ -189,7 +189,7 @@ impl Store {
         self.control(Change::Snapshot { name })
     }
 
-    /// The same, durable with the next flush: whoever reads it meanwhile reads what it kept.
+    /// Keeps everything as it is now. Can be read at once, and is durable with the next flush.
     pub fn snapshot_now(&self, name: &str) -> Result<(), StoreError> {
         let mut appender = self.appender();
         self.append(&mut appender, &[Change::Snapshot { name }])?;

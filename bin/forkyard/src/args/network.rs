@@ -3,7 +3,7 @@
 use clap::{Args as ClapArgs, ValueEnum};
 use forkyard_types::{Allow, BitRate, NetworkPolicy, Publish, WayOut};
 
-/// What a VM may do on the network, and its clones after it.
+/// Network policy of a VM, and of its clones after it.
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Network, for the VM and its clones")]
 pub struct Network {

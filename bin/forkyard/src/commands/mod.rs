@@ -12,6 +12,7 @@ mod mcp;
 pub mod node;
 pub mod port_forward;
 mod progress;
+pub mod removal;
 pub mod sched;
 mod settled;
 pub mod substrate;

@@ -1,6 +1,6 @@
 //! `substrate`: VMs that are kept small, and VMs made of them.
 
-use super::vms::PARTLY;
+use super::{removal::remove, vms::PARTLY};
 use crate::{
     args::{Format, Network},
     output,
@@ -164,7 +164,10 @@ pub async fn substrate(
             let pulled: SubstrateView = client.post("/v1/substrates/pull", &request).await?;
             told(format, &pulled)
         }
-        Substrate::Rm { names } => remove(client, format, &names).await,
+        Substrate::Rm { names } => {
+            let paths = names.iter().map(path);
+            remove(client, format, paths, |gone: &SubstrateView| &gone.name).await
+        }
     }
 }
 
@@ -311,25 +314,6 @@ async fn activate(client: &Client, format: Format, wanted: Activate) -> anyhow::
     Ok(match (failed, vms.len()) {
         (0, _) => ExitCode::SUCCESS,
         (_, 0) => ExitCode::FAILURE,
-        (_, _) => ExitCode::from(PARTLY),
-    })
-}
-
-async fn remove(client: &Client, format: Format, names: &[VmName]) -> anyhow::Result<ExitCode> {
-    let mut removed: Vec<SubstrateView> = Vec::new();
-    for name in names {
-        match client.call(Method::DELETE, &path(name)).await {
-            Ok(gone) => removed.push(gone),
-            Err(error) => output::complain(&error.into()),
-        }
-    }
-    match format {
-        Format::Json => output::json(&removed)?,
-        Format::Text => removed.iter().for_each(|gone| say!("{}", gone.name)),
-    }
-    Ok(match (removed.len(), names.len()) {
-        (done, asked) if done == asked => ExitCode::SUCCESS,
-        (0, _) => ExitCode::FAILURE,
         (_, _) => ExitCode::from(PARTLY),
     })
 }

@@ -1,6 +1,6 @@
 //! `volume`: disks that outlive the VMs that write them.
 
-use super::vms::PARTLY;
+use super::removal::remove;
 use crate::{args::Format, output};
 use clap::Subcommand;
 use forkyard_client::{Client, escaped};
@@ -136,7 +136,10 @@ pub async fn volume(client: &Client, format: Format, command: Volume) -> anyhow:
             }
             seen
         }
-        Volume::Rm { names } => return remove(client, format, &names).await,
+        Volume::Rm { names } => {
+            let paths = names.iter().map(path);
+            return remove(client, format, paths, |gone: &VolumeView| &gone.name).await;
+        }
         Volume::Create { name, size, image } => {
             let request = CreateVolume {
                 name,
@@ -234,25 +237,6 @@ fn describe(it: &VolumeView) {
         };
         say!("snapshot  {} of {}{vms}", snapshot.name, snapshot.size);
     }
-}
-
-async fn remove(client: &Client, format: Format, names: &[VmName]) -> anyhow::Result<ExitCode> {
-    let mut removed: Vec<VolumeView> = Vec::new();
-    for name in names {
-        match client.call(Method::DELETE, &path(name)).await {
-            Ok(gone) => removed.push(gone),
-            Err(error) => output::complain(&error.into()),
-        }
-    }
-    match format {
-        Format::Json => output::json(&removed)?,
-        Format::Text => removed.iter().for_each(|gone| say!("{}", gone.name)),
-    }
-    Ok(match (removed.len(), names.len()) {
-        (done, asked) if done == asked => ExitCode::SUCCESS,
-        (0, _) => ExitCode::FAILURE,
-        (_, _) => ExitCode::from(PARTLY),
-    })
 }
 
 #[cfg(test)]

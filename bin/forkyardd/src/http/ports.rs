@@ -89,7 +89,7 @@ pub async fn connect(
     Ok(switching())
 }
 
-/// Whether a request wants its connection to become one of TCP.
+/// True if a request wants its connection to become one of TCP.
 pub fn asks_for_tcp(headers: &HeaderMap) -> bool {
     let has = |name, wanted: &str| {
         let values = headers.get_all(name).into_iter();

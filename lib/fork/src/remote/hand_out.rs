@@ -86,7 +86,7 @@ impl Host {
                     key,
                     group,
                     hosts: far.shares.len(),
-                    // Else whoever fetches all of it has a round trip for each window.
+                    // Otherwise a host that fetches all of it waits a round trip for each window.
                     push: match all.is_some() {
                         true => Push::Everything,
                         false => self.options.push,

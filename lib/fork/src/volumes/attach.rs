@@ -74,7 +74,7 @@ impl Host {
         }
     }
 
-    /// What a VM's QEMU opens as its disk.
+    /// Returns the disk that a VM's QEMU opens.
     pub(crate) async fn root_disk(&self, record: &VmRecord) -> Result<RootDisk, HostError> {
         match &record.volume {
             Some(VolumeUse::Written {

@@ -89,7 +89,7 @@ fn what_clones_elsewhere_touched_of_pages_that_had_come_is_told_and_expected_of_
     eventually("all has come", || away() == 0);
     let view = first.view(image, PAGES);
     wanted().for_each(|page| assert_eq!(byte(&view, page), filled(page)));
-    // Nobody waited for a page, so nobody asked for it.
+    // No reader waited for a page, so none was requested.
     assert!(parent.client.expected(image).expect("known").is_empty());
     let touched = first.client.touched(image).expect("known");
     let told = parent.client.touched_elsewhere(image, touched);

@@ -13,7 +13,7 @@ pub(super) struct Held {
     pub complete: Complete,
     /// Pages that are fetched before all others.
     first: PageSet,
-    /// Pages that are fetched after all others, unless somebody asks for them.
+    /// Pages that are fetched after all others, unless a reader waits for them.
     last: PageSet,
     /// Where to look for the next page that is missing and comes neither first nor last.
     cursor: PageNo,
