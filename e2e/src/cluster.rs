@@ -63,7 +63,11 @@ pub struct Cluster {
 impl Cluster {
     /// Waits until so many hosts may be had; on none a daemon runs.
     fn idle(count: u8) -> Self {
-        let slot = Arc::new(Slot::wait());
+        Self::idle_in(count, Slot::wait())
+    }
+
+    fn idle_in(count: u8, slot: Slot) -> Self {
+        let slot = Arc::new(slot);
         let switch = Switch::new();
         let connected = (0..count).map(|number| {
             let host = Host::on(slot.clone());
@@ -205,6 +209,16 @@ impl Cluster {
         cluster.acquainted(&[])
     }
 
+    /// The same, whose machines are made up (`lib/fake-engine`).
+    pub fn fake_with_steps(count: u8) -> Self {
+        let mut cluster = Self::idle_in(count, Slot::wait_fake());
+        for host in &mut cluster.hosts {
+            host.dist = host.dist.with_file_name("fake");
+            host.steps = Some(Steps::new());
+        }
+        cluster.acquainted(&[])
+    }
+
     /// The same, joined by a network in user space that delays, loses, doubles and
     /// reorders what they send, as it is told.
     pub fn linked(count: u8, network: Network) -> Self {
@@ -294,7 +308,10 @@ impl Cluster {
         let socket = run.join("api.sock");
         crate::eventually("a daemon", || {
             if let Some(status) = child.try_wait().expect("a child of ours") {
-                panic!("the daemon of host {number} ended: {status}");
+                let said = fs::read_to_string(run.join("daemon.log")).unwrap_or_default();
+                let lines: Vec<_> = said.lines().collect();
+                let last = lines[lines.len().saturating_sub(3)..].join("\n");
+                panic!("the daemon of host {number} ended: {status}: {last}");
             }
             UnixStream::connect(&socket).is_ok()
         });

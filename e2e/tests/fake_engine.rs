@@ -8,6 +8,8 @@
 mod faults;
 #[path = "fake_engine/life.rs"]
 mod life;
+#[path = "fake_engine/migrate.rs"]
+mod migrate;
 #[path = "fake_engine/ports.rs"]
 mod ports;
 #[path = "fake_engine/steps.rs"]

@@ -51,6 +51,8 @@ mod live;
 mod mcp;
 #[path = "needs_root/memory_runs_out.rs"]
 mod memory_runs_out;
+#[path = "needs_root/migrate.rs"]
+mod migrate;
 #[path = "needs_root/multicast.rs"]
 mod multicast;
 #[path = "needs_root/network.rs"]

@@ -82,6 +82,15 @@ pub enum Command {
         after_help = "Example: forkyard checkpoint p --name warm, and later forkyard fork warm --count 8"
     )]
     Checkpoint(Checkpoint),
+    /// Move a running VM to another host, where it goes on as who it is.
+    ///
+    /// Its memory is sent while it runs; it stands still for what is left in the end. Its name,
+    /// addresses and programs go along; commands that `exec` runs in it end. If anything fails, it
+    /// goes on here.
+    #[command(
+        after_help = "Examples:\n  forkyard migrate p --to b\n  forkyard migrate p --to b --max-gap 50 --deadline 60 --if-stuck stop -o json"
+    )]
+    Migrate(Migrate),
     /// Run a command in a VM, and exit as it does.
     ///
     /// Environment, working directory and user are those of the VM's container image unless set here. Ctrl-C is sent to the command, a second one ends
@@ -188,6 +197,35 @@ pub enum Command {
     /// Measure forks beside QEMU's own save and restore, and cold boot.
     #[command(after_help = "Example: forkyard bench --clones 1,4,16 --rounds 3 --out bench/out")]
     Bench(Bench),
+}
+
+/// `migrate`
+#[derive(Debug, ClapArgs)]
+pub struct Migrate {
+    /// The VM: name or id.
+    pub vm: String,
+    /// Node of the cluster, or peer, that it moves to.
+    #[arg(long, value_name = "HOST")]
+    pub to: String,
+    /// Milliseconds that it may stand still; one and a half round trips and 100 if absent.
+    #[arg(long, value_name = "MS")]
+    pub max_gap: Option<u32>,
+    /// Seconds after which no more is sent ahead.
+    #[arg(long, value_name = "SECONDS")]
+    pub deadline: Option<u32>,
+    /// What to do if it writes memory as fast as that is sent, or the deadline passes: leave it
+    /// here, or stop it for as long as the rest takes.
+    #[arg(long, value_enum, default_value = "give-up")]
+    pub if_stuck: IfStuck,
+}
+
+/// What to do with a VM that cannot be moved within the gap that is wanted.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum IfStuck {
+    /// Leave it where it is.
+    GiveUp,
+    /// Stop it all the same.
+    Stop,
 }
 
 /// `run`

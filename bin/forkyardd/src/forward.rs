@@ -34,6 +34,9 @@ use tokio::io::copy_bidirectional;
 /// Where a host has another one make clones.
 pub const CLONES: &str = "/v1/peer/clones";
 
+/// Where a host has a VM move to another one.
+pub const MIGRATIONS: &str = "/v1/peer/migrations";
+
 /// Handles a request here or passes it on.
 pub async fn route(
     State(shared): State<Shared>,
@@ -67,7 +70,8 @@ pub async fn route(
     }
     let what = vm.as_ref().map(|(_, what)| what.as_str());
     let new_work = request.method() == Method::POST
-        && (path == CLONES || matches!(what, Some("fork" | "checkpoint")));
+        && ([CLONES, MIGRATIONS].contains(&path)
+            || matches!(what, Some("fork" | "checkpoint" | "migrate")));
     if new_work && let Err(error) = node.cluster().may_act() {
         return Refusal::from(error).into_response();
     }
@@ -82,7 +86,8 @@ pub async fn route(
 
 /// Whether the cluster is to hear of what came of such a request.
 fn changes(method: &Method, path: &str) -> bool {
-    let vms = path == "/v1/vms" || path.starts_with("/v1/vms/") || path == CLONES;
+    let vms =
+        path == "/v1/vms" || path.starts_with("/v1/vms/") || [CLONES, MIGRATIONS].contains(&path);
     let quiet = path.ends_with("/exec") || path.ends_with("/console");
     vms && !quiet && [Method::POST, Method::DELETE].contains(method)
 }
@@ -190,6 +195,8 @@ mod tests {
             (Method::POST, "/v1/vms", true),
             (Method::POST, "/v1/vms/p/fork", true),
             (Method::POST, CLONES, true),
+            (Method::POST, MIGRATIONS, true),
+            (Method::POST, "/v1/vms/p/migrate", true),
             (Method::DELETE, "/v1/vms/p", true),
             (Method::GET, "/v1/vms/p", false),
             (Method::POST, "/v1/vms/p/exec", false),

@@ -155,10 +155,12 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::fork))
         .routes(routes!(vms::forks))
         .routes(routes!(vms::checkpoint))
+        .routes(routes!(vms::migrate))
         .merge(
             OpenApiRouter::new()
                 .routes(routes!(exec::exec))
                 .routes(routes!(peer::clones))
+                .routes(routes!(peer::migrations))
                 .routes(routes!(peer::families))
                 .routes(routes!(peer::ticket))
                 .layer(DefaultBodyLimit::max(INPUT)),

@@ -13,7 +13,7 @@
 //! made of it, TLS above all, is kept until it has changed. It
 //! holds secrets, and is refused if others than its owner may read it.
 
-use crate::forward::CLONES;
+use crate::forward::{CLONES, MIGRATIONS};
 use crate::tenants;
 use forkyard_client::{Client, ClientError, Place, Trust};
 use forkyard_cluster::Cluster;
@@ -21,8 +21,8 @@ use forkyard_fork::{FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room};
 use forkyard_sys_host::tcp::round_trip;
 use forkyard_types::{
     ApiError, ErrorKind, FamilyId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
-    PeerForkRequest, PeerForkResponse, PeerTicketRequest, PeerTicketResponse, TokenSecret, VmId,
-    VmView,
+    PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest,
+    PeerTicketResponse, TokenSecret, VmId, VmView,
 };
 use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;
@@ -291,6 +291,17 @@ impl Neighbours for Nodes {
     }
 }
 
+impl Daemon {
+    /// The client of it that asks for a family's owner, if it has one.
+    fn for_owner(&self, family: Option<FamilyId>) -> Client {
+        let cluster = self.cluster.as_ref();
+        match cluster.and_then(|it| it.owner(family?)) {
+            Some(user) => self.client.clone().on_behalf_of(&user),
+            None => self.client.clone(),
+        }
+    }
+}
+
 impl Peer for Daemon {
     fn name(&self) -> &str {
         &self.name
@@ -325,13 +336,18 @@ impl Peer for Daemon {
         &self,
         request: PeerForkRequest,
     ) -> BoxFuture<'_, Result<PeerForkResponse, ApiError>> {
-        let family = request.handout.family.id;
-        let user = self.cluster.as_ref().and_then(|it| it.owner(family));
-        let client = match user {
-            Some(user) => self.client.clone().on_behalf_of(&user),
-            None => self.client.clone(),
-        };
+        let client = self.for_owner(Some(request.handout.family.id));
         let asked = async move { client.post(CLONES, &request).await };
+        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
+    }
+
+    fn migration(&self, step: PeerMigration) -> BoxFuture<'_, Result<PeerMigrated, ApiError>> {
+        let family = match &step {
+            PeerMigration::Prepare(prepare) => Some(prepare.first.family.id),
+            PeerMigration::Round(_) | PeerMigration::Land(_) | PeerMigration::End(_) => None,
+        };
+        let client = self.for_owner(family);
+        let asked = async move { client.post(MIGRATIONS, &step).await };
         asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
     }
 

@@ -8,11 +8,15 @@ use crate::{
 };
 use forkyard_guestlink::{Guest, LinkError};
 use forkyard_network::Ports;
-use forkyard_store::VmRecord;
-use forkyard_types::VmState;
+use forkyard_store::{Moving, VmRecord};
+use forkyard_types::{VmId, VmState};
 use forkyard_vmm::{RunState, VmmErrorKind};
 use futures::future::join_all;
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::sync::mpsc;
 
 /// How long the agent of a VM that ran is waited for. It may answer later: until
@@ -32,6 +36,7 @@ impl Host {
             );
         }
         self.load_tickets()?;
+        let moving: BTreeMap<_, _> = self.store.moving()?.into_iter().collect();
         let records = self.store.vms()?;
         records
             .iter()
@@ -40,9 +45,11 @@ impl Host {
         // Those are waited for together: one that is silent must not make all
         // the others wait.
         let runs = |record: &&VmRecord| [VmState::Running, VmState::Paused].contains(&record.state);
-        let adopted = records.iter().filter(runs);
+        let stays = |record: &&VmRecord| !moving.contains_key(&record.id);
+        let adopted = records.iter().filter(runs).filter(stays);
         let adopted = join_all(adopted.map(|record| self.adopt_or_note(record))).await;
         adopted.into_iter().collect::<Result<(), _>>()?;
+        self.keep_still(&records, moving)?;
         for record in &records {
             match record.state {
                 // Never announced, or being removed when the last daemon ended.
@@ -84,6 +91,29 @@ impl Host {
         Ok(())
     }
 
+    /// Leaves VMs as they stand that may run on another host, which is asked.
+    fn keep_still(
+        &self,
+        records: &[VmRecord],
+        moving: BTreeMap<VmId, Moving>,
+    ) -> Result<(), HostError> {
+        for (id, moving) in moving {
+            let record = records.iter().find(|record| record.id == id);
+            let Some(record) = record else {
+                self.store.remove_moving(id)?;
+                continue;
+            };
+            let life = Life::Unreached {
+                why: format!("it may run on {}, which is asked", moving.peer),
+                paused: true,
+            };
+            let vm = Vm::new(record.clone(), self.network_of(record)?, life);
+            *lock(&vm.moving) = Some(moving);
+            self.registry().insert(Arc::new(vm));
+        }
+        Ok(())
+    }
+
     /// Puts the families' rules in force again. Ports lead to founders that run,
     /// or ran when the last daemon looked.
     async fn restore_networks(&self, records: &[VmRecord]) -> Result<(), HostError> {
@@ -112,7 +142,7 @@ impl Host {
 
     /// Takes a VM over as far as it lets itself be: one that runs runs on,
     /// whether it answers or not.
-    async fn adopt_or_note(&self, record: &VmRecord) -> Result<(), HostError> {
+    pub(crate) async fn adopt_or_note(&self, record: &VmRecord) -> Result<(), HostError> {
         match self.adopt(record).await {
             Ok(vm) => tracing::info!(vm = %vm.name(), "taken over"),
             Err(HostError::Vmm(error)) if error.kind() == VmmErrorKind::Gone => {

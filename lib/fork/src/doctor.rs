@@ -151,6 +151,10 @@ impl Host {
                 .map(Left::Folder),
         );
         for folder in disks {
+            if !folder.is_dir() {
+                left.push(Left::File(folder));
+                continue;
+            }
             let files = entries(&folder)?;
             let kept = match named_after(&folder, &vms) {
                 true => crate::snapshot::files(&folder).to_vec(),

@@ -83,6 +83,10 @@ impl Host {
         // away from under them.
         vm.forks.close();
         vm.forks.over().await;
+        if self.registry().get(vm.id).is_none() && self.abroad.find(vm.id.as_str()).is_some() {
+            // It moved meanwhile.
+            return self.remove_elsewhere(vm.id.as_str()).await;
+        }
         self.end(&vm, None).await;
         Ok(view)
     }
@@ -138,7 +142,7 @@ impl Host {
         }
     }
 
-    async fn end_alone(&self, vm: &Arc<Vm>, status: Option<u8>) {
+    pub(crate) async fn end_alone(&self, vm: &Arc<Vm>, status: Option<u8>) {
         let mut turn = vm.turn.lock().await;
         if self.registry().get(vm.id).is_none() {
             return;

@@ -14,7 +14,7 @@ use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
 use forkyard_recipe::{BuildError, ImportError, RecipeError};
 use forkyard_store::StoreError;
-use forkyard_types::{ApiError, ErrorKind, VmId, VmName, VmState};
+use forkyard_types::{ApiError, ErrorKind, PageCount, VmId, VmName, VmState};
 use forkyard_vmm::{VmmError, VmmErrorKind};
 use std::{
     error::Error,
@@ -232,6 +232,48 @@ pub enum HostError {
         /// What is lost.
         why: String,
     },
+    /// It cannot be moved to another host.
+    #[error("{vm} cannot move: {why}")]
+    CannotMove {
+        /// The VM.
+        vm: VmName,
+        /// What keeps it here.
+        why: String,
+    },
+    /// It writes memory as fast as that is sent, or time has run out.
+    #[error(
+        "{vm} stays here: {}, {} pages were left to send, and it would have stood still for {gap_ms} ms",
+        if *late { "the deadline has passed" } else { "it writes pages as fast as they are sent" },
+        left.0
+    )]
+    NotConverging {
+        /// The VM.
+        vm: VmName,
+        /// Pages that were left.
+        left: PageCount,
+        /// Time that it would have stood still for, in ms.
+        gap_ms: u64,
+        /// Whether time had run out.
+        late: bool,
+    },
+    /// It stands still here for it may run elsewhere.
+    #[error("{vm} may run on host {host}, which is asked")]
+    Moving {
+        /// The VM.
+        vm: VmName,
+        /// The other host.
+        host: String,
+    },
+    /// It was to move, and it is not known whether it did.
+    #[error("{vm} stands still until host {host} has said whether it goes on there")]
+    Unsettled {
+        /// The VM.
+        vm: VmName,
+        /// The other host.
+        host: String,
+        /// Why it has not.
+        source: ApiError,
+    },
     /// It is not this host's to do anything with.
     #[error("{vm} runs on host {host}")]
     Elsewhere {
@@ -325,10 +367,16 @@ impl HostError {
             Self::Substrate(error) => error.kind(),
             Self::Volume(error) => error.kind(),
             Self::Port(error) => error.kind(),
-            Self::Peer { source, .. } | Self::Number(source) | Self::Room(source) => source.kind,
+            Self::Peer { source, .. }
+            | Self::Unsettled { source, .. }
+            | Self::Number(source)
+            | Self::Room(source) => source.kind,
             Self::NotPassable { .. }
             | Self::Lost { .. }
             | Self::Elsewhere { .. }
+            | Self::CannotMove { .. }
+            | Self::NotConverging { .. }
+            | Self::Moving { .. }
             | Self::NoPeers
             | Self::NoPages
             | Self::NetworkTaken { .. }

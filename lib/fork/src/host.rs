@@ -6,6 +6,7 @@ use crate::{
     blocking::blocking,
     bounds::Lately,
     makers::Makers,
+    migrate::Incoming,
     options::Options,
     pager_process,
     progress::Progress,
@@ -80,6 +81,8 @@ pub struct Host {
     pub(crate) meeting: OnceLock<Meeting>,
     /// What comes from them.
     pub(crate) arrivals: Arrivals,
+    /// VMs that are on their way here.
+    pub(crate) incoming: Incoming,
     /// What they made for this one.
     pub(crate) abroad: Abroad,
     /// Clones of theirs that are being ended, for nobody waits for them.
@@ -162,6 +165,7 @@ impl Host {
             makers: Makers::default(),
             progress: Progress::new(events.clone()),
             forks: UnderWay::default(),
+            incoming: Incoming::default(),
             abroad: Abroad::default(),
             doomed: Mutex::default(),
             parted: tokio::sync::Mutex::default(),
@@ -193,6 +197,7 @@ impl Host {
     /// those whose users did not wait for them.
     pub async fn close(&self) {
         self.forks.close();
+        self.end_incoming().await;
         if timeout(self.options.patience, self.finish()).await.is_err() {
             tracing::warn!("a fork is left half done: the next daemon undoes it");
         }

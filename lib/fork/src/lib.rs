@@ -30,6 +30,7 @@ mod host;
 mod images;
 mod life;
 mod makers;
+mod migrate;
 mod noted;
 mod options;
 mod pager_process;

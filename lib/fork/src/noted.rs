@@ -227,8 +227,18 @@ pub(crate) struct Copied {
 }
 
 impl Take {
+    /// Returns true if the kernel notes what is written.
+    pub fn is_noted(self) -> bool {
+        self.pages != Pages::Private
+    }
+
+    /// The image that it makes.
+    pub fn image(self) -> ImageId {
+        self.lineage.image
+    }
+
     /// How many pages it would look at now.
-    async fn count(self) -> Result<PageCount, HostError> {
+    pub async fn count(self) -> Result<PageCount, HostError> {
         let Self {
             pid, region, pages, ..
         } = self;

@@ -7,7 +7,7 @@
 use crate::{
     Host, HostError,
     life::{Body, Life},
-    vm::Vm,
+    vm::{Vm, lock},
 };
 use forkyard_types::{ForkId, VmView};
 use std::time::Duration;
@@ -40,6 +40,12 @@ impl Host {
     pub(crate) async fn unpause(&self, vm: &Vm) -> Result<(), HostError> {
         let _turn = vm.turn.lock().await;
         let body = vm.body()?;
+        if let Some(moving) = lock(&vm.moving).clone() {
+            return Err(HostError::Moving {
+                vm: vm.name(),
+                host: moving.peer,
+            });
+        }
         if vm.is_paused() {
             vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
             go_on(&body).await?;
@@ -49,7 +55,7 @@ impl Host {
 }
 
 /// Has a guest hold still within that time, and stops it. If that fails it goes on.
-async fn hold(body: &Body, patience: Duration) -> Result<(), HostError> {
+pub(crate) async fn hold(body: &Body, patience: Duration) -> Result<(), HostError> {
     body.guest.quiesce(ForkId::random(), patience).await?;
     if let Err(error) = body.machine.stop().await {
         // It may have stopped all the same, and only its answer was late.
@@ -59,7 +65,7 @@ async fn hold(body: &Body, patience: Duration) -> Result<(), HostError> {
     Ok(())
 }
 
-async fn go_on(body: &Body) -> Result<(), HostError> {
+pub(crate) async fn go_on(body: &Body) -> Result<(), HostError> {
     body.machine.cont().await?;
     Ok(body.guest.resume().await?)
 }

@@ -15,27 +15,36 @@
 
 mod abroad;
 mod arrivals;
+mod away;
+mod coming;
 mod deal;
 mod disk;
 mod follow;
 mod hand_out;
+mod hosts;
+mod moved;
 mod order;
 mod span;
 mod take;
 
-pub(crate) use abroad::{Abroad, order};
-pub(crate) use arrivals::Arrivals;
+pub(crate) use abroad::{Abroad, late, order};
+pub(crate) use arrivals::{Arrivals, Hold};
+pub(crate) use coming::Coming;
 pub use deal::HERE;
 pub(crate) use deal::{Dealt, Far, Share};
-pub(crate) use hand_out::Parcels;
+pub(crate) use hand_out::{Parcels, draw};
+pub(crate) use hosts::check as check_hosts;
+use hosts::is;
 pub use order::{SettleFirst, UnknownOrder};
+pub(crate) use take::{page_run, received, run, unpacked};
 
 use crate::{Granted, Host, HostError, Lot, Room};
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, FamilyRecord};
 use forkyard_types::{
     ApiError, FamilyId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
-    PeerForkResponse, PeerTicketRequest, PeerTicketResponse, VmId, VmView,
+    PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest, PeerTicketResponse, VmId,
+    VmView,
 };
 use futures::future::BoxFuture;
 use std::{
@@ -61,6 +70,9 @@ pub trait Peer: fmt::Debug + Send + Sync {
     /// Has it make clones. If cancelled, it makes them all the same.
     fn clones(&self, request: PeerForkRequest)
     -> BoxFuture<'_, Result<PeerForkResponse, ApiError>>;
+
+    /// Has it take a step of a VM's way there. If cancelled, it takes it all the same.
+    fn migration(&self, step: PeerMigration) -> BoxFuture<'_, Result<PeerMigrated, ApiError>>;
 
     /// Tells it where places of families are that it was lent some of, and asks how it
     /// stands to them. Cancel-safe.

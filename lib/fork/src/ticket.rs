@@ -350,6 +350,11 @@ impl Tickets {
         self.changed.extend(gone.map(|(id, _)| id));
     }
 
+    /// Returns true if a VM has a ticket, or one waits for its end.
+    pub fn concern(&self, vm: VmId) -> bool {
+        self.has(vm) || self.entries.values().any(|entry| entry.owner == vm)
+    }
+
     /// Whether a ticket waits for the end of a VM.
     pub fn has(&self, vm: VmId) -> bool {
         let phases = self.entries.values().map(|entry| &entry.phase);

@@ -14,7 +14,7 @@ use crate::{
 use forkyard_events::Broadcast;
 use forkyard_guestlink::Cloned;
 use forkyard_network::Subnet;
-use forkyard_store::{FamilyNo, Store, StoreError, VmRecord};
+use forkyard_store::{FamilyNo, Moving, Store, StoreError, VmRecord};
 use forkyard_types::{Address, FamilyId, Member, VmId, VmName, VmState, VmView};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{MutexGuard as AsyncGuard, watch};
@@ -42,6 +42,8 @@ pub(crate) struct Vm {
     pub forks: UnderWay,
     /// Connections to its ports.
     pub ports: Places,
+    /// Where it may run instead, if another host was asked to let it go on there.
+    pub moving: Mutex<Option<Moving>>,
     /// How many wait for the turn to fork it.
     wanting: watch::Sender<u32>,
     /// Held through a fork and through the VM's end: one at a time.
@@ -80,6 +82,7 @@ impl Vm {
             events: OnceLock::new(),
             forks: UnderWay::default(),
             ports: Places::default(),
+            moving: Mutex::default(),
             wanting: watch::Sender::new(0),
             turn: tokio::sync::Mutex::default(),
         }

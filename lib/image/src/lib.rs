@@ -66,6 +66,7 @@
 //! one cut short under us is an error and not a signal.
 
 mod builder;
+mod changes;
 mod checksum;
 mod error;
 mod format;

@@ -124,6 +124,24 @@ impl Table {
         })
     }
 
+    /// Pages whose entries may differ, in order: those under leaves that the tables do not share.
+    pub fn differing(&self, other: &Self) -> impl Iterator<Item = PageNo> {
+        let roots = self.root.len().max(other.root.len());
+        let nodes = (0..roots).filter_map(|root| {
+            let node = |table: &Self| table.root.get(root).cloned().flatten();
+            let (ours, theirs) = (node(self), node(other));
+            (!same(ours.as_ref(), theirs.as_ref())).then_some((root, ours, theirs))
+        });
+        let leaves = nodes.flat_map(|(root, ours, theirs)| {
+            (0..FAN).filter_map(move |leaf| {
+                let of = |node: &Option<Arc<Node>>| node.as_ref().and_then(|it| it[leaf].clone());
+                let differ = !same(of(&ours).as_ref(), of(&theirs).as_ref());
+                differ.then_some((root * FAN + leaf) * FAN)
+            })
+        });
+        leaves.flat_map(|first| (first..first + FAN).map(|page| PageNo(page as u64)))
+    }
+
     /// Leaves that are this table's alone, for the tests of sharing.
     #[cfg(test)]
     pub fn own_leaves(&self) -> usize {
@@ -137,6 +155,14 @@ impl Table {
                     .count()
             })
             .sum()
+    }
+}
+
+fn same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+    match (one, other) {
+        (None, None) => true,
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (Some(_), None) | (None, Some(_)) => false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What holds for layers and images as a whole.
 
+mod changes;
 mod damage;
 mod fuzz;
 mod golden;

@@ -1,7 +1,7 @@
 //! Which images there are, who uses them, and who waits for them.
 //!
 //! ```text
-//! Promised --publish--> Ready <--arrived-- Arriving
+//! Promised --publish--> Ready <--arrived-- Arriving <--arrive-- Promised
 //!     |  '--fail------> Failed <--fail-------'
 //! (any) --retire--> nameless --last file closed--> forgotten
 //! ```
@@ -96,12 +96,26 @@ impl<W> Catalog<W> {
         Ok(self.insert(Entry::new(image, pages, State::Promised { waiting })))
     }
 
-    /// An image of so many pages comes from another host, page by page.
-    pub fn arrive(&mut self, image: ImageId, pages: PageCount) -> Result<Node, Refusal> {
-        if self.names.contains_key(&image) {
+    /// An image of so many pages comes from another host, page by page. If it was promised, the
+    /// reads that waited for it are to be made again.
+    pub fn arrive(&mut self, image: ImageId, pages: PageCount) -> Result<(Node, Vec<W>), Refusal> {
+        let Some(node) = self.names.get(&image).copied() else {
+            let node = self.insert(Entry::new(image, pages, State::Arriving));
+            return Ok((node, Vec::new()));
+        };
+        let entry = self.named_mut(image)?;
+        let State::Promised { waiting } = &mut entry.state else {
             return Err(Refusal::AlreadyExists { image });
+        };
+        if entry.pages != pages {
+            return Err(Refusal::WrongSize {
+                promised: entry.pages,
+                got: pages,
+            });
         }
-        Ok(self.insert(Entry::new(image, pages, State::Arriving)))
+        let waiting = std::mem::take(waiting);
+        entry.state = State::Arriving;
+        Ok((node, waiting))
     }
 
     /// All of an image has come. Nothing happens if it is not wanted any more.

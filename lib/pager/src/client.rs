@@ -150,6 +150,11 @@ impl PagerClient {
         Ok(links)
     }
 
+    /// Returns the pages of an image that read otherwise than another's; both must be all here.
+    pub fn changes(&self, image: ImageId, since: ImageId) -> Result<Vec<Run>, PagerError> {
+        self.runs(&Request::Changes { image, since })
+    }
+
     /// Returns stretches of an image's pages that are as if drawn: encrypted, or compressed
     /// already. Takes time for each of its pages.
     pub fn noise(&self, image: ImageId) -> Result<Vec<Run>, PagerError> {

@@ -224,6 +224,7 @@ fn perform(pager: &Ender, request: Request, file: Option<OwnedFd>) -> Result<Ans
         Request::Settle { image } => service.settle(image, Complete::Yes).map(|()| Answer::Done),
         Request::Arrival { image } => service.arrival(image).map(Answer::Arrival),
         Request::Links => Ok(Answer::Links(service.links())),
+        Request::Changes { image, since } => service.changes(image, since).map(Answer::Runs),
         Request::Noise { image } => service.noise(image).map(Answer::Runs),
         Request::Expected { image } => service.expected(image).map(Answer::Runs),
         Request::Touched { image } => service.touched(image).map(Answer::Runs),

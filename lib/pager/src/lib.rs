@@ -62,7 +62,7 @@ pub use keeper::{Programs, Role, keep, other_half};
 pub use ledger::InheritError;
 pub use pager::{Ender, Pager, Setup};
 pub use peers::{Arrival, Got, LinkUse};
-pub use protocol::{Fetching, Offering, PeerKey, Refusal, Shutdown};
+pub use protocol::{Fetching, Offering, Over, PeerKey, Refusal, Shutdown};
 pub use service::{Care, Prefetch};
 
 use forkyard_types::ImageId;

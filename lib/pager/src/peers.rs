@@ -16,6 +16,7 @@ mod arrivals;
 mod links;
 mod noise;
 mod offered;
+mod over;
 mod working_set;
 
 use arrivals::{Arrivals, Reader, Told, Verdict};
@@ -28,7 +29,7 @@ use crate::service::{PendingRead, Service, Span};
 use crate::touched::Run;
 use forkyard_image::Image;
 use forkyard_transfer::driver::{Client, Fetch, Offer, Server};
-use forkyard_transfer::{Complete, FamilyKey, Urgency, flow};
+use forkyard_transfer::{Complete, FamilyKey, Push, Urgency, flow};
 use forkyard_types::{ImageId, PageCount, PageNo};
 use fuser::Errno;
 use links::Coming;
@@ -177,7 +178,10 @@ impl Service {
     pub fn offer(&self, id: ImageId, offering: Offering) -> Result<(), Refusal> {
         let server = self.peers().server.get().ok_or(Refusal::ListensNot)?;
         let (node, image, working_set) = self.catalog().offered(id)?;
-        let expected = working_set.into_iter().map(run);
+        let (expected, push) = match offering.changed {
+            Some(changed) => (changed, Push::WorkingSet),
+            None => (working_set.into_iter().map(run).collect(), offering.push),
+        };
         let all = offering.last.as_deref();
         let all = all.map(|last| noise::rest(image.pages(), last));
         let offer = Offer {
@@ -187,8 +191,11 @@ impl Service {
             group: offering.group,
             datagram: DATAGRAM,
             law: flow::Law::Delivery(flow::Bounds::default()),
-            push: offering.push,
-            working_set: expected.chain(all.into_iter().flatten()).collect(),
+            push,
+            working_set: expected
+                .into_iter()
+                .chain(all.into_iter().flatten())
+                .collect(),
             gather: (offering.hosts, GATHER),
             disjoint: offering.disjoint,
         };
@@ -209,26 +216,33 @@ impl Service {
     }
 
     /// An image of so many pages comes from another host: its file exists from
-    /// now on, and can be read.
+    /// now on, and can be read. One that was promised comes in this way.
     pub fn fetch(&self, image: ImageId, fetching: &Fetching) -> Result<(), Refusal> {
         let pages = fetching.pages;
         let arrivals = Arrivals::new(image, pages).map_err(|error| host(&error))?;
         let arrivals = arrivals.with_order(&fetching.first, &fetching.last);
+        let arrivals = match &fetching.over {
+            Some(over) => arrivals.over(self.below(pages, over)?),
+            None => arrivals,
+        };
         let arriving = Arc::new(Arriving {
             image,
             from: fetching.server,
             arrivals: Arc::new(arrivals),
             client: OnceLock::new(),
         });
-        let node = {
+        let (node, waiting) = {
             let mut catalog = self.catalog();
-            let node = catalog.arrive(image, pages)?;
+            let (node, waiting) = catalog.arrive(image, pages)?;
             // Before anybody can read it.
             let coming = Arc::clone(&arriving);
             self.peers().coming().now.insert(node, coming);
             self.note(&catalog, node, None);
-            node
+            (node, waiting)
         };
+        // Kept there until there is a client.
+        let again = waiting.into_iter();
+        again.for_each(|read| self.read_arriving(node, read));
         let fetch = Fetch {
             server: fetching.server,
             local: fetching.local,
@@ -255,6 +269,9 @@ impl Service {
         });
         match Client::start(fetch, Box::new(sink)) {
             Ok(client) => {
+                if let Some(below) = arriving.arrivals.below() {
+                    client.have_all_but(below.changes());
+                }
                 client.put_first(&fetching.first);
                 client.put_last(&fetching.last);
                 if fetching.settle {
@@ -265,6 +282,10 @@ impl Service {
                 let _ = arriving.client.set(client);
                 // And those that came meanwhile.
                 arriving.want(&arriving.arrivals.wanted(), Urgency::Waited);
+                if arriving.arrivals.is_whole() {
+                    // Nothing of it comes that could say so.
+                    drop(self.peers().heard.send(Heard::Whole(node)));
+                }
                 Ok(())
             }
             Err(error) => {
@@ -369,14 +390,15 @@ impl Service {
                 return tracing::error!(%image, error, "an image that has come makes no layer");
             }
         };
-        let whole = match Image::new(Arc::new(layer), None) {
+        let below = arriving.arrivals.below();
+        let whole = match Image::new(Arc::new(layer), below.map(arrivals::Below::image)) {
             Ok(whole) => whole,
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
                 return tracing::error!(%image, error, "image has come and is no image");
             }
         };
-        let ready = Ready::new(whole, None, Instant::now());
+        let ready = Ready::new(whole, below.map(arrivals::Below::id), Instant::now());
         let mut catalog = self.catalog();
         catalog.arrived(node, ready);
         self.note(&catalog, node, None);

@@ -98,6 +98,11 @@ pub(crate) enum Request {
     },
     /// What passed between this host and others.
     Links,
+    /// Which pages of an image read otherwise than another's.
+    Changes {
+        image: ImageId,
+        since: ImageId,
+    },
     /// Which pages of an image are as if drawn.
     Noise {
         image: ImageId,
@@ -155,6 +160,7 @@ impl Request {
                 | Self::Settle { .. }
                 | Self::Arrival { .. }
                 | Self::Links
+                | Self::Changes { .. }
                 | Self::Noise { .. }
                 | Self::Expected { .. }
                 | Self::Touched { .. }
@@ -209,6 +215,19 @@ pub struct Offering {
     /// Everything is sent before they ask: these pages after all others.
     #[serde(default)]
     pub last: Option<Vec<Run>>,
+    /// They have all pages but these: just these are sent before they ask, whatever is said of
+    /// pushing.
+    #[serde(default)]
+    pub changed: Option<Vec<Run>>,
+}
+
+/// An image that is here and that one on its way lies over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Over {
+    /// The image that is here.
+    pub image: ImageId,
+    /// Pages that come; all others read as that image's.
+    pub changed: Vec<Run>,
 }
 
 /// From where an image comes.
@@ -230,6 +249,9 @@ pub struct Fetching {
     /// These pages of it after all others.
     #[serde(default)]
     pub last: Vec<Run>,
+    /// An image of the same size that it lies over; none: all of its pages come.
+    #[serde(default)]
+    pub over: Option<Over>,
 }
 
 /// When a pager should end.
@@ -417,6 +439,7 @@ mod tests {
                         pages: PageCount(4),
                     }],
                     last: Some(vec![Run::one(PageNo(9))]),
+                    changed: Some(vec![Run::one(PageNo(5))]),
                 },
             },
             Request::Stats { image },

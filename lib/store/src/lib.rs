@@ -12,6 +12,7 @@ mod error;
 mod family;
 mod fork;
 mod member;
+mod moving;
 mod row;
 mod schema;
 mod span;
@@ -22,6 +23,7 @@ mod vm;
 
 pub use error::StoreError;
 pub use family::{FamilyNo, FamilyRecord};
+pub use moving::Moving;
 pub use span::{FamilyTunnel, Loan, Teller};
 pub use substrate::SubstrateRecord;
 pub use token::TokenRecord;

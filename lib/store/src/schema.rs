@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 13] = [
+const STEPS: [&str; 14] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -118,6 +118,14 @@ const STEPS: [&str; 13] = [
 ",
     // The volume that a VM writes, or whose snapshot its slices lie over.
     "ALTER TABLE vm ADD COLUMN volume TEXT NOT NULL DEFAULT 'null';",
+    // VMs that stand still because they may run elsewhere: what decides it is that host.
+    "
+    CREATE TABLE moving (
+        vm TEXT PRIMARY KEY,
+        peer TEXT NOT NULL,
+        migration TEXT NOT NULL
+    ) STRICT;
+",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {

@@ -83,6 +83,11 @@ impl PageSet {
         (found < self.size.0).then_some(PageNo(found))
     }
 
+    /// Size of the image.
+    pub fn size(&self) -> PageCount {
+        self.size
+    }
+
     /// Pages in it.
     pub fn count(&self) -> PageCount {
         PageCount(self.count)

@@ -139,8 +139,10 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
             RootDisk::Volume(disk) => (VOLUME.to_owned(), volume(disk)),
         };
         args.extend(["-blockdev".to_owned(), driver.to_string()]);
+        // With a geometry, which no guest of today looks at, QEMU does not read the first sector for
+        // one: a shell's disk may be on its way yet.
         args.extend(words(&format!(
-            "-device virtio-blk-pci,id=disk0,addr=2,drive={node}"
+            "-device virtio-blk-pci,id=disk0,addr=2,drive={node},cyls=16383,heads=16,secs=63"
         )));
     }
     if let Some((tap, mac)) = nic {

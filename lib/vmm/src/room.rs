@@ -90,17 +90,24 @@ pub(crate) fn of(process: ProcessId) -> Result<Option<Room>, VmmError> {
 }
 
 /// A qcow2 file and those below it, as their headers name them; what is no
-/// regular file is left out, with what lies below. Blocks for reads.
+/// regular file is left out, with what lies below. A file that is not said to be qcow2 is not read:
+/// a guest may have written what it begins with, and it may not be there yet. Blocks for reads.
 pub(crate) fn chain(top: &Path) -> Result<Vec<PathBuf>, VmmError> {
     let mut chain = Vec::new();
-    let mut next = Some(top.to_owned());
-    while let Some(path) = next {
+    let mut next = Some(Below {
+        path: top.to_owned(),
+        is_qcow2: true,
+    });
+    while let Some(Below { path, is_qcow2 }) = next {
         if chain.contains(&path) || !fs::metadata(&path).is_ok_and(|file| file.is_file()) {
             break;
         }
-        next = backing(&path)
-            .map_err(VmmError::io("read", &path))?
-            .filter(|below| below.is_absolute());
+        next = match is_qcow2 {
+            true => backing(&path)
+                .map_err(VmmError::io("read", &path))?
+                .filter(|below| below.path.is_absolute()),
+            false => None,
+        };
         chain.push(path);
     }
     Ok(chain)
@@ -133,8 +140,16 @@ fn virtual_size(path: &Path) -> io::Result<u64> {
 /// How a qcow2 file begins.
 const MAGIC: [u8; 4] = *b"QFI\xfb";
 
+/// What a qcow2 file lies over.
+#[derive(Debug, PartialEq, Eq)]
+struct Below {
+    path: PathBuf,
+    /// Its header says so.
+    is_qcow2: bool,
+}
+
 /// What a qcow2 file lies over, by its header; none of a file that is no qcow2.
-fn backing(path: &Path) -> io::Result<Option<PathBuf>> {
+fn backing(path: &Path) -> io::Result<Option<Below>> {
     /// QEMU believes no longer name.
     const LONGEST: u32 = 1023;
     let file = File::open(path)?;
@@ -153,7 +168,39 @@ fn backing(path: &Path) -> io::Result<Option<PathBuf>> {
     }
     let mut name = vec![0; usize::try_from(size).map_err(io::Error::other)?];
     file.read_exact_at(&mut name, offset)?;
-    Ok(Some(OsStr::from_bytes(&name).into()))
+    Ok(Some(Below {
+        path: OsStr::from_bytes(&name).into(),
+        is_qcow2: backing_format(&file, offset)? == b"qcow2",
+    }))
+}
+
+/// Format of what a qcow2 file lies over, by the extensions of its header, which end before the
+/// name; empty if none says it.
+fn backing_format(file: &File, end: u64) -> io::Result<Vec<u8>> {
+    const FORMAT: u32 = 0xe279_2aca;
+    const LONGEST: u64 = 4096;
+    let end = end.min(LONGEST);
+    let mut at = u64::from(number(file, 100)?);
+    while at + 8 <= end {
+        let (kind, length) = (number(file, at)?, number(file, at + 4)?);
+        let data = at + 8;
+        at = data + u64::from(length).next_multiple_of(8);
+        if kind == 0 || at > end.next_multiple_of(8) {
+            break;
+        }
+        if kind == FORMAT {
+            let mut format = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+            file.read_exact_at(&mut format, data)?;
+            return Ok(format);
+        }
+    }
+    Ok(Vec::new())
+}
+
+fn number(file: &File, at: u64) -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    file.read_exact_at(&mut bytes, at)?;
+    Ok(u32::from_be_bytes(bytes))
 }
 
 /// What must be there for a program of this path: if it was installed into a
@@ -175,10 +222,22 @@ mod tests {
     use super::*;
 
     fn qcow2(path: &Path, backing: &str) {
+        qcow2_over(path, backing, "qcow2");
+    }
+
+    fn qcow2_over(path: &Path, backing: &str, format: &str) {
+        let length = |text: &str| u32::try_from(text.len()).expect("short").to_be_bytes();
         let mut bytes = b"QFI\xfb\0\0\0\x03".to_vec();
-        bytes.extend(64_u64.to_be_bytes());
-        bytes.extend(u32::try_from(backing.len()).expect("short").to_be_bytes());
-        bytes.resize(64, 0);
+        bytes.extend(144_u64.to_be_bytes());
+        bytes.extend(length(backing));
+        bytes.resize(100, 0);
+        bytes.extend(104_u32.to_be_bytes());
+        // One that says nothing of it comes first.
+        bytes.extend([0x68, 0x03, 0xf8, 0x57, 0, 0, 0, 3, 1, 2, 3, 0, 0, 0, 0, 0]);
+        bytes.extend([0xe2, 0x79, 0x2a, 0xca]);
+        bytes.extend(length(format));
+        bytes.extend(format.as_bytes());
+        bytes.resize(144, 0);
         bytes.extend(backing.as_bytes());
         fs::write(path, bytes).expect("written");
     }
@@ -188,9 +247,23 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         let [top, middle, base] = ["top", "middle", "base"].map(|name| dir.path().join(name));
         qcow2(&top, middle.to_str().expect("text"));
-        qcow2(&middle, base.to_str().expect("text"));
+        qcow2_over(&middle, base.to_str().expect("text"), "raw");
         fs::write(&base, "raw").expect("written");
         assert_eq!(chain(&top).expect("read"), [top, middle, base]);
+    }
+
+    #[test]
+    fn what_a_guest_wrote_to_its_disk_leads_to_no_file_of_the_host() {
+        let dir = tempfile::tempdir().expect("dir");
+        let [top, disk, secret] = ["top", "disk", "secret"].map(|name| dir.path().join(name));
+        fs::write(&secret, "a key").expect("written");
+        // As the first bytes of a disk that is served as it is.
+        qcow2(&disk, secret.to_str().expect("text"));
+        for format in ["raw", ""] {
+            qcow2_over(&top, disk.to_str().expect("text"), format);
+            let seen = chain(&top).expect("read");
+            assert_eq!(seen, [top.clone(), disk.clone()], "{format}");
+        }
     }
 
     #[test]

@@ -134,6 +134,10 @@ class AsyncVm:
         """Keep this instant on disk."""
         return AsyncVm(await on_thread(self._sync.checkpoint, name, live=live))
 
+    async def migrate(self, to: str, **more: Any) -> dict[str, Any]:
+        """Move it to another host; see Vm.migrate."""
+        return await on_thread(self._sync.migrate, to, **more)
+
     async def dock(self, name: str, kind: str = "public", *, live: bool = False, **more: Any) -> dict[str, Any]:
         """Make a substrate of it; see Vm.dock."""
         return await on_thread(self._sync.dock, name, kind, live=live, **more)

@@ -179,6 +179,15 @@ class Vm:
         wanted = {"name": name, "mode": "live" if live else "fast"}
         return Vm(self._end, self._end.call("POST", of_vm(self.id, "checkpoint"), wanted))
 
+    def migrate(self, to: str, **more: Any) -> dict[str, Any]:
+        """Move it to another host, where it goes on as who it is; the report of how that went.
+
+        `more`: other fields of the API's request: max_gap_ms, deadline_ms, if_stuck.
+        """
+        answer = self._end.call("POST", of_vm(self.id, "migrate"), {"to": to, **more})
+        self.view = answer["vm"]
+        return dict(answer["report"])
+
     def dock(self, name: str, kind: str = "public", *, live: bool = False, **more: Any) -> dict[str, Any]:
         """Make a substrate of it: kind public, restricted or private.
 

@@ -9,6 +9,7 @@ pub mod friendly;
 mod images;
 mod logs;
 mod mcp;
+mod migrate;
 pub mod node;
 pub mod port_forward;
 mod progress;
@@ -62,6 +63,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Run(run) => vms::run(&client, format, run).await,
         Command::Fork(fork) => vms::fork(&client, format, fork).await,
         Command::Checkpoint(checkpoint) => vms::checkpoint(&client, format, checkpoint).await,
+        Command::Migrate(wanted) => migrate::migrate(&client, format, wanted).await,
         Command::Exec(command) => exec::exec(&client, format, command).await,
         Command::Logs(wanted) => logs::logs(&client, format, wanted).await,
         Command::Console(wanted) => console::console(&client, wanted).await,

@@ -10,7 +10,7 @@ use axum::{
 use forkyard_fork::Host;
 use forkyard_types::{
     ErrorKind, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest, PeerForkResponse,
-    PeerTicketRequest, PeerTicketResponse,
+    PeerMigrated, PeerMigration, PeerTicketRequest, PeerTicketResponse,
 };
 use std::sync::Arc;
 
@@ -50,6 +50,25 @@ pub async fn clones(
     // Spawned: a host that goes away must not leave half a clone.
     Ok(Json(
         spawned(async move { host.take(request).await }).await?,
+    ))
+}
+
+/// Take a step of a VM's way to this host, from the one that it leaves. At most 64 MiB of
+/// request. In a cluster its nodes alone may ask: they have reserved the room.
+#[utoipa::path(post, path = "/v1/peer/migrations", tag = "peers", request_body = PeerMigration,
+    responses((status = 200, body = PeerMigrated, description = "How far it is"), Refusal))]
+pub async fn migrations(
+    State(host): State<Arc<Host>>,
+    State(node): State<Option<Node>>,
+    Neighbour(asker): Neighbour,
+    Input(step): Input<PeerMigration>,
+) -> Answer<PeerMigrated> {
+    if let (Some(node), Some(user), PeerMigration::Prepare(prepare)) = (node, asker.user(), &step) {
+        node.cluster().own(prepare.first.family.id, user.into());
+    }
+    // Spawned: a host that goes away must not leave half a VM.
+    Ok(Json(
+        spawned(async move { host.receive(step).await }).await?,
     ))
 }
 

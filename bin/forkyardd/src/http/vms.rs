@@ -14,7 +14,8 @@ use forkyard_cluster::{Layout, Reservation};
 use forkyard_fork::{Host, HostError, Said};
 use forkyard_types::{
     CheckpointRequest, CloneResult, ErrorKind, ForkProgress, ForkRequest, ForkResponse,
-    ForkStarted, ListedVm, NodeName, RunRequest, Usage, VmInspect, VmView,
+    ForkStarted, ListedVm, MigrateRequest, MigrateResponse, NodeName, RunRequest, Usage, VmInspect,
+    VmView,
 };
 use futures::{StreamExt, stream};
 use serde::Deserialize;
@@ -296,6 +297,44 @@ pub async fn checkpoint(
 ) -> Result<(StatusCode, Json<VmView>), Refusal> {
     let kept = spawned(async move { host.checkpoint(&vm, request).await }).await?;
     Ok((StatusCode::CREATED, Json(kept)))
+}
+
+/// Move a running VM to another host: a node of the cluster, or a peer. It goes on there as
+/// who it is; commands under way in it end.
+#[utoipa::path(post, path = "/v1/vms/{vm}/migrate", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    request_body = MigrateRequest,
+    responses((status = 200, body = MigrateResponse, description = "It goes on there"), Refusal))]
+pub async fn migrate(
+    State(host): Shared,
+    State(node): Cluster,
+    Path(vm): Path<String>,
+    Input(request): Input<MigrateRequest>,
+) -> Answer<MigrateResponse> {
+    let reserved = match node {
+        None => None,
+        Some(node) => {
+            let mut place = ForkRequest {
+                count: 1,
+                to: vec![request.to.clone()],
+                ..ForkRequest::default()
+            };
+            let (reserved, refused) = node.place_clones(&host.find(&vm)?, &mut place).await?;
+            if let Some(why) = refused.into_iter().next() {
+                return Err(why.into());
+            }
+            Some(reserved)
+        }
+    };
+    let moved = spawned(async move {
+        let outcome = host.migrate(&vm, request).await;
+        if let Some(reserved) = reserved {
+            let made = outcome.as_ref().map(|moved| moved.vm.clone());
+            let made = made.map(|vm| CloneResult::Vm(Box::new(vm)));
+            reserved.settle(made.as_ref().map_or(&[], std::slice::from_ref));
+        }
+        outcome
+    });
+    Ok(Json(moved.await?))
 }
 
 /// What to tell of a console.

@@ -10,15 +10,15 @@
 //! What there is on another host is that host's to say: it is asked every now and
 //! then, and what it said last is shown meanwhile.
 
-use super::{Peer, hand_out::key_of};
+use super::{
+    Peer,
+    away::{Away, Stage},
+    hand_out::key_of,
+};
 use crate::{Host, HostError, to_text, vm::lock};
 use forkyard_store::StoreError;
-use forkyard_types::{
-    ApiError, ErrorKind, FamilyId, ForkId, ImageId, Member, PageSecret, PeerForkRequest, VmId,
-    VmView,
-};
+use forkyard_types::{ApiError, ErrorKind, FamilyId, ForkId, ImageId, Member, VmId, VmView};
 use futures::future::join_all;
-use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Mutex,
@@ -31,92 +31,23 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long another host may take to say.
 const ANSWERS: Duration = Duration::from_secs(5);
 
-/// Whether another host still needs pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Stage {
-    /// It has not answered yet.
-    Sent,
-    /// Its clones may need pages.
-    Made,
-    /// They need none.
-    Released,
-}
-
-/// What one host made of one fork.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Away {
-    family: FamilyId,
-    images: Vec<ImageId>,
-    key: PageSecret,
-    stage: Stage,
-    clones: Vec<VmView>,
-    /// Whether a guest's ticket promised them.
-    #[serde(default)]
-    promised: bool,
-    /// Whether they are to be ended when they are seen: whoever waited for them was told
-    /// that there are none.
-    #[serde(default)]
-    doomed: bool,
-    /// Why that host cannot be asked, if it cannot.
-    #[serde(skip)]
-    silence: Option<String>,
+/// A VM that moved, or was to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Migrated {
+    pub migration: ForkId,
+    pub peer: String,
+    pub vm: VmId,
+    /// It is known to be there.
+    pub is_there: bool,
 }
 
 /// Everything that other hosts made for this one.
 #[derive(Debug, Default)]
 pub(crate) struct Abroad(Mutex<BTreeMap<(ForkId, String), Away>>);
 
-impl Away {
-    /// What is about to be sent.
-    pub fn sent(request: &PeerForkRequest) -> Self {
-        let handout = &request.handout;
-        Self {
-            family: handout.family.id,
-            images: vec![handout.memory.image, handout.disk.image],
-            key: handout.key.clone(),
-            stage: Stage::Sent,
-            clones: Vec::new(),
-            promised: request.ticket.is_some(),
-            doomed: false,
-            silence: None,
-        }
-    }
-
-    /// Takes in what its host has, by a list asked for after it had answered; whether its
-    /// pages are needed no more.
-    fn learn(&mut self, fork: ForkId, peer: &str, vms: &[VmView]) -> bool {
-        self.silence = None;
-        let ours = vms.iter().filter(|vm| vm.fork == Some(fork));
-        let told = ours.map(|vm| VmView {
-            host: Some(peer.to_owned()),
-            ..vm.clone()
-        });
-        self.clones = told.collect();
-        // Clones of clones there lie over the same images.
-        let mut awaited = vms.iter().flat_map(|vm| &vm.awaits);
-        let needed = awaited.any(|awaited| self.images.contains(&awaited.image));
-        let released = self.stage == Stage::Made && !needed;
-        if released {
-            self.stage = Stage::Released;
-        }
-        released
-    }
-
-    fn is_over(&self) -> bool {
-        self.stage == Stage::Released && self.clones.is_empty()
-    }
-
-    fn views(&self) -> impl Iterator<Item = VmView> + '_ {
-        self.clones.iter().map(|vm| VmView {
-            silence: self.silence.clone().or_else(|| vm.silence.clone()),
-            ..vm.clone()
-        })
-    }
-}
-
 impl Abroad {
-    fn change<T>(
+    /// Changes what is known of one fork at one host, and returns that.
+    pub(super) fn change<T>(
         &self,
         (fork, peer): (ForkId, &str),
         change: impl FnOnce(&mut Away) -> T,
@@ -164,6 +95,30 @@ impl Abroad {
         let all = lock(&self.0);
         let mut there = all.iter().filter(|((_, at), _)| at == peer);
         there.any(|(_, away)| away.family == family)
+    }
+
+    /// Places of a family whose VMs have moved, and to which hosts.
+    pub(super) fn moved(&self, family: FamilyId) -> Vec<(String, Member)> {
+        let all = lock(&self.0);
+        let moved = all.iter().filter_map(|((_, peer), away)| {
+            let (of, member) = away.moved()?;
+            (of == family).then(|| (peer.clone(), member))
+        });
+        moved.collect()
+    }
+
+    /// VMs that moved, or were to, and to which hosts.
+    pub(super) fn migrations(&self) -> Vec<Migrated> {
+        let all = lock(&self.0);
+        let moved = all.iter().filter_map(|((migration, peer), away)| {
+            Some(Migrated {
+                migration: *migration,
+                peer: peer.clone(),
+                vm: away.moved?,
+                is_there: !away.clones.is_empty(),
+            })
+        });
+        moved.collect()
     }
 
     fn peers(&self) -> BTreeSet<String> {
@@ -228,7 +183,7 @@ impl Host {
     }
 
     /// A peer has answered, or, with nothing, is not waited for any more.
-    pub(super) fn answered(&self, key: (ForkId, &str), made: Vec<VmView>) {
+    pub(crate) fn answered(&self, key: (ForkId, &str), made: Vec<VmView>) {
         let learnt = self.abroad.change(key, |away| {
             away.stage = Stage::Made;
             away.doomed = away.promised && made.is_empty();
@@ -256,7 +211,7 @@ impl Host {
         }
     }
 
-    fn record_abroad(&self, key: (ForkId, &str), away: &Away) {
+    pub(super) fn record_abroad(&self, key: (ForkId, &str), away: &Away) {
         let recorded =
             to_text(away).and_then(|entry| Ok(self.store.put_abroad(key, away.family, &entry)?));
         if let Err(error) = recorded {
@@ -266,7 +221,7 @@ impl Host {
     }
 
     /// Nothing of it is there any more.
-    pub(super) fn forget_abroad(&self, (fork, peer): (ForkId, &str)) -> Option<FamilyId> {
+    pub(crate) fn forget_abroad(&self, (fork, peer): (ForkId, &str)) -> Option<FamilyId> {
         let gone = lock(&self.abroad.0).remove(&(fork, peer.to_owned()));
         let forgotten: Result<(), StoreError> = self.store.remove_abroad((fork, peer));
         if let Err(error) = forgotten {
@@ -332,7 +287,11 @@ impl Host {
                 sleep(LOOK).await;
                 let Some(host) = host.upgrade() else { return };
                 // One that does not answer keeps nobody from hearing of the others.
-                tokio::join!(host.look_abroad(), host.tell_borrowers());
+                tokio::join!(
+                    host.look_abroad(),
+                    host.tell_borrowers(),
+                    host.settle_moving()
+                );
             }
         });
     }
@@ -399,7 +358,7 @@ impl Host {
 
     /// That host's clones keep what they have; it needs no page of this one,
     /// unless another does.
-    async fn release(&self, away: &Away) {
+    pub(super) async fn release(&self, away: &Away) {
         let needed: BTreeSet<ImageId> = {
             let all = lock(&self.abroad.0);
             let others = all
@@ -441,7 +400,7 @@ impl Host {
     }
 }
 
-pub(super) fn late(after: Duration) -> ApiError {
+pub(crate) fn late(after: Duration) -> ApiError {
     ApiError {
         kind: ErrorKind::Timeout,
         message: format!("no answer within {} s", after.as_secs()),

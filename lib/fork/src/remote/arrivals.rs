@@ -77,19 +77,29 @@ impl Known {
 #[derive(Debug)]
 pub(crate) struct Hold {
     host: Arc<Host>,
-    images: [ImageId; 2],
+    images: Vec<ImageId>,
+}
+
+impl Hold {
+    /// Keeps another.
+    pub fn add(&mut self, image: ImageId) {
+        *lock(&self.host.arrivals.held).entry(image).or_insert(0) += 1;
+        self.images.push(image);
+    }
+
+    /// Keeps one no longer.
+    pub fn let_go(&mut self, image: ImageId) {
+        if let Some(at) = self.images.iter().position(|held| *held == image) {
+            self.images.swap_remove(at);
+            self.host.arrivals.unhold(image);
+        }
+    }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut held = lock(&self.host.arrivals.held);
-        for image in self.images {
-            if let Some(count) = held.get_mut(&image) {
-                *count -= 1;
-                if *count == 0 {
-                    held.remove(&image);
-                }
-            }
+        for image in self.images.drain(..) {
+            self.host.arrivals.unhold(image);
         }
     }
 }
@@ -98,6 +108,16 @@ impl Arrivals {
     /// Somebody makes clones of it.
     pub fn is_held(&self, image: ImageId) -> bool {
         lock(&self.held).contains_key(&image)
+    }
+
+    fn unhold(&self, image: ImageId) {
+        let mut held = lock(&self.held);
+        if let Some(count) = held.get_mut(&image) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&image);
+            }
+        }
     }
 
     /// An image is on its way, as far as is known, and of this size.
@@ -158,13 +178,14 @@ fn parts(record: &VmRecord) -> Vec<(VmPart, ImageId)> {
 
 impl Host {
     /// Keeps images from being retired.
-    pub(super) fn hold(&self, images: [ImageId; 2]) -> Result<Hold, HostError> {
-        let host = self.handle().upgrade();
-        let host = host.ok_or_else(|| HostError::Invalid("the daemon ends".into()))?;
-        for image in images {
-            *lock(&self.arrivals.held).entry(image).or_insert(0) += 1;
-        }
-        Ok(Hold { host, images })
+    pub(crate) fn hold<const N: usize>(&self, images: [ImageId; N]) -> Result<Hold, HostError> {
+        let host = self.handle().upgrade().ok_or(HostError::Closing)?;
+        let mut hold = Hold {
+            host,
+            images: Vec::new(),
+        };
+        images.into_iter().for_each(|image| hold.add(image));
+        Ok(hold)
     }
 
     /// Follows images on their way, for as long as this host lives.

@@ -61,6 +61,16 @@ impl Host {
             image: ImageId::random(),
             parent: Some(base),
         };
+        self.layer_of(changes, chain, lineage, raw).await
+    }
+
+    async fn layer_of(
+        &self,
+        changes: Vec<Change>,
+        chain: &[PathBuf],
+        lineage: Lineage,
+        raw: Backing,
+    ) -> Result<DiskLayer, HostError> {
         let (folder, chain) = (self.folders.all_disks(), chain.to_vec());
         let (pages, layer) = blocking(move || {
             let facts = fs::metadata(&raw.path).map_err(HostError::io("look at", &raw.path))?;
@@ -77,6 +87,32 @@ impl Host {
             pages,
             layer,
         })
+    }
+
+    /// Makes a layer of what the upper slice of a disk holds over an image of all below it.
+    pub(crate) async fn upper_slice(
+        &self,
+        disk: &Disk,
+        lineage: Lineage,
+    ) -> Result<DiskLayer, HostError> {
+        let base = self.below(disk).await?;
+        let chain = disk.slices();
+        let slices = chain.iter().map(|path| Backing {
+            path: path.clone(),
+            format: Format::Qcow2,
+        });
+        let raw = Backing {
+            path: self.folders.page_image(base),
+            format: Format::Raw,
+        };
+        let all: Vec<_> = slices.chain([raw.clone()]).collect();
+        let mut changes = self.images.changes(&all).await?;
+        // Zeros of any slice: those of lower ones are zero below as well.
+        changes.retain(|change| match change.content {
+            Held::Data { slice, .. } => slice == 0,
+            Held::Zero => true,
+        });
+        self.layer_of(changes, chain, lineage, raw).await
     }
 
     /// The page image that a disk's lowest slice lies over.

@@ -2,7 +2,7 @@
 
 use super::{
     Peer, Share,
-    abroad::Away,
+    away::Away,
     order::{Data, Orders, is_enough},
     take::{page_run, run},
 };
@@ -11,15 +11,15 @@ use crate::{
     clone::{Asked, Origin},
     fork::micros,
     progress::Going,
-    snapshot::{Clones, Layout, Snapshot},
+    snapshot::{Clones, Layout, Original, Snapshot},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
 use forkyard_pager::{Link, Offering, PeerKey, Push, Run};
 use forkyard_types::{
-    ApiError, CloneResult, ErrorKind, FamilyId, ForkReport, Handout, HandoutFamily, HandoutMachine,
-    HandoutParent, ImageId, Member, PageCount, PageOrder, PageSecret, PeerForkRequest,
-    PeerForkResponse, PeerTicket, RemotePages, VmView,
+    ApiError, CloneResult, ErrorKind, FamilyId, ForkId, ForkReport, Handout, HandoutFamily,
+    HandoutMachine, HandoutParent, ImageId, Member, PageCount, PageOrder, PageSecret,
+    PeerForkRequest, PeerForkResponse, PeerTicket, RemotePages, VmView,
 };
 use futures::future::join_all;
 use std::{
@@ -92,6 +92,7 @@ impl Host {
                         false => self.options.push,
                     },
                     last: all,
+                    changed: None,
                     disjoint: match image == memory.image {
                         true => snapshot.disjoint.clone(),
                         false => Vec::new(),
@@ -103,33 +104,12 @@ impl Host {
             let mut parcels = Vec::new();
             for (share, orders) in far.shares.iter().zip(&orders) {
                 let ordered = |pages: RemotePages, order| RemotePages { order, ..pages };
+                let images = [ordered(memory, orders.memory), ordered(disk, orders.disk)];
                 let handout = Handout {
-                    version: Handout::VERSION,
-                    fork,
-                    parent: HandoutParent {
-                        id: of.id,
-                        name: of.name.clone(),
-                        member: of.member,
-                        is_clone: of.is_clone,
-                        generation: of.generation,
-                        secrets: of.secrets.clone(),
-                    },
-                    family: self.lend(of.family, share)?,
-                    machine: HandoutMachine {
-                        image: of.image.clone(),
-                        vcpus: of.vcpus,
-                        granted: of.granted,
-                        memory: of.memory,
-                        accel: of.accel.clone(),
-                        page_reporting: self.options.page_reporting,
-                    },
                     devices: devices.clone(),
-                    memory: ordered(memory, orders.memory),
-                    disk: ordered(disk, orders.disk),
                     first: first.iter().map(page_run).collect(),
                     last: last.iter().map(page_run).collect(),
-                    pager,
-                    key: PageSecret(BASE64_STANDARD.encode(key.0)),
+                    ..self.describe(of, fork, images, share, (pager, key))?
                 };
                 let ticket = far.ticket.map(|(id, owner)| PeerTicket {
                     id,
@@ -165,6 +145,46 @@ impl Host {
             }
         }
         parcels
+    }
+
+    /// Describes a VM at one instant to another host that gets these images of it, without the
+    /// state of its devices.
+    pub(crate) fn describe(
+        &self,
+        of: &Original,
+        fork: ForkId,
+        [memory, disk]: [RemotePages; 2],
+        share: &Share,
+        (pager, key): (SocketAddr, PeerKey),
+    ) -> Result<Handout, HostError> {
+        Ok(Handout {
+            version: Handout::VERSION,
+            fork,
+            parent: HandoutParent {
+                id: of.id,
+                name: of.name.clone(),
+                member: of.member,
+                is_clone: of.is_clone,
+                generation: of.generation,
+                secrets: of.secrets.clone(),
+            },
+            family: self.lend(of.family, share)?,
+            machine: HandoutMachine {
+                image: of.image.clone(),
+                vcpus: of.vcpus,
+                granted: of.granted,
+                memory: of.memory,
+                accel: of.accel.clone(),
+                page_reporting: self.options.page_reporting,
+            },
+            devices: String::new(),
+            memory,
+            disk,
+            first: Vec::new(),
+            last: Vec::new(),
+            pager,
+            key: PageSecret(BASE64_STANDARD.encode(key.0)),
+        })
     }
 
     /// Finds which pages of an image go first, as far as clones have shown it, and which go
@@ -270,26 +290,9 @@ impl Host {
     ) -> Result<(ForkReport, Clones), ApiError> {
         let key = (request.handout.fork, share.peer.name());
         let memory = request.handout.memory.image;
-        let patience = self.options.to_identify() * PATIENCE;
         let asked = share.peer.clones(request);
-        let mut asked = pin!(asked.instrument(debug_span!("peer")));
-        let mut passed = self.passed_to(&*share.peer).await;
-        let answer = loop {
-            if let Ok(answer) = timeout(patience, &mut asked).await {
-                break answer;
-            }
-            let before = std::mem::replace(&mut passed, self.passed_to(&*share.peer).await);
-            if passed <= before {
-                break Err(ApiError {
-                    kind: ErrorKind::Timeout,
-                    message: format!(
-                        "no answer and no page asked for within {} s",
-                        patience.as_secs()
-                    ),
-                    hint: Some("clones it makes all the same are listed when they are seen".into()),
-                });
-            }
-        };
+        let asked = asked.instrument(debug_span!("peer"));
+        let answer = self.patiently(&*share.peer, asked).await;
         let PeerForkResponse {
             clones,
             report,
@@ -321,6 +324,33 @@ impl Host {
         Ok((report, numbered))
     }
 
+    /// Waits for a host's answer as long as it gets pages.
+    pub(crate) async fn patiently<T>(
+        &self,
+        peer: &dyn Peer,
+        asked: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let patience = self.options.to_identify() * PATIENCE;
+        let mut asked = pin!(asked);
+        let mut passed = self.passed_to(peer).await;
+        loop {
+            if let Ok(answer) = timeout(patience, &mut asked).await {
+                return answer;
+            }
+            let before = std::mem::replace(&mut passed, self.passed_to(peer).await);
+            if passed <= before {
+                return Err(ApiError {
+                    kind: ErrorKind::Timeout,
+                    message: format!(
+                        "no answer and no page asked for within {} s",
+                        patience.as_secs()
+                    ),
+                    hint: Some("what it does all the same is listed when it is seen".into()),
+                });
+            }
+        }
+    }
+
     /// Counts the pages that a host has asked for and was sent: it makes progress while they
     /// grow. None if they cannot be told.
     async fn passed_to(&self, peer: &dyn Peer) -> Option<u64> {
@@ -331,7 +361,7 @@ impl Host {
     }
 
     /// The address at which other hosts get pages of this one.
-    async fn listen_to_peers(&self) -> Result<SocketAddr, HostError> {
+    pub(crate) async fn listen_to_peers(&self) -> Result<SocketAddr, HostError> {
         let meeting = self.meeting.get().ok_or(HostError::NoPeers)?;
         let at = meeting.pages.ok_or(HostError::NoPages)?;
         self.pager_call(move |pager| pager.listen(at)).await
@@ -363,7 +393,7 @@ impl Host {
     }
 
     /// Other hosts get no more of these.
-    pub(super) async fn withdraw(&self, images: &[ImageId], key: PeerKey) {
+    pub(crate) async fn withdraw(&self, images: &[ImageId], key: PeerKey) {
         for image in images.iter().copied() {
             let done = self.pager_call(move |pager| pager.withdraw(image, key));
             if let Err(error) = done.await {
@@ -411,7 +441,7 @@ fn of_peer(share: &Share, source: ApiError) -> HostError {
 }
 
 /// A key that nobody had before.
-fn draw() -> Result<PeerKey, HostError> {
+pub(crate) fn draw() -> Result<PeerKey, HostError> {
     let mut key = [0; 32];
     match getrandom::fill(&mut key) {
         Ok(()) => Ok(PeerKey(key)),

@@ -18,19 +18,22 @@
 //! above it. Knowledge goes along loans alone: whoever lent asks, and nobody has to
 //! believe what comes unasked.
 
-use super::{Far, Share, hand_out::Parcels, take::way_to};
+use super::{
+    Far, Share,
+    hand_out::Parcels,
+    hosts::{check, compose, hosts_of, is},
+    take::way_to,
+};
 use crate::{Host, HostError, vm::network_of};
 use forkyard_network::{NetworkError, Span, Subnet};
 use forkyard_store::{FamilyTunnel, Loan, Teller};
 use forkyard_types::{
-    FamilyHost, FamilyId, FamilyNews, FamilyStanding, Member, PeerFamiliesRequest,
-    PeerFamiliesResponse,
+    FamilyHost, FamilyId, FamilyNews, FamilyStanding, PeerFamiliesRequest, PeerFamiliesResponse,
 };
 use futures::future::join_all;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
-    ops::Range,
     sync::Arc,
     time::Duration,
 };
@@ -39,8 +42,6 @@ use tokio::time::timeout;
 /// How long a host may take to say where it is; one that takes longer is told of
 /// its siblings later.
 const ANSWERS: Duration = Duration::from_secs(3);
-/// Most hosts of a family that are heard of.
-const MOST_HOSTS: usize = 1024;
 /// Most families that are told of at once.
 const MOST_FAMILIES: usize = Subnet::FAMILIES as usize;
 
@@ -252,7 +253,10 @@ impl Host {
         };
         for (loan, standing) in asked.iter().zip(standings) {
             let expected = self.abroad.has(loan.family, name);
-            let hosts = hosts_of(loan, &standing, expected);
+            let moved = self.abroad.moved(loan.family);
+            let moved = moved.into_iter().filter(|(peer, _)| peer == name);
+            let moved: BTreeSet<_> = moved.map(|(_, member)| member).collect();
+            let hosts = hosts_of(loan, &standing, (expected, &moved));
             let teller = Teller::Borrower(name.to_owned());
             match self.store.put_family_hosts(loan.family, &teller, &hosts) {
                 Ok(true) => drop(changed.insert(loan.family)),
@@ -267,17 +271,24 @@ impl Host {
 
     /// What a host is to know of a family that it was lent places of; nothing if that
     /// is on this host alone.
-    fn news(&self, family: FamilyId, peer: &str) -> Result<Option<FamilyNews>, HostError> {
+    pub(super) fn news(
+        &self,
+        family: FamilyId,
+        peer: &str,
+    ) -> Result<Option<FamilyNews>, HostError> {
         let Some(tunnel) = self.store.tunnel(family)? else {
             return Ok(None);
         };
         let own = self.store.own_places(family, Subnet::MEMBERS)?;
-        let told = self.store.family_hosts(family)?.into_iter();
-        let told = told.filter(|(by, _)| !is(by, peer));
+        let told = self.store.family_hosts(family)?;
+        let astray = self.astray(family, tunnel.own, &told);
+        let told = told.into_iter().filter(|(by, _)| !is(by, peer));
+        let mut hosts = compose(tunnel.own, &own, told);
+        hosts.extend(astray);
         Ok(Some(FamilyNews {
             id: family,
             tunnel: tunnel.own,
-            hosts: compose(tunnel.own, &own, told),
+            hosts,
         }))
     }
 
@@ -312,7 +323,12 @@ impl Host {
             self.try_to_stretch(news.id).await;
             let told = self.store.family_hosts(news.id)?.into_iter();
             let told = told.filter(|(by, _)| *by != Teller::Lender);
-            lent.extend(told.map(|(_, host)| host));
+            let told: Vec<_> = told.collect();
+            if let Some(place) = place {
+                let astray = self.astray(news.id, place.own, &told).into_iter();
+                lent.extend(astray.filter(|host| host.tunnel != place.own));
+            }
+            lent.extend(told.into_iter().map(|(_, host)| host));
         }
         let own = place.map(|place| place.own);
         Ok(FamilyStanding {
@@ -375,9 +391,13 @@ impl Host {
         };
         let own = self.store.own_places(family, Subnet::MEMBERS)?;
         let told = self.store.family_hosts(family)?;
+        let astray = self.astray(family, place.own, &told);
+        let mut hosts = compose(place.own, &own, told.into_iter());
+        // Later than what they were lent to, and so they count.
+        hosts.extend(astray);
         let span = Span {
             tunnel: place.own,
-            hosts: compose(place.own, &own, told.into_iter()),
+            hosts,
         };
         let subnet = network_of(record.number)?;
         match self.network.stretch(family, subnet, &span).await {
@@ -405,77 +425,3 @@ impl Host {
         }
     }
 }
-
-fn is(teller: &Teller, peer: &str) -> bool {
-    matches!(teller, Teller::Borrower(name) if name == peer)
-}
-
-/// The hosts of a family: this one, and those it was told of. Where its own places
-/// are it knows better than who lent them.
-fn compose(
-    tunnel: Ipv4Addr,
-    own: &Range<u16>,
-    told: impl Iterator<Item = (Teller, FamilyHost)>,
-) -> Vec<FamilyHost> {
-    let here = FamilyHost {
-        tunnel,
-        first: Member(own.start),
-        places: own.end.saturating_sub(own.start),
-    };
-    let about_others = told.filter(|(by, host)| match by {
-        Teller::Borrower(_) | Teller::Gone => true,
-        Teller::Lender => {
-            let theirs = host.range();
-            let apart = theirs.end <= own.start || own.end <= theirs.start;
-            apart || host.places > here.places
-        }
-    });
-    let hosts = about_others.map(|(_, host)| host);
-    [here].into_iter().chain(hosts).collect()
-}
-
-/// What a borrower says of places that it was lent; of others it has nothing to say.
-/// One that has nothing of the family, and is not about to, is no host of it.
-fn hosts_of(loan: &Loan, standing: &FamilyStanding, expected: bool) -> Vec<FamilyHost> {
-    let places = &loan.places;
-    let itself = standing.tunnel.map(|tunnel| FamilyHost {
-        tunnel,
-        first: Member(places.start),
-        places: places.end.saturating_sub(places.start),
-    });
-    let itself = itself.filter(|_| standing.member || expected);
-    let within = |host: &&FamilyHost| {
-        let theirs = host.range();
-        places.start <= theirs.start && theirs.end <= places.end
-    };
-    let lent = standing.lent.iter().filter(within).copied();
-    let hosts = itself
-        .into_iter()
-        .flat_map(|itself| [itself].into_iter().chain(lent.clone()));
-    let hosts = hosts.filter(|host| is_station(host.tunnel));
-    hosts.take(MOST_HOSTS).collect()
-}
-
-/// Refuses what hosts of a family cannot be.
-pub(super) fn check(hosts: &[FamilyHost]) -> Result<(), HostError> {
-    if hosts.len() > MOST_HOSTS {
-        return Err(HostError::Invalid(format!(
-            "the family has {} hosts: {MOST_HOSTS} at most",
-            hosts.len()
-        )));
-    }
-    match hosts.iter().find(|host| !is_station(host.tunnel)) {
-        Some(host) => Err(HostError::Invalid(format!(
-            "{} is no host's address",
-            host.tunnel
-        ))),
-        None => Ok(()),
-    }
-}
-
-fn is_station(address: Ipv4Addr) -> bool {
-    !address.is_unspecified() && !address.is_multicast() && !address.is_broadcast()
-}
-
-#[cfg(test)]
-mod tests;

@@ -67,7 +67,7 @@ impl Host {
                 "count is {count}, and its ticket promises other clones"
             )));
         }
-        super::span::check(&handout.family.hosts)?;
+        super::check_hosts(&handout.family.hosts)?;
         crate::secrets::check(&handout.parent.secrets)?;
         // Its own and those of the fork, each list as long as it may be.
         scrub
@@ -203,7 +203,7 @@ impl Host {
     }
 
     /// Refuses what this host cannot make a clone of.
-    fn check(&self, handout: &Handout) -> Result<(), HostError> {
+    pub(crate) fn check(&self, handout: &Handout) -> Result<(), HostError> {
         let refuse = |why: String| Err(HostError::Invalid(why));
         let machine = &handout.machine;
         if handout.version != Handout::VERSION {
@@ -237,7 +237,7 @@ impl Host {
     }
 
     /// Lets its family in.
-    fn let_in(&self, family: &HandoutFamily) -> Result<(), HostError> {
+    pub(crate) fn let_in(&self, family: &HandoutFamily) -> Result<(), HostError> {
         let number = FamilyNo(family.number);
         network_of(number)?;
         let record = FamilyRecord {
@@ -265,7 +265,7 @@ impl Host {
     }
 
     /// Has the pager fetch its images.
-    async fn fetch(&self, handout: &Handout, settle: bool) -> Result<(), HostError> {
+    pub(crate) async fn fetch(&self, handout: &Handout, settle: bool) -> Result<(), HostError> {
         let key = key_of(&handout.key)?;
         let local = way_to(handout.pager)?;
         let origin = origin(handout);
@@ -290,6 +290,7 @@ impl Host {
                 settle,
                 first: of_memory(&handout.first),
                 last: of_memory(&handout.last),
+                over: None,
             };
             let fetched = self.pager_call(move |pager| Ok(pager.fetch(image, fetching)));
             let fetched = fetched.await.and_then(|fetched| match fetched {
@@ -375,7 +376,7 @@ impl Host {
 
 /// The snapshot of another host's VM that a handout describes. Its images are fetched by
 /// whoever makes clones of it.
-fn received(handout: &Handout, devices: Vec<u8>) -> Result<Snapshot, HostError> {
+pub(crate) fn received(handout: &Handout, devices: Vec<u8>) -> Result<Snapshot, HostError> {
     let Handout {
         parent,
         family,
@@ -413,14 +414,14 @@ fn received(handout: &Handout, devices: Vec<u8>) -> Result<Snapshot, HostError> 
     })
 }
 
-pub(super) fn page_run(run: &Run) -> PageRun {
+pub(crate) fn page_run(run: &Run) -> PageRun {
     PageRun {
         first: run.first,
         pages: run.pages,
     }
 }
 
-pub(super) fn run(run: &PageRun) -> Run {
+pub(crate) fn run(run: &PageRun) -> Run {
     Run {
         first: run.first,
         pages: run.pages,
@@ -428,13 +429,13 @@ pub(super) fn run(run: &PageRun) -> Run {
 }
 
 /// The state of devices as it was sent.
-fn unpacked(devices: &str) -> Result<Vec<u8>, HostError> {
+pub(crate) fn unpacked(devices: &str) -> Result<Vec<u8>, HostError> {
     let packed = BASE64_STANDARD.decode(devices).ok();
     let state = packed.and_then(|packed| zstd::bulk::decompress(&packed, MOST_DEVICES).ok());
     state.ok_or_else(|| HostError::Invalid("the state of its devices cannot be read".into()))
 }
 
-fn origin(handout: &Handout) -> Origin {
+pub(super) fn origin(handout: &Handout) -> Origin {
     Origin {
         family: handout.family.id,
         server: handout.pager.ip(),

@@ -13,7 +13,7 @@ use forkyard_store::VmRecord;
 use forkyard_types::VmId;
 use forkyard_vmm::{Shell, ShellSpec, files};
 use futures::{StreamExt, stream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
 /// Shells started at once: QEMU starts are short and CPU-bound.
@@ -81,10 +81,21 @@ impl Host {
     }
 
     async fn make_shell(&self, layout: &Layout, template: &Path) -> Result<WarmShell, HostError> {
+        self.shell_as(layout, template, VmId::random(), |record| record)
+            .await
+    }
+
+    /// Makes the shell of this id, whose record says what else it is.
+    pub(crate) async fn shell_as(
+        &self,
+        layout: &Layout,
+        template: &Path,
+        id: VmId,
+        dress: impl FnOnce(VmRecord) -> VmRecord,
+    ) -> Result<WarmShell, HostError> {
         let uid = self.registry().take_uid()?;
-        let id = VmId::random();
-        let slice = self.folders.disks(id).join("0.qcow2");
-        let record = layout.shell(id, uid.get(), slice)?;
+        let slice = self.unused_slice(id);
+        let record = dress(layout.shell(id, uid.get(), slice)?);
         self.store.put_vm(&record)?;
         uid.keep();
         self.registry().occupy(&record);
@@ -95,6 +106,14 @@ impl Host {
                 Err(error)
             }
         }
+    }
+
+    /// Name of a slice that nothing has. A VM that was here before and has come back may have left
+    /// some that others lie over.
+    fn unused_slice(&self, id: VmId) -> PathBuf {
+        let folder = self.folders.disks(id);
+        let mut names = (0..u32::MAX).map(|number| folder.join(format!("{number}.qcow2")));
+        names.find(|path| !path.exists()).unwrap_or(folder)
     }
 
     async fn furnish(

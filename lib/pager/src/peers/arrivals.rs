@@ -7,9 +7,11 @@
 //! Decides who is to be answered and answers nobody: reads are values of any type
 //! `W`, and none is dropped here.
 
+mod below;
 mod waiting;
 
 use crate::touched::Run;
+pub(crate) use below::Below;
 use forkyard_image::{Checksum, ImageError, Layer, LayerBuilder, Lineage, Slot};
 use forkyard_sys_host::memory::{anonymous_file, seal};
 use forkyard_transfer::{Loss, Page, PageSet, PageSink};
@@ -51,6 +53,8 @@ pub(crate) struct Arrivals<W> {
     /// Pages that come after all others.
     last: PageSet,
     file: File,
+    /// Where all pages are that do not come.
+    below: Option<Below>,
     state: Mutex<State<W>>,
     /// Held while pages are put in their place. Who waits for one is answered before it is
     /// there; who counts what is there waits for it.
@@ -123,6 +127,7 @@ impl<W> Arrivals<W> {
             first: PageSet::new(pages),
             last: PageSet::new(pages),
             file: anonymous_file("forkyard-arrivals", ByteCount(end))?,
+            below: None,
             state: Mutex::new(State {
                 have: PageSet::new(pages),
                 data: PageSet::new(pages),
@@ -264,19 +269,29 @@ impl<W> Arrivals<W> {
                 bytes.fill(0);
             }
         }
-        Ok(())
+        drop(state);
+        match &self.below {
+            Some(below) => below.fill(first, out),
+            None => Ok(()),
+        }
     }
 
     /// The layer that holds the image, once everything is here.
     pub fn layer(&self) -> Result<Layer, ImageError> {
         let lineage = Lineage {
             image: self.image,
-            parent: None,
+            parent: self.below.as_ref().map(Below::id),
         };
         let mut builder = LayerBuilder::new(lineage, self.pages);
-        for (page, checksum) in &self.state().sums {
+        let state = self.state();
+        for (page, checksum) in &state.sums {
             builder.data(*page, Slot(page.0), *checksum);
         }
+        if let Some(below) = &self.below {
+            let zero = below.changed().filter(|page| !state.data.contains(*page));
+            zero.for_each(|page| builder.zero(page));
+        }
+        drop(state);
         builder.finish(&self.file)?;
         let failed = |source| ImageError::Write { source };
         seal(&self.file).map_err(failed)?;

@@ -32,14 +32,7 @@ fn drawn(image: &Image, page: PageNo) -> bool {
 }
 
 fn stretches(size: PageCount, is: impl Fn(PageNo) -> bool) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for page in (0..size.0).map(PageNo).filter(|page| is(*page)) {
-        match runs.last_mut() {
-            Some(last) if last.first.0 + last.pages.0 == page.0 => last.pages.0 += 1,
-            Some(_) | None => runs.push(Run::one(page)),
-        }
-    }
-    runs
+    super::over::stretches((0..size.0).map(PageNo).filter(|page| is(*page)))
 }
 
 /// The longest of these, in their order.

@@ -1,7 +1,8 @@
 //! Images that come from another pager.
 
-use crate::harness::{Fixture, byte, eventually, filling};
-use forkyard_pager::{Fetching, Offering, PeerKey, Push, Refusal};
+use crate::harness::{Fixture, byte, eventually, filling, layer};
+use forkyard_image::Lineage;
+use forkyard_pager::{Fetching, Offering, Over, PeerKey, Push, Refusal};
 use forkyard_types::{ImageId, PAGE_SIZE, PageCount};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
@@ -29,6 +30,7 @@ fn fetching(server: SocketAddr, settle: bool) -> Fetching {
         settle,
         first: Vec::new(),
         last: Vec::new(),
+        over: None,
     }
 }
 
@@ -47,6 +49,7 @@ fn offering() -> (Fixture, ImageId, SocketAddr) {
         push: Push::WorkingSet,
         disjoint: Vec::new(),
         last: None,
+        changed: None,
     };
     parent.client.offer(image, offering).expect("offers");
     (parent, image, at)
@@ -112,6 +115,7 @@ fn settled_image_needs_its_host_no_more_and_can_be_offered_on() {
         push: Push::WorkingSet,
         disjoint: Vec::new(),
         last: None,
+        changed: None,
     };
     host.client.offer(image, offering).expect("offers on");
     let third = Fixture::start();
@@ -120,6 +124,83 @@ fn settled_image_needs_its_host_no_more_and_can_be_offered_on() {
         .fetch(image, fetching(at, false))
         .expect("fetches");
     assert_eq!(read(&third, image, 2001).expect("comes"), filled(2001));
+}
+
+/// A page in seven has changed, one of which became zero and one of which was zero before.
+fn changed(page: u64) -> u8 {
+    match page {
+        14 => 0,
+        page if page.is_multiple_of(7) => filled(page + 2).max(1),
+        page => filled(page),
+    }
+}
+
+#[test]
+fn an_image_over_one_that_is_here_brings_what_has_changed_to_those_who_wait_for_it() {
+    let (mut parent, before, at) = offering();
+    let host = Fixture::start();
+    let fetched = host.client.fetch(before, fetching(at, true));
+    fetched.expect("fetches");
+    eventually("settled", || host.stats(before).layers == 1);
+    // Its file is opened, and read, before anything of it is there.
+    let image = ImageId::random();
+    let promised = host.client.promise(image, PageCount(PAGES));
+    promised.expect("promises");
+    let file = host.open(image).expect("opens");
+    let early = std::thread::spawn(move || {
+        let mut bytes = [0; 2 * PAGE_SIZE];
+        file.read_exact_at(&mut bytes, 13 * PAGE_SIZE as u64)
+            .map(|()| (bytes[0], bytes[PAGE_SIZE]))
+    });
+    let lineage = Lineage {
+        image,
+        parent: None,
+    };
+    let layer = layer(lineage, PAGES, changed);
+    parent.client.publish(lineage, layer).expect("publishes");
+    let differ: Vec<_> = (0..PAGES).filter(|n| changed(*n) != filled(*n)).collect();
+    let runs = parent.client.changes(image, before).expect("both are here");
+    let told = runs.iter().flat_map(|run| run.iter());
+    assert!(told.map(|page| page.0).eq(differ.iter().copied()));
+    let none = parent.client.changes(image, image).expect("itself");
+    assert!(none.is_empty());
+    let received = |host: &Fixture| {
+        let links = host.client.links().expect("known");
+        links
+            .iter()
+            .map(|it| it.got.received.waited + it.got.received.ahead)
+            .sum::<u64>()
+    };
+    let until_now = received(&host);
+    let offering = Offering {
+        key: KEY,
+        group: None,
+        hosts: 1,
+        push: Push::Everything,
+        disjoint: Vec::new(),
+        last: None,
+        changed: Some(runs.clone()),
+    };
+    parent.client.offer(image, offering).expect("offers");
+    let over = Some(Over {
+        image: before,
+        changed: runs,
+    });
+    let fetching = Fetching {
+        over,
+        ..fetching(at, true)
+    };
+    host.client.fetch(image, fetching).expect("fetches");
+    let early = early.join().expect("no panic").expect("comes");
+    assert_eq!(early, (changed(13), changed(14)));
+    eventually("settled", || host.stats(image).layers == 2);
+    let came = received(&host) - until_now;
+    assert!((1..=differ.len() as u64 + 1).contains(&came), "{came}");
+    parent.kill();
+    let view = host.view(image, PAGES);
+    for page in 0..PAGES {
+        assert_eq!(byte(&view, page), changed(page), "{page}");
+    }
 }
 
 #[test]
@@ -208,6 +289,7 @@ fn what_makes_no_sense_is_refused() {
         push: Push::WorkingSet,
         disjoint: Vec::new(),
         last: None,
+        changed: None,
     };
     assert_eq!(
         refusal(pager.client.offer(image, offering.clone())),
@@ -230,7 +312,29 @@ fn what_makes_no_sense_is_refused() {
         Refusal::NotReady { image }
     );
     let twice = pager.client.fetch(image, fetching(at, false));
+    let (promised, got) = (PageCount(1), PageCount(PAGES));
+    assert_eq!(refusal(twice), Refusal::WrongSize { promised, got });
+    let image = pager.publish(PAGES, filling);
+    let twice = pager.client.fetch(image, fetching(at, false));
     assert_eq!(refusal(twice), Refusal::AlreadyExists { image });
+    let of = |image| Over {
+        image,
+        changed: Vec::new(),
+    };
+    let over = |of| Fetching {
+        over: Some(of),
+        ..fetching(at, false)
+    };
+    let unknown = ImageId::random();
+    let lies = pager.client.fetch(ImageId::random(), over(of(unknown)));
+    assert_eq!(
+        refusal(lies),
+        Refusal::UnknownImage { image: unknown },
+        "what it lies over is not here"
+    );
+    let small = pager.publish(1, filling);
+    let lies = pager.client.fetch(ImageId::random(), over(of(small)));
+    assert_eq!(refusal(lies), Refusal::WrongSize { promised, got });
     let image = ImageId::random();
     assert_eq!(
         refusal(pager.client.settle(image)),

@@ -36,6 +36,7 @@ fn fetched(parent: &Fixture, at: SocketAddr, settle: bool) -> (Fixture, ImageId)
         push: Push::WorkingSet,
         disjoint: Vec::new(),
         last: None,
+        changed: None,
     };
     parent.client.offer(image, offering).expect("offers");
     let host = Fixture::start();
@@ -47,6 +48,7 @@ fn fetched(parent: &Fixture, at: SocketAddr, settle: bool) -> (Fixture, ImageId)
         settle,
         first: Vec::new(),
         last: Vec::new(),
+        over: None,
     };
     host.client.fetch(image, fetching).expect("fetches");
     (host, image)

@@ -3,7 +3,7 @@
 use super::random;
 use super::socket::{self, LONGEST, Waker};
 use crate::key::ImageKey;
-use crate::pages::Run;
+use crate::pages::{PageSet, Run};
 use crate::receiver::{Complete, Event, Loss, Receiver, Receiving, Turn, Via};
 use crate::source::PageSink;
 use crate::stats::Received;
@@ -181,6 +181,15 @@ impl Client {
     pub fn withdraw(&self, pages: &[PageNo]) {
         let mut state = self.shared.state();
         pages.iter().for_each(|page| state.receiver.withdraw(*page));
+    }
+
+    /// All pages but these are there already, from elsewhere.
+    pub fn have_all_but(&self, changed: &PageSet) {
+        let mut state = self.shared.state();
+        let pages = (0..changed.size().0).map(PageNo);
+        for page in pages.filter(|page| !changed.contains(*page)) {
+            state.receiver.have(page);
+        }
     }
 
     /// Has these pages come before all others, where everything is fetched.

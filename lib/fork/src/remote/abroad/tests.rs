@@ -1,4 +1,5 @@
 use super::*;
+use forkyard_types::PageSecret;
 use forkyard_types::{Awaited, PageCount, VmId, VmPart};
 
 fn vm(fork: ForkId, awaits: Option<ImageId>) -> VmView {
@@ -31,6 +32,7 @@ fn away(images: Vec<ImageId>) -> Away {
         clones: Vec::new(),
         promised: false,
         doomed: false,
+        moved: None,
         silence: None,
     }
 }

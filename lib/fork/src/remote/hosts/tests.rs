@@ -1,4 +1,5 @@
 use super::*;
+use forkyard_types::FamilyId;
 
 fn host(last: u8, places: Range<u16>) -> FamilyHost {
     FamilyHost {
@@ -31,8 +32,23 @@ fn a_borrower_is_believed_about_what_it_was_lent_alone() {
             },
         ],
     };
-    let heard = hosts_of(&loan(), &standing, false);
+    let heard = hosts_of(&loan(), &standing, (false, &BTreeSet::new()));
     assert_eq!(heard, [host(2, 128..256), host(3, 160..192)]);
+}
+
+#[test]
+fn a_borrower_is_believed_about_a_vm_that_had_moved_to_it_and_went_on() {
+    let gone_on = FamilyHost {
+        places: 1,
+        ..host(3, 7..8)
+    };
+    let standing = FamilyStanding {
+        tunnel: Some(Ipv4Addr::new(192, 0, 2, 2)),
+        member: true,
+        lent: vec![gone_on, host(4, 8..9)],
+    };
+    let heard = hosts_of(&loan(), &standing, (false, &[Member(7)].into()));
+    assert_eq!(heard, [host(2, 128..256), gone_on]);
 }
 
 #[test]
@@ -42,13 +58,16 @@ fn a_borrower_with_nothing_of_the_family_is_no_host_of_it_unless_it_is_about_to_
         member: false,
         lent: Vec::new(),
     };
-    assert_eq!(hosts_of(&loan(), &standing, false), []);
-    assert_eq!(hosts_of(&loan(), &standing, true), [host(2, 128..256)]);
+    assert_eq!(hosts_of(&loan(), &standing, (false, &BTreeSet::new())), []);
+    assert_eq!(
+        hosts_of(&loan(), &standing, (true, &BTreeSet::new())),
+        [host(2, 128..256)]
+    );
     let nowhere = FamilyStanding {
         tunnel: None,
         ..standing
     };
-    assert_eq!(hosts_of(&loan(), &nowhere, true), []);
+    assert_eq!(hosts_of(&loan(), &nowhere, (true, &BTreeSet::new())), []);
 }
 
 #[test]

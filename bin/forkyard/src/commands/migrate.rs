@@ -1,0 +1,72 @@
+//! `forkyard migrate`.
+
+use crate::{
+    args::{self, Format, Migrate},
+    output::json,
+};
+use forkyard_client::{Client, of_vm};
+use forkyard_types::{IfStuck, MigrateRequest, MigrateResponse, MigrationReport};
+use std::process::ExitCode;
+
+/// Moves a VM to another host.
+pub async fn migrate(client: &Client, format: Format, wanted: Migrate) -> anyhow::Result<ExitCode> {
+    let request = MigrateRequest {
+        to: wanted.to,
+        max_gap_ms: wanted.max_gap,
+        deadline_ms: wanted.deadline.map(|seconds| u64::from(seconds) * 1000),
+        if_stuck: match wanted.if_stuck {
+            args::IfStuck::GiveUp => IfStuck::GiveUp,
+            args::IfStuck::Stop => IfStuck::Stop,
+        },
+    };
+    let path = of_vm(&wanted.vm, "migrate");
+    let moved: MigrateResponse = client.post(&path, &request).await?;
+    match format {
+        Format::Json => json(&moved)?,
+        Format::Text => {
+            let host = moved.vm.host.as_deref().unwrap_or_default();
+            say!("{} goes on at {host}", moved.vm.name);
+            say!("{}", told(&moved.report));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn told(report: &MigrationReport) -> String {
+    let MigrationReport {
+        total_us,
+        rounds,
+        gap_us,
+        pages_ahead,
+        pages_last,
+        ..
+    } = *report;
+    let seconds = |us: u64| us as f64 / 1e6;
+    format!(
+        "stood still for {:.0} ms of {:.1} s; sent {pages_ahead} pages ahead, {rounds} times what was written meanwhile, and {pages_last} in the end",
+        seconds(gap_us) * 1e3,
+        seconds(total_us),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forkyard_types::PageCount;
+
+    #[test]
+    fn a_report_says_how_long_it_stood_still_and_what_was_sent() {
+        let report = MigrationReport {
+            total_us: 2_340_000,
+            rounds: 2,
+            gap_us: 61_000,
+            pages_ahead: PageCount(7000),
+            pages_last: PageCount(12),
+            ..MigrationReport::default()
+        };
+        assert_eq!(
+            told(&report),
+            "stood still for 61 ms of 2.3 s; sent 7000 pages ahead, 2 times what was written meanwhile, and 12 in the end"
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! A running VM moves to another host.
+
+use forkyard_e2e::{Cluster, Host, eventually};
+use forkyard_types::{MigrateResponse, VmInspect, VmState, VmView};
+
+/// Writes numbers into memory and to the disk, one after the other, for as long as it lives, and
+/// says them to its sibling on a connection that was made before.
+const COUNT: &str = "mkdir -p /m && mount -t tmpfs m /m && \
+    head -c 6000000 /dev/urandom >/m/data && head -c 3000000 /dev/urandom >/root/data && \
+    (n=0; while :; do n=$((n+1)); echo $n >/m/n; echo $n >>/root/n; echo $n; sleep 0.05; done \
+     | nc SIBLING 9) >/dev/null 2>&1 </dev/null & ";
+const SUMS: &str = "md5sum /m/data /root/data; cat /proc/sys/kernel/random/boot_id; pidof nc";
+
+fn number(host: &Host, vm: &str) -> u64 {
+    let text = host.sh(vm, "cat /m/n || cat /m/n");
+    text.trim().parse().expect("a number")
+}
+
+/// Numbers on disk that do not follow the one before.
+fn gaps(host: &Host, vm: &str) -> String {
+    host.sh(
+        vm,
+        "awk 'NR > 1 && $1 != last + 1 {print last, $1} {last = $1}' /root/n",
+    )
+}
+
+fn moved(host: &Host, to: &str) -> MigrateResponse {
+    host.json(["migrate", "p", "--to", to])
+}
+
+#[track_caller]
+fn goes_on(sibling: (&Host, &str)) {
+    let (host, vm) = sibling;
+    let heard = || host.sh(vm, "tail -n 1 /tmp/heard");
+    let before = heard();
+    eventually("the sibling to hear more", || heard() != before);
+    let gaps = "awk 'NR > 1 && $1 != last + 1 {print last, $1} {last = $1}' /tmp/heard";
+    assert_eq!(host.sh(vm, gaps), "", "on the connection");
+}
+
+#[test]
+fn a_vm_goes_on_elsewhere_as_who_it_is_and_comes_back() {
+    let cluster = Cluster::new(2);
+    let (here, there) = (cluster.host(0), cluster.host(1));
+    here.ok(["run", "tiny", "--name", "p"]);
+    let sibling = here.fork("p", 1).remove(0);
+    let name = sibling.name.to_string();
+    here.sh(
+        &name,
+        "(sleep 6000 | nc -l -p 9 >/tmp/heard) >/dev/null 2>&1 </dev/null &",
+    );
+    here.wait_in(
+        &name,
+        "grep -qs ':0009 .* 0A ' /proc/net/tcp /proc/net/tcp6",
+    );
+    let address = sibling.address.ip.to_string();
+    here.sh("p", &COUNT.replace("SIBLING", &address));
+    eventually("it to count", || {
+        !here.sh("p", "cat /m/n 2>/dev/null || true").is_empty()
+    });
+    let before: VmInspect = here.json(["inspect", "p"]);
+    let sums = here.sh("p", SUMS);
+    let counted = number(here, "p");
+
+    let answer = moved(here, "h1");
+    assert_eq!(answer.vm.host.as_deref(), Some("h1"));
+    assert!(answer.report.pages_last < answer.report.pages_ahead);
+    let after: VmInspect = there.json(["inspect", "p"]);
+    let who = |it: &VmView| (it.id, it.name.clone(), it.epoch, it.member, it.address.ip);
+    assert_eq!(who(&after.vm), who(&before.vm));
+    assert_eq!(after.vm.state, VmState::Running);
+    let listed = here.vms();
+    let listed: Vec<_> = listed.iter().filter(|vm| vm.name.as_str() == "p").collect();
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    assert_eq!(listed[0].host.as_deref(), Some("h1"));
+    assert!(here.fails(["logs", "p"]).contains("h1"));
+    assert_eq!(there.sh("p", SUMS), sums);
+    assert!(number(there, "p") >= counted);
+    goes_on((here, &name));
+    // It needs nothing of the host that it left.
+    eventually("all of it to be there", || there.vm("p").awaits.is_empty());
+
+    let clone = there.fork("p", 1).remove(0);
+    assert_eq!(
+        there.sh(clone.name.as_str(), "md5sum /m/data /root/data"),
+        there.sh("p", "md5sum /m/data /root/data")
+    );
+    there.ok(["rm", clone.name.as_str()]);
+
+    let answer = moved(there, "h0");
+    assert_eq!(answer.vm.host.as_deref(), Some("h0"));
+    assert_eq!(here.vm("p").host, None);
+    assert_eq!(here.sh("p", SUMS), sums);
+    goes_on((here, &name));
+    assert_eq!(gaps(here, "p"), "", "on the disk");
+    assert!(there.vms().iter().all(|vm| vm.host.is_some()));
+    here.ok(["rm", "p", &name]);
+    eventually("it to be forgotten there", || there.vms().is_empty());
+    cluster.end();
+}
+
+#[test]
+fn a_vm_that_cannot_move_stays_and_says_why() {
+    let cluster = Cluster::new(2);
+    let here = cluster.host(0);
+    here.ok([
+        "run",
+        "tiny",
+        "--name",
+        "p",
+        "--publish",
+        "127.0.0.1:8080:80",
+    ]);
+    let why = here.fails(["migrate", "p", "--to", "h1"]);
+    assert!(why.contains("ports of this host lead to it"), "{why}");
+    let why = here.fails(["migrate", "p", "--to", "nowhere"]);
+    assert!(why.contains("nowhere"), "{why}");
+    here.ok(["pause", "p"]);
+    assert!(
+        here.fails(["migrate", "p", "--to", "h1"])
+            .contains("paused")
+    );
+    assert_eq!(here.vm("p").state, VmState::Paused);
+    here.ok(["rm", "p"]);
+    cluster.end();
+}

@@ -1,0 +1,495 @@
+//! A VM that comes from another host, on the host that it comes to.
+//!
+//! ```text
+//! Preparing --all of a first copy is here--> Waiting --Land--> Landing --recorded--> a VM
+//!     |                                         |                 |
+//!     `-----------------End, or fails-----------'------fails------'--> nothing is left of it
+//! ```
+//!
+//! A machine that waits is recorded as a shell: a daemon that takes over ends it, and knows of no
+//! migration. So `End` of one that is not known is answered by whether the VM is here.
+
+use crate::{
+    Host, HostError,
+    life::{Body, Life},
+    remote::{Coming, received, unpacked},
+    snapshot::{Layout, WarmShell},
+    vm::{Vm, lock},
+};
+use forkyard_pager::{Over, PagerError, Refusal, Run};
+use forkyard_store::{Birth, VmRecord};
+use forkyard_types::{
+    Delta, ForkId, ImageId, Landed, PeerEndMigration, PeerLand, PeerMigrated, PeerMigration,
+    PeerPrepare, PeerRound, VmId, VmState,
+};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+use tokio::{sync::Notify, time::sleep};
+use tracing::{Instrument as _, debug_span, instrument};
+
+/// How long the agent of a guest that was loaded may take to answer.
+const HELLO: Duration = Duration::from_secs(60);
+/// Between two looks whether the last pages have come.
+const SOON: Duration = Duration::from_millis(2);
+/// A migration of which nothing was heard for so long is given up.
+const FORGOTTEN: Duration = Duration::from_secs(600);
+/// Between two looks for those.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// VMs that are on their way here.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    stages: Mutex<BTreeMap<ForkId, Stage>>,
+    /// Told when one has landed, or was given up.
+    over: Notify,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Preparing {
+        /// It was given up meanwhile.
+        ended: bool,
+    },
+    Waiting(Box<Waiting>),
+    Landing,
+}
+
+/// A machine that waits for the rest of its VM.
+#[derive(Debug)]
+struct Waiting {
+    shell: WarmShell,
+    layout: Layout,
+    coming: Coming,
+    /// Its memory and disk as far as they were sent.
+    here: [ImageId; 2],
+    heard: Instant,
+}
+
+impl Host {
+    /// Takes a step of a VM's way here. Not cancel-safe: run it on a task of its own.
+    pub async fn receive(&self, step: PeerMigration) -> Result<PeerMigrated, HostError> {
+        match step {
+            PeerMigration::Prepare(prepare) => self.prepare_for(*prepare).await,
+            PeerMigration::Round(round) => self.take_round(round).await,
+            PeerMigration::Land(land) => self.land(*land).await,
+            PeerMigration::End(end) => Ok(self.end_migration(end).await),
+        }
+    }
+
+    #[instrument(name = "expect", skip_all, fields(vm = %prepare.first.parent.name))]
+    async fn prepare_for(&self, prepare: PeerPrepare) -> Result<PeerMigrated, HostError> {
+        let migration = prepare.first.fork;
+        match lock(&self.incoming.stages).entry(migration) {
+            Entry::Occupied(_) => {
+                return Err(HostError::Invalid("this migration is under way".into()));
+            }
+            Entry::Vacant(new) => new.insert(Stage::Preparing { ended: false }),
+        };
+        let made = self.make_ready(prepare).await;
+        let waiting = match made {
+            Ok(waiting) => waiting,
+            Err(error) => {
+                lock(&self.incoming.stages).remove(&migration);
+                self.incoming.over.notify_waiters();
+                return Err(error);
+            }
+        };
+        let waiting = {
+            let mut stages = lock(&self.incoming.stages);
+            match stages.get_mut(&migration) {
+                Some(stage @ Stage::Preparing { ended: false }) => {
+                    *stage = Stage::Waiting(Box::new(waiting));
+                    None
+                }
+                Some(_) | None => {
+                    stages.remove(&migration);
+                    Some(waiting)
+                }
+            }
+        };
+        self.incoming.over.notify_waiters();
+        match waiting {
+            Some(waiting) => {
+                self.dispose(waiting).await;
+                Err(HostError::Invalid("the migration was given up".into()))
+            }
+            None => {
+                self.forget_later(migration);
+                Ok(PeerMigrated::Here)
+            }
+        }
+    }
+
+    /// Fetches a first copy and makes a machine over what will be the last.
+    async fn make_ready(&self, prepare: PeerPrepare) -> Result<Waiting, HostError> {
+        let PeerPrepare {
+            first,
+            vm,
+            memory,
+            disk,
+        } = prepare;
+        self.check(&first)?;
+        crate::remote::check_hosts(&first.family.hosts)?;
+        crate::secrets::check(&first.parent.secrets)?;
+        if self.registry().get(first.parent.id).is_some() {
+            return Err(HostError::Invalid(format!("{} is here", first.parent.name)));
+        }
+        let here = [first.memory.image, first.disk.image];
+        let all = [here[0], here[1], memory, disk];
+        let coming = self.coming_from(&first, all)?;
+        self.let_in(&first.family)?;
+        let made = async {
+            let fetched = self.fetch(&first, true);
+            fetched.instrument(debug_span!("fetch")).await?;
+            for last in [(memory, first.memory.pages), (disk, first.disk.pages)] {
+                self.promise_one(&coming, last).await?;
+            }
+            let mut layout = received(&first, Vec::new())?.layout;
+            layout.memory = memory;
+            layout.disk = crate::snapshot::Disk::Slices {
+                slices: Vec::new(),
+                base: Some(disk),
+            };
+            self.need_network(&layout).await?;
+            let dress = |shell: VmRecord| VmRecord {
+                name: first.parent.name.clone(),
+                member: first.parent.member,
+                birth: vm.parent.map(|parent| Birth {
+                    parent,
+                    fork: vm.fork,
+                    granted: first.machine.granted,
+                }),
+                generation: first.parent.generation,
+                epoch: vm.epoch,
+                created: vm.created,
+                warm: vm.warm,
+                notes: vm.notes,
+                ..shell
+            };
+            let template = self.folders.all_disks().join(format!("{memory}.template"));
+            self.slice_over(&layout.disk, &template).await?;
+            let shell = self
+                .shell_as(&layout, &template, first.parent.id, dress)
+                .await;
+            self.remove_files(&[template]);
+            let shell = shell?;
+            let ready = async {
+                let address = crate::vm::address(layout.of.network, &shell.record);
+                self.network.admit(&[(shell.record.id, address)]).await?;
+                self.all_here(&first.parent.name, here).await
+            };
+            match ready.await {
+                Ok(()) => Ok((shell, layout)),
+                Err(error) => {
+                    self.end_shells(vec![shell]).await;
+                    Err(error)
+                }
+            }
+        };
+        match made.await {
+            Ok((shell, layout)) => Ok(Waiting {
+                shell,
+                layout,
+                coming,
+                here,
+                heard: Instant::now(),
+            }),
+            Err(error) => {
+                let family = first.family.id;
+                self.forget_images(coming, &all).await;
+                self.end_family_if_empty(family).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes what waits out, if it does: for a round it is put back.
+    fn take_waiting(&self, migration: ForkId) -> Result<Box<Waiting>, HostError> {
+        let mut stages = lock(&self.incoming.stages);
+        match stages.remove(&migration) {
+            Some(Stage::Waiting(waiting)) => {
+                stages.insert(migration, Stage::Landing);
+                Ok(waiting)
+            }
+            other => {
+                if let Some(other) = other {
+                    stages.insert(migration, other);
+                }
+                Err(HostError::Invalid(
+                    "no machine waits for this migration here".into(),
+                ))
+            }
+        }
+    }
+
+    async fn take_round(&self, round: PeerRound) -> Result<PeerMigrated, HostError> {
+        let mut waiting = self.take_waiting(round.migration)?;
+        let [before, disk] = waiting.here;
+        let image = round.memory.image;
+        let fetched = async {
+            self.fetch_over(&waiting.coming, &round.memory, before)
+                .await?;
+            let name = waiting.layout.of.name.clone();
+            self.all_here(&name, [image, disk]).await
+        };
+        let fetched = fetched.await;
+        match &fetched {
+            Ok(()) => {
+                waiting.here = [image, disk];
+                waiting.coming.add(image);
+                self.forget_image(&mut waiting.coming, before).await;
+            }
+            Err(_) => self.forget_image(&mut waiting.coming, image).await,
+        }
+        waiting.heard = Instant::now();
+        lock(&self.incoming.stages).insert(round.migration, Stage::Waiting(waiting));
+        self.incoming.over.notify_waiters();
+        fetched.map(|()| PeerMigrated::Here)
+    }
+
+    #[instrument(name = "land", skip_all, fields(migration = %land.migration))]
+    async fn land(&self, land: PeerLand) -> Result<PeerMigrated, HostError> {
+        let begun = Instant::now();
+        let devices = unpacked(&land.devices)?;
+        let waiting = *self.take_waiting(land.migration)?;
+        let landed = self.let_go_on(waiting, &land, devices, begun).await;
+        lock(&self.incoming.stages).remove(&land.migration);
+        self.incoming.over.notify_waiters();
+        landed.map(|landed| PeerMigrated::Landed(Box::new(landed)))
+    }
+
+    /// Loads what has come, and lets it go on. If it cannot, nothing is left of it.
+    async fn let_go_on(
+        &self,
+        waiting: Waiting,
+        land: &PeerLand,
+        devices: Vec<u8>,
+        begun: Instant,
+    ) -> Result<Landed, HostError> {
+        let Waiting {
+            shell,
+            layout,
+            coming,
+            here,
+            ..
+        } = waiting;
+        let WarmShell {
+            mut record,
+            shell,
+            guest,
+            calls,
+        } = shell;
+        let last = [land.memory.image, land.disk.image];
+        let outcome = async {
+            let (memory, disk) = tokio::join!(
+                self.fetch_over(&coming, &land.memory, here[0]),
+                self.fetch_over(&coming, &land.disk, here[1]),
+            );
+            memory.and(disk)?;
+            self.all_here(&record.name, last)
+                .instrument(debug_span!("last pages"))
+                .await?;
+            record.state = VmState::Starting;
+            self.store.put_vm(&record)?;
+            let machine = shell.load(&devices).instrument(debug_span!("load")).await?;
+            let body = Arc::new(Body::new(machine, guest.clone()));
+            let life = Life::Starting {
+                body: Some(body.clone()),
+                again: false,
+            };
+            let vm = Arc::new(Vm::new(record.clone(), layout.of.network, life));
+            let ready = async {
+                guest.hello(HELLO).instrument(debug_span!("hello")).await?;
+                self.try_to_stretch(record.family).await;
+                self.network.open_port(record.family, record.id).await?;
+                // From here on it is here.
+                vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
+                Ok::<_, HostError>(())
+            };
+            if let Err(error) = ready.await {
+                self.end_body(&vm).await;
+                return Err(error);
+            }
+            if let Err(error) = body.guest.resume().await {
+                // It is heard of as any agent that does not answer.
+                tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent was not told to go on");
+            }
+            Ok(vm)
+        };
+        match outcome.await {
+            Ok(vm) => {
+                let took_us = crate::fork::micros(begun.elapsed());
+                self.take_in(vm.clone(), calls);
+                self.forget_images(coming, &here).await;
+                self.forget_where_it_was(vm.id).await;
+                self.tidy(&vm);
+                self.keep_warm(&vm, Vec::new());
+                tracing::info!(vm = %vm.name(), took_us, "landed");
+                let vm = self.view_of(&vm);
+                Ok(Landed { vm, took_us })
+            }
+            Err(error) => {
+                self.erase(&record).await;
+                self.forget_images(coming, &[here[0], here[1], last[0], last[1]])
+                    .await;
+                self.end_family_if_empty(record.family).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a migration up, unless its VM is here. Once this says so, it never comes.
+    async fn end_migration(&self, end: PeerEndMigration) -> PeerMigrated {
+        loop {
+            let over = self.incoming.over.notified();
+            let mut over = std::pin::pin!(over);
+            // Before it is looked: what happens from here on is heard.
+            over.as_mut().enable();
+            let waiting = {
+                let mut stages = lock(&self.incoming.stages);
+                match stages.remove(&end.migration) {
+                    Some(Stage::Waiting(waiting)) => Some(waiting),
+                    Some(Stage::Preparing { .. }) => {
+                        let ended = Stage::Preparing { ended: true };
+                        stages.insert(end.migration, ended);
+                        return PeerMigrated::Ended;
+                    }
+                    Some(Stage::Landing) => {
+                        stages.insert(end.migration, Stage::Landing);
+                        None
+                    }
+                    None => return self.is_landed(end.vm),
+                }
+            };
+            if let Some(waiting) = waiting {
+                self.dispose(*waiting).await;
+                return PeerMigrated::Ended;
+            }
+            over.await;
+        }
+    }
+
+    fn is_landed(&self, vm: VmId) -> PeerMigrated {
+        let vm = self.registry().get(vm);
+        match vm.filter(|vm| lock(&vm.moving).is_none()) {
+            Some(vm) => PeerMigrated::Landed(Box::new(Landed {
+                vm: self.view_of(&vm),
+                took_us: 0,
+            })),
+            None => PeerMigrated::Ended,
+        }
+    }
+
+    /// Ends a machine that waits, and all that came for it.
+    async fn dispose(&self, waiting: Waiting) {
+        let Waiting {
+            shell,
+            layout,
+            coming,
+            here,
+            ..
+        } = waiting;
+        let last = [Some(layout.memory), layout.disk.base()];
+        self.end_shells(vec![shell]).await;
+        let images: Vec<_> = here.into_iter().chain(last.into_iter().flatten()).collect();
+        self.forget_images(coming, &images).await;
+        self.end_family_if_empty(layout.of.family).await;
+    }
+
+    /// Ends all machines that wait: the daemon ends.
+    pub(crate) async fn end_incoming(&self) {
+        let stages = std::mem::take(&mut *lock(&self.incoming.stages));
+        for stage in stages.into_values() {
+            if let Stage::Waiting(waiting) = stage {
+                self.dispose(*waiting).await;
+            }
+        }
+    }
+
+    /// Gives a migration up of which nothing more is heard.
+    fn forget_later(&self, migration: ForkId) {
+        let host = self.handle();
+        tokio::spawn(async move {
+            loop {
+                sleep(LOOK).await;
+                let Some(host) = host.upgrade() else { return };
+                let forgotten = {
+                    let mut stages = lock(&host.incoming.stages);
+                    match stages.get(&migration) {
+                        None => return,
+                        Some(Stage::Waiting(waiting)) if waiting.heard.elapsed() > FORGOTTEN => {
+                            stages.remove(&migration)
+                        }
+                        Some(Stage::Waiting(_) | Stage::Preparing { .. } | Stage::Landing) => None,
+                    }
+                };
+                if let Some(Stage::Waiting(waiting)) = forgotten {
+                    tracing::warn!(%migration, "given up: nothing was heard of it");
+                    return host.dispose(*waiting).await;
+                }
+            }
+        });
+    }
+
+    /// Fetches an image by what it differs in from one that is here.
+    async fn fetch_over(
+        &self,
+        coming: &Coming,
+        delta: &Delta,
+        here: ImageId,
+    ) -> Result<(), HostError> {
+        if delta.over != here {
+            return Err(HostError::Invalid(format!(
+                "image {} lies over one that is not what was sent last",
+                delta.image
+            )));
+        }
+        let changed = delta.changed.unpack();
+        let changed = changed.map_err(|error| HostError::Invalid(error.to_string()))?;
+        let changed: Vec<Run> = changed.iter().map(crate::remote::run).collect();
+        let arrival = self.pager_call(move |pager| pager.arrival(here)).await?;
+        let over = Some(Over {
+            image: here,
+            changed,
+        });
+        self.fetch_one(coming, (delta.image, arrival.pages), over)
+            .await
+    }
+
+    /// Waits until all of two images has come.
+    async fn all_here(
+        &self,
+        of: &forkyard_types::VmName,
+        images: [ImageId; 2],
+    ) -> Result<(), HostError> {
+        for image in images {
+            loop {
+                let found = self.pager_call(move |pager| Ok(pager.arrival(image)));
+                let arrival = match found.await? {
+                    Err(PagerError::Refused(Refusal::UnknownImage { .. })) => {
+                        return Err(HostError::Lost {
+                            vm: of.clone(),
+                            why: "its pages were given up".into(),
+                        });
+                    }
+                    found => found?,
+                };
+                // As an image of its own, which the next may lie over.
+                if arrival.settled {
+                    break;
+                }
+                if !arrival.alive {
+                    return Err(HostError::Lost {
+                        vm: of.clone(),
+                        why: "the host that it leaves is silent".into(),
+                    });
+                }
+                sleep(SOON).await;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,400 @@
+//! A VM that moves to another host, on the host that it leaves.
+
+use super::converge::{Convergence, Next};
+use crate::{
+    Host, HostError,
+    fork::micros,
+    generation::Generation,
+    life::{Body, Life},
+    remote::{Far, HERE, Hold, Peer, Share},
+    snapshot::Taken,
+    vm::{Turn, Vm, lock},
+};
+use forkyard_pager::PeerKey;
+use forkyard_store::Moving;
+use forkyard_types::{
+    ErrorKind, ForkId, ForkMode, ForkReport, IfStuck, ImageId, Landed, MigrateRequest,
+    MigrateResponse, MigrationReport, PageCount, PeerEndMigration, PeerMigrated, PeerMigration,
+    PeerRound, VmId,
+};
+use std::{
+    net::SocketAddr,
+    num::NonZeroUsize,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tracing::{Instrument as _, debug_span, instrument};
+
+/// A VM on its way.
+pub(super) struct Leaving<'a> {
+    pub id: ForkId,
+    pub vm: &'a Arc<Vm>,
+    pub body: Arc<Body>,
+    pub share: Share,
+    pub key: PeerKey,
+    pub pager: SocketAddr,
+    /// Its memory and disk as that host has them.
+    pub sent: [ImageId; 2],
+    /// What they will be called in the end.
+    pub last: [ImageId; 2],
+    /// All that is offered to it.
+    pub offered: Vec<ImageId>,
+    /// Keeps that from being taken for unused.
+    pub hold: Option<Hold>,
+    /// What it is stopped with: made before, so that only what differs is left to do then.
+    pub next: Option<Generation>,
+}
+
+impl Leaving<'_> {
+    /// The other host.
+    pub fn peer(&self) -> &dyn Peer {
+        &*self.share.peer
+    }
+}
+
+impl Host {
+    /// Moves a running VM to another host. It goes on there once this returns, or here if this
+    /// fails, unless the error says that this is not known yet. Not cancel-safe: run it on a
+    /// task of its own.
+    #[instrument(skip_all, fields(vm = vm, to = request.to))]
+    pub async fn migrate(
+        &self,
+        vm: &str,
+        request: MigrateRequest,
+    ) -> Result<MigrateResponse, HostError> {
+        let begun = Instant::now();
+        if request.to == HERE {
+            return Err(HostError::Invalid("it is here: name another host".into()));
+        }
+        let vm = self.vm(vm)?;
+        let peer = self.peer(&request.to)?;
+        let pager = self.listen_to_peers().await?;
+        let _under_way = self.begin_fork(&vm)?;
+        let mut turn = vm.turn_to_fork().await;
+        self.may_move(&vm)?;
+        let mut leaving = Leaving {
+            id: ForkId::random(),
+            vm: &vm,
+            body: vm.body()?,
+            share: Share::of(peer, 1, 1),
+            key: crate::remote::draw()?,
+            pager,
+            sent: [ImageId::random(); 2],
+            last: [ImageId::random(); 2],
+            offered: Vec::new(),
+            hold: Some(self.hold([])?),
+            next: None,
+        };
+        let mut report = MigrationReport::default();
+        let moved = self
+            .move_out(&mut leaving, &mut turn, &request, &mut report)
+            .await;
+        let landed = match moved {
+            Ok(landed) => landed,
+            Err(error) => {
+                turn.next = leaving.next.take();
+                drop(turn);
+                self.keep_warm(&vm, Vec::new());
+                return Err(error);
+            }
+        };
+        drop(leaving.hold.take());
+        report.land_us = landed.took_us;
+        report.total_us = micros(begun.elapsed());
+        let peer = leaving.share.peer.clone();
+        tracing::info!(vm = %vm.name(), to = peer.name(), ?report, "moved");
+        let view = self
+            .left(&vm, turn, (leaving.id, peer.name()), landed)
+            .await;
+        Ok(MigrateResponse { vm: view, report })
+    }
+
+    /// Refuses what cannot move, and why.
+    fn may_move(&self, vm: &Vm) -> Result<(), HostError> {
+        let refuse = |why: &str| {
+            Err(HostError::CannotMove {
+                vm: vm.name(),
+                why: why.to_owned(),
+            })
+        };
+        vm.body()?;
+        if vm.is_paused() {
+            return Err(HostError::Paused { vm: vm.name() });
+        }
+        let record = vm.record();
+        if record.volume.is_some() {
+            return refuse("its disk is a volume of this host");
+        }
+        if vm.ephemeral || self.tickets(|tickets| tickets.concern(vm.id)) {
+            return refuse(
+                "a program in it has a ticket, or was made by one, and is told how that ends by this host",
+            );
+        }
+        if vm.is_founder() && !self.network.policy(record.family).publish.is_empty() {
+            return refuse("ports of this host lead to it");
+        }
+        Ok(())
+    }
+
+    async fn move_out(
+        &self,
+        leaving: &mut Leaving<'_>,
+        turn: &mut Turn,
+        request: &MigrateRequest,
+        report: &mut MigrationReport,
+    ) -> Result<Landed, HostError> {
+        // Its shells are over what it is now.
+        if let Some(generation) = turn.next.take() {
+            self.discard(leaving.vm, generation).await;
+        }
+        let ahead = async {
+            let begun = Instant::now();
+            self.send_first(leaving, report).await?;
+            report.prepare_us = micros(begun.elapsed());
+            self.converge(leaving, request, report, begun).await
+        };
+        let stopped = match ahead.await {
+            Ok(()) => self.stop_and_land(leaving, report).await,
+            Err(error) => Err(error),
+        };
+        let error = match stopped {
+            Ok(landed) => return Ok(landed),
+            Err(error) => error,
+        };
+        drop(leaving.hold.take());
+        if lock(&leaving.vm.moving).is_none() {
+            self.give_up(leaving).await;
+        }
+        Err(error)
+    }
+
+    /// Sends a first copy of all it has, and has a machine made there.
+    async fn send_first(
+        &self,
+        leaving: &mut Leaving<'_>,
+        report: &mut MigrationReport,
+    ) -> Result<(), HostError> {
+        let vm = leaving.vm;
+        let family = vm.record().family;
+        let generation = self.generation(vm, &leaving.body, None).await?;
+        let (_, _, rest) = generation.split(0);
+        let plan = self.plan(vm, &leaving.body, ImageId::random()).await?;
+        let mode = match plan.is_noted() {
+            true => ForkMode::Live,
+            false => ForkMode::Fast,
+        };
+        let mut taking = ForkReport::default();
+        let taken = self.take_snapshot(
+            vm,
+            &leaving.body,
+            (leaving.id, mode),
+            rest,
+            &[],
+            &mut taking,
+        );
+        let far = Far {
+            shares: vec![leaving.share.clone()],
+            ..Default::default()
+        };
+        let (taken, ()) = tokio::join!(taken, self.introduce_early(family, &far));
+        let Taken { snapshot, former } = taken?;
+        if let Some(former) = former {
+            self.retire(former).await;
+        }
+        self.tidy(vm);
+        let memory = snapshot.layout.memory;
+        let disk = self.disk_image(&snapshot.layout.disk).await?.image;
+        let used = |image| self.pager_call(move |pager| pager.stats(image));
+        let pages = PageCount(used(memory).await?.data.0 + used(disk).await?.data.0);
+        leaving.sent = [memory, disk];
+        let next = self.generation(vm, &leaving.body, None).await?;
+        leaving.last[0] = next.image;
+        leaving.next = Some(next);
+        for image in [memory, disk] {
+            self.offer_to(leaving, image, None).await?;
+        }
+        let prepare = self.describe_move(leaving, &snapshot).await?;
+        let key = (leaving.id, leaving.peer().name());
+        self.note_moving_abroad(key, &prepare)?;
+        let began = Instant::now();
+        self.step(leaving, PeerMigration::Prepare(Box::new(prepare)))
+            .instrument(debug_span!("first copy"))
+            .await?;
+        report.pages_ahead = pages;
+        tracing::debug!(pages = pages.0, took = ?began.elapsed(), "first copy sent");
+        Ok(())
+    }
+
+    /// Sends what is written until little is left.
+    async fn converge(
+        &self,
+        leaving: &mut Leaving<'_>,
+        request: &MigrateRequest,
+        report: &mut MigrationReport,
+        begun: Instant,
+    ) -> Result<(), HostError> {
+        let millis = |ms: u64| Duration::from_millis(ms);
+        let mut convergence = Convergence::new(
+            leaving.share.round_trip.clone().await,
+            request.max_gap_ms.map(|ms| millis(ms.into())),
+            request.deadline_ms.map(millis),
+        );
+        convergence.sent(report.pages_ahead, begun.elapsed());
+        let rounds = Instant::now();
+        loop {
+            if leaving.vm.forks.is_closed() {
+                return Err(HostError::NoSuchVm {
+                    name: leaving.vm.name().to_string(),
+                });
+            }
+            if self.forks.is_closed() {
+                return Err(HostError::Closing);
+            }
+            let take = self
+                .plan(leaving.vm, &leaving.body, ImageId::random())
+                .await?;
+            // What was written is found by comparing, while it stands still.
+            if !take.is_noted() {
+                break;
+            }
+            let left = take.count().await?;
+            match convergence.next(left, begun.elapsed()) {
+                Next::Stop => break,
+                Next::Stuck { gap, late } => match request.if_stuck {
+                    IfStuck::Stop => break,
+                    IfStuck::GiveUp => {
+                        return Err(HostError::NotConverging {
+                            vm: leaving.vm.name(),
+                            left,
+                            gap_ms: u64::try_from(gap.as_millis()).unwrap_or(u64::MAX),
+                            late,
+                        });
+                    }
+                },
+                Next::Round => {}
+            }
+            let round = Instant::now();
+            let sent = self.round(leaving, take).await?;
+            convergence.sent(sent, round.elapsed());
+            report.rounds += 1;
+            report.pages_ahead.0 += sent.0;
+            report.rounds_us = micros(rounds.elapsed());
+            tracing::debug!(left = left.0, sent = sent.0, took = ?round.elapsed(), "round");
+        }
+        Ok(())
+    }
+
+    /// Copies what was written, and sends it.
+    async fn round(
+        &self,
+        leaving: &mut Leaving<'_>,
+        take: crate::noted::Take,
+    ) -> Result<PageCount, HostError> {
+        let before = leaving.sent[0];
+        let image = take.image();
+        let copied = take.copy(leaving.vm, NonZeroUsize::MIN).await?;
+        let former = self.publish(leaving.vm, take, copied.captured).await?;
+        let (memory, sent) = self.delta(leaving, image, before).await?;
+        let round = PeerRound {
+            migration: leaving.id,
+            memory,
+        };
+        self.step(leaving, PeerMigration::Round(round)).await?;
+        leaving.sent[0] = image;
+        // That host has all of it.
+        self.withdraw(&[before], leaving.key).await;
+        leaving.offered.retain(|offered| *offered != before);
+        leaving.hold.iter_mut().for_each(|hold| hold.let_go(before));
+        if let Some(former) = former {
+            self.retire(former).await;
+        }
+        Ok(sent)
+    }
+
+    /// Stops it, sends what is left, and has it go on there.
+    async fn stop_and_land(
+        &self,
+        leaving: &mut Leaving<'_>,
+        report: &mut MigrationReport,
+    ) -> Result<Landed, HostError> {
+        let vm = leaving.vm;
+        let moving = Moving {
+            peer: leaving.peer().name().to_owned(),
+            migration: leaving.id,
+        };
+        self.note_offered(key(&moving), &leaving.offered);
+        self.note_offered(key(&moving), &leaving.last);
+        self.store.put_moving(vm.id, &moving)?;
+        *lock(&vm.moving) = Some(moving);
+        let stopped = Instant::now();
+        let handed = async {
+            crate::pause::hold(&leaving.body, self.options.to_hold_still()).await?;
+            let paused = Life::Paused(leaving.body.clone());
+            vm.enter(&self.store, paused, |_| {})?;
+            let next = leaving.next.take();
+            let next = next.ok_or_else(|| HostError::Invalid("nothing was prepared".into()))?;
+            let (_, _, rest) = next.split(0);
+            let mut taking = ForkReport::default();
+            let mode = (leaving.id, ForkMode::Fast);
+            let taken = self.take_snapshot(vm, &leaving.body, mode, rest, &[], &mut taking);
+            let taken = taken.instrument(debug_span!("stop")).await?;
+            self.last_of(leaving, &taken, report).await
+        };
+        let land = match handed.await {
+            Ok(land) => land,
+            Err(error) => {
+                // Nothing was said that could make it go on there.
+                self.back(vm).await?;
+                return Err(error);
+            }
+        };
+        report.stop_us = micros(stopped.elapsed());
+        let answer = self
+            .step(leaving, PeerMigration::Land(Box::new(land)))
+            .instrument(debug_span!("land"))
+            .await;
+        report.gap_us = micros(stopped.elapsed());
+        report.hand_over_us = report.gap_us - report.stop_us;
+        match answer {
+            Ok(PeerMigrated::Landed(landed)) => Ok(*landed),
+            Ok(PeerMigrated::Here | PeerMigrated::Ended) => {
+                let unclear = HostError::Invalid("that host did not say that it goes on".into());
+                self.ask_or(vm, unclear).await
+            }
+            Err(error) => self.ask_or(vm, error).await,
+        }
+    }
+
+    /// Nothing there is to go on: what was sent is given up, and nothing is left of it here.
+    async fn give_up(&self, leaving: &Leaving<'_>) {
+        let end = PeerEndMigration {
+            migration: leaving.id,
+            vm: leaving.vm.id,
+        };
+        let ended = self.step(leaving, PeerMigration::End(end)).await;
+        if let Err(error) = ended
+            && error.kind() != ErrorKind::NotFound
+        {
+            // It gives it up by itself when it hears no more of it.
+            tracing::warn!(vm = %leaving.vm.name(), error = &error as &dyn std::error::Error, "not given up there yet");
+        }
+        self.withdraw(&leaving.offered, leaving.key).await;
+        self.forget_abroad((leaving.id, leaving.peer().name()));
+        for image in &leaving.offered {
+            self.retire(*image).await;
+        }
+    }
+}
+
+/// Names a migration as other hosts' clones are kept by.
+pub(super) fn key(moving: &Moving) -> (ForkId, &str) {
+    (moving.migration, &moving.peer)
+}
+
+/// Names what the other host is asked to end.
+pub(super) fn end_of(moving: &Moving, vm: VmId) -> PeerMigration {
+    PeerMigration::End(PeerEndMigration {
+        migration: moving.migration,
+        vm,
+    })
+}

@@ -1,0 +1,168 @@
+//! A VM that moved, and one of which it is not known whether it did.
+
+use super::leave::{end_of, key};
+use crate::{
+    Host, HostError,
+    life::Life,
+    vm::{Turn, Vm, lock},
+};
+use forkyard_store::Moving;
+use forkyard_types::{ForkId, Landed, PeerMigrated, VmId, VmView};
+use std::sync::Arc;
+use tokio::{sync::MutexGuard, time::timeout};
+
+/// Whether a VM goes on elsewhere.
+enum Known {
+    Landed(Box<Landed>),
+    /// It never will.
+    Ended,
+}
+
+impl Host {
+    /// Lets a VM go on that stood still to be moved, and was not. Its turn is the caller's.
+    pub(super) async fn back(&self, vm: &Vm) -> Result<(), HostError> {
+        if let Ok(body) = vm.body() {
+            vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
+            crate::pause::go_on(&body).await?;
+        }
+        self.no_longer_moving(vm)
+    }
+
+    fn no_longer_moving(&self, vm: &Vm) -> Result<(), HostError> {
+        self.store.remove_moving(vm.id)?;
+        *lock(&vm.moving) = None;
+        Ok(())
+    }
+
+    /// Asks the other host whether a VM goes on there, of which this error says nothing. If it
+    /// does not, it goes on here.
+    pub(super) async fn ask_or(&self, vm: &Vm, error: HostError) -> Result<Landed, HostError> {
+        let Some(moving) = lock(&vm.moving).clone() else {
+            return Err(error);
+        };
+        match self.ask_whether(vm.id, &moving).await {
+            Ok(Known::Landed(landed)) => Ok(*landed),
+            Ok(Known::Ended) => {
+                self.back(vm).await?;
+                Err(error)
+            }
+            Err(_) => Err(HostError::Unsettled {
+                vm: vm.name(),
+                host: moving.peer,
+                source: error.to_api(),
+            }),
+        }
+    }
+
+    async fn ask_whether(&self, vm: VmId, moving: &Moving) -> Result<Known, HostError> {
+        let neighbours = self.neighbours().ok_or(HostError::NoPeers)?;
+        // A node that was cut off ends its VMs before the others take it for lost.
+        if neighbours.is_lost(&moving.peer) || neighbours.is_gone(&moving.peer) {
+            return Ok(Known::Ended);
+        }
+        let peer = self.peer(&moving.peer)?;
+        let asked = peer.migration(end_of(moving, vm));
+        let failed = |source| HostError::Peer {
+            peer: moving.peer.clone(),
+            source,
+        };
+        let answer = timeout(self.options.patience, asked).await;
+        let answer = answer.unwrap_or_else(|_| Err(crate::remote::late(self.options.patience)));
+        match answer.map_err(failed)? {
+            PeerMigrated::Landed(landed) => Ok(Known::Landed(landed)),
+            PeerMigrated::Ended => Ok(Known::Ended),
+            PeerMigrated::Here => Err(HostError::Invalid("it does not say".into())),
+        }
+    }
+
+    /// Settles what VMs are that another host was asked to let go on, as far as that says.
+    pub(crate) async fn settle_moving(&self) {
+        for broken in self.broken_off() {
+            let moving = Moving {
+                peer: broken.peer,
+                migration: broken.migration,
+            };
+            if let Ok(Known::Ended) = self.ask_whether(broken.vm, &moving).await {
+                self.release_moved(key(&moving)).await;
+            }
+        }
+        let vms = self.registry().all();
+        for vm in vms {
+            let Some(moving) = lock(&vm.moving).clone() else {
+                continue;
+            };
+            // Whoever has it is moving it.
+            let Ok(turn) = vm.turn.try_lock() else {
+                continue;
+            };
+            match self.ask_whether(vm.id, &moving).await {
+                Ok(Known::Landed(landed)) => {
+                    tracing::info!(vm = %vm.name(), to = moving.peer, "it goes on there");
+                    self.left(&vm, turn, key(&moving), *landed).await;
+                }
+                Ok(Known::Ended) => {
+                    tracing::info!(vm = %vm.name(), from = moving.peer, "it goes on here");
+                    self.release_moved(key(&moving)).await;
+                    if let Err(error) = self.take_back(&vm).await {
+                        tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not let go on");
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not known yet where it goes on");
+                }
+            }
+        }
+    }
+
+    /// A VM goes on here that this daemon, or the one before, had stopped.
+    async fn take_back(&self, vm: &Arc<Vm>) -> Result<(), HostError> {
+        if vm.body().is_ok() {
+            return self.back(vm).await;
+        }
+        self.no_longer_moving(vm)?;
+        if matches!(vm.life(), Life::Unreached { .. }) {
+            // As one that this daemon finds running: it is told to go on.
+            let (why, paused) = ("it is taken over".to_owned(), false);
+            vm.enter(&self.store, Life::Unreached { why, paused }, |_| {})?;
+            self.adopt_or_note(&vm.record()).await?;
+        }
+        Ok(())
+    }
+
+    /// A VM goes on elsewhere: what it had here goes, and others are told where it is.
+    pub(super) async fn left(
+        &self,
+        vm: &Arc<Vm>,
+        turn: MutexGuard<'_, Turn>,
+        (migration, peer): (ForkId, &str),
+        landed: Landed,
+    ) -> VmView {
+        let view = VmView {
+            host: Some(peer.to_owned()),
+            ..landed.vm
+        };
+        // From here on it is listed there.
+        self.answered((migration, peer), vec![view.clone()]);
+        // Nobody forks or resumes what has left.
+        if let Some(body) = vm.take_body()
+            && let Err(error) = body.machine.kill().await
+        {
+            tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "QEMU not ended");
+        }
+        vm.pass(Life::Ending);
+        self.try_to_stretch(vm.record().family).await;
+        drop(turn);
+        self.end_alone(vm, None).await;
+        self.retire_offered((migration, peer)).await;
+        if let Err(error) = self.store.remove_moving(vm.id) {
+            tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "still noted as moving");
+        }
+        let host = self.handle();
+        tokio::spawn(async move {
+            if let Some(host) = host.upgrade() {
+                host.tell_borrowers().await;
+            }
+        });
+        view
+    }
+}

@@ -1,0 +1,155 @@
+//! Parts of a VM that moves, as the host that it leaves sends them.
+
+use super::leave::Leaving;
+use crate::{
+    Host, HostError,
+    remote::page_run,
+    snapshot::{Disk, Snapshot, Taken},
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use forkyard_image::Lineage;
+use forkyard_pager::{Offering, PagerClient, Push, Run};
+use forkyard_types::{
+    Delta, HandoutVm, ImageId, MigrationReport, PackedRuns, PageCount, PageOrder, PeerLand,
+    PeerMigrated, PeerMigration, PeerPrepare, RemotePages,
+};
+use std::path::Path;
+
+impl Host {
+    pub(super) async fn describe_move(
+        &self,
+        leaving: &Leaving<'_>,
+        snapshot: &Snapshot,
+    ) -> Result<PeerPrepare, HostError> {
+        let record = leaving.vm.record();
+        let [memory, disk] = leaving.sent;
+        let size = self
+            .pager_call(move |pager| pager.arrival(disk))
+            .await?
+            .pages;
+        let order = PageOrder::SettleFirst;
+        let images = [(memory, record.memory.pages()), (disk, size)];
+        let images = images.map(|(image, pages)| RemotePages {
+            image,
+            pages,
+            order,
+        });
+        let place = (leaving.pager, leaving.key);
+        let mut first = self.describe(
+            &snapshot.layout.of,
+            leaving.id,
+            images,
+            &leaving.share,
+            place,
+        )?;
+        self.acquaint(&mut first.family, leaving.peer().name())?;
+        Ok(PeerPrepare {
+            first,
+            vm: HandoutVm {
+                epoch: record.epoch,
+                parent: record.birth.map(|birth| birth.parent),
+                fork: record.birth.and_then(|birth| birth.fork),
+                created: record.created,
+                warm: record.warm,
+                notes: record.notes,
+            },
+            memory: leaving.last[0],
+            disk: leaving.last[1],
+        })
+    }
+
+    /// What a host that has the copy sent last needs to let it go on.
+    pub(super) async fn last_of(
+        &self,
+        leaving: &mut Leaving<'_>,
+        taken: &Taken,
+        report: &mut MigrationReport,
+    ) -> Result<PeerLand, HostError> {
+        let ([memory, disk], [last_memory, last_disk]) = (leaving.sent, leaving.last);
+        let snapshot = &taken.snapshot;
+        self.last_slice(&snapshot.layout.disk, (last_disk, disk))
+            .await?;
+        let (memory, pages) = self.delta(leaving, last_memory, memory).await?;
+        let (disk, blocks) = self.delta(leaving, last_disk, disk).await?;
+        report.pages_last = PageCount(pages.0 + blocks.0);
+        let devices = zstd::bulk::compress(&snapshot.devices, 0);
+        let devices = devices.map_err(HostError::io("pack", Path::new("the state of devices")))?;
+        Ok(PeerLand {
+            migration: leaving.id,
+            devices: BASE64_STANDARD.encode(devices),
+            memory,
+            disk,
+        })
+    }
+
+    /// Makes an image of what the upper slice of a disk changed of one that was sent.
+    async fn last_slice(
+        &self,
+        disk: &Disk,
+        (image, sent): (ImageId, ImageId),
+    ) -> Result<(), HostError> {
+        let lineage = Lineage {
+            image,
+            parent: Some(sent),
+        };
+        let upper = self.upper_slice(disk, lineage).await?;
+        let publish = move |pager: &PagerClient| pager.publish(upper.lineage, upper.layer);
+        self.pager_call(publish).await
+    }
+
+    /// Offers an image by what it differs in from one that is there.
+    pub(super) async fn delta(
+        &self,
+        leaving: &mut Leaving<'_>,
+        image: ImageId,
+        over: ImageId,
+    ) -> Result<(Delta, PageCount), HostError> {
+        let changed = self
+            .pager_call(move |pager| pager.changes(image, over))
+            .await?;
+        let pages = changed.iter().map(|run| run.pages.0).sum();
+        let runs: Vec<_> = changed.iter().map(page_run).collect();
+        self.offer_to(leaving, image, Some(changed)).await?;
+        let delta = Delta {
+            image,
+            over,
+            changed: PackedRuns::pack(&runs),
+        };
+        Ok((delta, PageCount(pages)))
+    }
+
+    pub(super) async fn offer_to(
+        &self,
+        leaving: &mut Leaving<'_>,
+        image: ImageId,
+        changed: Option<Vec<Run>>,
+    ) -> Result<(), HostError> {
+        let offering = Offering {
+            key: leaving.key,
+            group: None,
+            hosts: 1,
+            push: Push::Everything,
+            disjoint: Vec::new(),
+            last: changed.is_none().then(Vec::new),
+            changed,
+        };
+        self.pager_call(move |pager| pager.offer(image, offering))
+            .await?;
+        leaving.offered.push(image);
+        leaving.hold.iter_mut().for_each(|hold| hold.add(image));
+        Ok(())
+    }
+
+    /// Has the other host take a step, and waits for as long as it makes progress.
+    pub(super) async fn step(
+        &self,
+        leaving: &Leaving<'_>,
+        step: PeerMigration,
+    ) -> Result<PeerMigrated, HostError> {
+        let answer = self.patiently(leaving.peer(), leaving.peer().migration(step));
+        answer.await.map_err(|source| HostError::Peer {
+            peer: leaving.peer().name().to_owned(),
+            source,
+        })
+    }
+}

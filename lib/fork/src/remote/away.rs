@@ -1,0 +1,128 @@
+//! What one host made of one fork of this one's, or has of a VM that moved there.
+
+use forkyard_types::{
+    FamilyId, ForkId, ImageId, Member, PageSecret, PeerForkRequest, PeerPrepare, VmId, VmView,
+};
+use serde::{Deserialize, Serialize};
+
+/// Whether another host still needs pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Stage {
+    /// It has not answered yet.
+    Sent,
+    /// Its clones may need pages.
+    Made,
+    /// They need none.
+    Released,
+}
+
+/// What one host made of one fork.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Away {
+    pub family: FamilyId,
+    pub images: Vec<ImageId>,
+    pub key: PageSecret,
+    pub stage: Stage,
+    pub clones: Vec<VmView>,
+    /// Whether a guest's ticket promised them.
+    #[serde(default)]
+    pub promised: bool,
+    /// Whether they are to be ended when they are seen: whoever waited for them was told
+    /// that there are none.
+    #[serde(default)]
+    pub doomed: bool,
+    /// The VM that moved there, if they are no clones.
+    #[serde(default)]
+    pub moved: Option<VmId>,
+    /// Why that host cannot be asked, if it cannot.
+    #[serde(skip)]
+    pub silence: Option<String>,
+}
+
+impl Away {
+    /// What is about to be sent.
+    pub fn sent(request: &PeerForkRequest) -> Self {
+        let handout = &request.handout;
+        Self {
+            family: handout.family.id,
+            images: vec![handout.memory.image, handout.disk.image],
+            key: handout.key.clone(),
+            stage: Stage::Sent,
+            clones: Vec::new(),
+            promised: request.ticket.is_some(),
+            doomed: false,
+            moved: None,
+            silence: None,
+        }
+    }
+
+    /// A VM that is about to move.
+    pub fn moving(prepare: &PeerPrepare) -> Self {
+        let handout = &prepare.first;
+        Self {
+            family: handout.family.id,
+            images: vec![handout.memory.image, handout.disk.image],
+            key: handout.key.clone(),
+            stage: Stage::Sent,
+            clones: Vec::new(),
+            promised: false,
+            doomed: false,
+            moved: Some(handout.parent.id),
+            silence: None,
+        }
+    }
+
+    /// Notes what else that host is offered.
+    pub fn offer(&mut self, images: &[ImageId]) {
+        let new = images.iter().filter(|image| !self.images.contains(image));
+        let new: Vec<_> = new.copied().collect();
+        self.images.extend(new);
+    }
+
+    /// All that host is offered.
+    pub fn images(&self) -> &[ImageId] {
+        &self.images
+    }
+
+    /// Place in the family of the VM that moved there.
+    pub fn moved(&self) -> Option<(FamilyId, Member)> {
+        self.moved?;
+        let vm = self.clones.first()?;
+        Some((self.family, vm.member))
+    }
+
+    /// Takes in what its host has, by a list asked for after it had answered; whether its
+    /// pages are needed no more.
+    pub fn learn(&mut self, fork: ForkId, peer: &str, vms: &[VmView]) -> bool {
+        self.silence = None;
+        let ours = vms.iter().filter(|vm| match self.moved {
+            Some(moved) => vm.id == moved,
+            None => vm.fork == Some(fork),
+        });
+        let told = ours.map(|vm| VmView {
+            host: Some(peer.to_owned()),
+            ..vm.clone()
+        });
+        self.clones = told.collect();
+        // Clones of clones there lie over the same images.
+        let mut awaited = vms.iter().flat_map(|vm| &vm.awaits);
+        let needed = awaited.any(|awaited| self.images.contains(&awaited.image));
+        let released = self.stage == Stage::Made && !needed;
+        if released {
+            self.stage = Stage::Released;
+        }
+        released
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.stage == Stage::Released && self.clones.is_empty()
+    }
+
+    pub fn views(&self) -> impl Iterator<Item = VmView> + '_ {
+        self.clones.iter().map(|vm| VmView {
+            silence: self.silence.clone().or_else(|| vm.silence.clone()),
+            ..vm.clone()
+        })
+    }
+}

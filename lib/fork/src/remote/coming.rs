@@ -1,0 +1,115 @@
+//! What comes from another host for one VM that moves here: where from, and which images.
+
+use super::{
+    arrivals::{Hold, Origin},
+    hand_out::key_of,
+    take::{origin, way_to},
+};
+use crate::{Host, HostError};
+use forkyard_pager::{Fetching, Over, PeerKey};
+use forkyard_types::{Handout, ImageId, PageCount};
+use std::net::{IpAddr, SocketAddr};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Coming {
+    hold: Hold,
+    origin: Origin,
+    server: SocketAddr,
+    local: IpAddr,
+    key: PeerKey,
+}
+
+impl Coming {
+    /// Keeps another image, which came.
+    pub fn add(&mut self, image: ImageId) {
+        self.hold.add(image);
+    }
+}
+
+impl Host {
+    /// Notes from where images of these names come, and keeps them as long as that lives.
+    pub(crate) fn coming_from(
+        &self,
+        handout: &Handout,
+        images: [ImageId; 4],
+    ) -> Result<Coming, HostError> {
+        Ok(Coming {
+            hold: self.hold(images)?,
+            origin: origin(handout),
+            server: handout.pager,
+            local: way_to(handout.pager)?,
+            key: key_of(&handout.key)?,
+        })
+    }
+
+    /// Has the file of an image exist that will come.
+    pub(crate) async fn promise_one(
+        &self,
+        coming: &Coming,
+        (image, pages): (ImageId, PageCount),
+    ) -> Result<(), HostError> {
+        self.note_origin(coming, image)?;
+        let promised = self.pager_call(move |pager| pager.promise(image, pages));
+        promised
+            .await
+            .inspect_err(|_| self.arrivals.forget_origin(image))
+    }
+
+    /// Has an image come, all of it.
+    pub(crate) async fn fetch_one(
+        &self,
+        coming: &Coming,
+        (image, pages): (ImageId, PageCount),
+        over: Option<Over>,
+    ) -> Result<(), HostError> {
+        let known = self.note_origin(coming, image)?;
+        let fetching = Fetching {
+            pages,
+            key: coming.key,
+            server: coming.server,
+            local: coming.local,
+            settle: true,
+            first: Vec::new(),
+            last: Vec::new(),
+            over,
+        };
+        let fetched = self.pager_call(move |pager| pager.fetch(image, fetching));
+        fetched.await.inspect_err(|_| {
+            if !known {
+                self.arrivals.forget_origin(image);
+            }
+        })?;
+        self.arrivals.expect(image, Some(pages));
+        Ok(())
+    }
+
+    fn note_origin(&self, coming: &Coming, image: ImageId) -> Result<bool, HostError> {
+        let foreign = |_| HostError::ForeignImage { image };
+        self.arrivals
+            .comes_from(image, coming.origin)
+            .map_err(foreign)
+    }
+
+    /// Drops an image that is needed no more.
+    pub(crate) async fn forget_image(&self, coming: &mut Coming, image: ImageId) {
+        coming.hold.let_go(image);
+        self.retire_arrived(coming.origin, image).await;
+    }
+
+    /// Keeps none of them any longer, and drops these unless a VM has them.
+    pub(crate) async fn forget_images(&self, coming: Coming, images: &[ImageId]) {
+        let origin = coming.origin;
+        drop(coming);
+        for image in images {
+            self.retire_arrived(origin, *image).await;
+        }
+    }
+
+    /// Never one that was here before, of others.
+    async fn retire_arrived(&self, origin: Origin, image: ImageId) {
+        if self.arrivals.came_from(image, origin) {
+            self.retire(image).await;
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Moving a running VM to another host: what a user asks, and what the hosts tell each other.
+
+use crate::{Epoch, ForkId, Handout, ImageId, PageCount, PageNo, PageRun, VmId, VmView};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde::{Deserialize, Serialize};
+
+/// `POST /v1/vms/{vm}/migrate`: move a running VM to another host.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MigrateRequest {
+    /// Host it moves to: a node of the cluster, or a peer by name.
+    pub to: String,
+    /// Longest time that the guest may stand still, in ms; one and a half round trips and 100 ms
+    /// if absent. Pages are sent ahead until what is left takes no longer, as far as can be
+    /// told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_gap_ms: Option<u32>,
+    /// Longest time that pages are sent ahead, in ms; no limit if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+    /// What to do if the guest writes pages as fast as they are sent, or the deadline passes.
+    #[serde(default)]
+    pub if_stuck: IfStuck,
+}
+
+/// What to do with a VM whose pages do not become fewer while they are sent ahead.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IfStuck {
+    /// Leave it where it is, and say why.
+    #[default]
+    GiveUp,
+    /// Stop it all the same, for as long as the rest takes.
+    Stop,
+}
+
+/// What a migration came to.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MigrateResponse {
+    /// The VM, where it is now.
+    pub vm: VmView,
+    /// Where the time went.
+    pub report: MigrationReport,
+}
+
+/// Where the time of a migration went. Times are in microseconds, by the clock of the host that
+/// the VM left.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrationReport {
+    /// From the request to the end.
+    pub total_us: u64,
+    /// Until all of a first copy was there, and a machine that waits for the rest.
+    pub prepare_us: u64,
+    /// Copies of what had been written meanwhile, until little was left.
+    pub rounds: u32,
+    /// How long they took.
+    pub rounds_us: u64,
+    /// From the guest's stop here until this host was told that it goes on there: half a round
+    /// trip longer than it stood still.
+    pub gap_us: u64,
+    /// Part of the gap until all that was left had been copied here.
+    pub stop_us: u64,
+    /// Part of the gap from there until the answer.
+    pub hand_over_us: u64,
+    /// The same as the other host measured it: pages that came last, devices loaded, user code let
+    /// go.
+    pub land_us: u64,
+    /// Pages of memory and disk sent ahead.
+    pub pages_ahead: PageCount,
+    /// Pages sent while the guest stood still.
+    pub pages_last: PageCount,
+}
+
+/// `POST /v1/peer/migrations`: one step of a VM's way to the host that is asked, by the host
+/// that it leaves.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeerMigration {
+    /// Fetch a first copy, and make a machine that waits for the rest. Answered when all of it is
+    /// there.
+    Prepare(Box<PeerPrepare>),
+    /// Fetch what has been written since. Answered when it is there.
+    Round(PeerRound),
+    /// The guest stands still there: fetch what is left, and let it go on here.
+    Land(Box<PeerLand>),
+    /// Give it up, unless it goes on here: it never will, once this is answered so.
+    End(PeerEndMigration),
+}
+
+/// A VM that is about to move.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerPrepare {
+    /// An instant of it, without its devices.
+    pub first: Handout,
+    /// What else it is, apart from that.
+    pub vm: HandoutVm,
+    /// What its memory will be called in the end.
+    pub memory: ImageId,
+    /// What its disk will.
+    pub disk: ImageId,
+}
+
+/// What a VM takes along that its clones do not.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandoutVm {
+    /// This life of its memory.
+    pub epoch: Epoch,
+    /// The VM it is a clone of, if it is one.
+    pub parent: Option<VmId>,
+    /// The fork it came from.
+    pub fork: Option<ForkId>,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Clones to keep warm.
+    pub warm: u16,
+    /// What its guest could not do when it came up.
+    pub notes: Vec<String>,
+}
+
+/// An image by what it differs in from one that was sent before.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delta {
+    /// The image.
+    pub image: ImageId,
+    /// The one sent before.
+    pub over: ImageId,
+    /// Pages that differ.
+    pub changed: PackedRuns,
+}
+
+/// Memory that was written since it was sent.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerRound {
+    /// The migration.
+    pub migration: ForkId,
+    /// It as it is now.
+    pub memory: Delta,
+}
+
+/// The last of a VM that stands still.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerLand {
+    /// The migration.
+    pub migration: ForkId,
+    /// State of its devices and CPUs, packed by zstd, base64.
+    pub devices: String,
+    /// Its memory.
+    pub memory: Delta,
+    /// Its disk.
+    pub disk: Delta,
+}
+
+/// A migration that the host the VM leaves knows no more of, or gives up.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerEndMigration {
+    /// The migration.
+    pub migration: ForkId,
+    /// The VM.
+    pub vm: VmId,
+}
+
+/// What a host answers to a step.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeerMigrated {
+    /// All that was sent is there.
+    Here,
+    /// It goes on here.
+    Landed(Box<Landed>),
+    /// It does not, and never will.
+    Ended,
+}
+
+/// A VM that goes on after it has moved.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Landed {
+    /// The VM.
+    pub vm: VmView,
+    /// From the request until its user code was let go, in microseconds; 0 if that is long ago.
+    pub took_us: u64,
+}
+
+/// Stretches of pages in order, as a text that is a tenth as long as a list of them: the distance
+/// from the last one and the length of each in LEB128, base64.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PackedRuns(String);
+
+/// Text that is no stretches of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stretches of pages cannot be read")]
+pub struct BadRuns;
+
+impl PackedRuns {
+    /// Most stretches in one: more than a guest of 16 GiB can have.
+    pub const MOST: usize = 1 << 21;
+
+    /// Packs stretches, which are in order.
+    pub fn pack(runs: &[PageRun]) -> Self {
+        let mut bytes = Vec::new();
+        let mut end = 0;
+        for run in runs {
+            put(&mut bytes, run.first.0.saturating_sub(end));
+            put(&mut bytes, run.pages.0);
+            end = run.first.0.saturating_add(run.pages.0);
+        }
+        Self(BASE64_STANDARD.encode(bytes))
+    }
+
+    /// Unpacks them.
+    pub fn unpack(&self) -> Result<Vec<PageRun>, BadRuns> {
+        let bytes = BASE64_STANDARD.decode(&self.0).map_err(|_| BadRuns)?;
+        let (mut bytes, mut runs, mut end) = (&bytes[..], Vec::new(), 0u64);
+        while !bytes.is_empty() {
+            let (gap, pages) = (take(&mut bytes)?, take(&mut bytes)?);
+            let first = end.checked_add(gap).ok_or(BadRuns)?;
+            end = first.checked_add(pages).ok_or(BadRuns)?;
+            if runs.len() == Self::MOST {
+                return Err(BadRuns);
+            }
+            runs.push(PageRun {
+                first: PageNo(first),
+                pages: PageCount(pages),
+            });
+        }
+        Ok(runs)
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(0x80 | u8::try_from(number & 0x7f).unwrap_or(0));
+        number >>= 7;
+    }
+    bytes.push(u8::try_from(number).unwrap_or(0));
+}
+
+fn take(bytes: &mut &[u8]) -> Result<u64, BadRuns> {
+    let mut number = 0;
+    for shift in (0..63).step_by(7) {
+        let (first, rest) = bytes.split_first().ok_or(BadRuns)?;
+        *bytes = rest;
+        number |= u64::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(BadRuns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn stretches_survive_their_text(
+            parts in prop::collection::vec((0..1u64 << 40, 0..1u64 << 30), 0..50)
+        ) {
+            let mut end = 0;
+            let runs: Vec<_> = parts
+                .into_iter()
+                .map(|(gap, pages)| {
+                    let first = end + gap;
+                    end = first + pages;
+                    PageRun { first: PageNo(first), pages: PageCount(pages) }
+                })
+                .collect();
+            prop_assert_eq!(PackedRuns::pack(&runs).unpack(), Ok(runs));
+        }
+
+        #[test]
+        fn any_text_is_stretches_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _ = PackedRuns(BASE64_STANDARD.encode(bytes)).unpack();
+        }
+    }
+
+    #[test]
+    fn text_that_was_cut_or_overflows_is_refused() {
+        for bytes in [&[0x80][..], &[1], &[0xff; 10], &[0, 1, 0x80]] {
+            let text = PackedRuns(BASE64_STANDARD.encode(bytes));
+            assert_eq!(text.unpack(), Err(BadRuns), "{bytes:?}");
+        }
+        assert_eq!(PackedRuns("?".into()).unpack(), Err(BadRuns));
+    }
+}
