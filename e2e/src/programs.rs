@@ -20,14 +20,14 @@ impl Host {
     /// it printed. It must succeed.
     #[track_caller]
     pub fn python(&self, program: &str) -> String {
-        self.run_program(Command::new("python3").arg("-"), program)
+        self.program(Command::new("python3").arg("-"), program)
     }
 
     /// Runs one of the examples of this tree; what it printed. It must succeed.
     #[track_caller]
     pub fn example<const N: usize>(&self, name: &str, words: [&str; N], input: &str) -> String {
         let program = tree().join("examples").join(name);
-        self.run_program(Command::new(program).args(words), input)
+        self.program(Command::new(program).args(words), input)
     }
 
     /// Starts a command with a terminal for what it complains of, which is printed; what it
@@ -41,8 +41,9 @@ impl Host {
         self.spawn(&mut script, Vec::new())
     }
 
+    /// Runs a program with this on its standard input; what it printed. It must succeed.
     #[track_caller]
-    fn run_program(&self, program: &mut Command, input: &str) -> String {
+    pub fn program(&self, program: &mut Command, input: &str) -> String {
         let mut path = self.dist.join("bin").into_os_string();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());

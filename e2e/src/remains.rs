@@ -11,11 +11,12 @@ use std::{
 
 /// What a host without VMs may have: its records, its certificates, its logs,
 /// its lock, whom it knows, and empty folders.
-const MAY_STAY: [&str; 18] = [
+const MAY_STAY: [&str; 19] = [
     "state/forkyard.db",
     "state/forkyard.db-shm",
     "state/forkyard.db-wal",
     "state/substrate.key",
+    "state/e2b.key",
     "state/tls/cert.pem",
     "state/tls/key.pem",
     "state/cluster/authority.pem",

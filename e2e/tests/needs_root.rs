@@ -19,6 +19,8 @@ mod copy;
 mod crash;
 #[path = "needs_root/disjoint.rs"]
 mod disjoint;
+#[path = "needs_root/e2b.rs"]
+mod e2b;
 #[path = "needs_root/events.rs"]
 mod events;
 #[path = "needs_root/examples.rs"]
@@ -75,6 +77,8 @@ mod quotas;
 mod sched;
 #[path = "needs_root/server.rs"]
 mod server;
+#[path = "needs_root/sessions.rs"]
+mod sessions;
 #[path = "needs_root/slurm.rs"]
 mod slurm;
 #[path = "needs_root/span.rs"]

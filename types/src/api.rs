@@ -1,11 +1,12 @@
 //! Messages of the HTTP API: requests, answers and errors, as JSON.
 
 use crate::{
-    Address, ApiError, Awaited, ByteCount, Epoch, FamilyId, ForkId, ForkReport, ImageId, Member,
-    NetworkPolicy, PageCount, Publish, RequestId, RootVolume, TicketId, VmId, VmName,
+    Address, ApiError, Awaited, ByteCount, Ends, Epoch, FamilyId, ForkId, ForkReport, ImageId,
+    Labels, Lifetime, Member, NetworkPolicy, PageCount, Publish, RequestId, RootVolume, TicketId,
+    VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
-use std::{fmt, net::Ipv4Addr};
+use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 
 /// Life of a VM as its owner sees it.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -101,6 +102,15 @@ pub struct RunRequest {
     /// Boot it even if a first boot of the image is kept that it could be woken from, and keep none.
     #[serde(default)]
     pub cold: bool,
+    /// What it is told apart by; its clones have them, too.
+    #[serde(default)]
+    pub labels: Labels,
+    /// Environment of every command that is run in it from outside.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// How long it is wanted; until it is removed if absent.
+    #[serde(default)]
+    pub lifetime: Option<Lifetime>,
 }
 
 fn one() -> u8 {
@@ -164,6 +174,12 @@ pub struct VmView {
     /// Why it was ended, if not because somebody wanted that.
     #[serde(default)]
     pub failure: Option<String>,
+    /// What it is told apart by.
+    #[serde(default)]
+    pub labels: Labels,
+    /// When it is wanted no more; none: it is until it is removed.
+    #[serde(default)]
+    pub ends: Option<Ends>,
 }
 
 impl VmView {

@@ -36,10 +36,91 @@ pub struct ExecRequest {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(minimum = 1))]
     pub timeout_s: Option<u32>,
-    /// Leave the command to itself: it reads nothing, what it writes is discarded, and it goes on
-    /// whatever becomes of the client. The answer ends with [`ExecEvent::Started`].
+    /// Leave the command to itself: it reads nothing and goes on whatever becomes of the client. The
+    /// answer ends with [`ExecEvent::Started`]. The last of what it writes is kept for those who
+    /// attach to it.
     #[serde(default)]
     pub detach: bool,
+    /// Keep the command: it goes on whatever becomes of the client, which can attach to it again.
+    /// [`ExecEvent::Started`] comes first.
+    #[serde(default)]
+    pub keep: bool,
+    /// Label of a command that is kept.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(max_length = 256))]
+    pub tag: Option<String>,
+}
+
+/// Command of a guest that goes on without a client: `GET /v1/vms/{id}/sessions`.
+///
+/// The guest's agent keeps it, so a daemon that dies changes nothing, and clones have it, too. The
+/// last [`KeptCommand::OUTPUT`] bytes of its output are kept; so are the last
+/// [`KeptCommand::ENDED`] commands that have ended.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptCommand {
+    /// Its process id, by which it is known.
+    pub pid: u32,
+    /// Its label.
+    pub tag: Option<String>,
+    /// Program and arguments, cut off after [`KeptCommand::ARGV`] bytes.
+    pub argv: Vec<String>,
+    /// Working directory, if it was started with one.
+    pub workdir: Option<String>,
+    /// It has a terminal.
+    pub tty: bool,
+    /// Seconds since 1970, by the guest's clock, at which it was started.
+    pub started: u64,
+    /// How it ended; none: it runs.
+    pub exit: Option<ExitStatus>,
+    /// Clients that are attached.
+    pub attached: u16,
+    /// Bytes of output that are kept.
+    pub kept: u32,
+    /// Bytes of output that had to go.
+    pub lost: u64,
+}
+
+impl KeptCommand {
+    /// Bytes of output kept of each.
+    pub const OUTPUT: usize = 128 << 10;
+    /// Commands that have ended which are remembered.
+    pub const ENDED: usize = 16;
+    /// Commands that may run at once.
+    pub const RUNNING: usize = 128;
+    /// Bytes of a command's words that are told.
+    pub const ARGV: usize = 1 << 10;
+}
+
+/// Query of `POST /v1/vms/{vm}/sessions/{pid}`.
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "schema", into_params(parameter_in = Query))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// False: nothing of what it writes is wanted, its end alone.
+    #[serde(default = "yes")]
+    pub output: bool,
+}
+
+/// Query of `DELETE /v1/vms/{vm}/sessions/{pid}`.
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "schema", into_params(parameter_in = Query))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SessionSignal {
+    /// Signal for its process group, by number; 9 kills all that it started, too.
+    #[serde(default = "kill")]
+    #[cfg_attr(feature = "schema", param(minimum = 1, maximum = 64))]
+    pub signal: u8,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn kill() -> u8 {
+    9
 }
 
 /// A line that follows the request in a body of `application/x-ndjson`: input for a command that
@@ -88,7 +169,7 @@ pub enum ExecEvent {
     Exit(ExitStatus),
     /// The guest or the link to it failed; nothing follows.
     Error(ApiError),
-    /// It runs; nothing follows. Only of a command that is left to itself.
+    /// It runs. Only of a command that is kept; nothing follows if it was left to itself.
     Started(ExecStarted),
     /// So many bytes of its standard input have been passed on. Only if input is streamed.
     Taken(u32),
@@ -98,7 +179,7 @@ pub enum ExecEvent {
     TimedOut(ExecTimedOut),
 }
 
-/// A command that was left to itself.
+/// A command that is kept.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecStarted {
@@ -115,15 +196,11 @@ pub struct ExecTimedOut {
 }
 
 impl ExecEvent {
-    /// Whether nothing follows.
+    /// Whether nothing follows; of [`ExecEvent::Started`] the request tells.
     pub fn is_last(&self) -> bool {
         match self {
-            Self::Stdout(_) | Self::Stderr(_) | Self::Taken(_) => false,
-            Self::Exit(_)
-            | Self::Error(_)
-            | Self::Started(_)
-            | Self::NotStarted(_)
-            | Self::TimedOut(_) => true,
+            Self::Stdout(_) | Self::Stderr(_) | Self::Taken(_) | Self::Started(_) => false,
+            Self::Exit(_) | Self::Error(_) | Self::NotStarted(_) | Self::TimedOut(_) => true,
         }
     }
 }

@@ -53,6 +53,61 @@ pub struct FilesWritten {
     pub notes: Vec<String>,
 }
 
+/// What happens to a file in a folder that is watched.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileChange {
+    /// It was made, or moved here.
+    Created,
+    /// Its content changed.
+    Written,
+    /// It was removed.
+    Removed,
+    /// It was moved away.
+    MovedAway,
+    /// Its mode, owner or time changed.
+    Attributes,
+}
+
+/// Change in a folder that is watched: a line of the answer to `GET /v1/vms/{vm}/watch`.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEvent {
+    /// What happened.
+    pub change: FileChange,
+    /// The file, seen from the folder; what is no UTF-8 in it is replaced.
+    pub name: String,
+}
+
+/// Query of `GET /v1/vms/{vm}/watch`.
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "schema", into_params(parameter_in = Query))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileWatch {
+    /// The folder.
+    #[cfg_attr(feature = "schema", param(min_length = 1))]
+    pub path: String,
+    /// With all folders below.
+    #[serde(default)]
+    pub recursive: bool,
+}
+
+/// Query of `POST /v1/vms/{vm}/move`.
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "schema", into_params(parameter_in = Query))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileMove {
+    /// The path.
+    #[cfg_attr(feature = "schema", param(min_length = 1))]
+    pub path: String,
+    /// The path that it is to have; folders above that are not there are made.
+    #[cfg_attr(feature = "schema", param(min_length = 1))]
+    pub to: String,
+}
+
 /// Query of a request about a path in a guest.
 #[cfg_attr(feature = "schema", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "schema", into_params(parameter_in = Query))]

@@ -17,9 +17,11 @@ mod holders;
 mod hooks;
 mod host_keys;
 pub mod identity;
+mod kept;
 mod launch;
 mod netlink;
 mod outbox;
+mod output;
 mod port;
 mod sessions;
 mod supervisor;
@@ -159,6 +161,12 @@ impl Agent {
             ToGuest::ExecDetach { session } => self.sessions.detach(session),
             ToGuest::ExecSignal { session, signal } => self.sessions.signal(session, signal),
             ToGuest::ExecResize { session, size } => self.sessions.resize(session, size),
+            ToGuest::Attach {
+                session,
+                pid,
+                output,
+            } => self.sessions.attach(session, pid, output),
+            ToGuest::ListKept { session } => self.sessions.list_kept(session),
             ToGuest::Reply { call, outcome } => self.calls.answer(call, outcome),
         }
     }
@@ -357,6 +365,8 @@ fn is_of_commands(message: &ToGuest) -> bool {
             | ToGuest::ExecDetach { .. }
             | ToGuest::ExecSignal { .. }
             | ToGuest::ExecResize { .. }
+            | ToGuest::Attach { .. }
+            | ToGuest::ListKept { .. }
     )
 }
 

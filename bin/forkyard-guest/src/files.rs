@@ -4,6 +4,8 @@
 //! It ends if its input ends early, and leaves nothing half done: the hang-up of a
 //! host that went away is blocked, the end of input is not.
 
+mod watch;
+
 use forkyard_files::{FilesError, Modes, Noted, Target, Wanted, Writer, pack, unpack};
 use forkyard_types::{FileEntry, FileKind, FilesWritten};
 use nix::sys::signal::{SigSet, Signal};
@@ -56,6 +58,11 @@ pub fn main(words: &[OsString]) -> ExitCode {
         "stat" => stat(&path),
         "list" => list(&path),
         "remove" => remove(&path, text(2) == "recursive"),
+        "move" => rename(
+            &path,
+            &absolute(words.get(2).map_or(OsStr::new(""), OsString::as_os_str)),
+        ),
+        "watch" => watch::watch(&path, text(2) == "recursive"),
         "folder" => fs::create_dir_all(&path).map_err(|error| failed("make", &path, &error)),
         other => Err(refused(format!("unknown operation {other:?}"))),
     };
@@ -74,6 +81,14 @@ fn absolute(path: &OsStr) -> PathBuf {
         [b'/', ..] => path.into(),
         relative => OsStr::from_bytes(&[b"/", relative].concat()).into(),
     }
+}
+
+/// Moves a file or folder, into folders that are made if need be; what is there is replaced.
+fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).map_err(|error| failed("make", folder, &error))?;
+    }
+    fs::rename(from, to).map_err(|error| failed("move", from, &error))
 }
 
 fn send(path: &Path) -> Result<(), Failure> {

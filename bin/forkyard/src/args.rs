@@ -8,11 +8,13 @@ use crate::commands::{
     console::Console,
     copy::End,
     events::Events,
-    exec::Exec,
+    exec::{self, Exec},
     friendly::Friendly,
+    lifetime::{self, AtEnd, Keepalive},
     node::Node,
     port_forward::PortForward,
     sched::Sched,
+    sessions::Sessions,
     substrate::Substrate,
     ticket::Ticket,
     token::Token,
@@ -124,8 +126,19 @@ pub enum Command {
     #[command(after_help = "Example: forkyard cp input p:/root && forkyard cp p-3:/root/result .")]
     Cp(Copy),
     /// List the VMs.
-    #[command(after_help = "Example: forkyard ps -o json")]
-    Ps,
+    #[command(after_help = "Examples:\n  forkyard ps -o json\n  forkyard ps --label user=ada")]
+    Ps(Ps),
+    /// Commands that go on in a VM without a client: list, attach, kill.
+    ///
+    /// `exec --detach` starts them. The VM's agent keeps them and the last 128 KiB that each has
+    /// written, whatever becomes of the daemon; clones have them, too.
+    #[command(subcommand)]
+    Sessions(Sessions),
+    /// Say for how long from now on VMs are wanted.
+    #[command(
+        after_help = "Examples:\n  forkyard keepalive p --ttl 10m\n  forkyard keepalive p --ttl 8h --at-end pause\n  forkyard keepalive p --forever"
+    )]
+    Keepalive(Keepalive),
     /// Show a VM in full: its forks, where its bytes are.
     #[command(after_help = "Example: forkyard inspect p-3")]
     Inspect(One),
@@ -261,6 +274,18 @@ pub struct Run {
     /// A file or folder in the guest that no clone inherits; may be repeated.
     #[arg(long = "secret", value_name = "PATH")]
     pub secrets: Vec<String>,
+    /// Label to tell it apart by, which its clones have, too; may be repeated.
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = exec::variable)]
+    pub labels: Vec<(String, String)>,
+    /// Variable for every command that is run in it from outside; may be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = exec::variable)]
+    pub env: Vec<(String, String)>,
+    /// Time for which it is wanted, as in 90, 10m, 8h or 2d; until it is removed if absent.
+    #[arg(long, value_name = "TIME", value_parser = lifetime::seconds)]
+    pub ttl: Option<u32>,
+    /// What becomes of it then.
+    #[arg(long, value_name = "WHAT", requires = "ttl")]
+    pub at_end: Option<AtEnd>,
     /// The node of a cluster that it is to run on; the one that is asked, if that
     /// has room, if absent.
     #[arg(long, value_name = "NAME")]
@@ -325,6 +350,14 @@ pub struct Checkpoint {
     /// Spare the VM: it runs on while its memory is copied.
     #[arg(long)]
     pub live: bool,
+}
+
+/// `ps`
+#[derive(Debug, ClapArgs)]
+pub struct Ps {
+    /// Those alone that have this label; may be repeated.
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = exec::variable)]
+    pub labels: Vec<(String, String)>,
 }
 
 /// One VM.

@@ -11,7 +11,7 @@ use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  forkyardd\n  forkyardd --listen 0.0.0.0:7433\n  forkyardd --cluster https://10.0.0.1:2379 --etcd-ca CA.pem --node a --advertise 10.0.0.1\n  forkyardd --join TOKEN --node b --advertise 10.0.0.2\n\nThe `forkyard` command starts one by itself if none runs."
+    after_help = "Examples:\n  forkyardd\n  forkyardd --listen 0.0.0.0:7433\n  forkyardd --e2b 127.0.0.1:3000\n  forkyardd --cluster https://10.0.0.1:2379 --etcd-ca CA.pem --node a --advertise 10.0.0.1\n  forkyardd --join TOKEN --node b --advertise 10.0.0.2\n\nThe `forkyard` command starts one by itself if none runs."
 )]
 pub struct Args {
     /// Folder of what outlives a restart of the host: records and disks.
@@ -37,6 +37,35 @@ pub struct Args {
     /// TLS alone.
     #[arg(long, env = "FORKYARD_LISTEN", value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
+    /// Serve clients of E2B, too: to those with a token alone, and by TLS unless the address is of
+    /// the loopback.
+    #[arg(
+        long,
+        env = "FORKYARD_E2B",
+        value_name = "ADDRESS:PORT",
+        conflicts_with = "node"
+    )]
+    pub e2b: Option<SocketAddr>,
+    /// Image or checkpoint that clients of E2B mean by `base`, their default template.
+    #[arg(
+        long,
+        env = "FORKYARD_E2B_BASE",
+        value_name = "TEMPLATE",
+        default_value = "debian"
+    )]
+    pub e2b_base: String,
+    /// MiB of memory of a VM that boots for a client of E2B.
+    #[arg(
+        long,
+        env = "FORKYARD_E2B_MEMORY",
+        value_name = "MIB",
+        default_value_t = 512
+    )]
+    pub e2b_memory: u64,
+    /// Domain under which clients of E2B find ports of sandboxes, as PORT-SANDBOX.DOMAIN; if absent
+    /// localhost, and the port.
+    #[arg(long, env = "FORKYARD_E2B_DOMAIN", value_name = "DOMAIN[:PORT]")]
+    pub e2b_domain: Option<String>,
     /// Certificate for it, and what vouches for that, in PEM; without one the
     /// daemon makes its own.
     #[arg(

@@ -18,8 +18,8 @@ use std::{fmt, time::Instant};
 pub const TARGET: &str = "audit";
 
 /// Ends of paths that show, by `GET`, what is in a guest or on its disk.
-const SHOW: [&str; 7] = [
-    "archive", "console", "disk", "files", "folder", "logs", "stat",
+const SHOW: [&str; 8] = [
+    "archive", "console", "disk", "files", "folder", "logs", "stat", "watch",
 ];
 
 /// Notes a request once there is an answer.

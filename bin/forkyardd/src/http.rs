@@ -12,12 +12,13 @@ mod nodes;
 mod peer;
 pub mod ports;
 mod substrates;
+mod terms;
 mod tickets;
 mod tokens;
 mod vms;
 mod volumes;
 
-pub use bodies::Bodies;
+pub use bodies::{Bodies, budget};
 pub use events::Streams;
 pub use input::{Input, Path, Query, Raw};
 
@@ -172,6 +173,8 @@ fn common() -> OpenApiRouter<Shared> {
             files::remove_file
         ))
         .routes(routes!(files::stat))
+        .routes(routes!(files::rename))
+        .routes(routes!(files::watch))
         .routes(routes!(files::list, files::make_folder))
         .routes(routes!(vms::logs))
         .routes(routes!(vms::console))
@@ -179,6 +182,10 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::inspect))
         .routes(routes!(vms::stop))
         .routes(routes!(vms::start))
+        .routes(routes!(exec::sessions))
+        .routes(routes!(exec::attach, exec::kill))
+        .routes(routes!(terms::set_lifetime, terms::remove_lifetime))
+        .routes(routes!(terms::set_labels))
         .routes(routes!(vms::pause))
         .routes(routes!(vms::resume))
         .routes(routes!(vms::usage))
@@ -297,7 +304,7 @@ async fn openapi() -> Result<impl axum::response::IntoResponse, Refusal> {
 }
 
 /// A daemon with a request under way is not idle.
-async fn busy(State(idle): State<Idle>, request: Request, next: Next) -> Response {
+pub async fn busy(State(idle): State<Idle>, request: Request, next: Next) -> Response {
     let _busy = idle.busy();
     next.run(request).await
 }

@@ -8,6 +8,7 @@ mod audit;
 mod closed;
 mod cluster;
 mod doors;
+mod e2b;
 mod forward;
 mod gate;
 mod http;

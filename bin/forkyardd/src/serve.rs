@@ -4,6 +4,7 @@ use crate::{
     args::Args,
     closed,
     cluster::Node,
+    e2b::{Choices, Endpoint},
     http,
     idle::{self, Idle},
     listen, metrics,
@@ -13,6 +14,7 @@ use crate::{
 use forkyard_access::Access;
 use forkyard_fork::MakeEngine;
 use forkyard_types::RemoteView;
+use futures::FutureExt;
 use std::sync::Arc;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -67,6 +69,13 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         bodies: http::Bodies::default(),
         streams: http::Streams::default(),
     };
+    let e2b = match e2b(&args, &shared).await {
+        Ok(e2b) => e2b,
+        Err(error) => {
+            host.close().await;
+            return Err(error);
+        }
+    };
     let (stop, stopped) = watch::channel(false);
     let ended = |mut stopped: watch::Receiver<bool>| async move {
         // The sender lives until everything has ended.
@@ -90,6 +99,11 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         if let Some(remote) = remote {
             let router = http::remote(&shared);
             remote.serve(router, ended(stopped.clone())).await;
+        }
+    };
+    let foreign = async {
+        if let Some(e2b) = e2b {
+            e2b.serve(ended(stopped.clone()).shared()).await;
         }
     };
     let local =
@@ -121,10 +135,25 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
             () = ended(stopped.clone()) => {}
         }
     };
-    let (served, (), (), ()) = tokio::join!(local, network, end, background);
+    let (served, (), (), (), ()) = tokio::join!(local, network, foreign, end, background);
     served?;
     host.close().await;
     Ok(())
+}
+
+/// Listens for clients of E2B, if that is wanted.
+async fn e2b(args: &Args, shared: &http::Shared) -> anyhow::Result<Option<Endpoint>> {
+    let Some(address) = args.e2b else {
+        return Ok(None);
+    };
+    let choices = Choices {
+        base: args.e2b_base.clone(),
+        memory_mib: args.e2b_memory,
+        domain: args.e2b_domain.clone(),
+    };
+    let given = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+    let opened = Endpoint::open(address, given, &args.state_dir, choices, shared);
+    Ok(Some(opened.await?))
 }
 
 /// Listens on the network, and becomes a node, if either is wanted.

@@ -8,7 +8,7 @@ fn a_python_program_runs_forks_commands_and_removes_vms() {
     let host = Host::with_p([]);
     let told = host.python(
         r#"
-from forkyard_host import CommandFailed, Forkyard, ForkyardError, Unreachable
+from forkyard_host import PIPE, CommandFailed, Forkyard, ForkyardError, Unreachable
 
 def refused(kind, call):
     try:
@@ -48,6 +48,26 @@ with p:
         # Output as it comes, and a command that is hung up on.
         with a.start("sh", "-c", "echo one; sleep 1000") as process:
             assert next(iter(process)) == ("stdout", b"one\n")
+        # One that is kept goes on without its client.
+        with a.start("cat", stdin=PIPE, keep=True, tag="t") as process:
+            process.write(b"first ")
+            assert next(iter(process)) == ("stdout", b"first ")
+            pid = process.pid
+        assert [s["tag"] for s in a.sessions() if s["exit"] is None] == ["t"]
+        with a.attach(pid) as process:
+            process.write(b"second")
+            process.close_stdin()
+            assert process.finish().stdout == b"first second"
+        lone = a.detach("sleep", "1000")
+        a.kill_session(lone)
+        with a.attach(lone) as process:
+            assert process.finish().code == 137
+        a.set_labels({"user": "ada"})
+        assert [vm.name for vm in fy.vms(labels={"user": "ada"})] == [a.name] and a.labels == {"user": "ada"}
+        a.keepalive(3600, "pause")
+        assert a.view["ends"]["action"] == "pause"
+        a.keepalive(None)
+        assert a.view["ends"] is None
         a.pause()
         assert (a.state, a.refresh().state) == ("paused", "paused")
         assert "resume" in refused("conflict", lambda: a.exec("true")).hint

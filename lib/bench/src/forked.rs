@@ -94,6 +94,9 @@ impl Forkyard {
             volume: None,
             // What is measured is a VM that booted, each time.
             cold: true,
+            labels: forkyard_types::Labels::default(),
+            env: std::collections::BTreeMap::new(),
+            lifetime: None,
         };
         client.post::<VmView>("/v1/vms", &request).await?;
         let this = Self {

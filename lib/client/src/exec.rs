@@ -51,6 +51,23 @@ impl Client {
         Ok(self.events(answer.into_body()))
     }
 
+    /// Attaches to a command that a VM keeps, and passes on what comes for it on the channel. Its
+    /// input ends by [`ExecInput::Eof`] alone.
+    pub async fn attach(
+        &self,
+        vm: &str,
+        pid: u32,
+        input: mpsc::Receiver<ExecInput>,
+    ) -> Result<Events, ClientError> {
+        let head = Request::builder()
+            .method(Method::POST)
+            .uri(of_vm(vm, &format!("sessions/{pid}")))
+            .header("content-type", "application/x-ndjson");
+        let frames = lines(input).map(|line| Ok::<_, Infallible>(Frame::data(line)));
+        let answer = self.ask(head, StreamBody::new(Box::pin(frames))).await?;
+        Ok(self.events(answer.into_body()))
+    }
+
     fn events(&self, body: Incoming) -> Events {
         let (client, pending) = (self.clone(), Vec::new());
         Events {

@@ -4,6 +4,7 @@ use crate::{
     Host, HostError,
     bases::Base,
     life::{Body, Life},
+    terms::NewTerms,
     vm::{Vm, network_of},
 };
 use forkyard_disk::{Backing, Format};
@@ -58,12 +59,14 @@ impl Host {
     ///
     /// Where the image's first boot is kept, the VM is woken from that.
     pub async fn run(&self, request: RunRequest) -> Result<VmView, HostError> {
+        let terms = NewTerms::of(&request)?;
         if let Some(woken) = self.wake_boot(&request).await {
-            return Ok(woken);
+            return self.woken(woken, &terms);
         }
         let (founded, kept) = self.found_and_keep(request).await?;
         let vm = founded.vm.clone();
         self.boot(founded).await?;
+        self.begin_lifetime(&vm, &terms);
         self.keep_boot(kept);
         Ok(self.view_of(&vm))
     }
@@ -71,8 +74,9 @@ impl Host {
     /// Begins to boot a VM and does not wait: it is listed as `starting`, and
     /// no more if it does not come up. One that is woken runs at once. Not cancel-safe, as above.
     pub async fn launch(&self, request: RunRequest) -> Result<VmView, HostError> {
+        let terms = NewTerms::of(&request)?;
         if let Some(woken) = self.wake_boot(&request).await {
-            return Ok(woken);
+            return self.woken(woken, &terms);
         }
         let (founded, kept) = self.found_and_keep(request).await?;
         let view = self.view_of(&founded.vm);
@@ -81,13 +85,22 @@ impl Host {
             let vm = founded.vm.clone();
             let Some(host) = host.upgrade() else { return };
             match host.boot(founded).await {
-                Ok(()) => host.keep_boot(kept),
+                Ok(()) => {
+                    host.begin_lifetime(&vm, &terms);
+                    host.keep_boot(kept);
+                }
                 Err(error) => {
                     tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not booted");
                 }
             }
         });
         Ok(view)
+    }
+
+    fn woken(&self, woken: VmView, terms: &NewTerms) -> Result<VmView, HostError> {
+        let vm = self.vm(woken.id.as_str())?;
+        self.give_terms(&vm, terms)?;
+        Ok(self.view_of(&vm))
     }
 
     /// Records a VM, and says what to keep of its kind once it has booted.
@@ -147,6 +160,7 @@ impl Host {
     /// Records a VM as asked for; refuses what cannot be.
     pub(crate) async fn found(&self, request: RunRequest) -> Result<Founded, HostError> {
         self.check_run(&request)?;
+        NewTerms::of(&request)?;
         let ports = self.network.take_ports(&request.network.publish)?;
         let (base, accel) = self.base_of(&request).await?;
         let family = self.found_family(request.max_clones).await?;
@@ -222,6 +236,7 @@ impl Host {
             again: false,
         };
         let vm = Arc::new(Vm::new(record, network, life));
+        self.give_terms(&vm, &NewTerms::of(request)?)?;
         self.registry().insert(vm.clone());
         Ok(vm)
     }

@@ -143,6 +143,7 @@ impl Host {
             vm.cloned = Some(cloned);
             let vm = Arc::new(vm);
             let ready = async {
+                self.inherit_terms(of.id, &vm)?;
                 self.settle(&vm, &guest).await?;
                 vm.enter(&self.store, Life::Running(body), |_| {})?;
                 Ok::<_, HostError>(origin.begun.elapsed())

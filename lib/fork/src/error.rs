@@ -3,8 +3,8 @@
 mod hint;
 
 use crate::{
-    bounds::BoundReached, ports::PortError, quota::QuotaReached, substrate::SubstrateError,
-    ticket::Denied, volumes::VolumeError,
+    bounds::BoundReached, ports::PortError, quota::QuotaReached, sessions::SessionError,
+    substrate::SubstrateError, ticket::Denied, volumes::VolumeError,
 };
 use forkyard_capture::CaptureError;
 use forkyard_disk::DiskError;
@@ -192,6 +192,9 @@ pub enum HostError {
     /// A port of a guest cannot be connected to.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// A command that a guest keeps cannot be reached.
+    #[error(transparent)]
+    Session(#[from] SessionError),
     /// The records cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -367,6 +370,7 @@ impl HostError {
             Self::Substrate(error) => error.kind(),
             Self::Volume(error) => error.kind(),
             Self::Port(error) => error.kind(),
+            Self::Session(error) => error.kind(),
             Self::Peer { source, .. }
             | Self::Unsettled { source, .. }
             | Self::Number(source)

@@ -6,10 +6,12 @@
 //! ExecEvent <------------------ relay <------------- guest
 //! ```
 
-use crate::{Host, HostError, alive::silent_for};
+use crate::{Host, HostError, alive::silent_for, vm::lock};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_guestlink::{Command, Exec, ExecInput as Controls, ExecOut, LinkError, Stream};
-use forkyard_types::{ApiError, ExecEvent, ExecInput, ExecRequest, ExecStarted, ExecTimedOut};
+use forkyard_types::{
+    ApiError, Attach, ExecEvent, ExecInput, ExecRequest, ExecStarted, ExecTimedOut,
+};
 use std::{future::pending, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
 
@@ -19,6 +21,8 @@ const WAITING: usize = 16;
 /// Most bytes of standard input in one piece.
 const PIECE: usize = 32 << 10;
 const SIGKILL: u8 = 9;
+/// Most bytes of a tag.
+const TAG: usize = 256;
 
 /// Input of a command that follows its request.
 #[derive(Debug)]
@@ -41,25 +45,61 @@ impl Host {
         let input = checked(&request)?;
         let vm = self.vm(vm)?;
         let body = vm.answering()?;
+        let own = lock(&vm.terms).env.clone();
+        let env = own.into_iter().chain(request.env).collect();
         let running = body
             .guest
             .exec(Command {
                 argv: request.argv,
-                env: request.env,
+                env,
                 workdir: request.workdir,
                 user: request.user,
                 tty: request.tty,
                 detach: request.detach,
+                keep: request.keep,
+                tag: request.tag,
             })
             .await?;
         let (events, receiver) = mpsc::channel(WAITING);
-        let feeder = match request.detach {
-            true => Feeder(Vec::new()),
-            false => feed(running.input(), input, following, events.clone()),
+        let feeder = match (request.detach, request.keep) {
+            (true, _) => Feeder(Vec::new()),
+            (false, keep) => {
+                let end = if keep { End::IsSaid } else { End::Follows };
+                feed(running.input(), input, following, events.clone(), end)
+            }
         };
         let limit = request.timeout_s.filter(|_| !request.detach);
         let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
         tokio::spawn(relay(running, events, limit, lost, feeder));
+        Ok(receiver)
+    }
+
+    /// Follows a command that is kept. Dropping the channel leaves it to itself again.
+    pub async fn attach(
+        &self,
+        vm: &str,
+        pid: u32,
+        wanted: Attach,
+        following: Following,
+    ) -> Result<mpsc::Receiver<ExecEvent>, HostError> {
+        let vm = self.vm(vm)?;
+        let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
+        tokio::select! {
+            found = self.find_session(&vm, pid) => drop(found?),
+            error = lost => return Err(error),
+        }
+        let running = vm.answering()?.guest.attach(pid, wanted.output).await?;
+        let (events, receiver) = mpsc::channel(WAITING);
+        let feeder = match following {
+            // Its input stays open for others.
+            Following::Nothing => Feeder(Vec::new()),
+            Following::Input(_) => {
+                let (input, events) = (running.input(), events.clone());
+                feed(input, Vec::new(), following, events, End::IsSaid)
+            }
+        };
+        let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
+        tokio::spawn(relay(running, events, None, lost, feeder));
         Ok(receiver)
     }
 }
@@ -84,6 +124,16 @@ fn checked(request: &ExecRequest) -> Result<Vec<u8>, HostError> {
         return wrong("a timeout of 0 seconds");
     }
     let extra = request.tty.is_some() || request.stdin.is_some() || request.timeout_s.is_some();
+    if request.detach && request.keep {
+        return wrong("a command is either left to itself or kept and followed");
+    }
+    if request
+        .tag
+        .as_ref()
+        .is_some_and(|tag| tag.len() > TAG || tag.contains('\0'))
+    {
+        return wrong("a tag longer than 256 bytes, or with a zero byte");
+    }
     if request.detach && extra {
         return wrong("a command that is left to itself has no terminal, input or timeout");
     }
@@ -94,6 +144,15 @@ fn decoded(text: &str) -> Result<Vec<u8>, HostError> {
     BASE64_STANDARD
         .decode(text)
         .map_err(|_| HostError::Invalid("stdin is not base64".into()))
+}
+
+/// The end of a command's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It comes with the end of what its client sends.
+    Follows,
+    /// The client says so; it may leave before.
+    IsSaid,
 }
 
 /// The tasks that bring a command its input; they end with this.
@@ -112,6 +171,7 @@ fn feed(
     first: Vec<u8>,
     following: Following,
     events: mpsc::Sender<ExecEvent>,
+    end: End,
 ) -> Feeder {
     let pieces = usize::try_from(ExecInput::WINDOW).unwrap_or(usize::MAX) / PIECE;
     let (queue, queued) = mpsc::channel(pieces);
@@ -120,7 +180,7 @@ fn feed(
         Following::Input(input) => (Some(events.clone()), Some(input)),
     };
     let passing = tokio::spawn(pass_on(controls.clone(), first, queued, telling));
-    let hearing = input.map(|input| tokio::spawn(hear(input, controls, queue, events)));
+    let hearing = input.map(|input| tokio::spawn(hear(input, controls, queue, events, end)));
     Feeder([Some(passing), hearing].into_iter().flatten().collect())
 }
 
@@ -156,6 +216,7 @@ async fn hear(
     controls: Controls,
     queue: mpsc::Sender<Vec<u8>>,
     events: mpsc::Sender<ExecEvent>,
+    end: End,
 ) {
     let mut queue = Some(queue);
     while let Some(heard) = input.recv().await {
@@ -186,8 +247,12 @@ async fn hear(
         if let Err(error) = acted {
             // Its client reads this as the end.
             let _ = events.send(ExecEvent::Error(error)).await;
-            return;
+            break;
         }
+    }
+    if end == End::IsSaid && queue.is_some() {
+        // The client has left: the command's input is still open, for others.
+        pending::<()>().await;
     }
 }
 
@@ -240,6 +305,8 @@ async fn relay(
             Some(ExecOut::Ended(status)) => ExecEvent::Exit(status),
             Some(ExecOut::NotStarted(why)) => ExecEvent::NotStarted(why),
             Some(ExecOut::Started { pid }) => ExecEvent::Started(ExecStarted { pid }),
+            // Nothing of a command.
+            Some(ExecOut::Kept(_)) => continue,
             Some(ExecOut::Lost(error)) => ExecEvent::Error(HostError::from(error).to_api()),
             None => return,
         };

@@ -6,7 +6,9 @@
 
 use crate::{Host, HostError};
 use forkyard_guestlink::{Command, Exec, ExecInput, ExecOut, Stream};
-use forkyard_types::{ErrorKind, ExitStatus, FileEntry, FileRead, FileWrite, FilesWritten};
+use forkyard_types::{
+    ErrorKind, ExitStatus, FileEntry, FileRead, FileWatch, FileWrite, FilesWritten,
+};
 
 /// The program, in every guest.
 const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
@@ -113,6 +115,26 @@ impl Host {
         self.files_answer(vm, vec!["folder".into(), path])
             .await
             .map(drop)
+    }
+
+    /// Moves a file or folder within a guest; a file that is there is replaced. Not cancel-safe.
+    pub async fn move_file(&self, vm: &str, path: String, to: String) -> Result<(), HostError> {
+        if to.is_empty() || to.contains('\0') {
+            return Err(HostError::Invalid(
+                "the new path is empty, or has a zero byte".into(),
+            ));
+        }
+        self.files_answer(vm, vec!["move".into(), path, to])
+            .await
+            .map(drop)
+    }
+
+    /// Watches a folder: lines of JSON, each a [`forkyard_types::FileEvent`], but empty ones. Returns
+    /// once it is watched; ends with the folder. Cancel-safe.
+    pub async fn watch_files(&self, vm: &str, wanted: FileWatch) -> Result<FilesOut, HostError> {
+        let recursive = if wanted.recursive { "recursive" } else { "" };
+        self.files_out(vm, vec!["watch".into(), wanted.path, recursive.into()])
+            .await
     }
 
     async fn files(&self, vm: &str, words: Vec<String>) -> Result<Exec, HostError> {

@@ -100,6 +100,8 @@ pub struct Host {
     /// Held while a substrate is made or removed. Names of boots that could not be kept: this
     /// daemon tries none of them again.
     pub(crate) docks: tokio::sync::Mutex<BTreeSet<VmName>>,
+    /// Told whenever a VM's end may have moved.
+    pub(crate) terms_changed: Arc<Notify>,
     /// Who goes first while a fork is made.
     pub(crate) makers: Makers,
     registry: Mutex<Registry>,
@@ -163,6 +165,7 @@ impl Host {
             arrivals: Arrivals::default(),
             docks: tokio::sync::Mutex::default(),
             makers: Makers::default(),
+            terms_changed: Arc::default(),
             progress: Progress::new(events.clone()),
             forks: UnderWay::default(),
             incoming: Incoming::default(),
@@ -177,7 +180,8 @@ impl Host {
         });
         let taken = async {
             host.load_abroad()?;
-            host.adopt_all().await
+            host.adopt_all().await?;
+            host.watch_terms()
         };
         if let Err(error) = taken.await {
             host.close().await;

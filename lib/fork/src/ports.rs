@@ -227,9 +227,12 @@ impl PortOut {
                     Heard::Ended(None)
                 }
                 Some(ExecOut::Lost(error)) => return Err(error.into()),
-                Some(ExecOut::Ended(ExitStatus::Signal(_)) | ExecOut::Started { .. }) | None => {
-                    Heard::Ended(None)
-                }
+                Some(
+                    ExecOut::Ended(ExitStatus::Signal(_))
+                    | ExecOut::Started { .. }
+                    | ExecOut::Kept(_),
+                )
+                | None => Heard::Ended(None),
             });
         }
     }

@@ -15,7 +15,7 @@ use forkyard_events::Broadcast;
 use forkyard_guestlink::Cloned;
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, Moving, Store, StoreError, VmRecord};
-use forkyard_types::{Address, FamilyId, Member, VmId, VmName, VmState, VmView};
+use forkyard_types::{Address, FamilyId, Member, Terms, VmId, VmName, VmState, VmView};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{MutexGuard as AsyncGuard, watch};
 
@@ -44,6 +44,8 @@ pub(crate) struct Vm {
     pub ports: Places,
     /// Where it may run instead, if another host was asked to let it go on there.
     pub moving: Mutex<Option<Moving>>,
+    /// Labels, environment, and its end.
+    pub terms: Mutex<Terms>,
     /// How many wait for the turn to fork it.
     wanting: watch::Sender<u32>,
     /// Held through a fork and through the VM's end: one at a time.
@@ -83,6 +85,7 @@ impl Vm {
             forks: UnderWay::default(),
             ports: Places::default(),
             moving: Mutex::default(),
+            terms: Mutex::default(),
             wanting: watch::Sender::new(0),
             turn: tokio::sync::Mutex::default(),
         }
@@ -309,6 +312,7 @@ impl Vm {
 
     /// As the API shows it.
     pub fn view(&self) -> VmView {
+        let terms = lock(&self.terms).clone();
         let record = lock(&self.record);
         let life = self.life();
         let pid = life.body().map(|body| body.machine.record().process.pid);
@@ -334,6 +338,8 @@ impl Vm {
             host: None,
             awaits: Vec::new(),
             failure: record.failure.clone(),
+            labels: terms.labels,
+            ends: terms.ends,
         }
     }
 }

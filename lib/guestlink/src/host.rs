@@ -270,11 +270,38 @@ impl Guest {
     /// Starts a command. Fails at once if its words and environment are too
     /// long to be sent. Cancel-safe: a command nobody holds is hung up on.
     pub async fn exec(&self, command: Command) -> Result<Exec, LinkError> {
-        let session = Session(self.shared.next.fetch_add(1, Ordering::Relaxed));
-        let exec = Exec::open(self, session);
+        let session = self.session();
+        let exec = Exec::open(self, session, command.keep);
         let command = Box::new(command);
         self.say(ToGuest::Exec { session, command }).await?;
         Ok(exec)
+    }
+
+    /// Follows a command that is kept: it tells that it runs, what it has written as far as that is
+    /// kept and goes on to write, if `output` is wanted, and its end. Dropped, it goes on.
+    /// Cancel-safe.
+    pub async fn attach(&self, pid: u32, output: bool) -> Result<Exec, LinkError> {
+        let session = self.session();
+        let exec = Exec::open(self, session, true);
+        let attach = ToGuest::Attach {
+            session,
+            pid,
+            output,
+        };
+        self.say(attach).await?;
+        Ok(exec)
+    }
+
+    /// Asks for the commands that are kept; they are the one thing that the answer has. Cancel-safe.
+    pub async fn list_kept(&self) -> Result<Exec, LinkError> {
+        let session = self.session();
+        let exec = Exec::open(self, session, false);
+        self.say(ToGuest::ListKept { session }).await?;
+        Ok(exec)
+    }
+
+    fn session(&self) -> Session {
+        Session(self.shared.next.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Answers a call. One that is unknown or answered already is ignored.

@@ -5,13 +5,13 @@
 
 use crate::Frames;
 use forkyard_types::{
-    ApiError, Epoch, ExitStatus, ForkId, Identity, NotStarted, RequestId, Ticket, TicketId,
-    TicketKind, VmId, WindowSize,
+    ApiError, Epoch, ExitStatus, ForkId, Identity, KeptCommand, NotStarted, RequestId, Ticket,
+    TicketId, TicketKind, VmId, WindowSize,
 };
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages; both sides must speak the same one.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// Most bytes of a command's input or output in one message.
 pub const CHUNK: usize = 32 << 10;
@@ -113,6 +113,21 @@ pub enum ToGuest {
         /// The size.
         size: WindowSize,
     },
+    /// Follow a command that is kept. Answered by [`ToHost::ExecStarted`], then as a command that
+    /// was started under this number; or by [`ToHost::ExecEnd`] if there is none.
+    Attach {
+        /// The number it will be known by, too.
+        session: Session,
+        /// Its process id.
+        pid: u32,
+        /// What it has written and writes is wanted, not its end alone.
+        output: bool,
+    },
+    /// Tell of all commands that are kept; answered by [`ToHost::Kept`].
+    ListKept {
+        /// The question's number.
+        session: Session,
+    },
 }
 
 /// A command to be run. What it leaves open is as the image's entry point has it.
@@ -128,8 +143,14 @@ pub struct Command {
     pub user: Option<String>,
     /// Size of its terminal; none: it has pipes.
     pub tty: Option<WindowSize>,
-    /// Answered by [`ToHost::ExecStarted`] and nothing else: it is nobody's from then on.
+    /// Keep it: it reads nothing, goes on without a host, and can be followed by its process id.
+    /// Answered by [`ToHost::ExecStarted`] and nothing else.
     pub detach: bool,
+    /// Keep it as well, with its input open, and follow it from the start: answered by
+    /// [`ToHost::ExecStarted`], then as any other. [`ToGuest::ExecDetach`] ends the following alone.
+    pub keep: bool,
+    /// Label of one that is kept.
+    pub tag: Option<String>,
 }
 
 impl Command {
@@ -246,12 +267,19 @@ pub enum ToHost {
         /// The question's number: time of a clock of the guest's that is never set.
         asked: u64,
     },
-    /// A command that is left to itself runs.
+    /// A command that is kept runs.
     ExecStarted {
-        /// The command; its number is free again.
+        /// The command; its number is free again if it was started to be detached.
         session: Session,
         /// Its process id.
         pid: u32,
+    },
+    /// The commands that are kept.
+    Kept {
+        /// The question's number.
+        session: Session,
+        /// They, the oldest first.
+        commands: Vec<KeptCommand>,
     },
 }
 

@@ -17,6 +17,7 @@ mod row;
 mod schema;
 mod span;
 mod substrate;
+mod terms;
 mod ticket;
 mod token;
 mod vm;

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 14] = [
+const STEPS: [&str; 15] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -124,6 +124,13 @@ const STEPS: [&str; 14] = [
         vm TEXT PRIMARY KEY,
         peer TEXT NOT NULL,
         migration TEXT NOT NULL
+    ) STRICT;
+",
+    // Labels of a VM, its environment and when it is wanted no more.
+    "
+    CREATE TABLE terms (
+        vm TEXT PRIMARY KEY NOT NULL REFERENCES vm(id) ON DELETE CASCADE,
+        entry TEXT NOT NULL
     ) STRICT;
 ",
 ];

@@ -198,9 +198,29 @@ class AsyncVm:
                 process._sync.feed([stdin])
             return await process.finish(check)
 
-    async def detach(self, *argv: str, env: Mapping[str, str] | None = None, workdir: str | None = None, user: str | None = None) -> int:
+    async def detach(self, *argv: str, **more: Any) -> int:
         """Start a command and leave it to itself; see Vm.detach."""
-        return await on_thread(self._sync.detach, *argv, env=env, workdir=workdir, user=user)
+        return await on_thread(self._sync.detach, *argv, **more)
+
+    async def sessions(self) -> list[dict[str, Any]]:
+        """Commands that it keeps."""
+        return await on_thread(self._sync.sessions)
+
+    async def attach(self, pid: int) -> AsyncProcess:
+        """Follow a command that it keeps; see Vm.attach."""
+        return AsyncProcess(await on_thread(self._sync.attach, pid))
+
+    async def kill_session(self, pid: int, signal: int = 9) -> None:
+        """Send a command that it keeps a signal; see Vm.kill_session."""
+        await on_thread(self._sync.kill_session, pid, signal)
+
+    async def keepalive(self, ttl: int | None, action: str | None = None) -> None:
+        """Say for how long it is wanted; see Vm.keepalive."""
+        await on_thread(self._sync.keepalive, ttl, action)
+
+    async def set_labels(self, labels: Mapping[str, str]) -> None:
+        """Give it these labels instead of those it had."""
+        await on_thread(self._sync.set_labels, labels)
 
     async def connect(self, port: int) -> socket.socket:
         """Connect to a TCP port of it; see Vm.connect."""

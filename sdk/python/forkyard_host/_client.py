@@ -46,14 +46,17 @@ class Forkyard:
     ) -> Vm:
         """Boot a VM; returns once its agent answers. `warm` clones are kept ready for its forks.
 
-        `more`: other fields of the API's request, such as network or secrets.
+        `more`: other fields of the API's request, such as network, secrets, labels={"user": "ada"},
+        env={"LANG": "C"} for all its commands, or lifetime={"ttl_s": 600, "action": "pause"}.
         """
         wanted = {"image": image, "name": name, "vcpus": vcpus, "memory_mib": memory_mib, "warm": warm, **more}
         return Vm(self._end, self._end.call("POST", "/v1/vms", wanted))
 
-    def vms(self) -> list[Vm]:
-        """Every VM, the oldest first."""
-        return [Vm(self._end, view) for view in self._end.call("GET", "/v1/vms")]
+    def vms(self, *, labels: Mapping[str, str] | None = None) -> list[Vm]:
+        """Every VM, or those that have all these labels, the oldest first."""
+        wanted = (labels or {}).items()
+        views = self._end.call("GET", "/v1/vms")
+        return [Vm(self._end, view) for view in views if wanted <= view.get("labels", {}).items()]
 
     def vm(self, name: str) -> Vm:
         """The VM of this name or id; ForkyardError of kind not_found if there is none."""
@@ -226,11 +229,14 @@ class Vm:
         workdir: str | None = None,
         user: str | None = None,
         tty: tuple[int, int] | None = None,
+        keep: bool = False,
+        tag: str | None = None,
     ) -> Process:
         """Start a command whose output is read as it comes; see exec().
 
         With `stdin=PIPE` it is written to as it runs. `tty`, the rows and columns of a terminal,
-        gives it one; what it writes is all standard output then.
+        gives it one; what it writes is all standard output then. With `keep` it goes on whatever
+        becomes of this client: attach() follows it again, by its pid.
         """
         wanted = {
             "argv": argv,
@@ -239,6 +245,8 @@ class Vm:
             "workdir": workdir,
             "user": user,
             "tty": tty and {"rows": tty[0], "cols": tty[1]},
+            "keep": keep,
+            "tag": tag,
         }
         path = of_vm(self.id, "exec")
         if isinstance(stdin, Pipe):
@@ -271,16 +279,59 @@ class Vm:
         with process:
             return process.finish(check)
 
-    def detach(self, *argv: str, env: Mapping[str, str] | None = None, workdir: str | None = None, user: str | None = None) -> int:
+    def detach(
+        self,
+        *argv: str,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        user: str | None = None,
+        tag: str | None = None,
+    ) -> int:
         """Start a command and leave it to itself; its process id in the guest.
 
-        It reads nothing, what it writes is discarded, and it goes on whatever becomes of this client.
+        It reads nothing, and goes on whatever becomes of this client. The last of what it writes is
+        kept for attach().
         """
-        wanted = {"argv": argv, "env": list((env or {}).items()), "workdir": workdir, "user": user, "detach": True}
-        with Process(argv, self._end.open("POST", of_vm(self.id, "exec"), wanted)) as process:
+        words = {"argv": argv, "env": list((env or {}).items()), "workdir": workdir, "user": user}
+        wanted = {**words, "detach": True, "tag": tag}
+        with Process(argv, self._end.open("POST", of_vm(self.id, "exec"), wanted), False) as process:
             process.finish()
             return process.pid or 0
 
+    def sessions(self) -> list[dict[str, Any]]:
+        """Commands that it keeps: those that run, whose exit is None, and the last that have ended."""
+        return list(self._end.call("GET", of_vm(self.id, "sessions")))
+
+    def attach(self, pid: int) -> Process:
+        """Follow a command that it keeps: what it has written, as far as that is kept, comes first.
+
+        It is written to as one that was started with `stdin=PIPE`, and goes on when it is left.
+        """
+        return Process((), self._end.duplex(of_vm(self.id, "sessions", str(pid)), None))
+
+    def kill_session(self, pid: int, signal: int = 9) -> None:
+        """Send the process group of a command that it keeps a signal; 9 kills all that it started, too."""
+        self._end.call("DELETE", of_vm(self.id, "sessions", str(pid)) + f"?signal={int(signal)}")
+
+    def keepalive(self, ttl: int | None, action: str | None = None) -> None:
+        """Want it for `ttl` seconds from now on, or until it is removed if None.
+
+        `action`: what becomes of it then: rm, stop or pause; as before, or rm, if absent.
+        """
+        path = of_vm(self.id, "lifetime")
+        if ttl is None:
+            self.view = self._end.call("DELETE", path)
+        else:
+            self.view = self._end.call("POST", path, {"ttl_s": ttl, "action": action})
+
+    def set_labels(self, labels: Mapping[str, str]) -> None:
+        """Give it these labels instead of those it had."""
+        self.view = self._end.call("POST", of_vm(self.id, "labels"), dict(labels))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """As of the last answer."""
+        return dict(self.view.get("labels", {}))
 
     def connect(self, port: int) -> socket.socket:
         """Connect to a TCP port of it, through the daemon: a connected socket.

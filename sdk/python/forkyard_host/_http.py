@@ -225,7 +225,7 @@ class Endpoint:
         raise _refusal(status, answer)
 
     def duplex(self, path: str, first: Any) -> Duplex:
-        """Posts lines of JSON, of which this is the first. ForkyardError unless the request is taken."""
+        """Posts lines of JSON, of which this is the first, if any. ForkyardError unless the request is taken."""
         connection: http.client.HTTPConnection | None = None
         try:
             connection = self._connected()
@@ -236,7 +236,8 @@ class Endpoint:
                 connection.putheader("Authorization", f"Bearer {self._token}")
             connection.endheaders()
             sock = connection.sock
-            line = json.dumps(first).encode() + b"\n"
+            # An empty line says nothing.
+            line = (b"" if first is None else json.dumps(first).encode()) + b"\n"
             connection.send(b"%x\r\n%b\r\n" % (len(line), line))
             response = connection.getresponse()
             # The response takes it away from the connection, which goes on sending.

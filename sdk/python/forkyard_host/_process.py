@@ -19,17 +19,18 @@ class Process:
     """A command under way: iterate over what it writes, `("stdout" or "stderr", bytes)`.
 
     Left before its end, by the context manager or close(), it is hung up on: what is left of it
-    and of all that it started gets SIGHUP, and SIGKILL two seconds later. write() and what else
+    and of all that it started gets SIGHUP, and SIGKILL two seconds later, unless it is kept. write() and what else
     tells it something take `stdin=PIPE` at its start; they block while it does not read, and may be
     called from another thread than the one that iterates.
     """
 
-    def __init__(self, argv: tuple[str, ...], stream: Stream) -> None:
+    def __init__(self, argv: tuple[str, ...], stream: Stream, follows: bool = True) -> None:
         self.argv = argv
+        self._follows = follows
         self.code: int | None = None
         """Once it has ended, as a shell reports it."""
         self.pid: int | None = None
-        """In the guest; of a command that is left to itself only."""
+        """In the guest; of a command that is kept or left to itself only, from its first output on."""
         self._stream = stream
         self._said = threading.Lock()
         self._ended = threading.Event()
@@ -75,7 +76,8 @@ class Process:
                 self.code = end["code"] if "code" in end else 128 + end["signal"]
             elif "started" in event:
                 self.pid = event["started"]["pid"]
-                self.code = 0
+                if not self._follows:
+                    self.code = 0
             elif "not_started" in event:
                 raise NotStarted(event["not_started"]["message"], event["not_started"]["code"])
             elif "timed_out" in event:

@@ -37,7 +37,7 @@ pub struct Launched {
 }
 
 /// Starts a command in the cgroup of commands, with this mark. Its standard streams are pipes, a
-/// terminal, or /dev/null if it is detached.
+/// terminal; one that is detached reads /dev/null.
 pub fn launch(
     wanted: &link::Command,
     mark: &Mark,
@@ -81,8 +81,8 @@ pub fn launch(
         .envs([mark.variable()]);
     let terminal = match (wanted.detach, wanted.tty) {
         (true, _) => {
-            let streams = command.stdin(Stdio::null()).stdout(Stdio::null());
-            streams.stderr(Stdio::null()).process_group(0);
+            let streams = command.stdin(Stdio::null()).stdout(Stdio::piped());
+            streams.stderr(Stdio::piped()).process_group(0);
             None
         }
         (false, None) => {

@@ -6,47 +6,61 @@
 
 use super::{
     group::{Group, Mark},
+    kept::Kept,
     launch::{self, Launched},
     outbox::Outbox,
+    output::{self, Passage, Sink},
     userland::Userland,
 };
-use forkyard_guestlink::{CHUNK, Command, Session, Stream, ToHost, WINDOW};
-use forkyard_types::{ExitStatus, NotStarted, WindowSize};
+use forkyard_guestlink::{Command, Session, Stream, ToHost, WINDOW};
+use forkyard_types::WindowSize;
 use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::{Signal, killpg},
-    unistd::{Pid, read},
+    unistd::Pid,
 };
 use std::{
     collections::BTreeMap,
     fs::File,
     io::Write,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::process::ExitStatusExt,
-    },
+    os::fd::OwnedFd,
     process::Child,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-        mpsc::{RecvTimeoutError, Sender, channel},
+        mpsc::{Sender, channel},
     },
     thread,
-    time::Duration,
 };
-
-/// Silence after a command's end that counts as the end of its output.
-const LINGER: Duration = Duration::from_millis(200);
 
 /// How much a command may say, and whether anyone listens.
 #[derive(Debug)]
 struct Flow {
     state: Mutex<Window>,
     changed: Condvar,
-    /// Chunks that were read, and of them those that went on their way.
-    entered: AtomicU64,
-    left: AtomicU64,
+}
+
+/// Output on its way to the host that started its command.
+#[derive(Debug)]
+struct Attended {
+    session: Session,
+    outbox: Arc<Outbox>,
+    flow: Arc<Flow>,
+    passage: Passage,
+}
+
+impl Sink for Attended {
+    fn passage(&self) -> &Passage {
+        &self.passage
+    }
+
+    fn take(&self, stream: Stream, data: &[u8]) {
+        if self.flow.take() {
+            self.outbox.push(ToHost::ExecOutput {
+                session: self.session,
+                stream,
+                data: data.to_vec(),
+            });
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -73,12 +87,14 @@ pub struct Sessions {
     outbox: Arc<Outbox>,
     userland: Userland,
     table: Table,
+    kept: Kept,
 }
 
 impl Sessions {
     /// Commands of this user code.
     pub fn new(outbox: Arc<Outbox>, userland: Userland) -> Self {
         Self {
+            kept: Kept::new(outbox.clone()),
             outbox,
             userland,
             table: Table::default(),
@@ -88,7 +104,12 @@ impl Sessions {
     /// Starts a command.
     pub fn start(&self, session: Session, command: &Command) {
         let mark = Mark::draw();
-        let outcome = launch::launch(command, &mark, &self.userland);
+        let keeps = command.detach || command.keep;
+        let outcome = match keeps {
+            true => self.kept.room(),
+            false => Ok(()),
+        };
+        let outcome = outcome.and_then(|()| launch::launch(command, &mark, &self.userland));
         let Launched { child, terminal } = match outcome {
             Ok(launched) => launched,
             Err(why) => {
@@ -98,17 +119,12 @@ impl Sessions {
                 });
             }
         };
-        match command.detach {
-            true => self.leave(session, child),
-            false => self.attend(session, child, terminal.map(Arc::new), mark),
+        if !keeps {
+            return self.attend(session, child, terminal.map(Arc::new), mark);
         }
-    }
-
-    /// Has it go on by itself.
-    fn leave(&self, session: Session, mut child: Child) {
-        let pid = child.id();
-        self.outbox.push(ToHost::ExecStarted { session, pid });
-        thread::spawn(move || child.wait());
+        let leader = leader_of(&child);
+        let group = Group::new(self.userland.clone(), mark, leader);
+        self.kept.take_in(session, command, child, terminal, group);
     }
 
     fn attend(
@@ -121,10 +137,8 @@ impl Sessions {
         let flow = Arc::new(Flow {
             state: Mutex::new(Window::Open(WINDOW.into())),
             changed: Condvar::new(),
-            entered: AtomicU64::new(0),
-            left: AtomicU64::new(0),
         });
-        let leader = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+        let leader = leader_of(&child);
         let group = Group::new(self.userland.clone(), mark, leader);
         let (input, inputs) = channel();
         let (outbox, table) = (self.outbox.clone(), self.table.clone());
@@ -136,17 +150,7 @@ impl Sessions {
             let (outbox, flow) = (outbox.clone(), flow.clone());
             thread::spawn(move || feed(session, stdin, inputs, &outbox, &flow));
         }
-        let outputs = match &terminal {
-            Some(terminal) => vec![(Stream::Out, terminal.clone())],
-            None => {
-                let out = child.stdout.take().map(|pipe| (Stream::Out, pipe.into()));
-                let err = child.stderr.take().map(|pipe| (Stream::Err, pipe.into()));
-                let pipes = [out, err].into_iter().flatten();
-                pipes
-                    .map(|(to, pipe): (_, OwnedFd)| (to, Arc::new(pipe)))
-                    .collect()
-            }
-        };
+        let outputs = output::of(&mut child, terminal.as_ref());
         lock(&table).insert(
             session,
             Running {
@@ -158,7 +162,13 @@ impl Sessions {
             },
         );
         thread::spawn(move || {
-            let outcome = see_through(&mut child, session, outputs, &outbox, &flow);
+            let sink = Arc::new(Attended {
+                session,
+                outbox: outbox.clone(),
+                flow: flow.clone(),
+                passage: Passage::default(),
+            });
+            let outcome = output::see_through(&mut child, outputs, &sink);
             // Another command may have the number by now, of another host or in
             // a clone.
             lock(&table).retain(|_, running| !Arc::ptr_eq(&running.flow, &flow));
@@ -175,6 +185,8 @@ impl Sessions {
         if let Some(running) = lock(&self.table).get(&session) {
             // One that reads no more needs no input.
             let _ = running.input.send(data);
+        } else {
+            self.kept.input(session, data);
         }
     }
 
@@ -182,6 +194,8 @@ impl Sessions {
     pub fn more(&self, session: Session, chunks: u16) {
         if let Some(running) = lock(&self.table).get(&session) {
             running.flow.more(chunks.into());
+        } else {
+            self.kept.more(session, chunks);
         }
     }
 
@@ -190,11 +204,25 @@ impl Sessions {
         if let Some(running) = lock(&self.table).remove(&session) {
             running.flow.detach();
             thread::spawn(move || running.group.hang_up());
+        } else {
+            self.kept.detach(session);
         }
+    }
+
+    /// Follows a command that is kept.
+    pub fn attach(&self, session: Session, pid: u32, output: bool) {
+        self.kept.attach(session, pid, output);
+    }
+
+    /// Tells of the commands that are kept.
+    pub fn list_kept(&self, session: Session) {
+        let commands = self.kept.list();
+        self.outbox.push(ToHost::Kept { session, commands });
     }
 
     /// Nobody listens to any of them any more; they go on.
     pub fn detach_all(&self) {
+        self.kept.detach_all();
         for running in std::mem::take(&mut *lock(&self.table)).into_values() {
             running.flow.detach();
         }
@@ -202,47 +230,39 @@ impl Sessions {
 
     /// Sends its process group a signal; SIGKILL is for all that it started.
     pub fn signal(&self, session: Session, signal: u8) {
-        if let Some(running) = lock(&self.table).get(&session)
-            && let Ok(signal) = Signal::try_from(i32::from(signal))
-        {
-            if signal == Signal::SIGKILL {
-                // This thread has other commands to hear of.
-                let group = running.group.clone();
-                thread::spawn(move || group.kill());
-            } else {
-                let _ = killpg(running.leader, signal);
-            }
+        let Ok(signal) = Signal::try_from(i32::from(signal)) else {
+            return;
+        };
+        let table = lock(&self.table);
+        let running = table.get(&session).map(|it| (it.leader, it.group.clone()));
+        let found = running.or_else(|| self.kept.group(session));
+        drop(table);
+        let Some((leader, group)) = found else { return };
+        if signal == Signal::SIGKILL {
+            // This thread has other commands to hear of.
+            thread::spawn(move || group.kill());
+        } else {
+            let _ = killpg(leader, signal);
         }
     }
 
     /// Gives its terminal another size.
     pub fn resize(&self, session: Session, size: WindowSize) {
-        if let Some(running) = lock(&self.table).get(&session)
-            && let Some(terminal) = &running.terminal
-        {
-            launch::resize(terminal, size);
+        let table = lock(&self.table);
+        let running = table.get(&session).and_then(|it| it.terminal.clone());
+        let terminal = running.or_else(|| self.kept.terminal(session));
+        drop(table);
+        if let Some(terminal) = terminal {
+            launch::resize(&terminal, size);
         }
     }
 }
 
+fn leader_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX))
+}
+
 impl Flow {
-    fn enter(&self) {
-        self.entered.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn leave(&self) {
-        self.left.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn passed(&self) -> u64 {
-        self.left.load(Ordering::SeqCst)
-    }
-
-    /// Whether nothing that was read waits for its reader.
-    fn is_idle(&self) -> bool {
-        self.entered.load(Ordering::SeqCst) == self.passed()
-    }
-
     /// Waits for room for one chunk; false if nobody listens.
     fn take(&self) -> bool {
         let full = |window: &mut Window| matches!(window, Window::Open(0));
@@ -290,115 +310,6 @@ fn feed(
     }
 }
 
-/// Passes a command's output on until it has ended and said all. A process it
-/// left running may keep the pipe open for ever: that one is not waited for.
-fn see_through(
-    child: &mut Child,
-    session: Session,
-    outputs: Vec<(Stream, Arc<OwnedFd>)>,
-    outbox: &Arc<Outbox>,
-    flow: &Arc<Flow>,
-) -> Result<ExitStatus, NotStarted> {
-    let (done, over) = channel();
-    let mut pipes = Vec::new();
-    for (stream, pipe) in outputs {
-        pipes.push(pipe.clone());
-        let (outbox, flow, done) = (outbox.clone(), flow.clone(), done.clone());
-        thread::spawn(move || {
-            pump(session, stream, &pipe, &outbox, &flow);
-            done.send(())
-        });
-    }
-    drop(done);
-    let outcome = ended(child);
-    loop {
-        let before = flow.passed();
-        match over.recv_timeout(LINGER) {
-            Ok(()) => {}
-            Err(RecvTimeoutError::Disconnected) => return outcome,
-            // However little time this guest has: what lies in a pipe is output.
-            Err(RecvTimeoutError::Timeout)
-                if !pipes.iter().any(|pipe| holds_some(pipe))
-                    && flow.is_idle()
-                    && flow.passed() == before =>
-            {
-                return outcome;
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-    }
-}
-
-fn pump(session: Session, stream: Stream, from: &OwnedFd, outbox: &Outbox, flow: &Flow) {
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        // Entered before it is taken out of the pipe: it is always in one of the two.
-        match readable(from, PollTimeout::NONE) {
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(_) => return,
-        }
-        flow.enter();
-        let read = read(from, &mut buffer);
-        if let Ok(read @ 1..) = read
-            && flow.take()
-        {
-            outbox.push(ToHost::ExecOutput {
-                session,
-                stream,
-                data: buffer[..read].to_vec(),
-            });
-        }
-        flow.leave();
-        match read {
-            Ok(1..) | Err(Errno::EINTR) => {}
-            Ok(0) | Err(_) => return,
-        }
-    }
-}
-
-/// Waits so long for something to read, or the end; whether there is something.
-fn readable(pipe: &OwnedFd, within: PollTimeout) -> nix::Result<bool> {
-    let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
-    poll(&mut fds, within)?;
-    let seen = fds[0].revents().unwrap_or_else(PollFlags::empty);
-    Ok(seen.contains(PollFlags::POLLIN))
-}
-
-fn holds_some(pipe: &OwnedFd) -> bool {
-    readable(pipe, PollTimeout::ZERO).unwrap_or(false)
-}
-
-fn ended(child: &mut Child) -> Result<ExitStatus, NotStarted> {
-    let status = child.wait().map_err(|error| NotStarted {
-        code: NotStarted::CANNOT_RUN,
-        message: format!("cannot wait for it: {error}"),
-    })?;
-    let small = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
-    Ok(match (status.code(), status.signal()) {
-        (Some(code), _) => ExitStatus::Code(small(code)),
-        (None, signal) => ExitStatus::Signal(small(signal.unwrap_or_default())),
-    })
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_lies_in_a_pipe_is_output_and_its_end_is_none() {
-        let (from, to) = nix::unistd::pipe().expect("a pipe");
-        assert!(!holds_some(&from));
-        nix::unistd::write(&to, b"said").expect("written");
-        assert!(holds_some(&from));
-        drop(to);
-        assert!(holds_some(&from), "its writer has gone");
-        let mut said = [0; 8];
-        assert_eq!(read(&from, &mut said), Ok(4));
-        assert!(!holds_some(&from), "the end");
-    }
 }

@@ -43,9 +43,13 @@ pub struct Exec {
     /// Give the command a terminal. Standard error is standard output then.
     #[arg(long, short)]
     pub tty: bool,
-    /// Leave the command to itself: start it and return. It reads nothing, and what it writes is discarded.
+    /// Leave the command to itself: start it, print its process id and return. It reads nothing; the
+    /// last of what it writes is kept for `forkyard sessions attach`.
     #[arg(long, short, conflicts_with_all = ["interactive", "tty", "timeout"])]
     pub detach: bool,
+    /// Label of a command that is left to itself.
+    #[arg(long, requires = "detach", value_name = "TEXT")]
+    pub tag: Option<String>,
     /// Set a variable for the command: NAME=VALUE.
     #[arg(long, short, value_parser = variable)]
     pub env: Vec<(String, String)>,
@@ -65,7 +69,8 @@ pub struct Exec {
     pub argv: Vec<String>,
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+/// A variable or a label: NAME=VALUE.
+pub fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         Some(_) | None => Err("wanted NAME=VALUE".to_owned()),
@@ -94,6 +99,8 @@ pub async fn exec(client: &Client, format: Format, command: Exec) -> anyhow::Res
         stdin: None,
         timeout_s: command.timeout,
         detach: command.detach,
+        keep: false,
+        tag: command.tag,
     };
     let (input, coming) = mpsc::channel(1);
     let window = Arc::new(Semaphore::new(0));
@@ -102,7 +109,7 @@ pub async fn exec(client: &Client, format: Format, command: Exec) -> anyhow::Res
     let raw = (command.tty && command.interactive).then(terminal::Raw::enter);
     let raw = raw.transpose().context("cannot set the terminal")?;
     match command.interactive {
-        true => pass_input_on(input.clone(), window.clone()),
+        true => pass_input_on(input.clone(), window.clone(), AtEnd::End),
         // With the channel still open for signals.
         false => _ = input.send(ExecInput::Eof).await,
     }
@@ -128,9 +135,55 @@ pub async fn exec(client: &Client, format: Format, command: Exec) -> anyhow::Res
     }
 }
 
+/// Attaches to a command that a VM keeps, and exits as it does.
+pub async fn attach(
+    client: &Client,
+    format: Format,
+    interactive: bool,
+    vm: &str,
+    pid: u32,
+) -> anyhow::Result<ExitCode> {
+    let (input, coming) = mpsc::channel(1);
+    let window = Arc::new(Semaphore::new(0));
+    window.add_permits(usize::try_from(ExecInput::WINDOW).unwrap_or(Semaphore::MAX_PERMITS));
+    let mut events = client.attach(vm, pid, coming).await?;
+    // Held: signals end this program, and not the command.
+    let _open = input.clone();
+    if interactive {
+        pass_input_on(input, window.clone(), AtEnd::Leave);
+    }
+    loop {
+        let event = events.next().await?;
+        let event = event.context("the daemon closed the connection before the command ended")?;
+        if let ExecEvent::Taken(bytes) = event {
+            window.add_permits(usize::try_from(bytes).unwrap_or_default());
+            continue;
+        }
+        if matches!(event, ExecEvent::Started(_)) {
+            continue;
+        }
+        let code = match format {
+            Format::Json => show_as_json(&event)?,
+            Format::Text => show(event, false)?,
+        };
+        if let Some(code) = code {
+            return Ok(ExitCode::from(code));
+        }
+    }
+}
+
+/// What the end of standard input means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AtEnd {
+    /// The command's input ends as well.
+    End,
+    /// It stays open for others.
+    Leave,
+}
+
 /// Passes standard input on, no more than there is room for. Read by a thread, for reading a
 /// terminal cannot be given up.
-fn pass_input_on(input: mpsc::Sender<ExecInput>, window: Arc<Semaphore>) {
+fn pass_input_on(input: mpsc::Sender<ExecInput>, window: Arc<Semaphore>, at_end: AtEnd) {
     let (sender, mut pieces) = mpsc::channel::<Vec<u8>>(1);
     std::thread::spawn(move || {
         let mut buffer = vec![0; PIECE];
@@ -162,8 +215,10 @@ fn pass_input_on(input: mpsc::Sender<ExecInput>, window: Arc<Semaphore>) {
                 return;
             }
         }
-        // A command that has ended needs no end of its input.
-        let _ = input.send(ExecInput::Eof).await;
+        if at_end == AtEnd::End {
+            // A command that has ended needs no end of its input.
+            let _ = input.send(ExecInput::Eof).await;
+        }
     });
 }
 
@@ -220,7 +275,15 @@ fn show(event: ExecEvent, is_raw: bool) -> anyhow::Result<Option<u8>> {
     match event {
         ExecEvent::Stdout(data) => return write(&mut std::io::stdout(), &decoded(&data)?),
         ExecEvent::Stderr(data) => return write(&mut std::io::stderr(), &decoded(&data)?),
-        ExecEvent::Taken(_) | ExecEvent::Exit(_) | ExecEvent::Started(_) => {}
+        ExecEvent::Taken(_) | ExecEvent::Exit(_) => {}
+        // By this it is known to `forkyard sessions`.
+        ExecEvent::Started(started) => {
+            return Ok(write(
+                &mut std::io::stdout(),
+                format!("{}\n", started.pid).as_bytes(),
+            )?
+            .or(code));
+        }
         ExecEvent::NotStarted(why) => tell!("forkyard: {}{start}", why.message),
         ExecEvent::TimedOut(ExecTimedOut { after_s }) => {
             tell!("forkyard: the command took longer than {after_s} s and was killed{start}");

@@ -130,6 +130,9 @@ impl Tools {
             network: NetworkPolicy::default(),
             volume: None,
             cold: false,
+            labels: forkyard_types::Labels::default(),
+            env: std::collections::BTreeMap::new(),
+            lifetime: None,
         };
         let vm: VmView = self.post("/v1/vms", &request).await?;
         if context.ct.is_cancelled() {

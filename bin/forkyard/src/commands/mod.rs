@@ -7,6 +7,7 @@ pub mod events;
 pub mod exec;
 pub mod friendly;
 mod images;
+pub mod lifetime;
 mod logs;
 mod mcp;
 mod migrate;
@@ -15,6 +16,7 @@ pub mod port_forward;
 mod progress;
 pub mod removal;
 pub mod sched;
+pub mod sessions;
 mod settled;
 pub mod substrate;
 mod terminal;
@@ -69,7 +71,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Console(wanted) => console::console(&client, wanted).await,
         Command::PortForward(wanted) => port_forward::port_forward(&client, format, wanted).await,
         Command::Cp(wanted) => copy::copy(&client, format, wanted).await,
-        Command::Ps => vms::list(&client, format).await,
+        Command::Ps(wanted) => vms::list(&client, format, &wanted).await,
+        Command::Sessions(wanted) => sessions::sessions(&client, format, wanted).await,
+        Command::Keepalive(wanted) => lifetime::keepalive(&client, format, wanted).await,
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,
         Command::Pause(some) => vms::pause(&client, format, some).await,
         Command::Resume(some) => vms::resume(&client, format, some).await,

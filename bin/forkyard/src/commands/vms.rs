@@ -2,7 +2,7 @@
 
 use super::progress;
 use crate::{
-    args::{Checkpoint, Fork, Format, Run, Some},
+    args::{Checkpoint, Fork, Format, Ps, Run, Some},
     daemon, output,
 };
 use anyhow::Context;
@@ -10,7 +10,7 @@ use clap::Args;
 use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_types::{
     CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, ForkStarted,
-    ListedVm, RequestId, RunRequest, VmInspect, VmView,
+    Labels, Lifetime, ListedVm, RequestId, RunRequest, VmInspect, VmView,
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -97,6 +97,12 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         network: run.network.policy(),
         volume: run.volume,
         cold: run.cold,
+        labels: Labels(run.labels.into_iter().collect()),
+        env: run.env.into_iter().collect(),
+        lifetime: run.ttl.map(|ttl_s| Lifetime {
+            ttl_s,
+            action: run.at_end.map(Into::into),
+        }),
     };
     let bar = spinner(format!(
         "booting {}; the first time its image is built, which takes a minute",
@@ -228,8 +234,11 @@ fn mode(live: bool) -> ForkMode {
 }
 
 /// Lists the VMs.
-pub async fn list(client: &Client, format: Format) -> anyhow::Result<ExitCode> {
-    let vms: Vec<ListedVm> = client.call(Method::GET, "/v1/vms").await?;
+pub async fn list(client: &Client, format: Format, wanted: &Ps) -> anyhow::Result<ExitCode> {
+    let mut vms: Vec<ListedVm> = client.call(Method::GET, "/v1/vms").await?;
+    let has =
+        |vm: &ListedVm, (name, value): &(String, String)| vm.vm.labels.0.get(name) == Some(value);
+    vms.retain(|vm| wanted.labels.iter().all(|label| has(vm, label)));
     match format {
         Format::Json => output::json(&vms)?,
         Format::Text => output::everywhere(vms),

@@ -9,7 +9,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use forkyard_fork::{Following, Host};
-use forkyard_types::{ApiError, ErrorKind, ExecEvent, ExecInput, ExecRequest};
+use forkyard_types::{
+    ApiError, Attach, ErrorKind, ExecEvent, ExecInput, ExecRequest, KeptCommand, SessionSignal,
+};
 use futures::{StreamExt, stream};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::timeout};
@@ -27,11 +29,11 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// `application/x-ndjson` the first line is the request, and each line that follows is input; both
 /// directions stream at the same time. Over the network a client that has nothing to send sends an
 /// empty line every 20 seconds at the latest. If the client goes away, all processes of the
-/// command get SIGHUP, and those left after two seconds SIGKILL, unless it was started with `detach`.
+/// command get SIGHUP, and those left after two seconds SIGKILL, unless it was started with `detach` or `keep`.
 #[utoipa::path(post, path = "/v1/vms/{vm}/exec", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
     request_body(content((ExecRequest = "application/json"), (ExecInput = "application/x-ndjson"))),
     responses((status = 200, body = ExecEvent, content_type = "application/x-ndjson",
-        description = "A stream of lines, each one event as JSON; the last is `exit`, `started`, `not_started`, `timed_out` or `error`"), Refusal))]
+        description = "A stream of lines, each one event as JSON; the last is `exit`, `not_started`, `timed_out`, `error`, or `started` of a command that is detached"), Refusal))]
 pub async fn exec(
     State(host): State<Arc<Host>>,
     Path(vm): Path<String>,
@@ -44,14 +46,67 @@ pub async fn exec(
         }
         true => streamed(request).await?,
     };
-    let events = host.exec(&vm, request, following).await?;
+    Ok(told(host.exec(&vm, request, following).await?))
+}
+
+/// List the commands that a guest keeps: those started with `detach` or `keep` that run, and the
+/// last that have ended.
+#[utoipa::path(get, path = "/v1/vms/{vm}/sessions", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Vec<KeptCommand>, description = "They, the oldest first"), Refusal))]
+pub async fn sessions(
+    State(host): State<Arc<Host>>,
+    super::Path(vm): super::Path<String>,
+) -> super::Answer<Vec<KeptCommand>> {
+    Ok(axum::Json(host.sessions(&vm).await?))
+}
+
+/// Attach to a command that a guest keeps.
+///
+/// The answer is as that of `exec`: it begins with `started`, then comes what is kept of the
+/// command's output and what it goes on to write. Each line of the body is input; the command's
+/// input ends by `eof` alone. The command goes on when the client leaves.
+#[utoipa::path(post, path = "/v1/vms/{vm}/sessions/{pid}", operation_id = "attach_session", tag = "vms",
+    params(("vm" = String, Path, description = "Name or id"), ("pid" = u32, Path, description = "The session"), Attach),
+    request_body(content = ExecInput, content_type = "application/x-ndjson"),
+    responses((status = 200, body = ExecEvent, content_type = "application/x-ndjson",
+        description = "A stream of lines, as of `exec`"), Refusal))]
+pub async fn attach(
+    State(host): State<Arc<Host>>,
+    super::Path((vm, pid)): super::Path<(String, u32)>,
+    super::Query(wanted): super::Query<Attach>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let following = match is_lines(&request) {
+        true => Following::Input(follow(Lines::new(request.into_body().into_data_stream()))),
+        false => Following::Nothing,
+    };
+    Ok(told(host.attach(&vm, pid, wanted, following).await?))
+}
+
+/// Send a command that a guest keeps a signal: unless another is said, one that kills it and all
+/// that it started.
+#[utoipa::path(delete, path = "/v1/vms/{vm}/sessions/{pid}", operation_id = "kill_session", tag = "vms",
+    params(("vm" = String, Path, description = "Name or id"), ("pid" = u32, Path, description = "The session"), SessionSignal),
+    responses((status = 200, description = "It is sent"), Refusal))]
+pub async fn kill(
+    State(host): State<Arc<Host>>,
+    super::Path((vm, pid)): super::Path<(String, u32)>,
+    super::Query(wanted): super::Query<SessionSignal>,
+) -> super::Answer<()> {
+    Ok(axum::Json(
+        host.signal_session(&vm, pid, wanted.signal).await?,
+    ))
+}
+
+/// The answer to a command's client.
+fn told(events: mpsc::Receiver<ExecEvent>) -> Response {
     let lines = stream::unfold(Some(events), |events| async {
         let mut events = events?;
         let event = events.recv().await?;
         let rest = (!event.is_last()).then_some(events);
         Some((line_of(&event), rest))
     });
-    Ok(([(header::CONTENT_TYPE, LINES)], Body::from_stream(lines)).into_response())
+    ([(header::CONTENT_TYPE, LINES)], Body::from_stream(lines)).into_response()
 }
 
 fn line_of(event: &ExecEvent) -> serde_json::Result<Vec<u8>> {
@@ -76,6 +131,11 @@ async fn streamed(request: Request) -> Result<(ExecRequest, Following), Refusal>
     let first = lines.next().await?;
     let first = first.ok_or_else(|| refused("the body is empty: its first line is the request"))?;
     let request = understood(&first)?;
+    Ok((request, Following::Input(follow(lines))))
+}
+
+/// Understands lines as they come.
+fn follow(mut lines: Lines) -> mpsc::Receiver<Result<ExecInput, ApiError>> {
     let (sender, input) = mpsc::channel(1);
     tokio::spawn(async move {
         loop {
@@ -96,7 +156,7 @@ async fn streamed(request: Request) -> Result<(ExecRequest, Following), Refusal>
             }
         }
     });
-    Ok((request, Following::Input(input)))
+    input
 }
 
 fn understood<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T, Refusal> {

@@ -12,7 +12,8 @@ use axum::{
 };
 use forkyard_fork::{FilesIn, FilesOut, Host, HostError};
 use forkyard_types::{
-    ErrorKind, FileEntry, FilePath, FileRead, FileRemove, FileWrite, FilesWritten,
+    ErrorKind, FileEntry, FileEvent, FileMove, FilePath, FileRead, FileRemove, FileWatch,
+    FileWrite, FilesWritten,
 };
 use futures::{StreamExt, stream};
 use std::{io, sync::Arc};
@@ -129,6 +130,33 @@ pub async fn make_folder(
 ) -> Answer<()> {
     let work = async move { host.make_folder(&vm, wanted.path).await };
     super::spawned(work).await.map(Json)
+}
+
+/// Move a file or folder within a guest.
+#[utoipa::path(post, path = "/v1/vms/{vm}/move", tag = "files", params(("vm" = String, Path, description = "Name or id"), FileMove),
+    operation_id = "move_file",
+    responses((status = 200, description = "It is there"), Refusal))]
+pub async fn rename(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Query(wanted): Query<FileMove>,
+) -> Answer<()> {
+    let work = async move { host.move_file(&vm, wanted.path, wanted.to).await };
+    super::spawned(work).await.map(Json)
+}
+
+/// Watch a folder, until the client goes away or the folder does.
+#[utoipa::path(get, path = "/v1/vms/{vm}/watch", tag = "files", params(("vm" = String, Path, description = "Name or id"), FileWatch),
+    operation_id = "watch_folder",
+    responses((status = 200, body = FileEvent, content_type = "application/x-ndjson",
+        description = "It is watched: a stream of lines, each one event as JSON; empty ones mean nothing"), Refusal))]
+pub async fn watch(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Query(wanted): Query<FileWatch>,
+) -> Result<Response, Refusal> {
+    let events = host.watch_files(&vm, wanted).await?;
+    Ok(streamed(events, "application/x-ndjson"))
 }
 
 fn streamed(files: FilesOut, kind: &'static str) -> Response {

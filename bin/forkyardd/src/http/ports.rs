@@ -15,7 +15,6 @@ use axum::{
 };
 use forkyard_fork::{Host, HostError, Piece, PortIn, PortOut};
 use forkyard_types::{self as types, GuestPort};
-use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use std::{
     error::Error,
@@ -23,7 +22,7 @@ use std::{
     io::{self, ErrorKind},
     sync::Arc,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 
 /// The protocol that a connection becomes one of.
 const TCP: HeaderValue = HeaderValue::from_static("tcp");
@@ -82,7 +81,7 @@ pub async fn connect(
         // Counted until its end.
         let _carrier = carrier;
         match upgrade.await {
-            Ok(client) => carry(client, input, output).await,
+            Ok(client) => carry(TokioIo::new(client), input, output).await,
             Err(error) => tracing::debug!(%error, "a client went away as it was connected"),
         }
     });
@@ -121,8 +120,8 @@ enum Broken {
 }
 
 /// Passes bytes on until both directions have ended, or one has broken.
-async fn carry(client: Upgraded, input: PortIn, output: PortOut) {
-    let (from, to) = split(TokioIo::new(client));
+pub async fn carry(client: impl AsyncRead + AsyncWrite + Send, input: PortIn, output: PortOut) {
+    let (from, to) = split(client);
     let over = tokio::select! {
         Err(broken) = inward(from, input) => Err(broken),
         over = outward(output, to) => over,
@@ -137,7 +136,7 @@ async fn carry(client: Upgraded, input: PortIn, output: PortOut) {
 }
 
 /// Returns only if it fails: that the client has ended its direction does not end the other.
-async fn inward(mut from: ReadHalf<TokioIo<Upgraded>>, input: PortIn) -> Result<(), Broken> {
+async fn inward(mut from: ReadHalf<impl AsyncRead>, input: PortIn) -> Result<(), Broken> {
     let mut buffer = vec![0; PIECE];
     loop {
         match from.read(&mut buffer).await {
@@ -153,7 +152,7 @@ async fn inward(mut from: ReadHalf<TokioIo<Upgraded>>, input: PortIn) -> Result<
     pending().await
 }
 
-async fn outward(mut output: PortOut, mut to: WriteHalf<TokioIo<Upgraded>>) -> Result<(), Broken> {
+async fn outward(mut output: PortOut, mut to: WriteHalf<impl AsyncWrite>) -> Result<(), Broken> {
     while let Some(piece) = output.next().await? {
         match piece {
             Piece::Data(bytes) => {

@@ -28,12 +28,13 @@ type Cluster = State<Option<Node>>;
 
 /// List the VMs, the oldest first: in a cluster those of every node, this
 /// one's first, as the others last told of them.
-#[utoipa::path(get, path = "/v1/vms", operation_id = "list_vms", tag = "vms", responses((status = 200, body = Vec<ListedVm>, description = "The VMs"), Refusal))]
+#[utoipa::path(get, path = "/v1/vms", operation_id = "list_vms", tag = "vms", params(Wanted), responses((status = 200, body = Vec<ListedVm>, description = "The VMs"), Refusal))]
 pub async fn list(
     State(host): Shared,
     State(node): Cluster,
     Extension(asker): Extension<Asker>,
-) -> Json<Vec<ListedVm>> {
+    Query(wanted): Query<Wanted>,
+) -> Answer<Vec<ListedVm>> {
     let here = node.as_ref().map(|node| node.cluster().name().clone());
     let own = match &node {
         Some(node) => node.own(&host),
@@ -59,7 +60,22 @@ pub async fn list(
             }
         }
     }
-    Json(vms)
+    let filter = wanted.labels.unwrap_or_default();
+    if let Some(wrong) = { vms.iter() }.find_map(|vm| vm.vm.labels.match_filter(&filter).err()) {
+        let text = format!("the filter {wrong:?} is not NAME=VALUE");
+        return Err(Refusal::new(ErrorKind::Invalid, &text));
+    }
+    vms.retain(|vm| vm.vm.labels.match_filter(&filter) == Ok(true));
+    Ok(Json(vms))
+}
+
+/// Which VMs are listed.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Wanted {
+    /// Those that have all these labels: `NAME=VALUE`, separated by commas.
+    #[serde(default)]
+    labels: Option<String>,
 }
 
 /// Whether the answer comes when the work is done.

@@ -121,6 +121,9 @@ impl HostError {
         if let Self::Port(error) = self {
             return Some(error.hint());
         }
+        if let Self::Session(error) = self {
+            return Some(error.hint());
+        }
         hints
             .into_iter()
             .find_map(|(applies, hint)| applies.then_some(hint))

@@ -39,6 +39,9 @@ pub(crate) fn to_keep(request: &RunRequest) -> Option<RunRequest> {
         network: forkyard_types::NetworkPolicy::default(),
         volume: None,
         cold: true,
+        labels: forkyard_types::Labels::default(),
+        env: std::collections::BTreeMap::new(),
+        lifetime: None,
     })
 }
 

@@ -232,7 +232,9 @@ impl Host {
                 }
                 Some(ExecOut::NotStarted(why)) => break why.message,
                 Some(ExecOut::Lost(error)) => return Err(error.into()),
-                Some(ExecOut::Started { .. }) | None => break "its agent gave up".to_owned(),
+                Some(ExecOut::Started { .. } | ExecOut::Kept(_)) | None => {
+                    break "its agent gave up".to_owned();
+                }
             }
         };
         let vm = vm.name();

@@ -2,7 +2,7 @@
 
 use super::{Guest, LinkError, framed, lock, say_at_once};
 use crate::{CHUNK, Session, Stream, ToGuest, WINDOW};
-use forkyard_types::{ExitStatus, NotStarted, WindowSize};
+use forkyard_types::{ExitStatus, KeptCommand, NotStarted, WindowSize};
 use std::sync::Arc;
 use tokio::{
     runtime::Handle,
@@ -23,11 +23,13 @@ pub enum ExecOut {
     Ended(ExitStatus),
     /// It could not be started; nothing follows.
     NotStarted(NotStarted),
-    /// It runs, and is left to itself; nothing follows.
+    /// It runs and is kept; nothing follows if it was to be detached.
     Started {
         /// Its process id.
         pid: u32,
     },
+    /// The commands that are kept; nothing follows.
+    Kept(Vec<KeptCommand>),
     /// The link or the agent failed; nothing follows.
     Lost(LinkError),
 }
@@ -40,6 +42,7 @@ pub struct Exec {
     out: mpsc::Receiver<ExecOut>,
     room: Arc<Semaphore>,
     over: bool,
+    follows: bool,
     /// Room made for output that the guest has not been told of.
     owed: u16,
 }
@@ -57,18 +60,21 @@ pub struct ExecInput {
 pub struct Desk {
     out: mpsc::Sender<ExecOut>,
     room: Arc<Semaphore>,
+    follows: bool,
 }
 
 impl Exec {
-    pub(super) fn open(guest: &Guest, session: Session) -> Self {
-        // Room for the whole window, and for the end.
-        let (sender, out) = mpsc::channel(usize::from(WINDOW) + 1);
+    /// Opens a desk for what a command does; one that is followed goes on once it is started.
+    pub(super) fn open(guest: &Guest, session: Session, follows: bool) -> Self {
+        // Room for its start, the whole window, and its end.
+        let (sender, out) = mpsc::channel(usize::from(WINDOW) + 2);
         let room = Arc::new(Semaphore::new(WINDOW.into()));
         lock(&guest.shared.desks).insert(
             session,
             Desk {
                 out: sender,
                 room: room.clone(),
+                follows,
             },
         );
         Self {
@@ -77,6 +83,7 @@ impl Exec {
             out,
             room,
             over: false,
+            follows,
             owed: 0,
         }
     }
@@ -100,10 +107,12 @@ impl Exec {
         };
         match &out {
             Some(ExecOut::Output { .. }) => self.owed += 1,
+            Some(ExecOut::Started { .. }) if self.follows => {}
             Some(
                 ExecOut::Ended(_)
                 | ExecOut::NotStarted(_)
                 | ExecOut::Started { .. }
+                | ExecOut::Kept(_)
                 | ExecOut::Lost(_),
             )
             | None => self.over = true,
@@ -171,6 +180,15 @@ impl ExecInput {
         Ok(())
     }
 
+    /// Waits until the command has taken all that was sent, or reads no more. Cancel-safe.
+    pub async fn taken(&self) -> Result<(), LinkError> {
+        tokio::select! {
+            // Closed once it has ended.
+            _ = self.room.acquire_many(WINDOW.into()) => Ok(()),
+            why = self.guest.closed() => Err(why),
+        }
+    }
+
     /// Nothing follows. Cancel-safe.
     pub async fn end(&self) -> Result<(), LinkError> {
         self.guest
@@ -211,8 +229,24 @@ impl Desk {
         fits
     }
 
+    /// True if it goes on.
+    pub fn follows(&self) -> bool {
+        self.follows
+    }
+
+    /// Its start, if it is followed. One that is told of again and again finds no room.
+    pub fn begun(&self, pid: u32) {
+        if self.out.capacity() > 1 {
+            let _ = self.out.try_send(ExecOut::Started { pid });
+        }
+    }
+
     pub fn started(self, pid: u32) {
         self.close(ExecOut::Started { pid });
+    }
+
+    pub fn kept(self, commands: Vec<KeptCommand>) {
+        self.close(ExecOut::Kept(commands));
     }
 
     pub fn end(self, outcome: Result<ExitStatus, NotStarted>) {

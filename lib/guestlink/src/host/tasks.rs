@@ -158,8 +158,16 @@ impl Shared {
                 }
             }
             ToHost::ExecStarted { session, pid } => {
-                if let Some(desk) = lock(&self.desks).remove(&session) {
+                let mut desks = lock(&self.desks);
+                if let Some(desk) = desks.get(&session).filter(|desk| desk.follows()) {
+                    desk.begun(pid);
+                } else if let Some(desk) = desks.remove(&session) {
                     desk.started(pid);
+                }
+            }
+            ToHost::Kept { session, commands } => {
+                if let Some(desk) = lock(&self.desks).remove(&session) {
+                    desk.kept(commands);
                 }
             }
             ToHost::Call { call, request } => self.called(call, request, calls),

@@ -147,6 +147,8 @@ pub mod tests {
                 host: None,
                 awaits: Vec::new(),
                 failure: None,
+                labels: forkyard_types::Labels::default(),
+                ends: None,
             },
             cpu_us: 0,
             waited_us: 0,

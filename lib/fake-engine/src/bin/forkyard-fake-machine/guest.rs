@@ -8,7 +8,7 @@ use crate::{
 use forkyard_guestlink::{
     CallId, Cloned, Command, FrameReader, Request, Session, Stream, ToGuest, ToHost, VERSION, send,
 };
-use forkyard_types::{Epoch, ExitStatus, RequestId};
+use forkyard_types::{Epoch, ExitStatus, NotStarted, RequestId};
 use forkyard_vmm::Cause;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -137,6 +137,17 @@ fn hear(machine: &Machine, link: &mut Link, message: ToGuest) -> io::Result<()> 
                 link.say(&ToHost::ExecEnd { session, outcome })?;
             }
         }
+        ToGuest::Attach { session, pid, .. } => {
+            let outcome = Err(NotStarted {
+                code: NotStarted::NOT_FOUND,
+                message: format!("no command with process id {pid} is kept"),
+            });
+            link.say(&ToHost::ExecEnd { session, outcome })?;
+        }
+        ToGuest::ListKept { session } => link.say(&ToHost::Kept {
+            session,
+            commands: Vec::new(),
+        })?,
         ToGuest::Reply { call, outcome } => {
             let waits = |running: &Running| running.call.is_some_and(|(waited, _)| waited == call);
             if let Some(at) = known.programs.iter().position(waits) {

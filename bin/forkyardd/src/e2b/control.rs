@@ -1,0 +1,526 @@
+//! The REST API.
+
+use super::{AUTO_PAUSE, E2b, OURS, PRIVATE, TEMPLATE, TIMEOUT_S, Who, reply::Failure};
+use axum::{
+    Json, Router,
+    extract::{Path, RawQuery, Request, State, rejection::JsonRejection},
+    http::{HeaderName, HeaderValue, StatusCode},
+    middleware::{Next, from_fn, from_fn_with_state},
+    response::{IntoResponse, Response},
+    routing::{delete, get, post, put},
+};
+use forkyard_e2b::{
+    ENVD_VERSION, ForkRequest, ForkResult, ListQuery, NewSandbox, PauseRequest, Sandbox,
+    SandboxDetail, SnapshotInfo, SnapshotRequest, State as Life, TimeoutRequest, rfc3339,
+};
+use forkyard_types::{
+    AtEnd, CheckpointRequest, CloneResult, ForkMode, Labels, Lifetime, NetworkPolicy, RunRequest,
+    VmName, VmState, VmView, WayOut,
+};
+use std::collections::BTreeMap;
+
+/// Name of whoever makes sandboxes.
+const CLIENT: &str = "forkyard";
+/// Seconds after which a VM without an end is said to end: a hundred years.
+const NEVER_S: u64 = 3_155_760_000;
+/// Most forks of one request.
+const FORKS: u16 = 100;
+const NEXT: HeaderName = HeaderName::from_static("x-next-token");
+
+type Answer<T> = Result<T, Failure>;
+type Shared = State<E2b>;
+
+/// The routes.
+pub fn router(e2b: E2b) -> Router {
+    let sandbox = |rest: &str| format!("/sandboxes/{{id}}{rest}");
+    Router::new()
+        .route("/sandboxes", post(create).get(list_running))
+        .route("/v2/sandboxes", post(create).get(list))
+        .route(&sandbox(""), get(one).delete(kill))
+        .route(&sandbox("/timeout"), post(set_timeout))
+        .route(&sandbox("/refreshes"), post(refresh))
+        .route(&sandbox("/pause"), post(pause))
+        .route(&sandbox("/resume"), post(connect))
+        .route(&sandbox("/connect"), post(connect))
+        .route(&format!("/v2{}", sandbox("/connect")), post(connect))
+        .route(&sandbox("/fork"), post(fork))
+        .route(&sandbox("/snapshots"), post(snapshot))
+        .route(&sandbox("/metrics"), get(metrics))
+        .route(&sandbox("/network"), put(network))
+        .route("/snapshots", get(snapshots))
+        .route("/templates/{id}", delete(remove_template))
+        .fallback(async || Failure::unsupported("this path"))
+        .layer(from_fn(crate::audit::note))
+        .layer(from_fn_with_state(e2b.clone(), admit))
+        .with_state(e2b)
+}
+
+async fn admit(State(e2b): Shared, mut request: Request, next: Next) -> Response {
+    match e2b.admit(Who::of(&request)).await {
+        Ok(asker) => {
+            request
+                .extensions_mut()
+                .insert(crate::gate::Asker::User(asker));
+            next.run(request).await
+        }
+        Err(failure) => failure.into_response(),
+    }
+}
+
+fn body<T>(body: Result<Json<T>, JsonRejection>) -> Answer<T> {
+    match body {
+        Ok(Json(body)) => Ok(body),
+        Err(wrong) => Err(Failure::invalid(wrong.body_text())),
+    }
+}
+
+/// Runs work to its end whatever becomes of the client.
+async fn spawned<T: Send + 'static>(
+    work: impl Future<Output = Answer<T>> + Send + 'static,
+) -> Answer<T> {
+    tokio::spawn(work).await.unwrap_or_else(|panic| {
+        tracing::error!(%panic, "a request's task broke off");
+        let kind = forkyard_types::ErrorKind::Host;
+        let message = "the daemon failed to handle the request: this is a bug".to_owned();
+        Err(forkyard_types::ApiError {
+            kind,
+            message,
+            hint: None,
+        }
+        .into())
+    })
+}
+
+async fn create(
+    State(e2b): Shared,
+    asked: Result<Json<NewSandbox>, JsonRejection>,
+) -> Answer<Response> {
+    let wanted = body(asked)?;
+    check(&wanted)?;
+    let vm = spawned(async move {
+        let made = e2b.make(&wanted).await?;
+        Ok(e2b.told(&made))
+    })
+    .await?;
+    Ok((StatusCode::CREATED, Json(vm)).into_response())
+}
+
+/// Refuses what would not be done, instead of leaving it out.
+fn check(wanted: &NewSandbox) -> Answer<()> {
+    for (what, value) in [
+        ("mcp", &wanted.mcp),
+        ("volume_mounts", &wanted.volume_mounts),
+        ("iam", &wanted.iam),
+    ] {
+        if value.as_ref().is_some_and(|value| !value.is_null()) {
+            return Err(Failure::unsupported(what));
+        }
+    }
+    if let Some(network) = &wanted.network
+        && let Some(name) = network.more.keys().next()
+    {
+        return Err(Failure::unsupported(&format!("network.{name}")));
+    }
+    if let Some(name) = wanted.metadata.keys().find(|name| name.starts_with(OURS)) {
+        return Err(Failure::invalid(format!(
+            "metadata {name:?}: names that begin with {OURS:?} are the endpoint's own"
+        )));
+    }
+    Ok(())
+}
+
+fn labels(wanted: &NewSandbox) -> Labels {
+    let mut labels = wanted.metadata.clone();
+    labels.insert(TEMPLATE.into(), wanted.template.clone());
+    if wanted.auto_pause == Some(true) {
+        labels.insert(AUTO_PAUSE.into(), "true".into());
+    }
+    let public = wanted
+        .network
+        .as_ref()
+        .and_then(|it| it.allow_public_traffic);
+    if public == Some(false) {
+        labels.insert(PRIVATE.into(), "true".into());
+    }
+    Labels(labels)
+}
+
+/// How long a sandbox with these labels is wanted, and what becomes of it then.
+fn lifetime(labels: &Labels, timeout: Option<u32>) -> Lifetime {
+    let action = match labels.0.contains_key(AUTO_PAUSE) {
+        true => AtEnd::Pause,
+        false => AtEnd::Rm,
+    };
+    Lifetime {
+        ttl_s: timeout.unwrap_or(TIMEOUT_S).clamp(1, Lifetime::MOST_S),
+        action: Some(action),
+    }
+}
+
+impl E2b {
+    async fn make(&self, wanted: &NewSandbox) -> Answer<VmView> {
+        let labels = labels(wanted);
+        let lifetime = lifetime(&labels, wanted.timeout);
+        let template = match wanted.template.as_str() {
+            "base" if self.host.find("base").is_err() => self.choices.base.clone(),
+            other => other.to_owned(),
+        };
+        let kept = self.host.find(&template).ok();
+        if let Some(kept) = kept.filter(|vm| vm.state == VmState::Checkpoint) {
+            let made = self.fork(kept.id.to_string(), 1).await?.pop();
+            let made = made.ok_or_else(|| Failure::not_found("no clone was made"))??;
+            let id = made.id.to_string();
+            self.host.set_env(&id, wanted.env_vars.clone())?;
+            self.host.set_labels(&id, labels)?;
+            return Ok(self.host.set_lifetime(&id, Some(lifetime))?);
+        }
+        let out = match wanted.allow_internet_access {
+            Some(false) => WayOut::None,
+            Some(true) | None => WayOut::Nat,
+        };
+        let request = RunRequest {
+            image: template,
+            name: None,
+            vcpus: 1,
+            memory_mib: self.choices.memory_mib,
+            warm: 0,
+            kernel: None,
+            max_clones: None,
+            secrets: Vec::new(),
+            network: NetworkPolicy {
+                out,
+                ..NetworkPolicy::default()
+            },
+            volume: None,
+            cold: false,
+            labels,
+            env: wanted.env_vars.clone(),
+            lifetime: Some(lifetime),
+        };
+        Ok(self.host.run(request).await?)
+    }
+
+    async fn fork(&self, vm: String, count: u16) -> Answer<Vec<Answer<VmView>>> {
+        let request = forkyard_types::ForkRequest {
+            count,
+            ..forkyard_types::ForkRequest::default()
+        };
+        let made = self.host.fork(&vm, request).await?;
+        let each = made.clones.into_iter().map(|clone| match clone {
+            CloneResult::Vm(vm) => Ok(*vm),
+            CloneResult::Error(error) => Err(error.into()),
+        });
+        Ok(each.collect())
+    }
+
+    /// A sandbox as whoever made it is told of it.
+    fn told(&self, vm: &VmView) -> Sandbox {
+        let private = vm.labels.0.contains_key(PRIVATE);
+        Sandbox {
+            template: template(vm),
+            id: vm.id.to_string(),
+            client: CLIENT,
+            envd_version: ENVD_VERSION,
+            envd_access_token: self.key.token("envd", vm.id),
+            traffic_access_token: private.then(|| self.key.token("traffic", vm.id)),
+            domain: Some(self.domain.clone()),
+        }
+    }
+}
+
+fn template(vm: &VmView) -> String {
+    let named = vm.labels.0.get(TEMPLATE);
+    named.unwrap_or(&vm.image).clone()
+}
+
+fn metadata(vm: &VmView) -> BTreeMap<String, String> {
+    let labels = vm.labels.0.iter();
+    let own = labels.filter(|(name, _)| !name.starts_with(OURS));
+    own.map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+fn detail(vm: &VmView) -> Option<SandboxDetail> {
+    let state = match vm.state {
+        VmState::Running => Life::Running,
+        VmState::Paused => Life::Paused,
+        VmState::Starting
+        | VmState::Warm
+        | VmState::Stopped
+        | VmState::Checkpoint
+        | VmState::Ending => return None,
+    };
+    let ends = vm
+        .ends
+        .map_or(vm.created.saturating_add(NEVER_S), |ends| ends.at);
+    let time = |seconds: u64| {
+        rfc3339(
+            i64::try_from(seconds)
+                .unwrap_or(0)
+                .saturating_mul(1_000_000_000),
+        )
+    };
+    Some(SandboxDetail {
+        template: template(vm),
+        alias: template(vm),
+        id: vm.id.to_string(),
+        client: CLIENT,
+        started_at: time(vm.created),
+        end_at: time(ends),
+        cpu_count: vm.vcpus,
+        memory_mb: vm.memory.0 >> 20,
+        disk_size_mb: 0,
+        state,
+        metadata: metadata(vm),
+        envd_version: ENVD_VERSION,
+        envd_access_token: None,
+        domain: None,
+    })
+}
+
+async fn list_running(state: Shared, RawQuery(query): RawQuery) -> Answer<Response> {
+    let query = format!("state=running&{}", query.unwrap_or_default());
+    list(state, RawQuery(Some(query))).await
+}
+
+async fn list(State(e2b): Shared, RawQuery(query): RawQuery) -> Answer<Response> {
+    let query = ListQuery::of(&query.unwrap_or_default()).map_err(Failure::invalid)?;
+    let mut all: Vec<_> = e2b.host.list().iter().filter_map(detail).collect();
+    all.retain(|vm| {
+        let state = match vm.state {
+            Life::Running => "running",
+            Life::Paused => "paused",
+        };
+        let is_of =
+            |words: &[String], word: &str| words.is_empty() || words.iter().any(|it| it == word);
+        let has = |(name, value): (&String, &String)| vm.metadata.get(name) == Some(value);
+        is_of(&query.states, state)
+            && is_of(&query.templates, &vm.template)
+            && query.metadata.iter().all(has)
+    });
+    Ok(paged(query.page(all)))
+}
+
+fn paged<T: serde::Serialize>((page, next): (Vec<T>, Option<String>)) -> Response {
+    let mut response = Json(page).into_response();
+    if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
+        response.headers_mut().insert(NEXT, next);
+    }
+    response
+}
+
+async fn one(State(e2b): Shared, Path(id): Path<String>) -> Answer<Json<SandboxDetail>> {
+    let vm = e2b.any_sandbox(&id)?;
+    let mut told = detail(&vm).ok_or_else(|| Failure::not_found("it has ended"))?;
+    told.envd_access_token = Some(e2b.key.token("envd", vm.id));
+    told.domain = Some(e2b.domain.clone());
+    Ok(Json(told))
+}
+
+async fn kill(State(e2b): Shared, Path(id): Path<String>) -> Answer<StatusCode> {
+    e2b.any_sandbox(&id)?;
+    spawned(async move { Ok(e2b.host.remove(&id).await?) }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn set_timeout(
+    State(e2b): Shared,
+    Path(id): Path<String>,
+    asked: Result<Json<TimeoutRequest>, JsonRejection>,
+) -> Answer<StatusCode> {
+    let wanted = body(asked)?;
+    let vm = e2b.any_sandbox(&id)?;
+    e2b.host
+        .set_lifetime(&id, Some(lifetime(&vm.labels, wanted.timeout)))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Moves a sandbox's end on, never nearer.
+async fn refresh(
+    State(e2b): Shared,
+    Path(id): Path<String>,
+    asked: Result<Json<TimeoutRequest>, JsonRejection>,
+) -> Answer<StatusCode> {
+    let wanted = asked.map(|Json(wanted)| wanted).unwrap_or_default();
+    let vm = e2b.any_sandbox(&id)?;
+    e2b.extend(&vm, wanted.duration)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl E2b {
+    fn extend(&self, vm: &VmView, timeout: Option<u32>) -> Answer<VmView> {
+        let wanted = lifetime(&vm.labels, timeout);
+        let end = crate::now().saturating_add(wanted.ttl_s.into());
+        let sooner = vm.ends.is_some_and(|ends| ends.at >= end);
+        match sooner {
+            true => Ok(vm.clone()),
+            false => Ok(self.host.set_lifetime(vm.id.as_str(), Some(wanted))?),
+        }
+    }
+}
+
+async fn pause(
+    State(e2b): Shared,
+    Path(id): Path<String>,
+    asked: Result<Json<PauseRequest>, JsonRejection>,
+) -> Answer<StatusCode> {
+    let wanted = asked.map(|Json(wanted)| wanted).unwrap_or_default();
+    if wanted.memory == Some(false) {
+        return Err(Failure::unsupported("to pause without memory"));
+    }
+    let vm = e2b.any_sandbox(&id)?;
+    if vm.state == VmState::Paused {
+        return Err(Failure::exists(format!("sandbox {id:?} is paused")));
+    }
+    spawned(async move {
+        e2b.host.pause(&id).await?;
+        // What stands still is not ended by its time.
+        Ok(e2b.host.set_lifetime(&id, None)?)
+    })
+    .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn connect(
+    State(e2b): Shared,
+    Path(id): Path<String>,
+    asked: Result<Json<TimeoutRequest>, JsonRejection>,
+) -> Answer<Response> {
+    let wanted = asked.map(|Json(wanted)| wanted).unwrap_or_default();
+    let vm = e2b.any_sandbox(&id)?;
+    let (status, vm) = match vm.state == VmState::Paused {
+        true => {
+            let lifetime = lifetime(&vm.labels, wanted.timeout);
+            let resumed = { e2b.clone() };
+            let vm = spawned(async move {
+                resumed.host.resume(&id).await?;
+                Ok(resumed.host.set_lifetime(&id, Some(lifetime))?)
+            });
+            (StatusCode::CREATED, vm.await?)
+        }
+        false => (StatusCode::OK, e2b.extend(&vm, wanted.timeout)?),
+    };
+    Ok((status, Json(e2b.told(&vm))).into_response())
+}
+
+async fn fork(
+    State(e2b): Shared,
+    Path(id): Path<String>,
+    asked: Result<Json<ForkRequest>, JsonRejection>,
+) -> Answer<Response> {
+    let wanted = asked.map(|Json(wanted)| wanted).unwrap_or_default();
+    let count = wanted.count.unwrap_or(1);
+    if !(1..=FORKS).contains(&count) {
+        return Err(Failure::invalid(format!(
+            "{count} forks: 1 to {FORKS} are allowed"
+        )));
+    }
+    let vm = e2b.any_sandbox(&id)?;
+    let results = spawned(async move {
+        let lifetime = lifetime(&vm.labels, wanted.timeout);
+        let made = e2b.fork(id, count).await?;
+        let each = made.into_iter().map(|clone| {
+            let given = clone
+                .and_then(|clone| Ok(e2b.host.set_lifetime(clone.id.as_str(), Some(lifetime))?));
+            match given {
+                Ok(vm) => ForkResult::Sandbox(e2b.told(&vm)),
+                Err(failure) => ForkResult::Error(failure.body()),
+            }
+        });
+        Ok(each.collect::<Vec<_>>())
+    });
+    Ok((StatusCode::CREATED, Json(results.await?)).into_response())
+}
+
+async fn snapshot(
+    State(e2b): Shared,
+    Path(id): Path<String>,
+    asked: Result<Json<SnapshotRequest>, JsonRejection>,
+) -> Answer<Response> {
+    let wanted = asked.map(|Json(wanted)| wanted).unwrap_or_default();
+    if wanted.memory == Some(false) {
+        return Err(Failure::unsupported("a snapshot without memory"));
+    }
+    e2b.any_sandbox(&id)?;
+    let name = wanted.name.map(|name| name.parse::<VmName>()).transpose();
+    let name = name.map_err(|wrong| Failure::invalid(wrong.to_string()))?;
+    let kept = spawned(async move {
+        let request = CheckpointRequest {
+            name,
+            mode: ForkMode::default(),
+        };
+        Ok(e2b.host.checkpoint(&id, request).await?)
+    });
+    Ok((StatusCode::CREATED, Json(snapshot_of(&kept.await?))).into_response())
+}
+
+fn snapshot_of(vm: &VmView) -> SnapshotInfo {
+    SnapshotInfo {
+        id: vm.name.to_string(),
+        names: vec![vm.name.to_string()],
+    }
+}
+
+async fn snapshots(State(e2b): Shared, RawQuery(query): RawQuery) -> Answer<Response> {
+    let query = ListQuery::of(&query.unwrap_or_default()).map_err(Failure::invalid)?;
+    let of = query.sandbox.as_deref();
+    let mut all = e2b.host.list();
+    all.retain(|vm| {
+        let parent = vm.parent.map(|parent| parent.to_string());
+        vm.state == VmState::Checkpoint && (of.is_none() || of == parent.as_deref())
+    });
+    Ok(paged(query.page(all.iter().map(snapshot_of).collect())))
+}
+
+async fn remove_template(State(e2b): Shared, Path(id): Path<String>) -> Answer<StatusCode> {
+    let found = e2b.host.find(&id).ok();
+    if !found.is_some_and(|vm| vm.state == VmState::Checkpoint) {
+        return Err(Failure::not_found(format!("snapshot {id:?} was not found")));
+    }
+    spawned(async move { Ok(e2b.host.remove(&id).await?) }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// None are kept; those of the host are at `/metrics` of the native API.
+async fn metrics(State(e2b): Shared, Path(id): Path<String>) -> Answer<Json<[(); 0]>> {
+    e2b.any_sandbox(&id)?;
+    Ok(Json([]))
+}
+
+async fn network() -> Failure {
+    Failure::unsupported("to change a network")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new(more: &str) -> NewSandbox {
+        serde_json::from_str(&format!("{{\"templateID\": \"t\"{more}}}")).expect("read")
+    }
+
+    #[test]
+    fn what_would_not_be_done_is_refused() {
+        for wrong in [
+            r#", "mcp": {}"#,
+            r#", "volumeMounts": [1]"#,
+            r#", "network": {"denyOut": []}"#,
+            r#", "metadata": {"e2b.template": "x"}"#,
+        ] {
+            assert!(check(&new(wrong)).is_err(), "{wrong}");
+        }
+        let right =
+            r#", "mcp": null, "network": {"allowPublicTraffic": true}, "metadata": {"a": "b"}"#;
+        check(&new(right)).expect("all of it is done");
+    }
+
+    #[test]
+    fn a_sandboxs_end_is_what_its_maker_wanted_every_time() {
+        let kept = labels(&new(r#", "autoPause": true"#));
+        for (labels, action) in [(Labels::default(), AtEnd::Rm), (kept, AtEnd::Pause)] {
+            let wanted = lifetime(&labels, Some(0));
+            assert_eq!((wanted.ttl_s, wanted.action), (1, Some(action)));
+            assert_eq!(lifetime(&labels, None).ttl_s, TIMEOUT_S);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Files up and down, in pieces.
+
+use super::{
+    envd::Call,
+    filesystem::{absolute, name},
+    reply::Failure,
+};
+use axum::{
+    Json,
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, FromRequest, Multipart, Request},
+    http::{HeaderName, Method, header},
+    response::{IntoResponse, Response},
+};
+use forkyard_e2b::{Operation, Written, sign};
+use forkyard_types::{ErrorKind, FileRead, FileWrite};
+use futures::{Stream, StreamExt, stream};
+use std::{collections::BTreeMap, io};
+
+fn query(request: &Request) -> BTreeMap<String, String> {
+    let text = request.uri().query().unwrap_or_default();
+    forkyard_e2b::pairs(text)
+}
+
+/// The file that a request is for.
+pub fn path(request: &Request) -> Option<String> {
+    query(request).remove("path")
+}
+
+/// True if a request for a file has a signature that holds.
+pub fn is_signed(request: &Request, token: &str) -> bool {
+    let query = query(request);
+    let text = |name: &str| query.get(name).map_or("", String::as_str);
+    let expires = query.get("signature_expiration").map(|text| text.parse());
+    let Ok(expires) = expires.transpose() else {
+        return false;
+    };
+    let operation = match request.method() == Method::GET {
+        true => Operation::Read,
+        false => Operation::Write,
+    };
+    let wanted = sign(operation, text("path"), text("username"), token, expires);
+    forkyard_e2b::is_signed(text("signature"), &wanted, expires, crate::now())
+}
+
+/// `GET /files`.
+pub async fn download(call: &Call, path: Option<String>) -> Result<Response, Failure> {
+    let path = path.ok_or_else(|| Failure::invalid("no path is said"))?;
+    let wanted = FileRead {
+        path: absolute(&path),
+        offset: None,
+        limit: None,
+    };
+    let files = call.e2b.host.read_file(call.id(), wanted).await?;
+    let pieces = stream::unfold(Some(files), |files| async {
+        let mut files = files?;
+        match files.next().await {
+            Ok(None) => None,
+            Ok(Some(piece)) => Some((Ok(piece), Some(files))),
+            Err(error) => {
+                tracing::info!(%error, "a file of a guest broke off");
+                Some((Err(io::Error::other("the guest failed")), None))
+            }
+        }
+    });
+    let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
+    Ok((kind, Body::from_stream(pieces)).into_response())
+}
+
+/// `POST /files`: one file as the body, or some as parts of it.
+pub async fn upload(call: &Call, request: Request) -> Result<Json<Vec<Written>>, Failure> {
+    let path = query(&request).remove("path");
+    let (kind, coding) = (
+        head(&request, &header::CONTENT_TYPE),
+        head(&request, &header::CONTENT_ENCODING),
+    );
+    if coding.is_some_and(|coding| coding != "identity") {
+        return Err(Failure::unsupported("an upload that is compressed"));
+    }
+    if !kind.unwrap_or_default().starts_with("multipart/form-data") {
+        let path = path.ok_or_else(|| Failure::invalid("no path is said"))?;
+        let body = request.into_body().into_data_stream();
+        return Ok(Json(vec![write(call, &path, body).await?]));
+    }
+    let mut written = Vec::new();
+    let mut request = request;
+    DefaultBodyLimit::apply(DefaultBodyLimit::disable(), &mut request);
+    let parts = Multipart::from_request(request, &()).await;
+    let mut parts = parts.map_err(|wrong| Failure::invalid(wrong.body_text()))?;
+    loop {
+        let part = parts.next_field().await;
+        let Some(part) = part.map_err(|wrong| Failure::invalid(wrong.body_text()))? else {
+            break;
+        };
+        if part.name() != Some("file") {
+            continue;
+        }
+        let named = part.file_name().map(str::to_owned);
+        let path = path
+            .clone()
+            .or(named)
+            .ok_or_else(|| Failure::invalid("no path is said"))?;
+        written.push(write(call, &path, part).await?);
+    }
+    match written.is_empty() {
+        true => Err(Failure::invalid("the body has no part `file`")),
+        false => Ok(Json(written)),
+    }
+}
+
+fn head(request: &Request, name: &HeaderName) -> Option<String> {
+    let value = request.headers().get(name)?;
+    value.to_str().ok().map(str::to_owned)
+}
+
+async fn write<E>(
+    call: &Call,
+    path: &str,
+    mut pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
+) -> Result<Written, Failure> {
+    let path = absolute(path);
+    let wanted = FileWrite {
+        path: path.clone(),
+        mode: None,
+        parents: true,
+    };
+    let mut files = call.e2b.host.write_file(call.id(), wanted).await?;
+    while let Some(piece) = pieces.next().await {
+        // Dropped, the guest removes what it has.
+        let piece = piece.map_err(|_| Failure::invalid("the file did not come in whole"))?;
+        if !files.push(piece.into()).await {
+            break;
+        }
+    }
+    files.finish().await.map_err(|error| {
+        let full = error.to_api();
+        match full.kind == ErrorKind::Guest && full.message.contains("No space left") {
+            true => Failure {
+                status: axum::http::StatusCode::INSUFFICIENT_STORAGE,
+                ..Failure::from(full)
+            },
+            false => error.into(),
+        }
+    })?;
+    Ok(Written {
+        name: name(&path),
+        kind: "file",
+        path,
+    })
+}

@@ -1,0 +1,42 @@
+//! Labels and lifetimes of VMs.
+
+use super::{Answer, Input, Path};
+use crate::reply::Refusal;
+use axum::{Json, extract::State};
+use forkyard_fork::Host;
+use forkyard_types::{Labels, Lifetime, VmView};
+use std::sync::Arc;
+
+type Shared = State<Arc<Host>>;
+
+/// Say for how long from now on a VM is wanted, and what becomes of it then. Again and again, it is
+/// kept alive.
+#[utoipa::path(post, path = "/v1/vms/{vm}/lifetime", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    request_body = Lifetime,
+    responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
+pub async fn set_lifetime(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Input(wanted): Input<Lifetime>,
+) -> Answer<VmView> {
+    Ok(Json(host.set_lifetime(&vm, Some(wanted))?))
+}
+
+/// Want a VM until it is removed.
+#[utoipa::path(delete, path = "/v1/vms/{vm}/lifetime", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
+pub async fn remove_lifetime(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
+    Ok(Json(host.set_lifetime(&vm, None)?))
+}
+
+/// Give a VM these labels instead of those it had.
+#[utoipa::path(post, path = "/v1/vms/{vm}/labels", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    request_body = Labels,
+    responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
+pub async fn set_labels(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Input(labels): Input<Labels>,
+) -> Answer<VmView> {
+    Ok(Json(host.set_labels(&vm, labels)?))
+}

@@ -1,0 +1,26 @@
+//! What clients of E2B say and expect: wire types of its REST API and of the RPC of its daemon in
+//! sandboxes, envelopes of Connect streams, host names and signatures.
+//!
+//! Pure: it knows nothing of VMs, opens no socket and reads no clock.
+
+mod address;
+mod envelope;
+mod filesystem;
+mod process;
+mod rest;
+mod signature;
+mod time;
+
+pub use address::{Sandbox as SandboxAddress, of_host};
+pub use envelope::{Decoder, EnvelopeError, LONGEST, end, error_end, frame};
+pub use filesystem::*;
+pub use process::*;
+pub use rest::*;
+pub use signature::{Operation, is_signed, sign};
+pub use time::rfc3339;
+
+/// Version of the daemon in sandboxes that is spoken. Clients do what that one can: upload as an
+/// octet stream, close standard input; not keep metadata of files.
+pub const ENVD_VERSION: &str = "0.5.8";
+/// Port of that daemon.
+pub const ENVD_PORT: u16 = 49983;

@@ -1,0 +1,186 @@
+//! Commands that guests keep: told of, signalled and typed to, each by its process id.
+//!
+//! Nothing of them is known here: the agent keeps them, so a daemon that dies changes nothing.
+
+use crate::{Host, HostError, alive::silent_for, vm::Vm};
+use forkyard_guestlink::{Exec, ExecOut, Guest};
+use forkyard_types::{ErrorKind, KeptCommand, VmName, WindowSize};
+use std::sync::Arc;
+
+/// A command that is kept cannot be reached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// There is none of that number, or it is forgotten.
+    #[error("{vm} has no session {pid}")]
+    Unknown {
+        /// The VM.
+        vm: VmName,
+        /// What was asked for.
+        pid: u32,
+    },
+    /// It has ended.
+    #[error("session {pid} of {vm} has ended")]
+    Ended {
+        /// The VM.
+        vm: VmName,
+        /// What was asked for.
+        pid: u32,
+    },
+    /// The agent would not take it.
+    #[error("{vm} took no input for session {pid}: {said}")]
+    Refused {
+        /// The VM.
+        vm: VmName,
+        /// What was asked for.
+        pid: u32,
+        /// Why.
+        said: String,
+    },
+}
+
+impl SessionError {
+    /// What a program can branch on.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unknown { .. } => ErrorKind::NotFound,
+            Self::Ended { .. } => ErrorKind::Conflict,
+            Self::Refused { .. } => ErrorKind::Exhausted,
+        }
+    }
+
+    /// What the user can do.
+    pub(crate) fn hint(&self) -> &'static str {
+        match self {
+            Self::Unknown { .. } | Self::Ended { .. } => "`forkyard sessions ls VM` lists them",
+            Self::Refused { .. } => "wait until the command has read its input",
+        }
+    }
+}
+
+impl Host {
+    /// Commands that a guest keeps, the oldest first. Cancel-safe.
+    pub async fn sessions(&self, vm: &str) -> Result<Vec<KeptCommand>, HostError> {
+        let vm = self.vm(vm)?;
+        let body = vm.answering()?;
+        let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
+        tokio::select! {
+            listed = listed(&body.guest) => listed,
+            error = lost => Err(error),
+        }
+    }
+
+    /// A command that a guest keeps, also one that has ended. Cancel-safe.
+    pub(crate) async fn find_session(&self, vm: &Vm, pid: u32) -> Result<KeptCommand, HostError> {
+        let all = listed(&vm.answering()?.guest).await?;
+        let found = all.into_iter().find(|command| command.pid == pid);
+        let unknown = || SessionError::Unknown { vm: vm.name(), pid };
+        Ok(found.ok_or_else(unknown)?)
+    }
+
+    /// Sends the process group of a command that runs a signal; 9 is for all that it started.
+    pub async fn signal_session(&self, vm: &str, pid: u32, signal: u8) -> Result<(), HostError> {
+        if !(1..=64).contains(&signal) {
+            return Err(HostError::Invalid(format!("there is no signal {signal}")));
+        }
+        let held = self.hold_session(vm, pid).await?;
+        Ok(held.input().signal(signal).await?)
+    }
+
+    /// Gives the terminal of a command another size.
+    pub async fn resize_session(
+        &self,
+        vm: &str,
+        pid: u32,
+        size: WindowSize,
+    ) -> Result<(), HostError> {
+        let held = self.hold_session(vm, pid).await?;
+        Ok(held.input().resize(size).await?)
+    }
+
+    /// Sends bytes to a command's standard input, or its end if there are none; returns once it has
+    /// read them. If cancelled, some of them may be read.
+    pub async fn type_to_session(
+        &self,
+        vm: &str,
+        pid: u32,
+        bytes: Vec<u8>,
+    ) -> Result<(), HostError> {
+        let mut held = self.hold_session(vm, pid).await?;
+        let input = held.input();
+        if bytes.is_empty() {
+            return Ok(input.end().await?);
+        }
+        let sent = async {
+            input.send(bytes).await?;
+            input.taken().await
+        };
+        tokio::pin!(sent);
+        loop {
+            let out = tokio::select! {
+                sent = &mut sent => return Ok(sent?),
+                out = held.next() => out,
+            };
+            let name = self.vm(vm)?.name();
+            return Err(match out {
+                Some(ExecOut::NotStarted(why)) => SessionError::Refused {
+                    vm: name,
+                    pid,
+                    said: why.message,
+                }
+                .into(),
+                Some(ExecOut::Lost(error)) => error.into(),
+                Some(ExecOut::Ended(_)) | None => SessionError::Ended { vm: name, pid }.into(),
+                Some(ExecOut::Output { .. } | ExecOut::Started { .. } | ExecOut::Kept(_)) => {
+                    continue;
+                }
+            });
+        }
+    }
+
+    /// Attaches to a command that runs, for as long as what is returned is held.
+    async fn hold_session(&self, vm: &str, pid: u32) -> Result<Exec, HostError> {
+        let vm = self.vm(vm)?;
+        let body = vm.answering()?;
+        let (name, lost) = (
+            vm.name(),
+            silent_for(Arc::downgrade(&vm), self.options.patience),
+        );
+        let held = async {
+            if self.find_session(&vm, pid).await?.exit.is_some() {
+                return Err(SessionError::Ended { vm: name, pid }.into());
+            }
+            let mut held = body.guest.attach(pid, false).await?;
+            match held.next().await {
+                Some(ExecOut::Started { .. }) => Ok(held),
+                Some(ExecOut::Lost(error)) => Err(error.into()),
+                Some(
+                    ExecOut::NotStarted(_)
+                    | ExecOut::Output { .. }
+                    | ExecOut::Ended(_)
+                    | ExecOut::Kept(_),
+                )
+                | None => Err(SessionError::Unknown { vm: name, pid }.into()),
+            }
+        };
+        tokio::select! {
+            held = held => held,
+            error = lost => Err(error),
+        }
+    }
+}
+
+async fn listed(guest: &Guest) -> Result<Vec<KeptCommand>, HostError> {
+    let mut asked = guest.list_kept().await?;
+    match asked.next().await {
+        Some(ExecOut::Kept(commands)) => Ok(commands),
+        Some(ExecOut::Lost(error)) => Err(error.into()),
+        Some(
+            ExecOut::Started { .. }
+            | ExecOut::NotStarted(_)
+            | ExecOut::Output { .. }
+            | ExecOut::Ended(_),
+        )
+        | None => Ok(Vec::new()),
+    }
+}

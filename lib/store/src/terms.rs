@@ -1,0 +1,33 @@
+//! Terms of VMs: labels, environment, time of their ends. They go with the VM's own record.
+
+use crate::{
+    Store, StoreError,
+    row::{from_json, json, parsed},
+};
+use forkyard_types::{Terms, VmId};
+use rusqlite::params;
+
+impl Store {
+    /// Records the terms of a VM that is recorded.
+    pub fn put_terms(&self, vm: VmId, terms: &Terms) -> Result<(), StoreError> {
+        let entry = json(terms).map_err(self.failed())?;
+        self.lock()
+            .execute(
+                "INSERT INTO terms VALUES (?1, ?2) ON CONFLICT (vm) DO UPDATE SET entry = ?2",
+                params![vm.as_str(), entry],
+            )
+            .map_err(self.failed())?;
+        Ok(())
+    }
+
+    /// Terms of all VMs that have some.
+    pub fn terms(&self) -> Result<Vec<(VmId, Terms)>, StoreError> {
+        let connection = self.lock();
+        let mut statement = connection
+            .prepare_cached("SELECT * FROM terms")
+            .map_err(self.failed())?;
+        let read = |row: &rusqlite::Row<'_>| Ok((parsed(row, "vm")?, from_json(row, "entry")?));
+        let rows = statement.query_map([], read).map_err(self.failed())?;
+        rows.collect::<Result<_, _>>().map_err(self.failed())
+    }
+}
