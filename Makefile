@@ -2,7 +2,7 @@
 
 PREFIX ?= /usr/local
 
-.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume test-sched-ext test-kvm check install clean
+.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate test-sched-ext test-kvm check install clean
 
 help:
 	@echo 'make setup     install the Debian packages it takes (root)'
@@ -12,7 +12,7 @@ help:
 	@echo 'make test-sched-ext   test scheduling by sched_ext, in a guest (root)'
 	@echo 'make test-kvm  test on KVM, in a lab of its own where the host has none (root)'
 	@echo 'make check     formatting, lints, documentation, house rules'
-	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests; bench-substrate: substrates; bench-volume: volumes'
+	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests; bench-substrate: substrates; bench-volume: volumes; bench-migrate: moves between hosts'
 	@echo 'make install   copy target/dist to PREFIX ($(PREFIX))'
 	@echo 'make clean     remove everything built'
 
@@ -24,6 +24,9 @@ build: setup
 
 demo demo-cluster bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume test test-sched-ext test-kvm check: setup
 	cargo xtask $@
+
+bench-migrate: setup
+	cargo xtask bench-cluster --parts moves --rounds 10 --round-trips 0,80,150 --dirtying 0,8,24 --out bench/out/migrate
 
 install: build
 	install -d '$(DESTDIR)$(PREFIX)'

@@ -97,7 +97,7 @@ pub enum PeerMigration {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerPrepare {
-    /// An instant of it, without its devices.
+    /// An instant of it.
     pub first: Handout,
     /// What else it is, apart from that.
     pub vm: HandoutVm,
@@ -157,7 +157,8 @@ pub struct PeerRound {
 pub struct PeerLand {
     /// The migration.
     pub migration: ForkId,
-    /// State of its devices and CPUs, packed by zstd, base64.
+    /// State of its devices and CPUs, packed by zstd with that of the first copy as the dictionary,
+    /// base64.
     pub devices: String,
     /// Its memory.
     pub memory: Delta,

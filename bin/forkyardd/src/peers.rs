@@ -15,7 +15,7 @@
 
 use crate::forward::{CLONES, MIGRATIONS};
 use crate::tenants;
-use forkyard_client::{Client, ClientError, Place, Trust};
+use forkyard_client::{Client, ClientError, Line, Place, Trust};
 use forkyard_cluster::Cluster;
 use forkyard_fork::{FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room};
 use forkyard_sys_host::tcp::round_trip;
@@ -101,6 +101,8 @@ struct Daemon {
     client: Client,
     /// Which knows whose a family is.
     cluster: Option<Cluster>,
+    /// On which steps of migrations go, one after the other.
+    line: tokio::sync::Mutex<Line>,
 }
 
 impl PeersFile {
@@ -197,6 +199,7 @@ impl Neighbours for PeersFile {
         let client = Client::at(place, Some(token), &trust).map_err(|e| told(&e))?;
         let daemon = Arc::new(Daemon {
             name: name.to_owned(),
+            line: client.line().into(),
             client,
             cluster: None,
         });
@@ -248,6 +251,7 @@ impl Neighbours for Nodes {
         let client = self.0.client(&node).map_err(|error| error.to_api())?;
         Ok(Arc::new(Daemon {
             name: name.to_owned(),
+            line: client.line().into(),
             client,
             cluster: Some(self.0.clone()),
         }))
@@ -346,8 +350,16 @@ impl Peer for Daemon {
             PeerMigration::Prepare(prepare) => Some(prepare.first.family.id),
             PeerMigration::Round(_) | PeerMigration::Land(_) | PeerMigration::End(_) => None,
         };
-        let client = self.for_owner(family);
-        let asked = async move { client.post(MIGRATIONS, &step).await };
+        let cluster = self.cluster.as_ref();
+        let user = cluster.and_then(|it| it.owner(family?));
+        let asked = async move {
+            // One that is busy with another VM is not waited for.
+            let Ok(mut line) = self.line.try_lock() else {
+                return self.for_owner(family).post(MIGRATIONS, &step).await;
+            };
+            line.on_behalf_of(user.as_deref());
+            line.post(MIGRATIONS, &step).await
+        };
         asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
     }
 

@@ -11,10 +11,12 @@
 //!         table II)
 //! agility four parents that fork all the time, to the same hosts (SnowFlock, 4.5.3)
 //! far     one parent forked again and again over a long link
+//! moves   a VM that moves over one and back while it writes memory
 //! ```
 
 mod agility;
 mod far;
+mod moves;
 mod page;
 mod parts;
 mod whole;
@@ -43,7 +45,7 @@ pub struct Options {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "start,pages,settle,page,whole,agility,far"
+        default_value = "start,pages,settle,page,whole,agility,far,moves"
     )]
     parts: Vec<Part>,
     /// How pages go, in `pages` and `settle`
@@ -84,10 +86,13 @@ pub struct Options {
     /// What links carry in `whole` and `agility`, in Mbit/s
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     link: u32,
-    /// Round trips of the link in `far`, in ms
+    /// Round trips of the link in `far` and `moves`, in ms
     #[arg(long, value_delimiter = ',', default_value = "80,20", value_parser = clap::value_parser!(u32).range(0..=1000))]
     round_trips: Vec<u32>,
-    /// Rate of the link in `far`, in Mbit/s
+    /// MiB of memory that a VM writes in a second, in `moves`
+    #[arg(long, value_delimiter = ',', default_value = "0,8")]
+    dirtying: Vec<u32>,
+    /// Rate of the link in `far` and `moves`, in Mbit/s
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     far: u32,
     /// Where cluster.json and cluster.md go
@@ -104,6 +109,7 @@ enum Part {
     Whole,
     Agility,
     Far,
+    Moves,
 }
 
 /// How pages go to several hosts.
@@ -184,6 +190,9 @@ pub fn measure(options: &Options) {
     }
     if has(Part::Far) {
         rows.extend(far::measure(options));
+    }
+    if has(Part::Moves) {
+        rows.extend(moves::measure(options));
     }
     report::write(&options.out, &format!("{options:?}"), &rows, &latencies);
 }

@@ -63,6 +63,8 @@ struct Waiting {
     shell: WarmShell,
     layout: Layout,
     coming: Coming,
+    /// State of its devices when the first copy was taken.
+    devices: Vec<u8>,
     /// Its memory and disk as far as they were sent.
     here: [ImageId; 2],
     heard: Instant,
@@ -140,6 +142,7 @@ impl Host {
         let here = [first.memory.image, first.disk.image];
         let all = [here[0], here[1], memory, disk];
         let coming = self.coming_from(&first, all)?;
+        let devices = unpacked(&first.devices, &[])?;
         self.let_in(&first.family)?;
         let made = async {
             let fetched = self.fetch(&first, true);
@@ -194,6 +197,7 @@ impl Host {
                 shell,
                 layout,
                 coming,
+                devices,
                 here,
                 heard: Instant::now(),
             }),
@@ -253,9 +257,8 @@ impl Host {
     #[instrument(name = "land", skip_all, fields(migration = %land.migration))]
     async fn land(&self, land: PeerLand) -> Result<PeerMigrated, HostError> {
         let begun = Instant::now();
-        let devices = unpacked(&land.devices)?;
         let waiting = *self.take_waiting(land.migration)?;
-        let landed = self.let_go_on(waiting, &land, devices, begun).await;
+        let landed = self.let_go_on(waiting, &land, begun).await;
         lock(&self.incoming.stages).remove(&land.migration);
         self.incoming.over.notify_waiters();
         landed.map(|landed| PeerMigrated::Landed(Box::new(landed)))
@@ -266,7 +269,6 @@ impl Host {
         &self,
         waiting: Waiting,
         land: &PeerLand,
-        devices: Vec<u8>,
         begun: Instant,
     ) -> Result<Landed, HostError> {
         let Waiting {
@@ -274,6 +276,7 @@ impl Host {
             layout,
             coming,
             here,
+            devices,
             ..
         } = waiting;
         let WarmShell {
@@ -284,6 +287,7 @@ impl Host {
         } = shell;
         let last = [land.memory.image, land.disk.image];
         let outcome = async {
+            let devices = unpacked(&land.devices, &devices)?;
             let (memory, disk) = tokio::join!(
                 self.fetch_over(&coming, &land.memory, here[0]),
                 self.fetch_over(&coming, &land.disk, here[1]),
@@ -303,7 +307,6 @@ impl Host {
             let vm = Arc::new(Vm::new(record.clone(), layout.of.network, life));
             let ready = async {
                 guest.hello(HELLO).instrument(debug_span!("hello")).await?;
-                self.try_to_stretch(record.family).await;
                 self.network.open_port(record.family, record.id).await?;
                 // From here on it is here.
                 vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
@@ -313,23 +316,26 @@ impl Host {
                 self.end_body(&vm).await;
                 return Err(error);
             }
-            if let Err(error) = body.guest.resume().await {
-                // It is heard of as any agent that does not answer.
-                tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent was not told to go on");
-            }
             Ok(vm)
         };
         match outcome.await {
             Ok(vm) => {
-                let took_us = crate::fork::micros(begun.elapsed());
                 self.take_in(vm.clone(), calls);
-                self.forget_images(coming, &here).await;
-                self.forget_where_it_was(vm.id).await;
-                self.tidy(&vm);
-                self.keep_warm(&vm, Vec::new());
+                self.find_here(&vm).await;
+                let took_us = crate::fork::micros(begun.elapsed());
                 tracing::info!(vm = %vm.name(), took_us, "landed");
-                let vm = self.view_of(&vm);
-                Ok(Landed { vm, took_us })
+                let view = self.view_of(&vm);
+                let host = self.handle();
+                // Takes as long as they are large: the other host, and through it others, wait for
+                // the answer.
+                tokio::spawn(async move {
+                    let Some(host) = host.upgrade() else { return };
+                    host.forget_images(coming, &here).await;
+                    host.forget_where_it_was(vm.id).await;
+                    host.tidy(&vm);
+                    host.keep_warm(&vm, Vec::new());
+                });
+                Ok(Landed { vm: view, took_us })
             }
             Err(error) => {
                 self.erase(&record).await;
@@ -339,6 +345,28 @@ impl Host {
                 Err(error)
             }
         }
+    }
+
+    /// Lets a VM go on that has landed, and has its family's hosts know where it is: those that this
+    /// one tells at once.
+    async fn find_here(&self, vm: &Arc<Vm>) {
+        let resumed = async {
+            match vm.body() {
+                Ok(body) => Ok(body.guest.resume().await?),
+                Err(error) => Err(error),
+            }
+        };
+        let (resumed, ()) = tokio::join!(resumed, self.try_to_stretch(vm.record().family));
+        if let Err(error) = resumed {
+            // It is heard of as any agent that does not answer.
+            tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent was not told to go on");
+        }
+        let host = self.handle();
+        tokio::spawn(async move {
+            if let Some(host) = host.upgrade() {
+                host.tell_borrowers().await;
+            }
+        });
     }
 
     /// Gives a migration up, unless its VM is here. Once this says so, it never comes.

@@ -35,6 +35,8 @@ pub(super) struct Leaving<'a> {
     pub pager: SocketAddr,
     /// Its memory and disk as that host has them.
     pub sent: [ImageId; 2],
+    /// State of its devices as that host has it.
+    pub devices: Vec<u8>,
     /// What they will be called in the end.
     pub last: [ImageId; 2],
     /// All that is offered to it.
@@ -81,6 +83,7 @@ impl Host {
             pager,
             sent: [ImageId::random(); 2],
             last: [ImageId::random(); 2],
+            devices: Vec::new(),
             offered: Vec::new(),
             hold: Some(self.hold([])?),
             next: None,
@@ -207,6 +210,7 @@ impl Host {
         let used = |image| self.pager_call(move |pager| pager.stats(image));
         let pages = PageCount(used(memory).await?.data.0 + used(disk).await?.data.0);
         leaving.sent = [memory, disk];
+        leaving.devices = snapshot.devices.clone();
         let next = self.generation(vm, &leaving.body, None).await?;
         leaving.last[0] = next.image;
         leaving.next = Some(next);

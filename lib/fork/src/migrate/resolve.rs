@@ -144,12 +144,20 @@ impl Host {
         // From here on it is listed there.
         self.answered((migration, peer), vec![view.clone()]);
         // Nobody forks or resumes what has left.
-        if let Some(body) = vm.take_body()
+        let body = vm.take_body();
+        vm.pass(Life::Ending);
+        // Before anything is ended here: they send to this host until they are told.
+        let host = self.handle();
+        tokio::spawn(async move {
+            if let Some(host) = host.upgrade() {
+                host.tell_borrowers().await;
+            }
+        });
+        if let Some(body) = body
             && let Err(error) = body.machine.kill().await
         {
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "QEMU not ended");
         }
-        vm.pass(Life::Ending);
         self.try_to_stretch(vm.record().family).await;
         drop(turn);
         self.end_alone(vm, None).await;
@@ -157,12 +165,6 @@ impl Host {
         if let Err(error) = self.store.remove_moving(vm.id) {
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "still noted as moving");
         }
-        let host = self.handle();
-        tokio::spawn(async move {
-            if let Some(host) = host.upgrade() {
-                host.tell_borrowers().await;
-            }
-        });
         view
     }
 }

@@ -102,8 +102,10 @@ impl Host {
         let moved = self.abroad.moved(family).into_iter();
         let away = moved.filter(|(_, member)| !here.contains(member));
         let away = away.filter_map(|(peer, member)| {
-            let at = told.iter().find(|(by, _)| is(by, &peer));
-            at.map(|(_, host)| one(host.tunnel, member))
+            // Others that it tells of have parts of what it was lent.
+            let by_it = told.iter().filter(|(by, _)| is(by, &peer));
+            let itself = by_it.max_by_key(|(_, host)| host.places);
+            itself.map(|(_, host)| one(host.tunnel, member))
         });
         let away: Vec<_> = away.collect();
         let here = here.into_iter().map(|member| one(tunnel, member));

@@ -73,7 +73,7 @@ impl Host {
         scrub
             .chunks(crate::secrets::MOST)
             .try_for_each(crate::secrets::check)?;
-        let devices = unpacked(&handout.devices)?;
+        let devices = unpacked(&handout.devices, &[])?;
         let images = [handout.memory.image, handout.disk.image];
         // From here on, until its clones are recorded: one that fails must not take
         // the images away from the others.
@@ -429,9 +429,14 @@ pub(crate) fn run(run: &PageRun) -> Run {
 }
 
 /// The state of devices as it was sent.
-pub(crate) fn unpacked(devices: &str) -> Result<Vec<u8>, HostError> {
+///
+/// `earlier` is what it was packed by the difference from, if by any.
+pub(crate) fn unpacked(devices: &str, earlier: &[u8]) -> Result<Vec<u8>, HostError> {
     let packed = BASE64_STANDARD.decode(devices).ok();
-    let state = packed.and_then(|packed| zstd::bulk::decompress(&packed, MOST_DEVICES).ok());
+    let state = packed.and_then(|packed| {
+        let mut unpacker = zstd::bulk::Decompressor::with_dictionary(earlier).ok()?;
+        unpacker.decompress(&packed, MOST_DEVICES).ok()
+    });
     state.ok_or_else(|| HostError::Invalid("the state of its devices cannot be read".into()))
 }
 
