@@ -1,6 +1,6 @@
 //! Moving a running VM to another host: what a user asks, and what the hosts tell each other.
 
-use crate::{Epoch, ForkId, Handout, ImageId, PageCount, PageNo, PageRun, VmId, VmView};
+use crate::{Epoch, ForkId, Handout, ImageId, PageCount, PageNo, PageRun, Terms, VmId, VmView};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
 
@@ -124,6 +124,9 @@ pub struct HandoutVm {
     pub warm: u16,
     /// What its guest could not do when it came up.
     pub notes: Vec<String>,
+    /// What it was given beside its machine.
+    #[serde(default)]
+    pub terms: Terms,
 }
 
 /// An image by what it differs in from one that was sent before.

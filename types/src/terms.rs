@@ -72,6 +72,7 @@ impl Labels {
 }
 
 /// What a VM has been given beside its machine. Clones have their parent's.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// What it is told apart by.

@@ -42,7 +42,7 @@ fn goes_on(sibling: (&Host, &str)) {
 fn a_vm_goes_on_elsewhere_as_who_it_is_and_comes_back() {
     let cluster = Cluster::new(2);
     let (here, there) = (cluster.host(0), cluster.host(1));
-    here.ok(["run", "tiny", "--name", "p"]);
+    here.ok(["run", "tiny", "--name", "p", "--label", "of=me"]);
     let sibling = here.fork("p", 1).remove(0);
     let name = sibling.name.to_string();
     here.sh(
@@ -69,6 +69,8 @@ fn a_vm_goes_on_elsewhere_as_who_it_is_and_comes_back() {
     let who = |it: &VmView| (it.id, it.name.clone(), it.epoch, it.member, it.address.ip);
     assert_eq!(who(&after.vm), who(&before.vm));
     assert_eq!(after.vm.state, VmState::Running);
+    assert_eq!(after.vm.labels, before.vm.labels);
+    assert!(!after.vm.labels.0.is_empty());
     let listed = here.vms();
     let listed: Vec<_> = listed.iter().filter(|vm| vm.name.as_str() == "p").collect();
     assert_eq!(listed.len(), 1, "{listed:?}");

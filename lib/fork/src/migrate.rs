@@ -27,6 +27,7 @@
 
 mod arrive;
 mod converge;
+mod land;
 mod leave;
 mod resolve;
 mod send;

@@ -34,7 +34,6 @@ pub use deal::HERE;
 pub(crate) use deal::{Dealt, Far, Share};
 pub(crate) use hand_out::{Parcels, draw};
 pub(crate) use hosts::check as check_hosts;
-use hosts::is;
 pub use order::{SettleFirst, UnknownOrder};
 pub(crate) use take::{page_run, received, run, unpacked};
 

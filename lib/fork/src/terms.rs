@@ -83,6 +83,13 @@ impl Host {
         Ok(self.view_of(&vm))
     }
 
+    /// Gives a VM the terms that it had on the host that it came from.
+    pub(crate) fn take_terms(&self, vm: &Vm, terms: Terms) -> Result<(), HostError> {
+        check_words(&terms.labels.0)?;
+        check_words(&terms.env)?;
+        self.put_terms(vm, |own| *own = terms)
+    }
+
     fn put_terms(&self, vm: &Vm, change: impl FnOnce(&mut Terms)) -> Result<(), HostError> {
         let mut terms = lock(&vm.terms);
         let mut changed = terms.clone();

@@ -11,27 +11,24 @@
 
 use crate::{
     Host, HostError,
-    life::{Body, Life},
     remote::{Coming, received, unpacked},
     snapshot::{Layout, WarmShell},
-    vm::{Vm, lock},
+    vm::lock,
 };
 use forkyard_pager::{Over, PagerError, Refusal, Run};
 use forkyard_store::{Birth, VmRecord};
 use forkyard_types::{
     Delta, ForkId, ImageId, Landed, PeerEndMigration, PeerLand, PeerMigrated, PeerMigration,
-    PeerPrepare, PeerRound, VmId, VmState,
+    PeerPrepare, PeerRound, Terms, VmId,
 };
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    sync::{Arc, Mutex},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 use tokio::{sync::Notify, time::sleep};
 use tracing::{Instrument as _, debug_span, instrument};
 
-/// How long the agent of a guest that was loaded may take to answer.
-const HELLO: Duration = Duration::from_secs(60);
 /// Between two looks whether the last pages have come.
 const SOON: Duration = Duration::from_millis(2);
 /// A migration of which nothing was heard for so long is given up.
@@ -59,15 +56,16 @@ enum Stage {
 
 /// A machine that waits for the rest of its VM.
 #[derive(Debug)]
-struct Waiting {
-    shell: WarmShell,
-    layout: Layout,
-    coming: Coming,
+pub(super) struct Waiting {
+    pub shell: WarmShell,
+    pub layout: Layout,
+    pub coming: Coming,
+    pub terms: Terms,
     /// State of its devices when the first copy was taken.
-    devices: Vec<u8>,
+    pub devices: Vec<u8>,
     /// Its memory and disk as far as they were sent.
-    here: [ImageId; 2],
-    heard: Instant,
+    pub here: [ImageId; 2],
+    pub heard: Instant,
 }
 
 impl Host {
@@ -143,6 +141,7 @@ impl Host {
         let all = [here[0], here[1], memory, disk];
         let coming = self.coming_from(&first, all)?;
         let devices = unpacked(&first.devices, &[])?;
+        let terms = vm.terms.clone();
         self.let_in(&first.family)?;
         let made = async {
             let fetched = self.fetch(&first, true);
@@ -197,6 +196,7 @@ impl Host {
                 shell,
                 layout,
                 coming,
+                terms,
                 devices,
                 here,
                 heard: Instant::now(),
@@ -262,111 +262,6 @@ impl Host {
         lock(&self.incoming.stages).remove(&land.migration);
         self.incoming.over.notify_waiters();
         landed.map(|landed| PeerMigrated::Landed(Box::new(landed)))
-    }
-
-    /// Loads what has come, and lets it go on. If it cannot, nothing is left of it.
-    async fn let_go_on(
-        &self,
-        waiting: Waiting,
-        land: &PeerLand,
-        begun: Instant,
-    ) -> Result<Landed, HostError> {
-        let Waiting {
-            shell,
-            layout,
-            coming,
-            here,
-            devices,
-            ..
-        } = waiting;
-        let WarmShell {
-            mut record,
-            shell,
-            guest,
-            calls,
-        } = shell;
-        let last = [land.memory.image, land.disk.image];
-        let outcome = async {
-            let devices = unpacked(&land.devices, &devices)?;
-            let (memory, disk) = tokio::join!(
-                self.fetch_over(&coming, &land.memory, here[0]),
-                self.fetch_over(&coming, &land.disk, here[1]),
-            );
-            memory.and(disk)?;
-            self.all_here(&record.name, last)
-                .instrument(debug_span!("last pages"))
-                .await?;
-            record.state = VmState::Starting;
-            self.store.put_vm(&record)?;
-            let machine = shell.load(&devices).instrument(debug_span!("load")).await?;
-            let body = Arc::new(Body::new(machine, guest.clone()));
-            let life = Life::Starting {
-                body: Some(body.clone()),
-                again: false,
-            };
-            let vm = Arc::new(Vm::new(record.clone(), layout.of.network, life));
-            let ready = async {
-                guest.hello(HELLO).instrument(debug_span!("hello")).await?;
-                self.network.open_port(record.family, record.id).await?;
-                // From here on it is here.
-                vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
-                Ok::<_, HostError>(())
-            };
-            if let Err(error) = ready.await {
-                self.end_body(&vm).await;
-                return Err(error);
-            }
-            Ok(vm)
-        };
-        match outcome.await {
-            Ok(vm) => {
-                self.take_in(vm.clone(), calls);
-                self.find_here(&vm).await;
-                let took_us = crate::fork::micros(begun.elapsed());
-                tracing::info!(vm = %vm.name(), took_us, "landed");
-                let view = self.view_of(&vm);
-                let host = self.handle();
-                // Takes as long as they are large: the other host, and through it others, wait for
-                // the answer.
-                tokio::spawn(async move {
-                    let Some(host) = host.upgrade() else { return };
-                    host.forget_images(coming, &here).await;
-                    host.forget_where_it_was(vm.id).await;
-                    host.tidy(&vm);
-                    host.keep_warm(&vm, Vec::new());
-                });
-                Ok(Landed { vm: view, took_us })
-            }
-            Err(error) => {
-                self.erase(&record).await;
-                self.forget_images(coming, &[here[0], here[1], last[0], last[1]])
-                    .await;
-                self.end_family_if_empty(record.family).await;
-                Err(error)
-            }
-        }
-    }
-
-    /// Lets a VM go on that has landed, and has its family's hosts know where it is: those that this
-    /// one tells at once.
-    async fn find_here(&self, vm: &Arc<Vm>) {
-        let resumed = async {
-            match vm.body() {
-                Ok(body) => Ok(body.guest.resume().await?),
-                Err(error) => Err(error),
-            }
-        };
-        let (resumed, ()) = tokio::join!(resumed, self.try_to_stretch(vm.record().family));
-        if let Err(error) = resumed {
-            // It is heard of as any agent that does not answer.
-            tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent was not told to go on");
-        }
-        let host = self.handle();
-        tokio::spawn(async move {
-            if let Some(host) = host.upgrade() {
-                host.tell_borrowers().await;
-            }
-        });
     }
 
     /// Gives a migration up, unless its VM is here. Once this says so, it never comes.
@@ -463,7 +358,7 @@ impl Host {
     }
 
     /// Fetches an image by what it differs in from one that is here.
-    async fn fetch_over(
+    pub(super) async fn fetch_over(
         &self,
         coming: &Coming,
         delta: &Delta,
@@ -488,7 +383,7 @@ impl Host {
     }
 
     /// Waits until all of two images has come.
-    async fn all_here(
+    pub(super) async fn all_here(
         &self,
         of: &forkyard_types::VmName,
         images: [ImageId; 2],

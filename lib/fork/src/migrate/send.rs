@@ -5,6 +5,7 @@ use crate::{
     Host, HostError,
     remote::page_run,
     snapshot::{Disk, Snapshot, Taken},
+    vm::lock,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_image::Lineage;
@@ -53,6 +54,7 @@ impl Host {
                 created: record.created,
                 warm: record.warm,
                 notes: record.notes,
+                terms: lock(&leaving.vm.terms).clone(),
             },
             memory: leaving.last[0],
             disk: leaving.last[1],

@@ -8,6 +8,13 @@ use std::{collections::BTreeSet, net::Ipv4Addr, ops::Range};
 /// Most hosts of a family that are heard of.
 pub(super) const MOST_HOSTS: usize = 1024;
 
+/// End of tunnels of a borrower. Others that it tells of have parts of what it was lent.
+pub(super) fn tunnel_of(told: &[(Teller, FamilyHost)], peer: &str) -> Option<Ipv4Addr> {
+    let by_it = told.iter().filter(|(by, _)| is(by, peer));
+    let itself = by_it.max_by_key(|(_, host)| host.places);
+    itself.map(|(_, host)| host.tunnel)
+}
+
 pub(super) fn is(teller: &Teller, peer: &str) -> bool {
     matches!(teller, Teller::Borrower(name) if name == peer)
 }

@@ -4,7 +4,7 @@
 //! A place in a family stays its VM's wherever that runs. It is told of as a host of that one
 //! place, which counts for more than the loan it is in.
 
-use super::{abroad::Migrated, away::Away, is};
+use super::{abroad::Migrated, away::Away, hosts::tunnel_of};
 use crate::{Host, HostError, life::Life, vm::lock};
 use forkyard_store::Teller;
 use forkyard_types::{
@@ -101,12 +101,8 @@ impl Host {
         };
         let moved = self.abroad.moved(family).into_iter();
         let away = moved.filter(|(_, member)| !here.contains(member));
-        let away = away.filter_map(|(peer, member)| {
-            // Others that it tells of have parts of what it was lent.
-            let by_it = told.iter().filter(|(by, _)| is(by, &peer));
-            let itself = by_it.max_by_key(|(_, host)| host.places);
-            itself.map(|(_, host)| one(host.tunnel, member))
-        });
+        let away = away
+            .filter_map(|(peer, member)| tunnel_of(told, &peer).map(|tunnel| one(tunnel, member)));
         let away: Vec<_> = away.collect();
         let here = here.into_iter().map(|member| one(tunnel, member));
         here.chain(away).collect()

@@ -107,3 +107,16 @@ fn addresses_of_no_host_are_refused() {
     }
     check(&vec![host(1, 0..9); MOST_HOSTS + 1]).expect_err("too many");
 }
+
+#[test]
+fn a_borrower_is_where_most_of_what_it_was_lent_is() {
+    let b = || Teller::Borrower("b".into());
+    // It lent some of it to this host, which comes first.
+    let told = [
+        (b(), host(1, 144..160)),
+        (b(), host(2, 128..256)),
+        (Teller::Borrower("c".into()), host(3, 256..512)),
+    ];
+    assert_eq!(tunnel_of(&told, "b"), Some(Ipv4Addr::new(192, 0, 2, 2)));
+    assert_eq!(tunnel_of(&told, "d"), None);
+}

@@ -1,0 +1,130 @@
+//! A VM that stands still elsewhere and goes on here.
+
+use super::arrive::Waiting;
+use crate::{
+    Host, HostError,
+    life::{Body, Life},
+    remote::unpacked,
+    snapshot::WarmShell,
+    vm::Vm,
+};
+use forkyard_types::{Landed, PeerLand, VmState};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tracing::{Instrument as _, debug_span};
+
+/// How long the agent of a guest that was loaded may take to answer.
+const HELLO: Duration = Duration::from_secs(60);
+
+impl Host {
+    /// Loads what has come, and lets it go on. If it cannot, nothing is left of it.
+    pub(super) async fn let_go_on(
+        &self,
+        waiting: Waiting,
+        land: &PeerLand,
+        begun: Instant,
+    ) -> Result<Landed, HostError> {
+        let Waiting {
+            shell,
+            layout,
+            coming,
+            here,
+            devices,
+            terms,
+            ..
+        } = waiting;
+        let WarmShell {
+            mut record,
+            shell,
+            guest,
+            calls,
+        } = shell;
+        let last = [land.memory.image, land.disk.image];
+        let outcome = async {
+            let devices = unpacked(&land.devices, &devices)?;
+            let (memory, disk) = tokio::join!(
+                self.fetch_over(&coming, &land.memory, here[0]),
+                self.fetch_over(&coming, &land.disk, here[1]),
+            );
+            memory.and(disk)?;
+            self.all_here(&record.name, last)
+                .instrument(debug_span!("last pages"))
+                .await?;
+            record.state = VmState::Starting;
+            self.store.put_vm(&record)?;
+            let machine = shell.load(&devices).instrument(debug_span!("load")).await?;
+            let body = Arc::new(Body::new(machine, guest.clone()));
+            let life = Life::Starting {
+                body: Some(body.clone()),
+                again: false,
+            };
+            let vm = Arc::new(Vm::new(record.clone(), layout.of.network, life));
+            let ready = async {
+                guest.hello(HELLO).instrument(debug_span!("hello")).await?;
+                self.network.open_port(record.family, record.id).await?;
+                // From here on it is here.
+                vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
+                Ok::<_, HostError>(())
+            };
+            if let Err(error) = ready.await {
+                self.end_body(&vm).await;
+                return Err(error);
+            }
+            Ok(vm)
+        };
+        match outcome.await {
+            Ok(vm) => {
+                self.take_in(vm.clone(), calls);
+                if let Err(error) = self.take_terms(&vm, terms) {
+                    tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its labels and lifetime did not come along");
+                }
+                self.find_here(&vm).await;
+                let took_us = crate::fork::micros(begun.elapsed());
+                tracing::info!(vm = %vm.name(), took_us, "landed");
+                let view = self.view_of(&vm);
+                let host = self.handle();
+                // Takes as long as they are large: the other host, and through it others, wait for
+                // the answer.
+                tokio::spawn(async move {
+                    let Some(host) = host.upgrade() else { return };
+                    host.forget_images(coming, &here).await;
+                    host.forget_where_it_was(vm.id).await;
+                    host.tidy(&vm);
+                    host.keep_warm(&vm, Vec::new());
+                });
+                Ok(Landed { vm: view, took_us })
+            }
+            Err(error) => {
+                self.erase(&record).await;
+                self.forget_images(coming, &[here[0], here[1], last[0], last[1]])
+                    .await;
+                self.end_family_if_empty(record.family).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets a VM go on that has landed, and has its family's hosts know where it is: those that this
+    /// one tells at once.
+    async fn find_here(&self, vm: &Arc<Vm>) {
+        let resumed = async {
+            match vm.body() {
+                Ok(body) => Ok(body.guest.resume().await?),
+                Err(error) => Err(error),
+            }
+        };
+        let (resumed, ()) = tokio::join!(resumed, self.try_to_stretch(vm.record().family));
+        if let Err(error) = resumed {
+            // It is heard of as any agent that does not answer.
+            tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent was not told to go on");
+        }
+        let host = self.handle();
+        tokio::spawn(async move {
+            if let Some(host) = host.upgrade() {
+                host.tell_borrowers().await;
+            }
+        });
+    }
+}
