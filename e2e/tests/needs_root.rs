@@ -47,6 +47,8 @@ mod identity;
 mod import;
 #[path = "needs_root/inherited.rs"]
 mod inherited;
+#[path = "needs_root/jobs.rs"]
+mod jobs;
 #[path = "needs_root/live.rs"]
 mod live;
 #[path = "needs_root/mcp.rs"]

@@ -21,11 +21,13 @@ itself are the program's to seed: see at_clone().
 import ctypes
 import os
 import random
-from typing import Callable, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 __all__ = [
     "Clone",
     "ForkError",
+    "ForkExecutor",
+    "Result",
     "Ticket",
     "at_clone",
     "checkpoint",
@@ -321,3 +323,237 @@ def id() -> int:
     if _team is not None and _team.epoch == _epoch():
         return _team.number
     return _checked(_lib.forkyard_id())
+
+
+class Result:
+    """What a submitted call came to; asking for it forks, if that has not been done."""
+
+    def __init__(self, executor: "ForkExecutor", call: Callable[[], Any]) -> None:
+        self._executor = executor
+        self._call = call
+        self._outcome: tuple[bool, Any] | None = None
+
+    def done(self) -> bool:
+        """Tell whether its result is here."""
+        return self._outcome is not None
+
+    def exception(self) -> BaseException | None:
+        """Wait for it; what it raised, or None."""
+        if self._outcome is None:
+            self._executor.flush()
+        assert self._outcome is not None
+        came, value = self._outcome
+        return None if came else value
+
+    def result(self) -> Any:
+        """Wait for it; what it returned, or raise what it raised."""
+        error = self.exception()
+        if error is not None:
+            raise error
+        assert self._outcome is not None
+        return self._outcome[1]
+
+
+class ForkExecutor:
+    """Runs functions in clones of this very process, in the shape of concurrent.futures.
+
+        with forkyard.ForkExecutor(8) as executor:
+            scores = list(executor.map(score, range(1000)))
+
+    The VM is forked when results are wanted: everything the program has loaded is
+    in each clone as it is. Functions and arguments may be anything, lambdas too; only
+    what they return, or raise, is pickled on its way home. Calls whose clone is
+    lost are made again in another, `retries` times.
+    """
+
+    def __init__(self, clones: int, retries: int = 1) -> None:
+        if clones < 1:
+            raise ValueError(f"{clones} clones: wanted 1 or more")
+        self._clones, self._retries = clones, retries
+        self._pending: list[Result] = []
+
+    def __enter__(self) -> "ForkExecutor":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        # After an exception nobody asks for what has not been begun.
+        if kind is None:
+            self.flush()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Result:
+        """Note a call; it is made with all others noted by then, at the next flush()."""
+        result = Result(self, lambda: function(*args, **kwargs))
+        self._pending.append(result)
+        return result
+
+    def map(self, function: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None) -> Iterator[Any]:
+        """Fork, call function on every item, and give the results in the items' order.
+
+        TimeoutError after so many seconds: then all its clones are ended.
+        """
+        results = [self.submit(function, *args) for args in zip(*iterables)]
+        self.flush(timeout)
+        return (result.result() for result in results)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Fork, and make all calls that have been noted; returns when all are done."""
+        import secrets
+        import socket
+
+        calls, self._pending = self._pending, []
+        if not calls:
+            return
+        with open("/opt/forkyard/identity") as file:
+            ip = next(line[12:].strip() for line in file if line.startswith("FORKYARD_IP="))
+        with socket.create_server((ip, 0), backlog=self._clones) as door:
+            # Drawn before the fork: clones have it in memory, and nobody else.
+            key = secrets.token_bytes(16)
+            ticket = request_ticket(min(self._clones, len(calls), 0xFFFF))
+            try:
+                if clone(ticket):
+                    _serve(door.getsockname(), key, calls)
+                _Gathering(door, key, calls, len(ticket.clones), self._retries).run(timeout)
+            finally:
+                kill(ticket)
+
+
+def _serve(home: tuple[str, int], key: bytes, calls: list[Result]) -> None:
+    """In a clone: make the calls that the parent names, until it ends this clone."""
+    import pickle
+    import socket
+    import struct
+
+    try:
+        with socket.create_connection(home, 30) as link:
+            link.settimeout(None)
+            link.sendall(key)
+            while True:
+                (number,) = struct.unpack("!I", link.recv(4, socket.MSG_WAITALL))
+                try:
+                    outcome = (True, calls[number]._call())
+                except Exception as error:
+                    outcome = (False, error)
+                try:
+                    data = pickle.dumps(outcome)
+                except Exception as error:
+                    kind = "returned" if outcome[0] else "raised"
+                    data = pickle.dumps((False, TypeError(f"cannot bring home what it {kind}: {error}")))
+                link.sendall(struct.pack("!IQ", number, len(data)) + data)
+    finally:
+        # Whatever it was that failed: this is a clone, and not to go on as its parent does.
+        exit(125)
+
+
+class _Gathering:
+    """The parent's side of a flush: who does what, and what has come home."""
+
+    def __init__(self, door: Any, key: bytes, calls: list[Result], clones: int, retries: int) -> None:
+        self.door, self.key, self.calls, self.expected = door, key, calls, clones
+        self.tries = [retries] * len(calls)
+        self.waiting = list(reversed(range(len(calls))))
+        self.left = len(calls)
+        self.buffers: dict[Any, bytearray] = {}  # connections of clones that have shown the key
+        self.strangers: dict[Any, bytearray] = {}
+        self.doing: dict[Any, int] = {}
+
+    def run(self, timeout: float | None) -> None:
+        import selectors
+        import time
+
+        began = time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.door, selectors.EVENT_READ)
+            while self.left:
+                now = time.monotonic() - began
+                if timeout is not None and now > timeout:
+                    raise TimeoutError(f"{self.left} of {len(self.calls)} calls are not done after {timeout} s")
+                if not self.buffers and (now > 30 or not self.expected):
+                    self.fail_rest()
+                    return
+                for event, _ in selector.select(1):
+                    if event.fileobj is self.door:
+                        link = self.admit()
+                        selector.register(link, selectors.EVENT_READ)
+                    elif not self.hear(event.fileobj):
+                        selector.unregister(event.fileobj)
+                        event.fileobj.close()
+
+    def admit(self) -> Any:
+        import socket
+
+        link, _ = self.door.accept()
+        # A dead clone closes no connection: 30 s without an answer of its kernel.
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
+            link.setsockopt(socket.IPPROTO_TCP, option, value)
+        self.strangers[link] = bytearray()
+        return link
+
+    def hear(self, link: Any) -> bool:
+        """Take in what a connection says; False when it is of no more use."""
+        import hmac
+        import pickle
+        import struct
+
+        try:
+            data = link.recv(1 << 18)
+        except OSError:
+            data = b""
+        if not data:
+            self.lose(link)
+            return False
+        if link in self.strangers:
+            said = self.strangers[link]
+            said += data
+            if len(said) < len(self.key):
+                return True
+            del self.strangers[link]
+            if not hmac.compare_digest(bytes(said), self.key):
+                return False
+            self.expected -= 1
+            self.buffers[link] = bytearray()
+            self.assign(link)
+            return True
+        buffer = self.buffers[link]
+        buffer += data
+        if len(buffer) >= 12:
+            number, length = struct.unpack_from("!IQ", buffer)
+            if len(buffer) >= 12 + length:
+                outcome = pickle.loads(bytes(buffer[12 : 12 + length]))
+                del buffer[: 12 + length]
+                del self.doing[link]
+                self.settle(number, outcome)
+                self.assign(link)
+        return True
+
+    def assign(self, link: Any) -> None:
+        import contextlib
+        import struct
+
+        if self.waiting:
+            self.doing[link] = self.waiting.pop()
+            with contextlib.suppress(OSError):  # one that is gone is heard of, too
+                link.sendall(struct.pack("!I", self.doing[link]))
+
+    def settle(self, number: int, outcome: tuple[bool, Any]) -> None:
+        self.calls[number]._outcome = outcome
+        self.left -= 1
+
+    def lose(self, link: Any) -> None:
+        self.strangers.pop(link, None)
+        self.buffers.pop(link, None)
+        number = self.doing.pop(link, None)
+        if number is None:
+            return
+        if self.tries[number] > 0:
+            self.tries[number] -= 1
+            self.waiting.append(number)
+            for idle in [one for one in self.buffers if one not in self.doing][:1]:
+                self.assign(idle)
+        else:
+            self.settle(number, (False, ForkError("the clone it was in was lost", "host")))
+
+    def fail_rest(self) -> None:
+        for call in self.calls:
+            if call._outcome is None:
+                call._outcome = (False, ForkError("no clone is left to do it", "host"))

@@ -125,6 +125,12 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Check and measure programs that grow by forking: Open MPI in Debian guests
+    BenchApps {
+        /// Passed on to bench/apps/run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Measure guests that adapt beside guests that do not
     BenchFriendly {
         /// Passed on to bench/friendly/run
@@ -163,6 +169,7 @@ fn main() -> Result<()> {
         Chore::BenchSched { args } => script(&root, "bench/sched/run", &args),
         Chore::BenchVolume { args } => script(&root, "bench/volume/run", &args),
         Chore::BenchSubstrate { args } => script(&root, "bench/substrate/run", &args),
+        Chore::BenchApps { args } => script(&root, "bench/apps/run", &args),
         Chore::BenchFriendly { args } => script(&root, "bench/friendly/run", &args),
     }
 }

@@ -1,24 +1,60 @@
 //! `vmfork`: the fork API for shells, and `vmfork run`, a parallel job in one
 //! line.
 
+mod crew;
+mod folders;
+mod hosts;
+mod map;
+mod member;
 mod report;
 mod run;
 
+use folders::Folders;
 use forkyard_guestlink::{CallError, Checkpointing, Client, Cloning};
 use forkyard_types::{TicketId, TicketKind, VmId};
-use std::{fmt::Display, process::ExitCode};
+use report::TaskNo;
+use std::{
+    fmt::Display,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 const HELP: &str = "\
 vmfork: fork this virtual machine
 
-  vmfork run [-n N] [--hierarchical] [--no-prefix] -- COMMAND [ARG...]
+  vmfork run [-n N] [--hierarchical] [--no-prefix] [--out DIR] -- COMMAND [ARG...]
       Clones this VM N times (1 if not said), runs COMMAND in each clone with
       FORKYARD_ID (1 to N) and FORKYARD_COUNT set, prints what they write as
       `[ID] line`, joins, and exits with the first code that is not 0.
       If it is interrupted or killed, its clones end.
       --hierarchical: runs COMMAND N times in as few clones as have so many
       vCPUs, one a vCPU; numbers are the commands'.
+      --out DIR: what COMMAND puts into the folder $FORKYARD_OUT comes home to
+      DIR/ID.
       Example: vmfork run -n 4 -- sh -c 'echo part $FORKYARD_ID of $FORKYARD_COUNT'
+
+  vmfork map [-n N] [--hierarchical] [--timeout SECONDS] [--retry TIMES] [--out DIR]
+             -- COMMAND [ARG...] [::: ITEM...]
+      Runs COMMAND once for each ITEM (lines of standard input if not said), `{}`
+      being the item, or else the last word, in N clones that take the next item
+      when they have done one. Output comes in the order of the items; the exit
+      code is that of the first item that failed: 124 took longer than
+      --timeout, 125 its clone was lost. --retry: items that fail are done
+      again so often. --out DIR: $FORKYARD_OUT of an item comes home to DIR/NUMBER.
+      Example: ls *.fasta | vmfork map -n 8 --retry 1 -- clustalw {}
+
+  vmfork mpirun [-n N] [--least M] [OPTION...] PROGRAM [ARG...]
+      Forks this VM for N ranks, one a vCPU, and has Open MPI's mpirun run PROGRAM
+      there; options are mpirun's. Everything is as mpirun does it: input,
+      output, signals, exit code. The clones end with it. Fewer than N are
+      refused; with --least M fewer ranks will do, M at least.
+      Example: vmfork mpirun -n 8 ./ring
+
+  vmfork hosts [-n N] [--least M] -- COMMAND [ARG...]
+      The same for a COMMAND of your own, which finds its hosts in the file
+      $FORKYARD_HOSTFILE and reaches them by `$FORKYARD_RSH HOST WORDS...`, which
+      is `vmfork rsh`. An mpirun in it finds them by itself.
+      Example: vmfork hosts -n 4 -- ./script-that-calls-mpirun
 
   vmfork id            print the number of this clone, 0 in a VM that was booted
   vmfork ticket N      reserve N clones; prints the ticket, which is given back
@@ -39,7 +75,8 @@ vmfork: fork this virtual machine
 
       Example: t=$(vmfork ticket 2); [ $(vmfork clone $t) = 0 ] || vmfork exit 7; vmfork join $t
 
-Exit codes: 0 done; 1 it failed; 2 the command line is wrong; run: see there.
+Exit codes: 0 done; 1 it failed; 2 the command line is wrong; run, map, mpirun,
+hosts: see there.
 ";
 
 /// Why it failed: what the agent said, or the words were wrong.
@@ -75,8 +112,12 @@ fn dispatch(words: &[String]) -> Result<ExitCode, Failure> {
     let client = Client::from_env();
     match words.as_slice() {
         [] => return Err(Failure::Usage("no command".into())),
+        ["rsh", rest @ ..] => return hosts::rsh(rest),
         words if asks_help(words) => print!("{HELP}"),
         ["run", rest @ ..] => return run::run(&client, rest),
+        ["map", rest @ ..] => return map::map(&client, rest),
+        ["mpirun", rest @ ..] => return hosts::mpirun(&client, rest),
+        ["hosts", rest @ ..] => return hosts::hosts(&client, rest),
         ["id"] => println!("{}", client.id()?),
         ["ticket", count] => println!(
             "{}",
@@ -126,6 +167,12 @@ fn asks_help(words: &[&str]) -> bool {
     words
         .iter()
         .take_while(|word| **word != "--")
+        // What mpirun is told is the user's.
+        .take(if words.first() == Some(&"mpirun") {
+            2
+        } else {
+            words.len()
+        })
         .any(|word| matches!(*word, "-h" | "--help" | "help"))
 }
 
@@ -133,6 +180,40 @@ fn report_failed(failed: &[(u16, String)]) {
     for (id, why) in failed {
         eprintln!("vmfork: clone {id} could not be made: {why}");
     }
+}
+
+/// Folder for what a job needs for as long as it runs; the smallest guests have no `/tmp`.
+fn scratch() -> PathBuf {
+    let usual = std::env::temp_dir();
+    if usual.is_dir() {
+        usual
+    } else {
+        "/var/tmp".into()
+    }
+}
+
+/// Makes the folder that folders come home to, if one is wanted.
+fn folders_into(home: Option<&Path>) -> Result<Option<Folders>, Failure> {
+    let folders = home.map(Folders::into).transpose();
+    folders.map_err(|error| Failure::Failed(format!("cannot make the folder of --out: {error}")))
+}
+
+/// Takes in a piece of a folder; what fails then is told when it ends.
+fn take_folder(folders: &mut Option<Folders>, number: TaskNo, data: &[u8]) {
+    if let Some(folders) = folders {
+        let _ = folders.feed(number, data);
+    }
+}
+
+/// Tells whether a folder, if one was wanted, is here.
+fn finish_folder(folders: &mut Option<Folders>, number: TaskNo) -> bool {
+    let finished = folders
+        .as_mut()
+        .map_or(Ok(()), |folders| folders.finish(number));
+    if let Err(error) = &finished {
+        eprintln!("vmfork: [{}] its folder: {error}", number.0);
+    }
+    finished.is_ok()
 }
 
 fn number<N: std::str::FromStr<Err: Display>>(word: &str) -> Result<N, Failure> {
@@ -178,6 +259,14 @@ mod tests {
             "run -n",
             "run -n x -- true",
             "run -n 0 -- true",
+            "map",
+            "map -n 0 -- wc ::: a",
+            "map --timeout 0 -- wc ::: a",
+            "map --retry never -- wc ::: a",
+            "mpirun",
+            "mpirun -n 0 ring",
+            "hosts -n 2 --",
+            "rsh",
         ] {
             assert!(
                 matches!(dispatch(&words(line)), Err(Failure::Usage(_))),

@@ -259,5 +259,34 @@ print(set(drawn.values()) != {random.randrange(100)})
         .exited(0);
     assert_eq!(outcome.text(), "3 [1, 2, 3] True\nnot_found\nTrue");
     only_p_is_left(&host);
+    functions_run_in_clones_of_the_program_itself(&host);
     host.end();
+}
+
+#[track_caller]
+fn functions_run_in_clones_of_the_program_itself(host: &Host) {
+    const PROGRAM: &str = "
+import forkyard, socket
+loaded = {n: lambda x, n=n: n * x for n in range(100)}   # nothing that pickle takes
+with forkyard.ForkExecutor(2) as executor:
+    print(list(executor.map(lambda n: loaded[n](n), range(5))))
+    hosts = set(executor.map(lambda _: socket.gethostname(), range(2)))
+    print(socket.gethostname() in hosts)
+    failing, working = executor.submit(lambda: 1 // 0), executor.submit(len, b'x' * 3)
+print(repr(failing.exception()), working.result(), type(executor.submit(lambda: lambda: 1).exception()).__name__)
+import time
+try:
+    executor.map(time.sleep, [0, 100], timeout=1)
+except TimeoutError as error:
+    print(error)
+";
+    let outcome = host
+        .start(["exec", "-i", "p", "--", "python3", "-"], PROGRAM)
+        .wait()
+        .exited(0);
+    assert_eq!(
+        outcome.text(),
+        "[0, 1, 4, 9, 16]\nFalse\nZeroDivisionError('integer division or modulo by zero') 3 TypeError\n1 of 2 calls are not done after 1 s"
+    );
+    only_p_is_left(host);
 }

@@ -1,30 +1,142 @@
-//! What a clone of `vmfork run` tells its parent, over TCP on the family's
+//! Words between the parent of a job and its clones, over TCP on the family's
 //! network.
+//!
+//! ```text
+//! clone  --Hello--> parent     the key: drawn before the fork, in memory alone
+//! parent --Run----> clone      as many as it likes, side by side
+//! clone  --Output, End--> parent
+//! parent --Leave--> clone      the clone ends
+//! ```
 
-use forkyard_guestlink::Stream;
 use forkyard_types::ExitStatus;
 use serde::{Deserialize, Serialize};
+use std::{fmt, io, time::Duration};
 
-/// From a clone to its parent; the end is acknowledged with one byte.
+/// Proof of being a clone of this job: its memory alone has the key.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key([u8; 16]);
+
+impl Key {
+    /// Draws a new one.
+    pub fn draw() -> io::Result<Self> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        Ok(Self(bytes))
+    }
+
+    /// Compares without telling by its time how much was right.
+    pub fn is(&self, other: &Self) -> bool {
+        let pairs = self.0.iter().zip(&other.0);
+        pairs.fold(0, |differs, (one, two)| differs | (one ^ two)) == 0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+/// Number of a command within its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TaskNo(pub u32);
+
+/// Command for a clone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// Number that reports of it carry.
+    pub number: TaskNo,
+    /// Program and arguments.
+    pub words: Vec<String>,
+    /// Variables beside those that the clone has from its parent.
+    pub variables: Vec<(String, String)>,
+    /// Longest time it may take.
+    pub limit: Option<Duration>,
+    /// Name of a folder of its own that comes home when it has ended.
+    pub folder: Option<String>,
+}
+
+/// From the parent to a clone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Run this.
+    Run(Task),
+    /// Nothing; the parent is there.
+    Alive,
+    /// End, with these codes: of the clone, and of its numbers after the first.
+    Leave {
+        /// Exit status of the first.
+        status: u8,
+        /// Those of the others.
+        others: Vec<u8>,
+    },
+}
+
+/// Where what a command gives goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Into {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+    /// Its folder, as a tar stream.
+    Folder,
+}
+
+/// Outcome of a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ended {
+    /// It ran.
+    Exited(ExitStatus),
+    /// It took longer than it may, and was killed.
+    TimedOut,
+    /// It could not be started, or its folder not be read.
+    Failed(String),
+}
+
+impl Ended {
+    /// The code a shell would report, 124 for one that took too long (as
+    /// timeout(1)), 127 for one that could not be started.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Exited(status) => status.shell_code(),
+            Self::TimedOut => 124,
+            Self::Failed(_) => 127,
+        }
+    }
+}
+
+/// From a clone to its parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// Who this is: the first word.
+    /// The first word.
     Hello {
         /// Number of the clone.
         id: u16,
+        /// The job's.
+        key: Key,
     },
-    /// The command wrote something.
+    /// Nothing; the clone is there.
+    Alive,
+    /// A command gave something.
     Output {
+        /// Which command.
+        number: TaskNo,
         /// Where to.
-        stream: Stream,
+        into: Into,
         /// What.
         data: Vec<u8>,
     },
-    /// It ended: the last word.
-    End(Result<ExitStatus, String>),
+    /// A command ended: the last word on it.
+    End {
+        /// Which command.
+        number: TaskNo,
+        /// How.
+        ended: Ended,
+    },
 }
 
-/// What the command writes, as whole lines.
+/// What a command writes, as whole lines.
 #[derive(Debug, Default)]
 pub struct Lines {
     partial: Vec<u8>,
@@ -68,5 +180,17 @@ mod tests {
             );
             assert_eq!(lines.rest(), None);
         }
+    }
+
+    #[test]
+    fn a_key_is_itself_alone_and_tells_nothing_of_itself() {
+        let key = Key::draw().expect("drawn");
+        assert!(key.is(&key));
+        for at in 0..key.0.len() {
+            let mut other = key;
+            other.0[at] ^= 1;
+            assert!(!key.is(&other), "differs at {at}");
+        }
+        assert_eq!(format!("{key:?}"), "Key");
     }
 }

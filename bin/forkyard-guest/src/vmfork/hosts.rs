@@ -1,0 +1,403 @@
+//! `vmfork hosts`: a command here that has clones as its hosts; `vmfork rsh`, its
+//! way to them; `vmfork mpirun`, mpirun as that command.
+//!
+//! ```text
+//! hosts --fork--> clones --TCP, the key--> hosts       (crew.rs)
+//!   +-- COMMAND ... folder/rsh HOST WORDS --folder/socket--> hosts --Run--> clone
+//! ```
+//!
+//! The folder is its user's alone, and goes with the command; the clones end with
+//! it, too, whatever runs in them then.
+
+use super::{
+    Failure,
+    crew::{self, Crew, Event, Links, Wanted},
+    number,
+    report::{Ended, Into, Order, Task, TaskNo},
+};
+use forkyard_guestlink::{Client, FrameReader, send};
+use forkyard_types::{Ticket, TicketKind};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    env,
+    fmt::Write as _,
+    fs,
+    io::{self, Write},
+    os::unix::{
+        fs::{DirBuilderExt, OpenOptionsExt},
+        net::{UnixListener, UnixStream},
+        process::ExitStatusExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+/// Variable with the folder of the job that a command belongs to.
+const FOLDER: &str = "FORKYARD_HOSTS";
+
+#[derive(Debug, PartialEq, Eq)]
+struct Words<'a> {
+    wanted: Wanted,
+    rest: &'a [&'a str],
+}
+
+/// Takes options off the front; fewer than asked for do only if that is said.
+fn parse<'a>(words: &'a [&'a str]) -> Result<Words<'a>, Failure> {
+    let (mut count, mut least, mut rest) = (1, None, words);
+    loop {
+        rest = match rest {
+            ["-n" | "-np" | "-c", value, rest @ ..] => {
+                count = number(value)?;
+                rest
+            }
+            ["--least", value, rest @ ..] => {
+                least = Some(number(value)?);
+                rest
+            }
+            ["--", rest @ ..] | rest => {
+                if count == 0 {
+                    return Err(Failure::Usage("-n 0: no clones, nothing to run".into()));
+                }
+                if rest.is_empty() {
+                    return Err(Failure::Usage("no command".into()));
+                }
+                let wanted = Wanted {
+                    count,
+                    kind: TicketKind::Hierarchical,
+                    least: least.unwrap_or(count),
+                };
+                return Ok(Words { wanted, rest });
+            }
+        };
+    }
+}
+
+/// Runs a command that has clones as its hosts.
+pub fn hosts(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
+    let words = parse(words)?;
+    let command = |_| words.rest.iter().map(ToString::to_string).collect();
+    crew::unless_given_up(with_hosts(client, words.wanted, command))
+}
+
+/// Runs mpirun with as many ranks as were granted.
+pub fn mpirun(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
+    let words = parse(words)?;
+    let command = |granted: u16| {
+        let rest = words.rest.iter().map(ToString::to_string);
+        let fixed = ["mpirun".to_owned(), "-n".to_owned(), granted.to_string()];
+        fixed.into_iter().chain(rest).collect()
+    };
+    crew::unless_given_up(with_hosts(client, words.wanted, command))
+}
+
+fn with_hosts(
+    client: &Client,
+    wanted: Wanted,
+    command: impl FnOnce(u16) -> Vec<String>,
+) -> Result<ExitCode, Failure> {
+    let failed =
+        |error: io::Error| Failure::Failed(format!("cannot make a folder for it: {error}"));
+    // Before the fork: daemons in clones look for the launcher, too.
+    let job = Folder::new().map_err(failed)?;
+    let crew = Crew::fork(client, wanted)?;
+    let command = command(crew.granted());
+    job.list(crew.ticket()).map_err(failed)?;
+    let socket = UnixListener::bind(job.0.join("socket")).map_err(failed)?;
+    let desk = Desk {
+        by_name: crew
+            .ticket()
+            .clones
+            .iter()
+            .map(|clone| (clone.ip.to_string(), clone.id))
+            .collect(),
+        links: crew.links(),
+        callers: Arc::default(),
+    };
+    // Ends with the process.
+    let accepting = desk.clone();
+    thread::spawn(move || accepting.accept(&socket));
+    let stop = crew.stop();
+    let ended = thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            // What it starts is to be interrupted as any other.
+            crew::take_signals();
+            let ended = start(&command, &job);
+            stop();
+            ended
+        });
+        desk.route(&crew);
+        waiter.join()
+    });
+    let code = ended.unwrap_or_else(|_| Err(Failure::Failed("its thread ended".into())));
+    crew.end()?;
+    code
+}
+
+fn start(command: &[String], job: &Folder) -> Result<ExitCode, Failure> {
+    let (program, arguments) = command
+        .split_first()
+        .ok_or_else(|| Failure::Usage("no command".into()))?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .envs(job.variables())
+        .spawn()
+        .map_err(|error| Failure::Failed(format!("cannot run {program}: {error}")))?;
+    crew::pass_signals_to(child.id());
+    let status = child
+        .wait()
+        .map_err(|error| Failure::Failed(format!("cannot wait for {program}: {error}")))?;
+    crew::pass_signals_to(0);
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+/// Folder with what the command needs to find its hosts.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> io::Result<Self> {
+        let name = format!("forkyard-hosts-{}", std::process::id());
+        let path = super::scratch().join(name);
+        // One that is left is of a process that had this number, and was killed.
+        let _ = fs::remove_dir_all(&path);
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
+        crew::remove_when_given_up(&path);
+        let folder = Self(path);
+        // Launchers take a path, not a command.
+        let mut script = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o700)
+            .open(folder.0.join("rsh"))?;
+        let program = crate::PROGRAM;
+        write!(script, "#!/bin/sh\nexec {program} vmfork rsh \"$@\"\n")?;
+        Ok(folder)
+    }
+
+    /// Writes the hosts down.
+    fn list(&self, ticket: &Ticket) -> io::Result<()> {
+        let mut slots = String::new();
+        for clone in &ticket.clones {
+            // Writing to a string does not fail.
+            let _ = writeln!(slots, "{} slots={}", clone.ip, clone.processes);
+        }
+        fs::write(self.0.join("hosts"), slots)
+    }
+
+    fn variables(&self) -> Vec<(&'static str, PathBuf)> {
+        let hosts = self.0.join("hosts");
+        let rsh = self.0.join("rsh");
+        let mut variables = vec![
+            (FOLDER, self.0.clone()),
+            ("FORKYARD_HOSTFILE", hosts.clone()),
+            ("FORKYARD_RSH", rsh.clone()),
+            // Open MPI 4. Each daemon is started from here, not by another.
+            ("OMPI_MCA_plm_rsh_agent", rsh),
+            ("OMPI_MCA_plm_rsh_no_tree_spawn", "1".into()),
+            ("OMPI_MCA_orte_default_hostfile", hosts),
+            // A fork is root's: only root gets here.
+            ("OMPI_ALLOW_RUN_AS_ROOT", "1".into()),
+            ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1".into()),
+        ];
+        // What the user has said counts.
+        variables.retain(|(name, _)| *name == FOLDER || env::var_os(name).is_none());
+        variables
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Nothing more can be done about one that stays.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// From `vmfork rsh` to the job.
+#[derive(Serialize, Deserialize)]
+struct Call {
+    host: String,
+    command: String,
+}
+
+/// From the job to `vmfork rsh`.
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    Output { into: Into, data: Vec<u8> },
+    End(Ended),
+}
+
+/// A call of `vmfork rsh` that is under way.
+struct Caller {
+    clone: u16,
+    link: UnixStream,
+}
+
+/// Where calls come in, and their answers go out.
+#[derive(Clone)]
+struct Desk {
+    by_name: BTreeMap<String, u16>,
+    links: Links,
+    callers: Arc<Mutex<(u32, BTreeMap<TaskNo, Caller>)>>,
+}
+
+impl Desk {
+    fn callers(&self) -> MutexGuard<'_, (u32, BTreeMap<TaskNo, Caller>)> {
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn accept(&self, socket: &UnixListener) {
+        for link in socket.incoming().flatten() {
+            let desk = self.clone();
+            thread::spawn(move || desk.call(link));
+        }
+    }
+
+    fn call(&self, mut link: UnixStream) {
+        let Ok(copy) = link.try_clone() else { return };
+        let Ok(Some(Call { host, command })) = FrameReader::new(copy).read_message() else {
+            return;
+        };
+        let Some(clone) = self.by_name.get(&host).copied() else {
+            let why = format!("{host} is no host of this job (they are in $FORKYARD_HOSTFILE)");
+            // A caller that went away needs no answer.
+            let _ = send(&mut link, &Answer::End(Ended::Failed(why)));
+            return;
+        };
+        let number = {
+            let mut callers = self.callers();
+            callers.0 += 1;
+            let number = TaskNo(callers.0);
+            callers.1.insert(number, Caller { clone, link });
+            number
+        };
+        let task = Task {
+            number,
+            words: vec!["sh".to_owned(), "-c".to_owned(), command],
+            variables: Vec::new(),
+            limit: None,
+            folder: None,
+        };
+        if let Err(error) = self.links.order(clone, &Order::Run(task)) {
+            self.end(
+                number,
+                Ended::Failed(format!("cannot reach {host}: {error}")),
+            );
+        }
+    }
+
+    fn end(&self, number: TaskNo, ended: Ended) {
+        if let Some(mut caller) = self.callers().1.remove(&number) {
+            let _ = send(&mut caller.link, &Answer::End(ended));
+        }
+    }
+
+    /// Hands on what clones say, until the command has ended.
+    fn route(&self, crew: &Crew) {
+        while let Some(event) = crew.next() {
+            match event {
+                Event::Here { id: _ } => {}
+                Event::Output { number, into, data } => {
+                    if let Some(caller) = self.callers().1.get_mut(&number) {
+                        let _ = send(&mut caller.link, &Answer::Output { into, data });
+                    }
+                }
+                Event::End { number, ended } => self.end(number, ended),
+                Event::Gone { id } => {
+                    eprintln!("vmfork: clone {id} was lost");
+                    let its = |(number, caller): (&TaskNo, &Caller)| {
+                        (caller.clone == id).then_some(*number)
+                    };
+                    let lost: Vec<_> = self.callers().1.iter().filter_map(its).collect();
+                    for number in lost {
+                        self.end(number, Ended::Failed("the clone was lost".to_owned()));
+                    }
+                }
+                Event::Stopped | Event::Joined(_) => return,
+            }
+        }
+    }
+}
+
+/// Runs a command on a host of the job this belongs to, as rsh and ssh do.
+pub fn rsh(words: &[&str]) -> Result<ExitCode, Failure> {
+    let (host, command) = split(words)?;
+    let folder = env::var_os(FOLDER).ok_or_else(|| {
+        Failure::Usage("rsh is for commands of `vmfork hosts` and `vmfork mpirun`".into())
+    })?;
+    let failed = |error: io::Error| Failure::Failed(format!("cannot reach the job: {error}"));
+    let mut link = UnixStream::connect(Path::new(&folder).join("socket")).map_err(failed)?;
+    let call = Call {
+        host: host.to_owned(),
+        command: command.join(" "),
+    };
+    send(&mut link, &call).map_err(failed)?;
+    let mut answers = FrameReader::new(link);
+    while let Ok(Some(answer)) = answers.read_message() {
+        match answer {
+            // As for any program: a reader that went away ends it.
+            Answer::Output {
+                into: Into::Out,
+                data,
+            } => io::stdout().write_all(&data).map_err(failed)?,
+            Answer::Output { data, .. } => io::stderr().write_all(&data).map_err(failed)?,
+            Answer::End(ended) => {
+                if let Ended::Failed(why) = &ended {
+                    eprintln!("vmfork: {why}");
+                }
+                return Ok(ExitCode::from(ended.code()));
+            }
+        }
+    }
+    Err(Failure::Failed("the job has ended".into()))
+}
+
+/// Skips options of rsh's and ssh's that mean nothing here.
+fn split<'a>(words: &'a [&'a str]) -> Result<(&'a str, &'a [&'a str]), Failure> {
+    let mut rest = words;
+    loop {
+        rest = match rest {
+            ["-n" | "-q" | "-x" | "-T", rest @ ..] => rest,
+            ["-l", _user, rest @ ..] => rest,
+            [host, command @ ..] if !host.starts_with('-') && !command.is_empty() => {
+                return Ok((host, command));
+            }
+            _ => return Err(Failure::Usage("rsh takes a host and a command".into())),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_smaller_grant_is_refused_unless_it_is_said_to_do() {
+        let words = parse(&["-n", "4", "--least", "2", "ring", "-n", "7"]).expect("good words");
+        assert_eq!((words.wanted.count, words.wanted.least), (4, 2));
+        assert_eq!(words.rest, ["ring", "-n", "7"]);
+        assert_eq!(
+            parse(&["-np", "4", "ring"])
+                .expect("good words")
+                .wanted
+                .least,
+            4
+        );
+        for words in [&["-n", "0", "x"][..], &["-n", "2"], &[]] {
+            assert!(matches!(parse(words), Err(Failure::Usage(_))), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_rsh_and_ssh_would_be_told_is_understood() {
+        let words = split(&["-x", "-l", "root", "10.0.0.2", "echo", "a"]).expect("good words");
+        assert_eq!(words, ("10.0.0.2", &["echo", "a"][..]));
+        for words in [&["10.0.0.2"][..], &["-X", "h", "c"], &[]] {
+            assert!(split(words).is_err(), "{words:?}");
+        }
+    }
+}

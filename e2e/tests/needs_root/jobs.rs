@@ -1,0 +1,105 @@
+//! Programs that grow by forking: `vmfork map`, `vmfork hosts`, and what they share with `vmfork run`.
+
+use forkyard_e2e::{Host, eventually};
+use forkyard_types::TicketView;
+
+#[test]
+fn programs_grow_by_forking_and_what_their_clones_did_comes_home() {
+    let host = Host::with_p([]);
+    items_are_done_in_order_with_the_environment_and_folder_of_the_caller(&host);
+    an_item_that_takes_too_long_or_fails_is_done_again_as_often_as_was_said(&host);
+    folders_of_items_and_ranks_come_home(&host);
+    a_command_has_clones_as_its_hosts_and_its_end_is_theirs(&host);
+    fewer_hosts_than_asked_for_are_refused_unless_they_will_do(&host);
+    host.end();
+}
+
+#[track_caller]
+fn nothing_is_left_of_the_job(host: &Host) {
+    eventually("the end of its clones and ticket", || {
+        host.vms().len() == 1 && host.json::<Vec<TicketView>>(["ticket", "ls"]).is_empty()
+    });
+    assert_eq!(
+        host.sh(
+            "p",
+            "ls /tmp /var/tmp 2>/dev/null | grep -c forkyard- || true"
+        ),
+        "0"
+    );
+}
+
+#[track_caller]
+fn items_are_done_in_order_with_the_environment_and_folder_of_the_caller(host: &Host) {
+    // The first item takes longest: what comes in order is put in order.
+    let script = "mkdir -p /m/d; cd /m/d; export WORD=there; seq 5 | vmfork map -n 2 -- sh -c \
+        '[ $1 != 1 ] || sleep 1; echo $1 $(pwd) $WORD $(hostname | cut -c1)' x {}";
+    let want: Vec<_> = (1..=5).map(|n| format!("{n} /m/d there p")).collect();
+    assert_eq!(host.sh("p", script), want.join("\n"));
+    nothing_is_left_of_the_job(host);
+}
+
+#[track_caller]
+fn an_item_that_takes_too_long_or_fails_is_done_again_as_often_as_was_said(host: &Host) {
+    // A process of its own group would outlive its shell, and hold the output open.
+    let script = "vmfork map -n 2 --timeout 0.5 -- sh -c 'echo $1; [ $1 != slow ] || sleep 1000' x ::: slow quick";
+    let words = ["exec", "p", "--", "sh", "-c", script];
+    let outcome = host.start(words, "").wait().exited(124);
+    assert_eq!(outcome.text(), "slow\nquick");
+    // What the first try left is found by the second, in the one clone.
+    let script = "vmfork map --retry 1 -- sh -c '[ -e /m/tried ] || { : >/m/tried; exit 3; }; echo again' ::: a";
+    assert_eq!(host.sh("p", script), "again");
+    let script = "vmfork map --retry 1 -- sh -c 'exit 3' ::: a";
+    host.start(["exec", "p", "--", "sh", "-c", script], "")
+        .wait()
+        .exited(3);
+    nothing_is_left_of_the_job(host);
+}
+
+#[track_caller]
+fn folders_of_items_and_ranks_come_home(host: &Host) {
+    let script = "cd /m; rm -rf out; vmfork map -n 2 --out out -- sh -c 'mkdir $FORKYARD_OUT/in; echo $1 >$FORKYARD_OUT/in/word' x {} ::: a b c; \
+        vmfork run -n 2 --out out/ranks -- sh -c 'head -c 3000000 /dev/zero >$FORKYARD_OUT/zeros'; \
+        cat out/1/in/word out/2/in/word out/3/in/word; wc -c <out/ranks/1/zeros; wc -c <out/ranks/2/zeros";
+    assert_eq!(host.sh("p", script), "a\nb\nc\n3000000\n3000000");
+    nothing_is_left_of_the_job(host);
+}
+
+#[track_caller]
+fn a_command_has_clones_as_its_hosts_and_its_end_is_theirs(host: &Host) {
+    // As mpirun does it: a daemon is started on every host, and outlives its start.
+    let script = "cd /m; vmfork hosts -n 2 -- sh -c '\
+        while read host slots; do \
+        $FORKYARD_RSH $host \"pwd; (sleep 1000 >/dev/null 2>&1 </dev/null &); hostname | cut -c1-2 >&2; exit 3\"; echo $? $slots; \
+        done <$FORKYARD_HOSTFILE; $FORKYARD_RSH 1.2.3.4 true; read word; echo $word; exit 5'";
+    let words = ["exec", "-i", "p", "--", "sh", "-c", script];
+    let outcome = host.start(words, "input\n").wait().exited(5);
+    assert_eq!(outcome.text(), "/m\n3 slots=1\n/m\n3 slots=1\ninput");
+    let stderr = &outcome.stderr;
+    assert!(
+        stderr.contains("p-") && stderr.contains("no host of this job"),
+        "{stderr}"
+    );
+    nothing_is_left_of_the_job(host);
+
+    // A signal is the command's, and what it makes of it is the job's end.
+    let script = "vmfork hosts -n 1 -- sh -c 'trap \"exit 9\" TERM; : >/m/trapped; while :; do sleep 0.1; done'";
+    let job = host.start(["exec", "p", "--", "sh", "-c", script], "");
+    host.wait_in("p", "[ -e /m/trapped ]");
+    host.sh("p", "kill -TERM $(pidof vmfork)");
+    job.wait().exited(9);
+    nothing_is_left_of_the_job(host);
+}
+
+#[track_caller]
+fn fewer_hosts_than_asked_for_are_refused_unless_they_will_do(host: &Host) {
+    host.start(["run", "tiny", "--name", "few", "--max-clones", "1"], "")
+        .wait()
+        .exited(0);
+    let script = "vmfork hosts -n 2 -- true";
+    let refused = host.fails(["exec", "few", "--", "sh", "-c", script]);
+    assert!(refused.contains("1 of 2 clones were granted"), "{refused}");
+    let script = "vmfork hosts -n 2 --least 1 -- sh -c 'wc -l <$FORKYARD_HOSTFILE'";
+    assert_eq!(host.sh("few", script), "1");
+    host.ok(["rm", "few"]);
+    nothing_is_left_of_the_job(host);
+}
