@@ -388,8 +388,13 @@ fn give_up_on(signals: SigSet, client: Client, ticket: Ticket) {
     });
 }
 
+/// Who this VM is, as its agent says.
+pub fn identity() -> io::Result<String> {
+    fs::read_to_string(Path::new(SOCKET).with_file_name(IDENTITY_FILE))
+}
+
 fn own_address() -> io::Result<IpAddr> {
-    let text = fs::read_to_string(Path::new(SOCKET).with_file_name(IDENTITY_FILE))?;
+    let text = identity()?;
     let ip = text
         .lines()
         .find_map(|line| line.strip_prefix("FORKYARD_IP=")?.parse().ok());

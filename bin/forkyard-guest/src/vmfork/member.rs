@@ -4,7 +4,7 @@
 //! command runs, a parent that says nothing is waited for.
 
 use super::{
-    Failure,
+    Failure, crew,
     report::{Ended, Into, Key, Order, Report, Task},
 };
 use forkyard_guestlink::{CHUNK, Client, CloneEnd, FrameReader, ReadError, send};
@@ -42,7 +42,13 @@ pub const LOST: u8 = 125;
 /// Serves the parent; ends the clone, never returns but with a failure.
 pub fn serve(client: &Client, id: u16, home: SocketAddr, key: Key) -> Result<Infallible, Failure> {
     client.end_with_me(LOST)?;
+    let own = crew::identity().ok();
     let (status, others) = attend(id, home, key).unwrap_or((LOST, Vec::new()));
+    // A command of this clone has forked it: this is a copy of the process, whose link is not its
+    // own. That clone lives for the command's copy, whose output is taken here.
+    while crew::identity().ok() != own {
+        thread::park();
+    }
     let numbers = id.saturating_add(1)..;
     let others = numbers.zip(others).map(|(id, status)| CloneEnd {
         id,

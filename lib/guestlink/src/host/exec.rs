@@ -66,8 +66,8 @@ pub struct Desk {
 impl Exec {
     /// Opens a desk for what a command does; one that is followed goes on once it is started.
     pub(super) fn open(guest: &Guest, session: Session, follows: bool) -> Self {
-        // Room for its start, the whole window, and its end.
-        let (sender, out) = mpsc::channel(usize::from(WINDOW) + 2);
+        // Room for its start if that is told, the whole window, and its end.
+        let (sender, out) = mpsc::channel(usize::from(WINDOW) + usize::from(follows) + 1);
         let room = Arc::new(Semaphore::new(WINDOW.into()));
         lock(&guest.shared.desks).insert(
             session,
