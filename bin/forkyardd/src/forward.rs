@@ -57,7 +57,10 @@ pub async fn route(
     if let Some((vm, _)) = &vm
         && is_away(vm)
     {
-        match elsewhere(node.cluster(), vm).await {
+        // Where it went from here is known here before the cluster is told.
+        let known = shared.host.find(vm).ok().and_then(|vm| vm.host);
+        let known = known.and_then(|host| host.parse().ok());
+        match elsewhere(node.cluster(), vm, known).await {
             Ok(None) => {}
             Ok(Some((name, client))) => {
                 return match pass_on(&client, &asker, request).await {
@@ -95,14 +98,12 @@ fn changes(method: &Method, path: &str) -> bool {
 async fn elsewhere(
     cluster: &forkyard_cluster::Cluster,
     vm: &str,
+    known: Option<NodeName>,
 ) -> Result<Option<(NodeName, Client)>, ClusterError> {
-    match cluster.find(vm).await? {
-        Some(found) if found.node != *cluster.name() => {
-            let client = cluster.client(&found.node)?;
-            Ok(Some((found.node, client)))
-        }
-        Some(_) | None => Ok(None),
-    }
+    let found = cluster.find(vm).await?.map(|found| found.node);
+    let node = found.filter(|node| node != cluster.name()).or(known);
+    let client = node.map(|node| Ok((node.clone(), cluster.client(&node)?)));
+    client.transpose()
 }
 
 /// Passes a request on to another node on behalf of its asker.

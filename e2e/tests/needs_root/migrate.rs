@@ -1,7 +1,7 @@
 //! A running VM moves to another host.
 
 use forkyard_e2e::{Cluster, Host, eventually};
-use forkyard_types::{MigrateResponse, VmInspect, VmState, VmView};
+use forkyard_types::{ListedVm, MigrateResponse, VmInspect, VmState, VmView};
 
 /// Writes numbers into memory and to the disk, one after the other, for as long as it lives, and
 /// says them to its sibling on a connection that was made before.
@@ -102,6 +102,33 @@ fn a_vm_goes_on_elsewhere_as_who_it_is_and_comes_back() {
 }
 
 #[test]
+fn a_node_hands_a_vm_to_another_and_every_node_finds_it_there() {
+    let mut cluster = Cluster::of_nodes(2);
+    cluster.join(1);
+    let (here, there) = (cluster.host(0), cluster.host(1));
+    here.ok(["run", "tiny", "--name", "p"]);
+    here.sh("p", "echo kept >/root/word");
+    let answer = moved(here, "h1");
+    assert_eq!(answer.vm.host.as_deref(), Some("h1"));
+    // Whichever node is asked.
+    for host in [here, there] {
+        eventually("the cluster to know where it is", || {
+            let listed: Vec<ListedVm> = host.json(["ps"]);
+            let at = listed
+                .iter()
+                .map(|it| it.node.as_ref().map(ToString::to_string));
+            at.collect::<Vec<_>>() == [Some("h1".to_owned())]
+        });
+        assert_eq!(host.sh("p", "cat /root/word"), "kept");
+    }
+    // It is asked at the node that it left, and moves back from the one that has it.
+    moved(here, "h0");
+    assert_eq!(there.sh("p", "cat /root/word"), "kept");
+    there.ok(["rm", "p"]);
+    cluster.end();
+}
+
+#[test]
 fn a_vm_that_cannot_move_stays_and_says_why() {
     let cluster = Cluster::new(2);
     let here = cluster.host(0);
@@ -117,6 +144,15 @@ fn a_vm_that_cannot_move_stays_and_says_why() {
     assert!(why.contains("ports of this host lead to it"), "{why}");
     let why = here.fails(["migrate", "p", "--to", "nowhere"]);
     assert!(why.contains("nowhere"), "{why}");
+    let other = cluster.host(1);
+    other.ok(["run", "tiny", "--name", "q"]);
+    here.ok(["run", "tiny", "--name", "q"]);
+    let why = here.fails(["migrate", "q", "--to", "h1"]);
+    assert!(why.contains("\"q\"") || why.contains("q "), "{why}");
+    assert_eq!(here.vm("q").state, VmState::Running);
+    assert_eq!(here.sh("q", "hostname"), "q");
+    here.ok(["rm", "q"]);
+    other.ok(["rm", "q"]);
     here.ok(["pause", "p"]);
     assert!(
         here.fails(["migrate", "p", "--to", "h1"])

@@ -43,7 +43,7 @@ fn told(report: &MigrationReport) -> String {
     } = *report;
     let seconds = |us: u64| us as f64 / 1e6;
     format!(
-        "stood still for {:.0} ms of {:.1} s; sent {pages_ahead} pages ahead, {rounds} times what was written meanwhile, and {pages_last} in the end",
+        "stood still for {:.0} ms of {:.1} s; sent {pages_ahead} ahead, {rounds} times what was written meanwhile, and {pages_last} in the end",
         seconds(gap_us) * 1e3,
         seconds(total_us),
     )
@@ -66,7 +66,7 @@ mod tests {
         };
         assert_eq!(
             told(&report),
-            "stood still for 61 ms of 2.3 s; sent 7000 pages ahead, 2 times what was written meanwhile, and 12 in the end"
+            "stood still for 61 ms of 2.3 s; sent 7000 pages ahead, 2 times what was written meanwhile, and 12 pages in the end"
         );
     }
 }

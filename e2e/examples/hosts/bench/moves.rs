@@ -105,7 +105,7 @@ fn over(options: &Options, round_trip: u32) -> Vec<Row> {
             let micros = Duration::from_micros;
             eprintln!(
                 "bench-cluster: moves, {round_trip} ms, {rate} MiB/s: silent for {} ms ({} without a move), gap {} ms \
-                 (stop {}, hand over {}, there {}), {} rounds, {} pages ahead, {} in the gap, {} s in all, {} MB",
+                 (stop {}, hand over {}, there {}), {} rounds, {} ahead, {} in the gap, {} s in all, {} MB",
                 ms(silence),
                 ms(noise),
                 ms(micros(report.gap_us)),

@@ -16,7 +16,7 @@ use crate::{
     vm::lock,
 };
 use forkyard_pager::{Over, PagerError, Refusal, Run};
-use forkyard_store::{Birth, VmRecord};
+use forkyard_store::{Birth, StoreError, VmRecord};
 use forkyard_types::{
     Delta, ForkId, ImageId, Landed, PeerEndMigration, PeerLand, PeerMigrated, PeerMigration,
     PeerPrepare, PeerRound, Terms, VmId,
@@ -136,6 +136,11 @@ impl Host {
         crate::secrets::check(&first.parent.secrets)?;
         if self.registry().get(first.parent.id).is_some() {
             return Err(HostError::Invalid(format!("{} is here", first.parent.name)));
+        }
+        // Its record takes the name when it lands: that is late to be told of.
+        if self.registry().find(first.parent.name.as_str()).is_ok() {
+            let name = first.parent.name.to_string();
+            return Err(StoreError::NameTaken { name }.into());
         }
         let here = [first.memory.image, first.disk.image];
         let all = [here[0], here[1], memory, disk];
