@@ -237,7 +237,7 @@ struct Planes {
 async fn dispatch(State(planes): State<Planes>, mut request: Request) -> Response {
     let plane = match target(request.headers(), request.uri().host()) {
         Some(target) => {
-            // For the log: the sandbox's token names nobody else.
+            // For the log: the sandbox's token names no user.
             let asker = Asker::User(format!("of sandbox {}", target.id));
             request.extensions_mut().insert(asker);
             planes.data
@@ -343,7 +343,7 @@ impl Who {
         let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
         let peer = request.extensions().get::<Peer>();
         Self {
-            // Every listener says so; nobody is admitted or refused from there.
+            // Every listener sets it; no request is admitted or refused because of it.
             address: peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.address.ip()),
             token: text("x-api-key").or(bearer).map(str::to_owned),
             visit: request.extensions().get::<Arc<Visit>>().cloned(),

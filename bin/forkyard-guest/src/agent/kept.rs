@@ -363,7 +363,7 @@ impl Kept {
         }
     }
 
-    /// Nobody is attached to any any more.
+    /// Detaches all readers from all commands.
     pub fn detach_all(&self) {
         let sessions: Vec<_> = lock(&self.table).attached.keys().copied().collect();
         for session in sessions {
@@ -378,7 +378,7 @@ impl Kept {
         runs.then(|| (entry.leader, entry.group.clone()))
     }
 
-    /// Its terminal.
+    /// Terminal of the command.
     pub fn terminal(&self, session: Session) -> Option<Arc<OwnedFd>> {
         self.of(session)?.terminal.clone()
     }

@@ -25,7 +25,7 @@ struct Watched<'a> {
     folders: HashMap<WatchDescriptor, PathBuf>,
 }
 
-/// Watches until the folder is gone, or nobody reads.
+/// Watches until the folder is gone, or the reader is.
 pub fn watch(top: &Path, recursive: bool) -> Result<(), Failure> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC);
     let inotify = inotify.map_err(|error| failed("watch", top, &error.into()))?;

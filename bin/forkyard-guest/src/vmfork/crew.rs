@@ -37,11 +37,11 @@ use std::{
     time::Duration,
 };
 
-/// How long a clone may say nothing, and take to say its first word.
+/// Longest silence of a clone, and longest time until its first message.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How long a stranger may take to show the key.
+/// Longest time until a new connection has shown the key.
 const STRANGER: Duration = Duration::from_secs(10);
-/// How often clones are told that their parent is there.
+/// Time between two messages to clones that their parent is there.
 const BEAT: Duration = Duration::from_secs(60);
 
 /// Something that concerns the parent.
@@ -67,11 +67,11 @@ pub enum Event {
 /// Clones that are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// How many.
+    /// Number of clones, or of processes in them.
     pub count: u16,
-    /// What numbers number.
+    /// Unit of that number: clones or processes.
     pub kind: TicketKind,
-    /// How many will do.
+    /// Least number that will do.
     pub least: u16,
 }
 
@@ -332,11 +332,11 @@ impl Door {
             };
         }
         self.links.lose(id);
-        // Nobody listens once the job is done.
+        // Fails only once the job is done.
         let _ = self.events.send(Event::Gone { id });
     }
 
-    /// Lets in who has the key, and a number of this ticket that nobody has.
+    /// Admits a connection that has the key, and an unused number of this ticket.
     fn admit(&self, link: TcpStream) -> Option<(u16, FrameReader<TcpStream>)> {
         link.set_nodelay(true).ok()?;
         link.set_read_timeout(Some(STRANGER)).ok()?;

@@ -80,7 +80,7 @@ fn attend(id: u16, home: SocketAddr, key: Key) -> io::Result<(u8, Vec<u8>)> {
                 thread::spawn(move || {
                     let ended = execute(&task, &voice);
                     let number = task.number;
-                    // Without a parent nobody asks how it ended.
+                    // Fails only if the parent is gone.
                     let _ = voice.tell(&Report::End { number, ended });
                     running.fetch_sub(1, Ordering::SeqCst);
                 });

@@ -19,7 +19,7 @@ use forkyard_types::{
 };
 use std::collections::BTreeMap;
 
-/// Name of whoever makes sandboxes.
+/// Name of the user that makes sandboxes.
 const CLIENT: &str = "forkyard";
 /// Seconds after which a VM without an end is said to end: a hundred years.
 const NEVER_S: u64 = 3_155_760_000;

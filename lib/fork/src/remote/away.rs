@@ -1,7 +1,8 @@
 //! What one host made of one fork of this one's, or has of a VM that moved there.
 
 use forkyard_types::{
-    FamilyId, ForkId, ImageId, Member, PageSecret, PeerForkRequest, PeerPrepare, VmId, VmView,
+    FamilyId, ForkId, Handout, ImageId, Member, PageSecret, PeerForkRequest, PeerPrepare, VmId,
+    VmView,
 };
 use serde::{Deserialize, Serialize};
 
@@ -43,23 +44,21 @@ pub(super) struct Away {
 impl Away {
     /// What is about to be sent.
     pub fn sent(request: &PeerForkRequest) -> Self {
-        let handout = &request.handout;
         Self {
-            family: handout.family.id,
-            images: vec![handout.memory.image, handout.disk.image],
-            key: handout.key.clone(),
-            stage: Stage::Sent,
-            clones: Vec::new(),
             promised: request.ticket.is_some(),
-            doomed: false,
-            moved: None,
-            silence: None,
+            ..Self::of(&request.handout)
         }
     }
 
     /// A VM that is about to move.
     pub fn moving(prepare: &PeerPrepare) -> Self {
-        let handout = &prepare.first;
+        Self {
+            moved: Some(prepare.first.parent.id),
+            ..Self::of(&prepare.first)
+        }
+    }
+
+    fn of(handout: &Handout) -> Self {
         Self {
             family: handout.family.id,
             images: vec![handout.memory.image, handout.disk.image],
@@ -68,7 +67,7 @@ impl Away {
             clones: Vec::new(),
             promised: false,
             doomed: false,
-            moved: Some(handout.parent.id),
+            moved: None,
             silence: None,
         }
     }

@@ -46,8 +46,17 @@ impl Host {
     /// Makes a layer of what frozen slices show. They stay as they are until this returns.
     pub(crate) async fn disk_layer(&self, disk: &Disk) -> Result<DiskLayer, HostError> {
         let base = self.below(disk).await?;
-        let chain = disk.slices();
-        let slices = chain.iter().map(|path| Backing {
+        let (changes, raw) = self.held(disk, base).await?;
+        let lineage = Lineage {
+            image: ImageId::random(),
+            parent: Some(base),
+        };
+        self.layer_of(changes, disk.slices(), lineage, raw).await
+    }
+
+    /// Finds what the slices of a disk hold over a page image, which is returned, too.
+    async fn held(&self, disk: &Disk, base: ImageId) -> Result<(Vec<Change>, Backing), HostError> {
+        let slices = disk.slices().iter().map(|path| Backing {
             path: path.clone(),
             format: Format::Qcow2,
         });
@@ -56,12 +65,7 @@ impl Host {
             format: Format::Raw,
         };
         let all: Vec<_> = slices.chain([raw.clone()]).collect();
-        let changes = self.images.changes(&all).await?;
-        let lineage = Lineage {
-            image: ImageId::random(),
-            parent: Some(base),
-        };
-        self.layer_of(changes, chain, lineage, raw).await
+        Ok((self.images.changes(&all).await?, raw))
     }
 
     async fn layer_of(
@@ -96,23 +100,13 @@ impl Host {
         lineage: Lineage,
     ) -> Result<DiskLayer, HostError> {
         let base = self.below(disk).await?;
-        let chain = disk.slices();
-        let slices = chain.iter().map(|path| Backing {
-            path: path.clone(),
-            format: Format::Qcow2,
-        });
-        let raw = Backing {
-            path: self.folders.page_image(base),
-            format: Format::Raw,
-        };
-        let all: Vec<_> = slices.chain([raw.clone()]).collect();
-        let mut changes = self.images.changes(&all).await?;
+        let (mut changes, raw) = self.held(disk, base).await?;
         // Zeros of any slice: those of lower ones are zero below as well.
         changes.retain(|change| match change.content {
             Held::Data { slice, .. } => slice == 0,
             Held::Zero => true,
         });
-        self.layer_of(changes, chain, lineage, raw).await
+        self.layer_of(changes, disk.slices(), lineage, raw).await
     }
 
     /// The page image that a disk's lowest slice lies over.

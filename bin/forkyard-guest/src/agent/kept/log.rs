@@ -1,4 +1,4 @@
-//! What a command that is kept has written, and how far each reader is with it.
+//! Output of a command that is kept, and the position of each reader in it.
 
 use forkyard_guestlink::{Session, Stream, ToHost};
 use forkyard_types::{ExitStatus, KeptCommand, NotStarted};
