@@ -312,7 +312,15 @@ impl Node {
 
     async fn try_report(&self, host: &Host) {
         let _turn = self.0.turn.lock().await;
-        let outcome = self.cluster().report(&self.own(host)).await;
+        // In this order: what leaves in between is told of as it was before.
+        let leaving = match host.leaving() {
+            Ok(leaving) => leaving,
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn Error, "the cluster is told later");
+                return;
+            }
+        };
+        let outcome = self.cluster().report(&self.own(host), &leaving).await;
         let mut failing = self
             .0
             .failing

@@ -14,7 +14,9 @@ use forkyard_allocate::{Book, Ledger, Offer, Rooms, Slurm};
 use forkyard_client::Client;
 use forkyard_etcd::Etcd;
 use forkyard_tls::{ClientConfig, Fingerprint, Identity, ServerConfig};
-use forkyard_types::{FamilyId, ListedVm, NodeName, NodeState, NodeView, Room, TicketId, VmView};
+use forkyard_types::{
+    FamilyId, ListedVm, NodeName, NodeState, NodeView, Room, TicketId, VmId, VmView,
+};
 use std::{
     collections::BTreeSet,
     fs,
@@ -376,10 +378,14 @@ impl Cluster {
     }
 
     /// Tells the others which VMs this node has, and what they take.
-    pub async fn report(&self, vms: &[VmView]) -> Result<(), ClusterError> {
+    pub async fn report(
+        &self,
+        vms: &[VmView],
+        leaving: &BTreeSet<VmId>,
+    ) -> Result<(), ClusterError> {
         self.may_act()?;
         let shared = self.shared();
-        shared.report.tell(vms).await?;
+        shared.report.tell(vms, leaving).await?;
         shared.keeper.say(|offer| shared.report.sum(vms, offer));
         shared.keeper.tell().await
     }

@@ -3,6 +3,11 @@
 //! What etcd was told last is remembered, and only what differs is told again.
 //! A VM's record and its name go in one transaction: who finds the one finds
 //! the other.
+//!
+//! A VM may move to another node, which tells of it from then on, and may do so
+//! before this node has told that it has it no longer. So this node puts a new
+//! record over whatever is there, but changes and removes only what it put
+//! itself; and says nothing of a VM that is leaving.
 
 use crate::{
     ClusterError,
@@ -10,21 +15,31 @@ use crate::{
     records::{Named, Placed},
 };
 use forkyard_allocate::{Book, Offer};
-use forkyard_etcd::{Etcd, Keys, Op, Txn};
+use forkyard_etcd::{Compare, Etcd, Keys, Op, Revision, Txn};
 use forkyard_types::{FamilyId, NodeName, Room, VmId, VmState, VmView};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Steps of one transaction: etcd takes 128.
-const STEPS: usize = 120;
+/// VMs of one transaction, of at most three steps each: etcd takes 128.
+const AT_ONCE: usize = 40;
 
 /// What etcd was told of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Told {
     name: String,
     record: Vec<u8>,
+    /// When its record was put: if it is another now, another node did.
+    at: Revision,
+}
+
+/// What is said of one VM, if its record is as it was told last.
+#[derive(Debug)]
+struct Step {
+    id: VmId,
+    when: Vec<Compare>,
+    then: Vec<Op>,
 }
 
 #[derive(Debug, Default)]
@@ -81,66 +96,113 @@ impl Report {
         }
     }
 
-    /// Tells of these VMs, and of no others any more. Not cancel-safe in what it
-    /// remembers: on an error all is told again the next time.
-    pub async fn tell(&self, vms: &[VmView]) -> Result<(), ClusterError> {
+    /// Tells of these VMs, and of no others any more; of those that are leaving, nothing. Not
+    /// cancel-safe in what it remembers: on an error all is told again the next time.
+    pub async fn tell(&self, vms: &[VmView], leaving: &BTreeSet<VmId>) -> Result<(), ClusterError> {
         let _turn = self.turn.lock().await;
         let known = self.lock().told.take();
         let mut told = match known {
             Some(told) => told,
             None => self.recall().await?,
         };
-        let mut next = BTreeMap::new();
-        for vm in vms {
-            let placed = Placed {
-                node: self.node.clone(),
-                user: self.owner(vm.family),
-                vm: vm.clone(),
-            };
-            let key = self.book.key("vms", vm.id.as_str());
-            let record = to_json(&key, &placed)?;
-            let name = vm.name.to_string();
-            next.insert(vm.id, Told { name, record });
+        let mut next: BTreeMap<_, _> = { leaving.iter() }
+            .filter_map(|id| told.remove_entry(id))
+            .collect();
+        let mut steps = Vec::new();
+        for vm in vms.iter().filter(|vm| !leaving.contains(&vm.id)) {
+            let before = told.remove(&vm.id);
+            let now = self.record(vm, before.as_ref())?;
+            if before.as_ref() != Some(&now) {
+                steps.push(self.put(vm.id, &now, before)?);
+            }
+            next.insert(vm.id, now);
         }
-        let mut ops = Vec::new();
-        for (id, now) in &next {
-            match told.remove(id) {
-                Some(before) if before == *now => {}
-                before => {
-                    if let Some(before) = before
-                        && before.name != now.name
-                    {
-                        ops.push(Op::Delete(Keys::One(self.name_key(&before.name, *id))));
-                    }
-                    let named = Named {
-                        node: self.node.clone(),
-                        vm: Some(*id),
-                    };
-                    let (key, name) = (
-                        self.book.key("vms", id.as_str()),
-                        self.name_key(&now.name, *id),
-                    );
-                    let named = to_json(&name, &named)?;
-                    ops.push(Op::Put(key, now.record.clone(), None));
-                    ops.push(Op::Put(name, named, None));
+        for (id, gone) in &told {
+            steps.push(Step {
+                id: *id,
+                when: vec![Compare::Unchanged(self.key(*id), gone.at)],
+                then: [self.key(*id), self.name_key(&gone.name, *id)]
+                    .map(|key| Op::Delete(Keys::One(key)))
+                    .into(),
+            });
+        }
+        while !steps.is_empty() {
+            let some = steps.drain(..steps.len().min(AT_ONCE)).collect();
+            for (id, at) in self.say(some).await? {
+                if let Some(told) = next.get_mut(&id) {
+                    told.at = at;
                 }
             }
         }
-        for (id, gone) in told {
-            ops.push(Op::Delete(Keys::One(self.book.key("vms", id.as_str()))));
-            ops.push(Op::Delete(Keys::One(self.name_key(&gone.name, id))));
-        }
-        while !ops.is_empty() {
-            let some: Vec<_> = ops.drain(..ops.len().min(STEPS)).collect();
-            self.etcd
-                .txn(Txn {
-                    then: some,
-                    ..Txn::default()
-                })
-                .await?;
-        }
         self.lock().told = Some(next);
         Ok(())
+    }
+
+    /// What is to be told of a VM, as if it were told already.
+    fn record(&self, vm: &VmView, before: Option<&Told>) -> Result<Told, ClusterError> {
+        let placed = Placed {
+            node: self.node.clone(),
+            user: self.owner(vm.family),
+            vm: vm.clone(),
+        };
+        Ok(Told {
+            name: vm.name.to_string(),
+            record: to_json(&self.key(vm.id), &placed)?,
+            at: before.map_or(Revision(0), |before| before.at),
+        })
+    }
+
+    fn put(&self, id: VmId, now: &Told, before: Option<Told>) -> Result<Step, ClusterError> {
+        let (key, name) = (self.key(id), self.name_key(&now.name, id));
+        let named = Named {
+            node: self.node.clone(),
+            vm: Some(id),
+        };
+        let named = to_json(&name, &named)?;
+        let mut step = Step {
+            id,
+            when: Vec::new(),
+            then: vec![
+                Op::Put(key.clone(), now.record.clone(), None),
+                Op::Put(name, named, None),
+            ],
+        };
+        if let Some(before) = before {
+            step.when.push(Compare::Unchanged(key, before.at));
+            if before.name != now.name {
+                let former = self.name_key(&before.name, id);
+                step.then.push(Op::Delete(Keys::One(former)));
+            }
+        }
+        Ok(step)
+    }
+
+    /// Says these together, or else each that may be said by itself. Answers which were, and
+    /// when.
+    async fn say(&self, steps: Vec<Step>) -> Result<Vec<(VmId, Revision)>, ClusterError> {
+        let all = |steps: &[Step]| Txn {
+            when: steps.iter().flat_map(|it| it.when.clone()).collect(),
+            then: steps.iter().flat_map(|it| it.then.clone()).collect(),
+            ..Txn::default()
+        };
+        let outcome = self.etcd.txn(all(&steps)).await?;
+        if outcome.held {
+            let said = steps.iter().map(|step| (step.id, outcome.revision));
+            return Ok(said.collect());
+        }
+        let mut said = Vec::new();
+        for step in &steps {
+            let outcome = self.etcd.txn(all(std::slice::from_ref(step))).await?;
+            match outcome.held {
+                true => said.push((step.id, outcome.revision)),
+                false => tracing::debug!(vm = %step.id, "another node tells of it"),
+            }
+        }
+        Ok(said)
+    }
+
+    fn key(&self, id: VmId) -> String {
+        self.book.key("vms", id.as_str())
     }
 
     /// What an earlier daemon told of this node, and whose families are.
@@ -160,8 +222,8 @@ impl Report {
             }
             if placed.node == self.node {
                 let name = placed.vm.name.to_string();
-                let record = entry.value;
-                told.insert(placed.vm.id, Told { name, record });
+                let (record, at) = (entry.value, entry.changed);
+                told.insert(placed.vm.id, Told { name, record, at });
             }
         }
         Ok(told)

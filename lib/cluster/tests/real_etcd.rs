@@ -4,9 +4,12 @@ use forkyard_cluster::{
     Cluster, ClusterError, Denied, Force, Layout, Need, Reach, Settings, Standing, Token, Wish,
 };
 use forkyard_etcd::server::Server;
-use forkyard_types::{ByteCount, FamilyId, JoinRequest, NodeName, NodeState, Room, VmId, VmView};
+use forkyard_types::{
+    ByteCount, FamilyId, JoinRequest, NodeName, NodeState, Room, VmId, VmState, VmView,
+};
 use serde_json::json;
 use std::{
+    collections::BTreeSet,
     net::Ipv4Addr,
     time::{Duration, Instant},
 };
@@ -204,7 +207,9 @@ async fn a_node_without_its_lease_is_lost_to_others_and_fences_itself_first() {
     };
     let b = join(&a, short.clone()).await;
     let p = vm("p", "running");
-    b.report(std::slice::from_ref(&p)).await.expect("told");
+    b.report(std::slice::from_ref(&p), &BTreeSet::new())
+        .await
+        .expect("told");
     assert_eq!(a.others_vms().await.expect("read").len(), 1);
     // Dead, as by kill -9: nobody renews the lease.
     drop(b);
@@ -234,7 +239,7 @@ async fn a_node_without_its_lease_is_lost_to_others_and_fences_itself_first() {
     assert!(matches!(refused, ClusterError::Fenced { .. }), "{refused}");
     assert!(refused.hint().is_some());
     assert!(matches!(
-        b.report(&[]).await,
+        b.report(&[], &BTreeSet::new()).await,
         Err(ClusterError::Fenced { .. })
     ));
     server.go_on().expect("etcd again");
@@ -258,7 +263,9 @@ async fn a_vm_is_found_by_any_node_and_its_name_is_taken_for_all() {
     assert!(matches!(taken, Err(ClusterError::VmNameTaken { node, .. }) if node == name("b")));
     let (p, q) = (vm("p", "running"), vm("q", "stopped"));
     b.own(p.family, "ci".into());
-    b.report(&[p.clone(), q.clone()]).await.expect("told");
+    b.report(&[p.clone(), q.clone()], &BTreeSet::new())
+        .await
+        .expect("told");
     drop(claim);
     for word in ["p", p.id.as_str()] {
         let found = a.find(word).await.expect("asked").expect("there");
@@ -277,13 +284,71 @@ async fn a_vm_is_found_by_any_node_and_its_name_is_taken_for_all() {
     let b = Cluster::start(settings(&server, "b", &two))
         .await
         .expect("again");
-    b.report(std::slice::from_ref(&p)).await.expect("told");
+    b.report(std::slice::from_ref(&p), &BTreeSet::new())
+        .await
+        .expect("told");
     assert_eq!(b.owner(p.family).as_deref(), Some("ci"));
     assert_eq!(a.find("q").await.expect("asked"), None);
-    b.report(&[]).await.expect("told");
+    b.report(&[], &BTreeSet::new()).await.expect("told");
     assert_eq!(a.find("p").await.expect("asked"), None);
     let claim = a.claim(&"p".parse().expect("a name")).await;
     claim.expect("free again");
+}
+
+#[tokio::test]
+async fn a_vm_that_moved_is_told_of_by_the_node_that_has_it_now() {
+    let server = Server::start().expect("etcd");
+    let [one, two] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let a = Cluster::start(settings(&server, "a", &one))
+        .await
+        .expect("founded");
+    let b = join(&a, settings(&server, "b", &two)).await;
+    let (p, none) = (vm("p", "running"), BTreeSet::new());
+    let at = async |node: &str| {
+        for word in ["p", p.id.as_str()] {
+            let found = a.find(word).await.expect("asked").expect("there");
+            assert_eq!((found.node, found.vm), (name(node), p.id), "{word}");
+        }
+    };
+    a.report(std::slice::from_ref(&p), &none)
+        .await
+        .expect("told");
+    at("a").await;
+    // It goes on there, and this node has not told yet that it has it no longer.
+    b.report(std::slice::from_ref(&p), &none)
+        .await
+        .expect("told");
+    at("b").await;
+    let mut still = p.clone();
+    still.state = VmState::Paused;
+    a.report(std::slice::from_ref(&still), &none)
+        .await
+        .expect("told");
+    at("b").await;
+    let another = vm("q", "running");
+    a.report(std::slice::from_ref(&another), &none)
+        .await
+        .expect("told");
+    at("b").await;
+    assert!(a.find("q").await.expect("asked").is_some());
+    // Nor does one that follows it and finds the VM leaving.
+    b.report(&[], &none).await.expect("told");
+    a.report(std::slice::from_ref(&p), &none)
+        .await
+        .expect("told");
+    drop(a);
+    let a = Cluster::start(settings(&server, "a", &one))
+        .await
+        .expect("again");
+    b.report(std::slice::from_ref(&p), &none)
+        .await
+        .expect("told");
+    a.report(std::slice::from_ref(&still), &[p.id].into())
+        .await
+        .expect("told");
+    a.report(&[], &none).await.expect("told");
+    let found = b.find("p").await.expect("asked").expect("there");
+    assert_eq!((found.node, found.vm), (name("b"), p.id));
 }
 
 #[tokio::test]
@@ -367,7 +432,9 @@ async fn a_node_that_is_removed_learns_of_it_and_its_vms_are_forgotten() {
         .await
         .expect("founded");
     let b = join(&a, settings(&server, "b", &two)).await;
-    b.report(&[vm("p", "running")]).await.expect("told");
+    b.report(&[vm("p", "running")], &BTreeSet::new())
+        .await
+        .expect("told");
     let refused = a.remove(&name("b"), Force::No).await;
     assert!(matches!(
         refused,

@@ -8,7 +8,7 @@ use crate::{
 };
 use forkyard_store::Moving;
 use forkyard_types::{ForkId, Landed, PeerMigrated, VmId, VmView};
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 use tokio::{sync::MutexGuard, time::timeout};
 
 /// Whether a VM goes on elsewhere.
@@ -52,6 +52,13 @@ impl Host {
                 source: error.to_api(),
             }),
         }
+    }
+
+    /// The VMs that another host was asked to let go on, of which it is not known yet whether
+    /// they do: that host tells others of them if so.
+    pub fn leaving(&self) -> Result<BTreeSet<VmId>, HostError> {
+        let moving = self.store.moving()?;
+        Ok(moving.into_iter().map(|(vm, _)| vm).collect())
     }
 
     async fn ask_whether(&self, vm: VmId, moving: &Moving) -> Result<Known, HostError> {
