@@ -86,6 +86,22 @@ pub enum Command {
         #[arg(long)]
         snapshot: Option<String>,
     },
+    /// Write a snapshot to standard output: all of it, or what differs from an earlier one.
+    /// `receive` takes it, here or on another host
+    #[command(
+        after_help = "Example:\n  forkyard-blockd send d monday --since sunday | ssh b forkyard-blockd receive d"
+    )]
+    Send {
+        name: String,
+        snapshot: String,
+        /// Earlier snapshot that the other side has
+        #[arg(long, value_name = "SNAPSHOT")]
+        since: Option<String>,
+    },
+    /// Take a snapshot from standard input; makes the volume if the stream has all of it.
+    /// The volume must have no writer; what was written to it since is undone
+    #[command(after_help = "Example:\n  forkyard-blockd receive d <monday.stream")]
+    Receive { name: String },
     /// Give back room that nothing needs
     Compact { name: String },
     /// Have the server flush all volumes and end
@@ -157,6 +173,16 @@ impl Command {
                 snapshot,
                 file: std::path::absolute(file)?,
             },
+            Self::Send {
+                name,
+                snapshot,
+                since,
+            } => Request::Send {
+                name,
+                snapshot,
+                since,
+            },
+            Self::Receive { name } => Request::Receive { name, epoch: None },
             Self::Compact { name } => Request::Compact { name },
             Self::End => Request::End {},
         }))

@@ -62,6 +62,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         return Ok(Client::connect(&socket)?.end()?);
     }
     match command.request()? {
+        Some(request @ Request::Send { .. }) => send(&socket, &request),
+        Some(request @ Request::Receive { .. }) => receive(&socket, &request),
         Some(request) => ask(&socket, &request),
         None => Ok(()),
     }
@@ -77,9 +79,30 @@ fn ask(socket: &Path, request: &Request) -> anyhow::Result<()> {
         }
         Answer::Volume(status) => writeln!(out, "{}", serde_json::to_string_pretty(&status)?)?,
         Answer::Opened { export } => writeln!(out, "{export}")?,
-        Answer::Done {} | Answer::Failed { .. } => {}
+        Answer::Blocks(blocks) => writeln!(out, "{blocks}")?,
+        Answer::Done {} | Answer::Stream {} | Answer::Failed { .. } => {}
     }
     Ok(())
+}
+
+fn send(socket: &Path, request: &Request) -> anyhow::Result<()> {
+    let out = std::io::stdout();
+    anyhow::ensure!(
+        !out.is_terminal(),
+        "a stream is nothing to look at: write it to a file, or to `receive` elsewhere"
+    );
+    let mut from = Client::connect(socket)?.send(request)?;
+    forkyard_blockd::relay(&mut from, &mut out.lock()).context("the snapshot was not sent")
+}
+
+fn receive(socket: &Path, request: &Request) -> anyhow::Result<()> {
+    let mut client = Client::connect(socket)?;
+    let mut to = client.receive(request)?;
+    let copied = std::io::copy(&mut std::io::stdin().lock(), &mut to);
+    // The server does not read on where it has found something wrong: it says what.
+    to.shutdown(std::net::Shutdown::Write)?;
+    client.finish()?;
+    copied.map(drop).context("cannot read the stream")
 }
 
 /// Ends a server, if there is one, and waits until it has gone.

@@ -89,16 +89,21 @@ impl Client {
     pub fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
         let mut line = serde_json::to_vec(request).map_err(ClientError::Answer)?;
         line.push(b'\n');
+        let asked = self.stream.get_mut().write_all(&line);
+        asked.map_err(|source| ClientError::Socket {
+            socket: self.socket.clone(),
+            source,
+        })?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Result<Answer, ClientError> {
         let mut answer = String::new();
-        let stream = &mut self.stream;
-        let mut talk = || {
-            stream.get_mut().write_all(&line)?;
-            match stream.read_line(&mut answer)? {
-                0 => Err(io::ErrorKind::UnexpectedEof.into()),
-                _ => Ok(()),
-            }
+        let read = match self.stream.read_line(&mut answer) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            read => read,
         };
-        talk().map_err(|source| ClientError::Socket {
+        read.map_err(|source| ClientError::Socket {
             socket: self.socket.clone(),
             source,
         })?;
@@ -107,7 +112,33 @@ impl Client {
             answer @ (Answer::Done {}
             | Answer::Volumes(_)
             | Answer::Volume(_)
+            | Answer::Stream {}
+            | Answer::Blocks(_)
             | Answer::Opened { .. }) => Ok(answer),
         }
+    }
+
+    /// Has a snapshot sent; returns what it is read from, by [`crate::relay`].
+    pub fn send(mut self, request: &Request) -> Result<impl BufRead + use<>, ClientError> {
+        self.ask(request)?;
+        Ok(self.stream)
+    }
+
+    /// Begins to have a snapshot taken: what is returned is to be written the stream, and
+    /// [`Self::finish`] then waits for the answer.
+    pub fn receive(&mut self, request: &Request) -> Result<UnixStream, ClientError> {
+        let mut line = serde_json::to_vec(request).map_err(ClientError::Answer)?;
+        line.push(b'\n');
+        let stream = self.stream.get_mut();
+        let begun = stream.write_all(&line).and_then(|()| stream.try_clone());
+        begun.map_err(|source| ClientError::Socket {
+            socket: self.socket.clone(),
+            source,
+        })
+    }
+
+    /// Waits for the answer to a stream that was written, or could not be.
+    pub fn finish(mut self) -> Result<(), ClientError> {
+        self.answer().map(drop)
     }
 }

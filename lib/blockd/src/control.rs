@@ -4,9 +4,12 @@ use crate::{Answer, Request, exports::writer_name, passes::Passes, protocol::MAX
 use forkyard_volume::{Epoch, Opening, Policy, Takeover, View};
 use forkyard_volume_store::{Blame, Library, StoreError};
 use std::{
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, BufWriter, Read, Write},
     os::unix::net::UnixStream,
 };
+
+/// Bytes of a stream that are written together.
+const STREAM: usize = 256 << 10;
 
 /// What becomes of the server after a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,16 +37,52 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> 
                 blame: Blame::Caller,
                 why: format!("request is not understood: {error}"),
             },
+            Ok(Request::Send {
+                name,
+                snapshot,
+                since,
+            }) => match library.open(&name).and_then(|store| {
+                // Asked for before the answer: what is not there is no stream.
+                store.snapshot_called(&snapshot)?;
+                since
+                    .as_deref()
+                    .map(|it| store.snapshot_called(it))
+                    .transpose()?;
+                Ok(store)
+            }) {
+                Ok(store) => {
+                    tell(stream, &Answer::Stream {})?;
+                    let mut out = BufWriter::with_capacity(STREAM, stream);
+                    // The other end sees that it has no end.
+                    let sent = store.send(&snapshot, since.as_deref(), &mut out);
+                    sent.map_err(io::Error::other)?;
+                    continue;
+                }
+                Err(error) => failed(&error),
+            },
+            Ok(Request::Receive { name, epoch }) => {
+                match library.receive(&name, epoch.map(Epoch), &mut reader) {
+                    Ok(()) => Answer::Done {},
+                    Err(error) => {
+                        // What else follows is no request.
+                        tell(stream, &failed(&error))?;
+                        return Ok(After::GoOn);
+                    }
+                }
+            }
             Ok(request) => answer(request, library, passes).unwrap_or_else(|error| failed(&error)),
         };
-        let mut bytes = serde_json::to_vec(&answer)?;
-        bytes.push(b'\n');
-        let mut stream = stream;
-        stream.write_all(&bytes)?;
+        tell(stream, &answer)?;
         if ends {
             return Ok(After::End);
         }
     }
+}
+
+fn tell(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec(answer)?;
+    bytes.push(b'\n');
+    stream.write_all(&bytes)
 }
 
 /// Failure with its causes.
@@ -105,6 +144,11 @@ fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer
             let store = library.open(&name)?;
             store.drop_snapshot(store.snapshot_called(&snapshot)?)?;
         }
+        Request::Changed { name, since } => {
+            return Ok(Answer::Blocks(library.open(&name)?.changed(&since)?.0));
+        }
+        // By the connection, which they are followed or answered by a stream on.
+        Request::Send { .. } | Request::Receive { .. } => {}
         Request::Resize { name, size } => library.open(&name)?.resize(size)?,
         Request::Remove { name } => library.remove(&name)?,
         Request::Import { name, file, size } => library.import(&name, &file, size)?,

@@ -81,6 +81,33 @@ pub enum Request {
         /// Volume.
         name: String,
     },
+    /// Send a snapshot. Answered by [`Answer::Stream`], behind which the stream follows; the
+    /// connection is closed if that breaks off.
+    Send {
+        /// Volume.
+        name: String,
+        /// Snapshot.
+        snapshot: String,
+        /// Earlier snapshot from which only the differences are told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<String>,
+    },
+    /// Take a snapshot from the stream that follows. Answered at its end; the connection is
+    /// closed if it cannot be taken.
+    Receive {
+        /// Name of the volume, which is made if the stream has all of it.
+        name: String,
+        /// Epoch of the writer that there is, if there is one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        epoch: Option<u32>,
+    },
+    /// Count the blocks that were written since a snapshot.
+    Changed {
+        /// Volume.
+        name: String,
+        /// Snapshot.
+        since: String,
+    },
     /// Make a volume of a raw disk.
     Import {
         /// Name of the volume, which must not exist.
@@ -124,6 +151,10 @@ pub enum Answer {
         /// Export.
         export: String,
     },
+    /// A stream follows.
+    Stream {},
+    /// Number of blocks, of 4096 bytes.
+    Blocks(u64),
     /// Not done.
     Failed {
         /// Class of the failure.
@@ -138,7 +169,12 @@ impl Answer {
     pub fn volume(self) -> Option<Status> {
         match self {
             Self::Volume(status) => Some(status),
-            Self::Done {} | Self::Volumes(_) | Self::Opened { .. } | Self::Failed { .. } => None,
+            Self::Done {}
+            | Self::Volumes(_)
+            | Self::Opened { .. }
+            | Self::Stream {}
+            | Self::Blocks(_)
+            | Self::Failed { .. } => None,
         }
     }
 
@@ -146,7 +182,12 @@ impl Answer {
     pub fn volumes(self) -> Option<Vec<String>> {
         match self {
             Self::Volumes(names) => Some(names),
-            Self::Done {} | Self::Volume(_) | Self::Opened { .. } | Self::Failed { .. } => None,
+            Self::Done {}
+            | Self::Volume(_)
+            | Self::Opened { .. }
+            | Self::Stream {}
+            | Self::Blocks(_)
+            | Self::Failed { .. } => None,
         }
     }
 
@@ -154,7 +195,25 @@ impl Answer {
     pub fn export(self) -> Option<String> {
         match self {
             Self::Opened { export } => Some(export),
-            Self::Done {} | Self::Volumes(_) | Self::Volume(_) | Self::Failed { .. } => None,
+            Self::Done {}
+            | Self::Volumes(_)
+            | Self::Volume(_)
+            | Self::Stream {}
+            | Self::Blocks(_)
+            | Self::Failed { .. } => None,
+        }
+    }
+
+    /// The number of blocks, if that is what it is.
+    pub fn blocks(&self) -> Option<u64> {
+        match self {
+            Self::Blocks(blocks) => Some(*blocks),
+            Self::Done {}
+            | Self::Volumes(_)
+            | Self::Volume(_)
+            | Self::Opened { .. }
+            | Self::Stream {}
+            | Self::Failed { .. } => None,
         }
     }
 }
@@ -164,6 +223,8 @@ impl Answer {
 pub struct Status {
     /// Name.
     pub name: String,
+    /// Identity, the same wherever it was sent: 32 hexadecimal digits.
+    pub id: String,
     /// Size in bytes.
     pub size: u64,
     /// Bytes stored for its blocks.
@@ -201,11 +262,13 @@ pub struct SnapshotStatus {
 
 impl From<Facts> for Status {
     fn from(facts: Facts) -> Self {
+        let id = facts.id_text();
         let snapshots = facts.snapshots.into_iter().map(|it| SnapshotStatus {
             name: it.name,
             size: it.size,
         });
         Self {
+            id,
             name: facts.name,
             size: facts.size,
             written: facts.written,

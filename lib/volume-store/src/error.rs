@@ -64,6 +64,12 @@ pub enum StoreError {
     /// Size that cannot be.
     #[error("{0} bytes are no size for a volume: it takes a multiple of 4096, up to 8 TiB")]
     Size(u64),
+    /// Bytes that are no stream of a volume, or were changed or cut on the way.
+    #[error("the stream cannot be taken: {0}")]
+    Stream(&'static str),
+    /// Stream of another volume of the same name.
+    #[error("{0} is another volume than the one in the stream (rename or remove one of them)")]
+    OtherVolume(String),
     /// File to import that is none.
     #[error("{} is no regular file", .0.display())]
     NoDisk(PathBuf),
@@ -105,6 +111,8 @@ impl StoreError {
             | Self::Size(_)
             | Self::TooLarge { .. }
             | Self::NoDisk(_)
+            | Self::Stream(_)
+            | Self::OtherVolume(_)
             | Self::NotCached => Blame::Caller,
             Self::Damaged(_) | Self::Io { .. } | Self::Failed | Self::InUse(_) => Blame::Host,
         }

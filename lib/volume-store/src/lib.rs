@@ -21,11 +21,15 @@ mod files;
 mod library;
 mod open;
 mod read;
+mod receive;
+mod send;
 mod store;
+mod stream;
 mod upkeep;
 
 pub use error::{Blame, StoreError};
 pub use library::Library;
 pub use read::{Found, Patience, Scratch};
 pub use store::{Facts, SnapshotFacts, Store};
+pub use stream::{StreamHeader, relay};
 pub use upkeep::Upkeep;

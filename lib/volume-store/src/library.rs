@@ -67,7 +67,7 @@ impl Library {
     /// Makes a volume of zeroes.
     pub fn create(&self, name: &str, size: u64) -> Result<Arc<Store>, StoreError> {
         check_name(name)?;
-        let fresh = self.fresh(name, size)?;
+        let fresh = self.fresh(name, (random_id()?, size))?;
         self.keep(&fresh, name)
     }
 
@@ -84,10 +84,21 @@ impl Library {
         if have > room {
             return Err(StoreError::TooLarge { have, room });
         }
+        self.make(name, (random_id()?, room), |store| store.import(file))
+    }
+
+    /// Makes a volume and fills it. Has its name once all of it is there.
+    pub(crate) fn make(
+        &self,
+        name: &str,
+        what: (VolumeId, u64),
+        fill: impl FnOnce(Store) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        check_name(name)?;
         self.refuse_taken(name)?;
-        let fresh = self.fresh(name, room)?;
-        let copied = Store::recover(&fresh, name).and_then(|store| store.import(file));
-        let kept = copied.and_then(|()| self.keep(&fresh, name).map(drop));
+        let fresh = self.fresh(name, what)?;
+        let filled = Store::recover(&fresh, name).and_then(fill);
+        let kept = filled.and_then(|()| self.keep(&fresh, name).map(drop));
         if kept.is_err() {
             // What cannot be removed now goes when the next server starts.
             let _ = fs::remove_dir_all(&fresh);
@@ -103,16 +114,14 @@ impl Library {
     }
 
     /// Makes a volume of zeroes that has no name yet.
-    fn fresh(&self, name: &str, size: u64) -> Result<PathBuf, StoreError> {
+    fn fresh(&self, name: &str, (id, size): (VolumeId, u64)) -> Result<PathBuf, StoreError> {
         let blocks = blocks(size)?;
         // Names of volumes have no dot: it can be taken for none.
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let fresh = self.folder.join(format!("{name}.{number}.{FRESH}"));
         let failed = |e| StoreError::io("make", &fresh, e);
         fs::create_dir(&fresh).map_err(failed)?;
-        let mut id = [0; 16];
-        getrandom::fill(&mut id).map_err(|e| failed(std::io::Error::other(e)))?;
-        let volume = Volume::create(VolumeId(id), blocks, self.geometry);
+        let volume = Volume::create(id, blocks, self.geometry);
         Store::make(&fresh, &volume)?;
         Ok(fresh)
     }
@@ -200,6 +209,19 @@ impl Library {
     pub fn opened(&self) -> Vec<Arc<Store>> {
         self.stores().values().cloned().collect()
     }
+}
+
+fn random_id() -> Result<VolumeId, StoreError> {
+    let mut id = [0; 16];
+    let failed = |e| {
+        StoreError::io(
+            "read",
+            "the kernel's random numbers",
+            std::io::Error::other(e),
+        )
+    };
+    getrandom::fill(&mut id).map_err(failed)?;
+    Ok(VolumeId(id))
 }
 
 fn check_name(name: &str) -> Result<(), StoreError> {

@@ -3,6 +3,7 @@
 use crate::{StoreError, append::Appender, files::Folder};
 use forkyard_volume::{
     BLOCK_BYTES, Blocks, Change, Epoch, Opening, Sequence, SnapshotId, Takeover, View, Volume,
+    VolumeId,
 };
 use std::{
     collections::BTreeMap,
@@ -44,6 +45,8 @@ pub(crate) struct State {
 pub struct Facts {
     /// Name.
     pub name: String,
+    /// Identity, the same on every host that has some of it.
+    pub id: VolumeId,
     /// Size in bytes.
     pub size: u64,
     /// Epoch of the writer, or of the last one.
@@ -58,6 +61,13 @@ pub struct Facts {
     pub segments: usize,
     /// Snapshots, oldest first.
     pub snapshots: Vec<SnapshotFacts>,
+}
+
+impl Facts {
+    /// Its identity, as 32 hexadecimal digits.
+    pub fn id_text(&self) -> String {
+        crate::stream::hex(self.id)
+    }
 }
 
 /// What is to be told of a snapshot.
@@ -158,6 +168,7 @@ impl Store {
         });
         Facts {
             name: self.name.clone(),
+            id: volume.id(),
             size: bytes(volume.blocks()),
             epoch: volume.epoch(),
             opening: volume.opening(),

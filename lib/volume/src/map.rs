@@ -175,6 +175,44 @@ impl Map {
             })
     }
 
+    /// Blocks that differ from those of another map of the same volume, in order, with what this
+    /// one has. Those that are not in it any more are zero.
+    pub fn differences<'a>(
+        &'a self,
+        other: Option<&'a Self>,
+    ) -> impl Iterator<Item = (BlockNo, Content)> + 'a {
+        let theirs = move |number: usize| other.and_then(|map| map.chunks.get(number)?.as_ref());
+        let most = self
+            .chunks
+            .len()
+            .max(other.map_or(0, |map| map.chunks.len()));
+        (0..most)
+            .map(move |number| {
+                (
+                    number,
+                    self.chunks.get(number).and_then(Option::as_ref),
+                    theirs(number),
+                )
+            })
+            .filter(|(_, ours, theirs)| match (ours, theirs) {
+                (Some(ours), Some(theirs)) => !Arc::ptr_eq(ours, theirs),
+                (ours, theirs) => ours.is_some() || theirs.is_some(),
+            })
+            .flat_map(|(number, ours, theirs)| {
+                (0..CHUNK).filter_map(move |index| {
+                    let entry = |chunk: Option<&Arc<Chunk>>| read(chunk?, index);
+                    let (ours, theirs) = (entry(ours), entry(theirs));
+                    let version = |entry: Option<Entry>| entry.map(|it| it.version);
+                    let content = ours.map_or(Content::Zero, |it| it.content);
+                    let differs = version(ours) != version(theirs);
+                    // Of nothing, too, zeroes are no difference.
+                    let is_new = theirs.is_some() || content != Content::Zero;
+                    let block = number as u64 * CHUNK as u64 + index as u64;
+                    (differs && is_new).then_some((BlockNo(block), content))
+                })
+            })
+    }
+
     /// Bytes that this map keeps in memory, those it shares included.
     pub fn resident_bytes(&self) -> usize {
         let chunk = size_of::<Chunk>() + 2 * size_of::<usize>();

@@ -4,3 +4,4 @@ mod killed;
 mod oracles;
 mod passes;
 mod place;
+mod streams;
