@@ -44,6 +44,8 @@ pub enum EventKind {
     Vm,
     /// A fork under way.
     Fork,
+    /// A VM on its way to another host.
+    Migration,
     /// A reservation of clones.
     Ticket,
     /// An instant of a VM that is kept on disk.
@@ -60,9 +62,10 @@ pub enum EventKind {
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Vm,
         Self::Fork,
+        Self::Migration,
         Self::Ticket,
         Self::Checkpoint,
         Self::Image,
@@ -76,6 +79,7 @@ impl EventKind {
         match self {
             Self::Vm => "vm",
             Self::Fork => "fork",
+            Self::Migration => "migration",
             Self::Ticket => "ticket",
             Self::Checkpoint => "checkpoint",
             Self::Image => "image",
@@ -100,7 +104,7 @@ impl FromStr for EventKind {
         let found = kinds.find(|kind| kind.as_str() == text);
         found.ok_or_else(|| InvalidId {
             text: text.into(),
-            what: "a kind of event: vm, fork, ticket, checkpoint, image, node, transfer or stream",
+            what: "a kind of event: vm, fork, migration, ticket, checkpoint, image, node, transfer or stream",
         })
     }
 }
@@ -154,6 +158,10 @@ pub enum Occurrence {
     ForkReached(ForkReached),
     /// A fork is over: each clone runs or has failed.
     ForkOver(ForkOver),
+    /// A VM that leaves this host has come so far.
+    MigrationReached(MigrationReached),
+    /// A VM goes on at another host, or stays here.
+    MigrationOver(MigrationOver),
     /// A ticket is at another stage.
     TicketChanged(TicketChanged),
     /// A checkpoint is on disk.
@@ -179,6 +187,7 @@ impl Occurrence {
                 EventKind::Vm
             }
             Self::ForkBegun(_) | Self::ForkReached(_) | Self::ForkOver(_) => EventKind::Fork,
+            Self::MigrationReached(_) | Self::MigrationOver(_) => EventKind::Migration,
             Self::TicketChanged(_) => EventKind::Ticket,
             Self::CheckpointMade(_) | Self::CheckpointRemoved(_) => EventKind::Checkpoint,
             Self::ImageChanged(_) => EventKind::Image,
@@ -259,6 +268,48 @@ pub struct ForkOver {
     pub failed: u32,
     /// Reasons for those, each once; at most eight.
     pub why: Vec<String>,
+}
+
+/// A VM that leaves this host has come so far.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrationReached {
+    /// Host that it moves to.
+    pub to: String,
+    /// Phase that it has reached.
+    pub phase: MigrationPhase,
+    /// Rounds that were sent.
+    pub rounds: u32,
+    /// Pages and blocks that the other host has not, once that is known.
+    pub left: Option<PageCount>,
+    /// Time that the guest would stand still if it were stopped now, in ms, once that is known.
+    pub gap_ms: Option<u64>,
+}
+
+/// Phase of a migration.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MigrationPhase {
+    /// A first copy of all it has is sent.
+    Copying,
+    /// What was written meanwhile is sent, again and again.
+    Converging,
+    /// The guest stands still, and what is left is sent.
+    HandingOver,
+}
+
+/// A VM goes on at another host, or stays here.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrationOver {
+    /// Host that it was to move to.
+    pub to: String,
+    /// Time until that host had answered that it goes on there, in ms; none: it stays here, or
+    /// that is not known yet.
+    pub gap_ms: Option<u64>,
+    /// Reason for which it stays, or for which nothing is known.
+    pub why: Option<String>,
 }
 
 /// A ticket is at another stage.

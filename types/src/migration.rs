@@ -1,6 +1,9 @@
 //! Moving a running VM to another host: what a user asks, and what the hosts tell each other.
 
-use crate::{Epoch, ForkId, Handout, ImageId, PageCount, PageNo, PageRun, Terms, VmId, VmView};
+use crate::{
+    ByteCount, Epoch, ForkId, Handout, ImageId, PageCount, PageNo, PageRun, Terms, VmId, VmName,
+    VmView,
+};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +76,12 @@ pub struct MigrationReport {
     pub pages_ahead: PageCount,
     /// Pages sent while the guest stood still.
     pub pages_last: PageCount,
+    /// Blocks of its volume sent ahead, of 4096 bytes each; 0 if its disk is none.
+    #[serde(default)]
+    pub blocks_ahead: u64,
+    /// Blocks sent while the guest stood still.
+    #[serde(default)]
+    pub blocks_last: u64,
 }
 
 /// `POST /v1/peer/migrations`: one step of a VM's way to the host that is asked, by the host
@@ -81,6 +90,9 @@ pub struct MigrationReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PeerMigration {
+    /// Say what is there of a volume that is about to come, and keep its name for it. Its
+    /// snapshots come by `PUT /v1/peer/migrations/{migration}/volume`.
+    Volume(PeerVolume),
     /// Fetch a first copy, and make a machine that waits for the rest. Answered when all of it is
     /// there.
     Prepare(Box<PeerPrepare>),
@@ -90,6 +102,33 @@ pub enum PeerMigration {
     Land(Box<PeerLand>),
     /// Give it up, unless it goes on here: it never will, once this is answered so.
     End(PeerEndMigration),
+}
+
+/// The volume that is the disk of a VM that is about to move.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerVolume {
+    /// The migration.
+    pub migration: ForkId,
+    /// Its name.
+    pub name: VmName,
+    /// Its identity, the same on every host: 32 hexadecimal digits.
+    pub volume: String,
+    /// Size of the disk.
+    pub size: ByteCount,
+    /// Its snapshots that were sent to other hosts, the oldest first.
+    pub sent: Vec<String>,
+}
+
+/// `PUT /v1/peer/migrations/{migration}/volume`: the snapshot that comes.
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "schema", into_params(parameter_in = Query))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SentVolume {
+    /// Its name.
+    pub snapshot: String,
 }
 
 /// A VM that is about to move.
@@ -103,8 +142,11 @@ pub struct PeerPrepare {
     pub vm: HandoutVm,
     /// What its memory will be called in the end.
     pub memory: ImageId,
-    /// What its disk will.
-    pub disk: ImageId,
+    /// What its disk will, unless that is a volume.
+    pub disk: Option<ImageId>,
+    /// The volume that is its disk, a snapshot of which has come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<VmName>,
 }
 
 /// What a VM takes along that its clones do not.
@@ -165,8 +207,11 @@ pub struct PeerLand {
     pub devices: String,
     /// Its memory.
     pub memory: Delta,
-    /// Its disk.
-    pub disk: Delta,
+    /// Its disk, unless that is a volume.
+    pub disk: Option<Delta>,
+    /// The snapshot of its volume that is its disk: it goes on once that has come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
 }
 
 /// A migration that the host the VM leaves knows no more of, or gives up.
@@ -187,6 +232,8 @@ pub struct PeerEndMigration {
 pub enum PeerMigrated {
     /// All that was sent is there.
     Here,
+    /// That volume can come, by what differs from this snapshot, which is here, or all of it.
+    Since(Option<String>),
     /// It goes on here.
     Landed(Box<Landed>),
     /// It does not, and never will.

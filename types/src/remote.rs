@@ -195,7 +195,7 @@ pub struct Handout {
     /// Its memory.
     pub memory: RemotePages,
     /// Its disk, with all that it lay over.
-    pub disk: RemotePages,
+    pub disk: Option<RemotePages>,
     /// Pages of its memory that come before all others, where all pages come first: those that
     /// clones of such a memory have touched before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -14,6 +14,10 @@ pub struct VolumeView {
     pub size: ByteCount,
     /// Bytes stored for its blocks, those of snapshots included.
     pub stored: ByteCount,
+    /// Host that it is at, if this is a copy of what it was when it left, or is on its way here. A
+    /// copy shortens the way back, and can be removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
     /// VM that writes it, or will when it is started.
     pub vm: Option<VmName>,
     /// Number of its last writer: each one that began counts one more.

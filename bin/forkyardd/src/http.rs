@@ -162,6 +162,7 @@ fn common() -> OpenApiRouter<Shared> {
                 .routes(routes!(exec::exec))
                 .routes(routes!(peer::clones))
                 .routes(routes!(peer::migrations))
+                .routes(routes!(peer::volume))
                 .routes(routes!(peer::families))
                 .routes(routes!(peer::ticket))
                 .layer(DefaultBodyLimit::max(INPUT)),

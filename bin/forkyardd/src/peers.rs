@@ -15,12 +15,12 @@
 
 use crate::forward::{CLONES, MIGRATIONS};
 use crate::tenants;
-use forkyard_client::{Client, ClientError, Line, Place, Trust};
+use forkyard_client::{Client, ClientError, Line, Place, Trust, UploadError};
 use forkyard_cluster::Cluster;
 use forkyard_fork::{FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room};
 use forkyard_sys_host::tcp::round_trip;
 use forkyard_types::{
-    ApiError, ErrorKind, FamilyId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
+    ApiError, ErrorKind, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
     PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest,
     PeerTicketResponse, TokenSecret, VmId, VmView,
 };
@@ -38,7 +38,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    net::{TcpStream, lookup_host},
+    net::{TcpStream, UnixStream, lookup_host},
     time::timeout,
 };
 
@@ -348,7 +348,10 @@ impl Peer for Daemon {
     fn migration(&self, step: PeerMigration) -> BoxFuture<'_, Result<PeerMigrated, ApiError>> {
         let family = match &step {
             PeerMigration::Prepare(prepare) => Some(prepare.first.family.id),
-            PeerMigration::Round(_) | PeerMigration::Land(_) | PeerMigration::End(_) => None,
+            PeerMigration::Volume(_)
+            | PeerMigration::Round(_)
+            | PeerMigration::Land(_)
+            | PeerMigration::End(_) => None,
         };
         let cluster = self.cluster.as_ref();
         let user = cluster.and_then(|it| it.owner(family?));
@@ -361,6 +364,23 @@ impl Peer for Daemon {
             line.post(MIGRATIONS, &step).await
         };
         asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
+    }
+
+    fn volume(
+        &self,
+        migration: ForkId,
+        snapshot: String,
+        stream: UnixStream,
+    ) -> BoxFuture<'_, Result<PeerMigrated, ApiError>> {
+        let path = format!("{MIGRATIONS}/{migration}/volume?snapshot={snapshot}");
+        let sent = async move { self.client.upload(&path, None, stream, |_| ()).await };
+        sent.map(|answer| {
+            answer.map_err(|error| match error {
+                UploadError::Client(error) => told(&error),
+                UploadError::Source(_) | _ => invalid("the volume cannot be read".into()),
+            })
+        })
+        .boxed()
     }
 
     fn families(

@@ -2,10 +2,10 @@
 //! leaves, and that of the host it comes to. Exactly one of the two has it afterwards.
 
 use forkyard_e2e::{Cluster, eventually, is_sound, steps};
-use forkyard_types::{VmState, VmView};
+use forkyard_types::{VmState, VmView, VolumeView};
 
 /// Steps that are tried, spread evenly; `FORKYARD_E2E_STEPS=1` tries all.
-const SOME: u64 = 14;
+const SOME: u64 = 7;
 
 /// Hosts that have `p`, and the state it is in there.
 fn places(cluster: &Cluster) -> Vec<(usize, VmState)> {
@@ -17,11 +17,29 @@ fn places(cluster: &Cluster) -> Vec<(usize, VmState)> {
     (0..2).flat_map(at).collect()
 }
 
+/// Its volume, if it has one, is where it is, and at most a copy elsewhere.
+fn its_volume_is_with_it(cluster: &Cluster) {
+    let volumes =
+        |number: usize| -> Vec<VolumeView> { cluster.host(number).json(["volume", "ls"]) };
+    eventually("its volume to be with it, and nowhere else", || {
+        let [(at, _)] = places(cluster)[..] else {
+            return false;
+        };
+        let (with, other) = (volumes(at), volumes(1 - at));
+        let is_with = |it: &VolumeView| {
+            it.at.is_none() && it.vm.as_ref().is_some_and(|vm| vm.as_str() == "p")
+        };
+        let is_copy = |it: &VolumeView| it.at == Some(format!("h{at}")) && it.vm.is_none();
+        with.iter().all(is_with) && other.iter().all(is_copy) && with.len() >= other.len()
+    });
+}
+
 /// Moves `p` home, if it is not there.
 fn home(cluster: &Cluster) {
     eventually("exactly one of them to have it", || {
         matches!(places(cluster)[..], [(_, VmState::Running)])
     });
+    its_volume_is_with_it(cluster);
     if places(cluster)[0].0 == 1 {
         cluster.host(1).ok(["migrate", "p", "--to", "h0"]);
     }
@@ -67,9 +85,22 @@ fn sweep(cluster: &mut Cluster, dying: usize) {
 #[test]
 fn a_daemon_killed_at_any_step_of_a_migration_leaves_its_vm_on_exactly_one_host() {
     let mut cluster = Cluster::fake_with_steps(2);
-    cluster.host(0).ok(["run", "tiny", "--name", "p"]);
-    sweep(&mut cluster, 0);
-    sweep(&mut cluster, 1);
-    cluster.host(0).ok(["rm", "p"]);
+    for on_volume in [false, true] {
+        let words = ["run", "tiny", "--name", "p", "--volume", "d"];
+        let words = if on_volume { &words[..] } else { &words[..4] };
+        cluster.host(0).start(words.iter(), "").wait().exited(0);
+        sweep(&mut cluster, 0);
+        sweep(&mut cluster, 1);
+        cluster.host(0).ok(["rm", "p"]);
+    }
+    // Of neither host's copy does anything need the other.
+    for host in [0, 1] {
+        let left: Vec<VolumeView> = cluster.host(host).json(["volume", "ls"]);
+        for volume in left {
+            cluster
+                .host(host)
+                .ok(["volume", "rm", volume.name.as_str()]);
+        }
+    }
     cluster.end();
 }

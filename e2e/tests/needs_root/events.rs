@@ -29,6 +29,8 @@ fn told(event: &HostEvent) -> Option<String> {
         // How far a fork is, and what a busy host is late with.
         Occurrence::ForkReached(_)
         | Occurrence::VmSilence(_)
+        | Occurrence::MigrationReached(_)
+        | Occurrence::MigrationOver(_)
         | Occurrence::TicketChanged(_)
         | Occurrence::ImageChanged(_)
         | Occurrence::NodeChanged(_)

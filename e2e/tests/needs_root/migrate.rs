@@ -1,7 +1,7 @@
 //! A running VM moves to another host.
 
 use forkyard_e2e::{Cluster, Host, eventually};
-use forkyard_types::{ListedVm, MigrateResponse, VmInspect, VmState, VmView};
+use forkyard_types::{ListedVm, MigrateResponse, VmInspect, VmState, VmView, VolumeView};
 
 /// Writes numbers into memory and to the disk, one after the other, for as long as it lives, and
 /// says them to its sibling on a connection that was made before.
@@ -125,6 +125,100 @@ fn a_node_hands_a_vm_to_another_and_every_node_finds_it_there() {
     moved(here, "h0");
     assert_eq!(there.sh("p", "cat /root/word"), "kept");
     there.ok(["rm", "p"]);
+    cluster.end();
+}
+
+/// Writes files to the disk, each with its checksum, for as long as it lives.
+const WRITE: &str = "(n=0; while :; do n=$((n+1)); head -c 20000 /dev/urandom >/root/f$n; sync; \
+    md5sum /root/f$n >>/root/sums; echo $n >/root/last; done) \
+    >/dev/null 2>&1 </dev/null & echo $! >/tmp/writer";
+/// Reads them from the disk, not from the page cache. Prints those that are not whole, and how many
+/// there are.
+const CHECK: &str = "kill $(cat /tmp/writer); sleep 0.2; sync; echo 3 >/proc/sys/vm/drop_caches; \
+    md5sum -c /root/sums 2>&1 | grep -v OK || true; wc -l </root/sums";
+
+#[test]
+fn a_vm_takes_its_volume_along_and_brings_it_back() {
+    let cluster = Cluster::new(2);
+    let (here, there) = (cluster.host(0), cluster.host(1));
+    let seen = |host: &Host| -> VolumeView { host.json(["volume", "inspect", "d"]) };
+    here.ok(["run", "tiny", "--name", "p", "--volume", "d:1G"]);
+    here.sh("p", "head -c 8000000 /dev/urandom >/root/data; sync");
+    let sum = here.sh("p", "md5sum /root/data");
+    here.fork("p", 1);
+    here.sh("p", WRITE);
+    here.wait_in("p", "test -s /root/last");
+
+    there.ok(["volume", "create", "d", "1M"]);
+    let why = here.fails(["migrate", "p", "--to", "h1"]);
+    assert!(why.contains("a volume called d"), "{why}");
+    there.ok(["volume", "rm", "d"]);
+    let away = moved(here, "h1").report;
+    let told = here.ok([
+        "events",
+        "--kind",
+        "migration",
+        "--since",
+        "0",
+        "--no-follow",
+    ]);
+    for word in [
+        "first copy",
+        "left: it would",
+        "handing over",
+        "goes on at h1",
+    ] {
+        assert!(told.contains(word), "{word:?} in {told}");
+    }
+    assert_eq!(seen(there).vm.expect("a VM has it").as_str(), "p");
+    assert_eq!(seen(there).at, None);
+    let copy = seen(here);
+    assert_eq!((copy.vm, copy.at.as_deref()), (None, Some("h1")));
+    // It writes there, and what it wrote before is there.
+    let before = there.sh("p", "wc -l </root/sums");
+    there.wait_in("p", &format!("test $(wc -l </root/sums) -gt {before}"));
+    let read = "echo 3 >/proc/sys/vm/drop_caches; md5sum /root/data";
+    assert_eq!(there.sh("p", read), sum);
+    // The copy is nobody's to write; the clone that lies over it goes on.
+    for words in [
+        &["run", "tiny", "--volume", "d"][..],
+        &["volume", "resize", "d", "2G"],
+        &["volume", "snapshot", "d", "s"],
+        &["volume", "export", "d", "/tmp/never"],
+    ] {
+        let why = here.start(words.iter(), "").wait().exited(1).stderr;
+        assert!(why.contains("is at h1"), "{words:?}: {why}");
+    }
+    assert_eq!(here.sh("p-1", read), sum);
+    // It is forked there as it would be here, and its server may die.
+    let clone = there.fork("p", 1).remove(0);
+    assert_eq!(there.sh(clone.name.as_str(), read), sum);
+    there.ok(["rm", clone.name.as_str()]);
+
+    let back = moved(there, "h0").report;
+    assert_eq!(
+        (seen(here).at, seen(there).at.as_deref()),
+        (None, Some("h0"))
+    );
+    assert!(
+        0 < back.blocks_ahead && back.blocks_ahead * 2 < away.blocks_ahead,
+        "what is here was sent again: {back:?} {away:?}"
+    );
+    here.wait_in("p", "test -s /root/sums");
+    let checked = here.sh("p", CHECK);
+    assert!(
+        checked.parse::<u32>().is_ok_and(|files| files > 0),
+        "{checked}"
+    );
+    assert_eq!(here.sh("p", read), sum);
+    here.ok(["rm", "--all"]);
+    there.ok(["volume", "rm", "d"]);
+    // It is at home here, for whoever boots from it.
+    here.ok(["run", "tiny", "--name", "again", "--volume", "d"]);
+    assert_eq!(here.sh("again", "md5sum /root/data"), sum);
+    assert_eq!(seen(here).snapshots.len(), 1, "the one that was sent");
+    here.ok(["rm", "again"]);
+    here.ok(["volume", "rm", "d"]);
     cluster.end();
 }
 

@@ -1,8 +1,8 @@
 //! The ring that events are kept in, and positions in it. Reads no clock.
 
 use forkyard_types::{
-    Cursor, EventSubject, HostEvent, Lagged, Occurrence, Since, StreamId, VmChanged, VmRemoved,
-    VmSilence,
+    Cursor, EventSubject, HostEvent, Lagged, MigrationOver, Occurrence, Since, StreamId, VmChanged,
+    VmRemoved, VmSilence,
 };
 use std::{collections::VecDeque, num::NonZeroUsize, sync::Arc};
 
@@ -134,6 +134,7 @@ fn bounded(mut what: Occurrence) -> Occurrence {
     match &mut what {
         Occurrence::VmChanged(VmChanged { failure: text, .. })
         | Occurrence::VmRemoved(VmRemoved { failure: text, .. })
+        | Occurrence::MigrationOver(MigrationOver { why: text, .. })
         | Occurrence::VmSilence(VmSilence { why: text }) => text.iter_mut().for_each(cut),
         Occurrence::ForkOver(over) => {
             over.why.truncate(REASONS);
@@ -142,6 +143,7 @@ fn bounded(mut what: Occurrence) -> Occurrence {
         Occurrence::VmCreated(_)
         | Occurrence::ForkBegun(_)
         | Occurrence::ForkReached(_)
+        | Occurrence::MigrationReached(_)
         | Occurrence::TicketChanged(_)
         | Occurrence::CheckpointMade(_)
         | Occurrence::CheckpointRemoved(_)

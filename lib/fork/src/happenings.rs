@@ -7,8 +7,9 @@ use forkyard_events::Broadcast;
 use forkyard_store::VmRecord;
 use forkyard_types::{
     ByteCount, CheckpointMade, CheckpointRemoved, EventSubject, EventVm, ForkBegun, ForkId,
-    ForkOver, ForkPhase, ForkProgress, ForkReached, ImageChanged, ImageId, Occurrence,
-    TicketChanged, TicketId, TransferOver, VmChanged, VmCreated, VmRemoved, VmSilence, VmState,
+    ForkOver, ForkPhase, ForkProgress, ForkReached, ImageChanged, ImageId, MigrationOver,
+    MigrationReached, Occurrence, TicketChanged, TicketId, TransferOver, VmChanged, VmCreated,
+    VmRemoved, VmSilence, VmState,
 };
 
 /// The VM of a record, as events name it.
@@ -117,6 +118,16 @@ pub(crate) fn fork_over(events: &Broadcast, parent: &EventVm, fork: &ForkProgres
         why,
     };
     events.publish(of_fork(parent, fork.fork), Occurrence::ForkOver(over));
+}
+
+/// A VM that leaves this host has come so far.
+pub(crate) fn migration_reached(events: &Broadcast, vm: &VmRecord, reached: MigrationReached) {
+    events.publish(about(vm), Occurrence::MigrationReached(reached));
+}
+
+/// A VM goes on at another host, or stays.
+pub(crate) fn migration_over(events: &Broadcast, vm: &VmRecord, over: MigrationOver) {
+    events.publish(about(vm), Occurrence::MigrationOver(over));
 }
 
 /// A ticket is at another stage.

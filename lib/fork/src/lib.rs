@@ -69,6 +69,7 @@ pub use forkyard_pager::{Got, Link, LinkUse, Push};
 pub use forkyard_store::FamilyNo;
 pub use host::{Host, MakeEngine, qemu};
 pub use images::{Incoming, Outgoing};
+pub use migrate::IncomingVolume;
 pub use options::Options;
 pub use ports::{PortError, PortIn, PortOut};
 pub use quota::QuotaReached;

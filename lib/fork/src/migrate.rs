@@ -10,6 +10,10 @@
 //! ended                     <-- Landed  --------
 //! ```
 //!
+//! A disk of slices goes as memory does: as page images. A volume goes by its snapshots, before the
+//! first copy, with each round, and while the guest stands still; it is at home where the VM is
+//! ([`volume`]).
+//!
 //! It is a fork across hosts of which one clone is made and the parent ended; what differs is
 //! that nothing of the VM changes: its id, name, place in the family, address and epoch go along
 //! (Supercloud, paper section 3.1, and library requirement L6).
@@ -31,5 +35,22 @@ mod land;
 mod leave;
 mod resolve;
 mod send;
+mod volume;
 
 pub(crate) use arrive::Incoming;
+pub use volume::IncomingVolume;
+
+use forkyard_types::ImageId;
+
+/// Page images of a VM: of its memory, and of its disk unless that is a volume.
+#[derive(Clone, Copy, Debug)]
+struct Images {
+    memory: ImageId,
+    disk: Option<ImageId>,
+}
+
+impl Images {
+    fn all(self) -> impl Iterator<Item = ImageId> {
+        [self.memory].into_iter().chain(self.disk)
+    }
+}

@@ -41,9 +41,9 @@ use crate::{Granted, Host, HostError, Lot, Room};
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, FamilyRecord};
 use forkyard_types::{
-    ApiError, FamilyId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
-    PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest, PeerTicketResponse, VmId,
-    VmView,
+    ApiError, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
+    PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest,
+    PeerTicketResponse, VmId, VmView,
 };
 use futures::future::BoxFuture;
 use std::{
@@ -52,6 +52,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use tokio::net::UnixStream;
 
 /// Another host, as this one reaches it. Errors are its own, or say why it could
 /// not be asked.
@@ -72,6 +73,15 @@ pub trait Peer: fmt::Debug + Send + Sync {
 
     /// Has it take a step of a VM's way there. If cancelled, it takes it all the same.
     fn migration(&self, step: PeerMigration) -> BoxFuture<'_, Result<PeerMigrated, ApiError>>;
+
+    /// Sends it a snapshot of a volume that it expects by a migration. If cancelled, it takes
+    /// nothing of it.
+    fn volume(
+        &self,
+        migration: ForkId,
+        snapshot: String,
+        stream: UnixStream,
+    ) -> BoxFuture<'_, Result<PeerMigrated, ApiError>>;
 
     /// Tells it where places of families are that it was lent some of, and asks how it
     /// stands to them. Cancel-safe.

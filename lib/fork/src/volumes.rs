@@ -16,6 +16,7 @@
 //! | the daemon | the next one closes writers of VMs that are gone, and drops snapshots that nothing names |
 
 mod attach;
+mod copies;
 mod error;
 mod service;
 
@@ -25,7 +26,7 @@ pub(crate) use service::Blockd;
 
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_blockd::{Request, Status};
-use forkyard_store::VmRecord;
+use forkyard_store::{VmRecord, VolumeCopy};
 use forkyard_types::{
     ByteCount, CreateVolume, ExportVolume, ResizeVolume, SnapshotVolume, VmName, VolumeAt,
     VolumeSnapshot, VolumeUse, VolumeView,
@@ -34,6 +35,8 @@ use std::path::PathBuf;
 
 /// Beginning of the names of snapshots that forks make. No user's snapshot has it.
 const FORK: &str = "fork-";
+/// Beginning of the names of snapshots that are sent to other hosts. No user's snapshot has it.
+pub(crate) const SENT: &str = "sent-";
 
 impl Host {
     /// Every volume, sorted by name.
@@ -48,9 +51,10 @@ impl Host {
             let all: Vec<_> = blockd.names()?.into_iter().filter_map(seen).collect();
             Ok::<_, VolumeError>(all)
         });
-        let records = self.store.vms()?;
+        let (records, copies) = (self.store.vms()?, self.store.copies()?);
         let all = all.await?.into_iter();
-        all.map(|(name, seen)| view(name, seen, &records)).collect()
+        all.map(|(name, seen)| view(name, seen, &records, &copies))
+            .collect()
     }
 
     /// One volume.
@@ -58,7 +62,7 @@ impl Host {
         let volume = known_name(name)?;
         let (blockd, name) = (self.blockd.clone(), volume.clone());
         let seen = blocking(move || Ok::<_, VolumeError>(blockd.inspect(&name))).await?;
-        view(volume, seen, &self.store.vms()?)
+        view(volume, seen, &self.store.vms()?, &self.store.copies()?)
     }
 
     /// Makes a volume: of zeroes, of an image's disk, or of a raw disk. None is left if that fails.
@@ -97,10 +101,15 @@ impl Host {
         name: &str,
         request: SnapshotVolume,
     ) -> Result<VolumeView, HostError> {
-        if request.name.as_str().starts_with(FORK) {
-            let text = format!("names that begin with {FORK} are those of forks: choose another");
-            return Err(HostError::Invalid(text));
+        for (beginning, whose) in [(FORK, "forks"), (SENT, "migrations")] {
+            if request.name.as_str().starts_with(beginning) {
+                let text = format!(
+                    "names that begin with {beginning} are those of {whose}: choose another"
+                );
+                return Err(HostError::Invalid(text));
+            }
         }
+        self.refuse_copy(&known_name(name)?)?;
         let taken = Request::Snapshot {
             name: known_name(name)?.to_string(),
             snapshot: request.name.to_string(),
@@ -144,6 +153,7 @@ impl Host {
     ) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
         self.refuse_in_use(&volume)?;
+        self.refuse_copy(&volume)?;
         self.ask_blockd(Request::Resize {
             name: volume.to_string(),
             size: request.size.0,
@@ -165,8 +175,13 @@ impl Host {
             }
             .into());
         }
+        let copy = self.copy_of(&volume)?;
+        if copy.is_some_and(|copy| copy.arriving.is_some()) {
+            return self.refuse_copy(&volume).map(|()| gone);
+        }
         let name = volume.to_string();
         self.ask_blockd(Request::Remove { name }).await?;
+        self.store.remove_copy(&volume)?;
         Ok(gone)
     }
 
@@ -184,6 +199,7 @@ impl Host {
         }
         if request.snapshot.is_none() {
             self.refuse_written(&volume)?;
+            self.refuse_copy(&volume)?;
         }
         self.ask_blockd(Request::Export {
             name: volume.to_string(),
@@ -275,7 +291,10 @@ fn view(
     name: VmName,
     seen: Result<Status, VolumeError>,
     records: &[VmRecord],
+    copies: &[VolumeCopy],
 ) -> Result<VolumeView, HostError> {
+    let copy = copies.iter().find(|copy| copy.volume == name);
+    let at = copy.map(|copy| copy.at.clone());
     let vm = writer_of(records, &name).map(|vm| vm.name.clone());
     let status = match seen {
         Ok(status) => status,
@@ -284,6 +303,7 @@ fn view(
                 name,
                 size: ByteCount::default(),
                 stored: ByteCount::default(),
+                at,
                 vm,
                 epoch: 0,
                 snapshots: Vec::new(),
@@ -306,6 +326,7 @@ fn view(
     Ok(VolumeView {
         size: ByteCount(status.size),
         stored: ByteCount(status.written),
+        at,
         vm,
         failure: None,
         epoch: status.epoch,

@@ -8,6 +8,7 @@
 //! at a time: the caller holds the lock of the host's folder.
 
 mod abroad;
+mod copies;
 mod error;
 mod family;
 mod fork;
@@ -22,6 +23,7 @@ mod ticket;
 mod token;
 mod vm;
 
+pub use copies::VolumeCopy;
 pub use error::StoreError;
 pub use family::{FamilyNo, FamilyRecord};
 pub use moving::Moving;

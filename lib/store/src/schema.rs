@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 15] = [
+const STEPS: [&str; 16] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -131,6 +131,15 @@ const STEPS: [&str; 15] = [
     CREATE TABLE terms (
         vm TEXT PRIMARY KEY NOT NULL REFERENCES vm(id) ON DELETE CASCADE,
         entry TEXT NOT NULL
+    ) STRICT;
+",
+    // Volumes that are at home elsewhere: what is here of them is not to be written.
+    "
+    CREATE TABLE volume_copy (
+        volume TEXT PRIMARY KEY NOT NULL,
+        home TEXT NOT NULL,
+        arriving TEXT,
+        is_new INTEGER NOT NULL
     ) STRICT;
 ",
 ];

@@ -4,7 +4,8 @@ use crate::{NoDaemon, args::Format, output};
 use clap::Args;
 use forkyard_client::{Client, ClientError, EventStream};
 use forkyard_types::{
-    EventKind, EventKinds, EventsRequest, FamilyId, ForkPhase, HostEvent, Occurrence, Since,
+    EventKind, EventKinds, EventsRequest, FamilyId, ForkPhase, HostEvent, MigrationPhase,
+    MigrationReached, Occurrence, Since,
 };
 use std::{
     process::ExitCode,
@@ -83,7 +84,7 @@ fn line(event: &HostEvent) -> String {
     });
     let subject = &event.subject;
     let name = match event.kind {
-        EventKind::Vm | EventKind::Fork | EventKind::Checkpoint => {
+        EventKind::Vm | EventKind::Fork | EventKind::Migration | EventKind::Checkpoint => {
             subject.vm.as_ref().map(|vm| vm.name.to_string())
         }
         EventKind::Ticket => subject.ticket.map(|ticket| ticket.to_string()),
@@ -135,6 +136,13 @@ fn text(event: &HostEvent) -> String {
                 over.why.join("; ")
             ),
         },
+        Occurrence::MigrationReached(reached) => {
+            format!("moving to {}, {}", reached.to, how_far(reached))
+        }
+        Occurrence::MigrationOver(over) => match over.gap_ms {
+            Some(gap) => format!("goes on at {} after {gap} ms", over.to),
+            None => format!("did not move to {}{}", over.to, because(&over.why)),
+        },
         Occurrence::TicketChanged(ticket) => format!("{}, {} clones", ticket.stage, ticket.clones),
         Occurrence::CheckpointMade(made) => match made.parent {
             Some(parent) => format!("kept, of {parent}"),
@@ -158,6 +166,21 @@ fn text(event: &HostEvent) -> String {
             Some(missed) => format!("{missed} events before this were missed"),
             None => "events before this were missed: the stream is another one".into(),
         },
+    }
+}
+
+/// Phase of a migration, with what is known of what is left.
+pub fn how_far(reached: &MigrationReached) -> String {
+    match (reached.phase, reached.left, reached.gap_ms) {
+        (MigrationPhase::Copying, ..) => "a first copy is sent".into(),
+        (MigrationPhase::HandingOver, ..) => "handing over".into(),
+        (MigrationPhase::Converging, Some(left), Some(gap)) => {
+            format!(
+                "{} rounds sent, {left} left: it would stand still for {gap} ms",
+                reached.rounds
+            )
+        }
+        (MigrationPhase::Converging, ..) => format!("{} rounds sent", reached.rounds),
     }
 }
 

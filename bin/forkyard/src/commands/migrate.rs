@@ -1,12 +1,17 @@
 //! `forkyard migrate`.
 
+use super::{events::how_far, vms::spinner};
 use crate::{
     args::{self, Format, Migrate},
     output::json,
 };
 use forkyard_client::{Client, of_vm};
-use forkyard_types::{IfStuck, MigrateRequest, MigrateResponse, MigrationReport};
-use std::process::ExitCode;
+use forkyard_types::{
+    EventKind, EventKinds, EventsRequest, IfStuck, MigrateRequest, MigrateResponse,
+    MigrationReport, Occurrence,
+};
+use indicatif::ProgressFinish;
+use std::{convert::Infallible, future::pending, process::ExitCode};
 
 /// Moves a VM to another host.
 pub async fn migrate(client: &Client, format: Format, wanted: Migrate) -> anyhow::Result<ExitCode> {
@@ -20,7 +25,8 @@ pub async fn migrate(client: &Client, format: Format, wanted: Migrate) -> anyhow
         },
     };
     let path = of_vm(&wanted.vm, "migrate");
-    let moved: MigrateResponse = client.post(&path, &request).await?;
+    let moved = async { client.post::<MigrateResponse>(&path, &request).await };
+    let moved = shown(client, &wanted.vm, moved).await?;
     match format {
         Format::Json => json(&moved)?,
         Format::Text => {
@@ -30,6 +36,36 @@ pub async fn migrate(client: &Client, format: Format, wanted: Migrate) -> anyhow
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Does the work, and shows meanwhile how far the VM is, on standard error, where that is a
+/// terminal. As cancel-safe as the work.
+async fn shown<T>(client: &Client, vm: &str, work: impl Future<Output = T>) -> T {
+    let bar = spinner(format!("moving {vm}")).with_finish(ProgressFinish::AndClear);
+    if bar.is_hidden() {
+        return work.await;
+    }
+    let look = async {
+        let wanted = EventsRequest {
+            kind: EventKinds([EventKind::Migration].into()),
+            vm: Some(vm.to_owned()),
+            ..EventsRequest::default()
+        };
+        // What it comes to is what counts: that it cannot be watched is no error.
+        if let Ok(mut events) = client.host_events(wanted).await {
+            while let Ok(Some(event)) = events.next().await {
+                if let Occurrence::MigrationReached(reached) = event.what {
+                    bar.set_message(format!("moving {vm}: {}", how_far(&reached)));
+                }
+            }
+        }
+        pending::<Infallible>().await
+    };
+    tokio::select! {
+        biased;
+        done = work => done,
+        never = look => match never {},
+    }
 }
 
 fn told(report: &MigrationReport) -> String {

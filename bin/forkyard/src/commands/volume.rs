@@ -216,16 +216,20 @@ fn show(all: &[VolumeView]) {
             },
             it.stored.to_string(),
             it.vm.as_ref().map(VmName::to_string).unwrap_or_default(),
+            it.at.clone().unwrap_or_default(),
             it.snapshots.len().to_string(),
         ]
     };
     let rows: Vec<_> = all.iter().map(row).collect();
-    output::table(["NAME", "SIZE", "STORED", "VM", "SNAPSHOTS"], &rows);
+    output::table(["NAME", "SIZE", "STORED", "VM", "AT", "SNAPSHOTS"], &rows);
 }
 
 fn describe(it: &VolumeView) {
     show(std::slice::from_ref(it));
     say!("\nepoch     {}", it.epoch);
+    if let Some(at) = &it.at {
+        say!("copy      it is at {at}: the way back takes what differs");
+    }
     if let Some(failure) = &it.failure {
         say!("failure   {failure}");
     }

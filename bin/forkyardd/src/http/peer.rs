@@ -1,17 +1,20 @@
 //! What other hosts ask of this one.
 
-use super::{Answer, Input, Shared, spawned};
+use super::{Answer, Input, Path, Query, Raw, Shared, spawned};
 use crate::{cluster::Node, gate::Asker, reply::Refusal};
 use axum::{
     Json,
+    body::Body,
     extract::{FromRequestParts, State},
     http::request::Parts,
 };
 use forkyard_fork::Host;
 use forkyard_types::{
-    ErrorKind, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest, PeerForkResponse,
-    PeerMigrated, PeerMigration, PeerTicketRequest, PeerTicketResponse,
+    ErrorKind, ForkId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
+    PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest, PeerTicketResponse,
+    SentVolume,
 };
+use futures::StreamExt;
 use std::sync::Arc;
 
 /// A host that may ask: one with a token or, in a cluster, a node. To be taken before
@@ -70,6 +73,34 @@ pub async fn migrations(
     Ok(Json(
         spawned(async move { host.receive(step).await }).await?,
     ))
+}
+
+/// Take a snapshot of a volume that comes with a VM: the body is a stream as `forkyard-blockd
+/// send` writes it. In a cluster its nodes alone may ask.
+#[utoipa::path(put, path = "/v1/peer/migrations/{migration}/volume", tag = "peers",
+    params(("migration" = ForkId, Path, description = "The migration"), SentVolume),
+    request_body(content = Raw, content_type = "application/octet-stream"),
+    responses((status = 200, body = PeerMigrated, description = "All of it is there, durably"), Refusal))]
+pub async fn volume(
+    State(host): State<Arc<Host>>,
+    _: Neighbour,
+    Path(migration): Path<ForkId>,
+    Query(SentVolume { snapshot }): Query<SentVolume>,
+    body: Body,
+) -> Answer<PeerMigrated> {
+    // Not spawned: dropped with the connection, nothing is taken of it.
+    let incoming = host.receive_volume(migration, snapshot)?;
+    let mut pieces = body.into_data_stream();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| {
+            tracing::info!(%error, %migration, "a volume broke off");
+            Refusal::new(ErrorKind::Invalid, "the volume did not come in whole")
+        })?;
+        if !incoming.push(piece).await {
+            break;
+        }
+    }
+    Ok(Json(incoming.finish().await?))
 }
 
 /// Hear where the places of families are that this host was lent some of, and say how

@@ -9,17 +9,19 @@
 //! A machine that waits is recorded as a shell: a daemon that takes over ends it, and knows of no
 //! migration. So `End` of one that is not known is answered by whether the VM is here.
 
+use super::{Images, volume::Volumes};
 use crate::{
     Host, HostError,
     remote::{Coming, received, unpacked},
-    snapshot::{Layout, WarmShell},
+    snapshot::{Disk, Layout, WarmShell},
     vm::lock,
+    volumes::frozen_at,
 };
 use forkyard_pager::{Over, PagerError, Refusal, Run};
 use forkyard_store::{Birth, StoreError, VmRecord};
 use forkyard_types::{
     Delta, ForkId, ImageId, Landed, PeerEndMigration, PeerLand, PeerMigrated, PeerMigration,
-    PeerPrepare, PeerRound, Terms, VmId,
+    PeerPrepare, PeerRound, Terms, VmId, VmName,
 };
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -42,6 +44,7 @@ pub(crate) struct Incoming {
     stages: Mutex<BTreeMap<ForkId, Stage>>,
     /// Told when one has landed, or was given up.
     over: Notify,
+    pub volumes: Volumes,
 }
 
 #[derive(Debug)]
@@ -64,14 +67,24 @@ pub(super) struct Waiting {
     /// State of its devices when the first copy was taken.
     pub devices: Vec<u8>,
     /// Its memory and disk as far as they were sent.
-    pub here: [ImageId; 2],
+    pub here: Images,
+    /// The volume that is its disk, if one is.
+    pub volume: Option<VmName>,
     pub heard: Instant,
+}
+
+impl Incoming {
+    /// A machine waits for this migration, or is being made.
+    pub(super) fn knows(&self, migration: ForkId) -> bool {
+        lock(&self.stages).contains_key(&migration)
+    }
 }
 
 impl Host {
     /// Takes a step of a VM's way here. Not cancel-safe: run it on a task of its own.
     pub async fn receive(&self, step: PeerMigration) -> Result<PeerMigrated, HostError> {
         match step {
+            PeerMigration::Volume(volume) => self.expect_volume(volume).await,
             PeerMigration::Prepare(prepare) => self.prepare_for(*prepare).await,
             PeerMigration::Round(round) => self.take_round(round).await,
             PeerMigration::Land(land) => self.land(*land).await,
@@ -114,6 +127,7 @@ impl Host {
         match waiting {
             Some(waiting) => {
                 self.dispose(waiting).await;
+                self.give_up_volume(migration).await;
                 Err(HostError::Invalid("the migration was given up".into()))
             }
             None => {
@@ -130,7 +144,9 @@ impl Host {
             vm,
             memory,
             disk,
+            volume,
         } = prepare;
+        let migration = first.fork;
         self.check(&first)?;
         crate::remote::check_hosts(&first.family.hosts)?;
         crate::secrets::check(&first.parent.secrets)?;
@@ -142,25 +158,46 @@ impl Host {
             let name = first.parent.name.to_string();
             return Err(StoreError::NameTaken { name }.into());
         }
-        let here = [first.memory.image, first.disk.image];
-        let all = [here[0], here[1], memory, disk];
-        let coming = self.coming_from(&first, all)?;
+        let disks = match (first.disk, disk, &volume) {
+            (Some(first), Some(last), None) => Some((first, last)),
+            (None, None, Some(_)) => None,
+            _ => return Err(HostError::Invalid("it has no disk, or two".into())),
+        };
+        let here = Images {
+            memory: first.memory.image,
+            disk: first.disk.map(|disk| disk.image),
+        };
+        let last = Images { memory, disk };
+        let all: Vec<_> = here.all().chain(last.all()).collect();
+        let coming = self.coming_from(&first, all.iter().copied())?;
         let devices = unpacked(&first.devices, &[])?;
         let terms = vm.terms.clone();
         self.let_in(&first.family)?;
         let made = async {
             let fetched = self.fetch(&first, true);
             fetched.instrument(debug_span!("fetch")).await?;
-            for last in [(memory, first.memory.pages), (disk, first.disk.pages)] {
+            let disks = disks.map(|(first, last)| (last, first.pages));
+            for last in [(memory, first.memory.pages)].into_iter().chain(disks) {
                 self.promise_one(&coming, last).await?;
             }
             let mut layout = received(&first, Vec::new())?.layout;
             layout.memory = memory;
-            layout.disk = crate::snapshot::Disk::Slices {
-                slices: Vec::new(),
-                base: Some(disk),
+            layout.disk = match &volume {
+                Some(volume) => Disk::Volume {
+                    slices: Vec::new(),
+                    at: frozen_at(volume, memory),
+                },
+                None => Disk::Slices {
+                    slices: Vec::new(),
+                    base: disk,
+                },
             };
             self.need_network(&layout).await?;
+            let written = match &volume {
+                Some(volume) => Some(self.open_arriving(migration, volume).await?),
+                None => None,
+            };
+            let is_on_volume = written.is_some();
             let dress = |shell: VmRecord| VmRecord {
                 name: first.parent.name.clone(),
                 member: first.parent.member,
@@ -174,10 +211,18 @@ impl Host {
                 created: vm.created,
                 warm: vm.warm,
                 notes: vm.notes,
+                // It writes its volume itself, and no slice over it.
+                chain: match &written {
+                    Some(_) => Vec::new(),
+                    None => shell.chain,
+                },
+                volume: written,
                 ..shell
             };
             let template = self.folders.all_disks().join(format!("{memory}.template"));
-            self.slice_over(&layout.disk, &template).await?;
+            if !is_on_volume {
+                self.slice_over(&layout.disk, &template).await?;
+            }
             let shell = self
                 .shell_as(&layout, &template, first.parent.id, dress)
                 .await;
@@ -186,7 +231,7 @@ impl Host {
             let ready = async {
                 let address = crate::vm::address(layout.of.network, &shell.record);
                 self.network.admit(&[(shell.record.id, address)]).await?;
-                self.all_here(&first.parent.name, here).await
+                self.all_here(&first.parent.name, here.all()).await
             };
             match ready.await {
                 Ok(()) => Ok((shell, layout)),
@@ -204,6 +249,7 @@ impl Host {
                 terms,
                 devices,
                 here,
+                volume,
                 heard: Instant::now(),
             }),
             Err(error) => {
@@ -236,18 +282,22 @@ impl Host {
 
     async fn take_round(&self, round: PeerRound) -> Result<PeerMigrated, HostError> {
         let mut waiting = self.take_waiting(round.migration)?;
-        let [before, disk] = waiting.here;
+        let before = waiting.here.memory;
         let image = round.memory.image;
+        let now = Images {
+            memory: image,
+            ..waiting.here
+        };
         let fetched = async {
             self.fetch_over(&waiting.coming, &round.memory, before)
                 .await?;
             let name = waiting.layout.of.name.clone();
-            self.all_here(&name, [image, disk]).await
+            self.all_here(&name, now.all()).await
         };
         let fetched = fetched.await;
         match &fetched {
             Ok(()) => {
-                waiting.here = [image, disk];
+                waiting.here = now;
                 waiting.coming.add(image);
                 self.forget_image(&mut waiting.coming, before).await;
             }
@@ -276,25 +326,37 @@ impl Host {
             let mut over = std::pin::pin!(over);
             // Before it is looked: what happens from here on is heard.
             over.as_mut().enable();
-            let waiting = {
+            let stage = {
                 let mut stages = lock(&self.incoming.stages);
-                match stages.remove(&end.migration) {
-                    Some(Stage::Waiting(waiting)) => Some(waiting),
+                let stage = stages.remove(&end.migration);
+                match &stage {
                     Some(Stage::Preparing { .. }) => {
                         let ended = Stage::Preparing { ended: true };
                         stages.insert(end.migration, ended);
-                        return PeerMigrated::Ended;
                     }
                     Some(Stage::Landing) => {
                         stages.insert(end.migration, Stage::Landing);
-                        None
                     }
-                    None => return self.is_landed(end.vm),
+                    Some(Stage::Waiting(_)) | None => {}
                 }
+                stage
             };
-            if let Some(waiting) = waiting {
-                self.dispose(*waiting).await;
-                return PeerMigrated::Ended;
+            match stage {
+                Some(Stage::Landing) => {}
+                // Whoever prepares it gives it up.
+                Some(Stage::Preparing { .. }) => return PeerMigrated::Ended,
+                Some(Stage::Waiting(waiting)) => {
+                    self.dispose(*waiting).await;
+                    self.give_up_volume(end.migration).await;
+                    return PeerMigrated::Ended;
+                }
+                None => {
+                    let landed = self.is_landed(end.vm);
+                    if let PeerMigrated::Ended = landed {
+                        self.give_up_volume(end.migration).await;
+                    }
+                    return landed;
+                }
             }
             over.await;
         }
@@ -322,7 +384,7 @@ impl Host {
         } = waiting;
         let last = [Some(layout.memory), layout.disk.base()];
         self.end_shells(vec![shell]).await;
-        let images: Vec<_> = here.into_iter().chain(last.into_iter().flatten()).collect();
+        let images: Vec<_> = here.all().chain(last.into_iter().flatten()).collect();
         self.forget_images(coming, &images).await;
         self.end_family_if_empty(layout.of.family).await;
     }
@@ -356,7 +418,8 @@ impl Host {
                 };
                 if let Some(Stage::Waiting(waiting)) = forgotten {
                     tracing::warn!(%migration, "given up: nothing was heard of it");
-                    return host.dispose(*waiting).await;
+                    host.dispose(*waiting).await;
+                    return host.give_up_volume(migration).await;
                 }
             }
         });
@@ -390,8 +453,8 @@ impl Host {
     /// Waits until all of two images has come.
     pub(super) async fn all_here(
         &self,
-        of: &forkyard_types::VmName,
-        images: [ImageId; 2],
+        of: &VmName,
+        images: impl Iterator<Item = ImageId>,
     ) -> Result<(), HostError> {
         for image in images {
             loop {

@@ -1,6 +1,6 @@
 //! A VM that stands still elsewhere and goes on here.
 
-use super::arrive::Waiting;
+use super::{Images, arrive::Waiting};
 use crate::{
     Host, HostError,
     life::{Body, Life},
@@ -33,6 +33,7 @@ impl Host {
             here,
             devices,
             terms,
+            volume,
             ..
         } = waiting;
         let WarmShell {
@@ -41,15 +42,27 @@ impl Host {
             guest,
             calls,
         } = shell;
-        let last = [land.memory.image, land.disk.image];
+        let last = Images {
+            memory: land.memory.image,
+            disk: land.disk.as_ref().map(|disk| disk.image),
+        };
         let outcome = async {
             let devices = unpacked(&land.devices, &devices)?;
-            let (memory, disk) = tokio::join!(
-                self.fetch_over(&coming, &land.memory, here[0]),
-                self.fetch_over(&coming, &land.disk, here[1]),
-            );
+            let disk = async {
+                match (&land.disk, here.disk, &land.snapshot, &volume) {
+                    (Some(disk), Some(here), None, None) => {
+                        self.fetch_over(&coming, disk, here).await
+                    }
+                    (None, None, Some(snapshot), Some(_)) => {
+                        self.volume_came(land.migration, snapshot).await
+                    }
+                    _ => Err(HostError::Invalid("its disk is not what was said".into())),
+                }
+            };
+            let memory = self.fetch_over(&coming, &land.memory, here.memory);
+            let (memory, disk) = tokio::join!(memory, disk);
             memory.and(disk)?;
-            self.all_here(&record.name, last)
+            self.all_here(&record.name, last.all())
                 .instrument(debug_span!("last pages"))
                 .await?;
             record.state = VmState::Starting;
@@ -76,6 +89,9 @@ impl Host {
         };
         match outcome.await {
             Ok(vm) => {
+                if let Some(volume) = &volume {
+                    self.volume_landed(land.migration, volume);
+                }
                 self.take_in(vm.clone(), calls);
                 if let Err(error) = self.take_terms(&vm, terms) {
                     tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its labels and lifetime did not come along");
@@ -89,6 +105,7 @@ impl Host {
                 // the answer.
                 tokio::spawn(async move {
                     let Some(host) = host.upgrade() else { return };
+                    let here: Vec<_> = here.all().collect();
                     host.forget_images(coming, &here).await;
                     host.forget_where_it_was(vm.id).await;
                     host.tidy(&vm);
@@ -98,8 +115,9 @@ impl Host {
             }
             Err(error) => {
                 self.erase(&record).await;
-                self.forget_images(coming, &[here[0], here[1], last[0], last[1]])
-                    .await;
+                let images: Vec<_> = here.all().chain(last.all()).collect();
+                self.forget_images(coming, &images).await;
+                self.give_up_volume(land.migration).await;
                 self.end_family_if_empty(record.family).await;
                 Err(error)
             }

@@ -1,6 +1,10 @@
 //! A VM that moves to another host, on the host that it leaves.
 
-use super::converge::{Convergence, Next};
+use super::{
+    Images,
+    converge::{Convergence, Next},
+    volume::LeavingVolume,
+};
 use crate::{
     Host, HostError,
     fork::micros,
@@ -14,8 +18,8 @@ use forkyard_pager::PeerKey;
 use forkyard_store::Moving;
 use forkyard_types::{
     ErrorKind, ForkId, ForkMode, ForkReport, IfStuck, ImageId, Landed, MigrateRequest,
-    MigrateResponse, MigrationReport, PageCount, PeerEndMigration, PeerMigrated, PeerMigration,
-    PeerRound, VmId,
+    MigrateResponse, MigrationOver, MigrationPhase, MigrationReached, MigrationReport, PageCount,
+    PeerEndMigration, PeerMigrated, PeerMigration, PeerRound, VmId, VolumeUse,
 };
 use std::{
     net::SocketAddr,
@@ -34,11 +38,13 @@ pub(super) struct Leaving<'a> {
     pub key: PeerKey,
     pub pager: SocketAddr,
     /// Its memory and disk as that host has them.
-    pub sent: [ImageId; 2],
+    pub sent: Images,
+    /// The volume that is its disk, if one is.
+    pub volume: Option<LeavingVolume>,
     /// State of its devices as that host has it.
     pub devices: Vec<u8>,
     /// What they will be called in the end.
-    pub last: [ImageId; 2],
+    pub last: Images,
     /// All that is offered to it.
     pub offered: Vec<ImageId>,
     /// Keeps that from being taken for unused.
@@ -74,6 +80,11 @@ impl Host {
         let _under_way = self.begin_fork(&vm)?;
         let mut turn = vm.turn_to_fork().await;
         self.may_move(&vm)?;
+        let is_on_volume = vm.record().volume.is_some();
+        let images = Images {
+            memory: ImageId::random(),
+            disk: (!is_on_volume).then(ImageId::random),
+        };
         let mut leaving = Leaving {
             id: ForkId::random(),
             vm: &vm,
@@ -81,8 +92,9 @@ impl Host {
             share: Share::of(peer, 1, 1),
             key: crate::remote::draw()?,
             pager,
-            sent: [ImageId::random(); 2],
-            last: [ImageId::random(); 2],
+            sent: images,
+            last: images,
+            volume: None,
             devices: Vec::new(),
             offered: Vec::new(),
             hold: Some(self.hold([])?),
@@ -92,6 +104,12 @@ impl Host {
         let moved = self
             .move_out(&mut leaving, &mut turn, &request, &mut report)
             .await;
+        let over = MigrationOver {
+            to: request.to.clone(),
+            gap_ms: moved.is_ok().then_some(report.gap_us / 1000),
+            why: moved.as_ref().err().map(|error| error.to_api().message),
+        };
+        crate::happenings::migration_over(self.events(), &vm.record(), over);
         let landed = match moved {
             Ok(landed) => landed,
             Err(error) => {
@@ -125,8 +143,8 @@ impl Host {
             return Err(HostError::Paused { vm: vm.name() });
         }
         let record = vm.record();
-        if record.volume.is_some() {
-            return refuse("its disk is a volume of this host");
+        if let Some(VolumeUse::Below(_)) = record.volume {
+            return refuse("its disk lies over a snapshot of a volume of this host");
         }
         if vm.ephemeral || self.tickets(|tickets| tickets.concern(vm.id)) {
             return refuse(
@@ -137,6 +155,24 @@ impl Host {
             return refuse("ports of this host lead to it");
         }
         Ok(())
+    }
+
+    /// Tells whoever listens how far a VM is.
+    fn tell_of(
+        &self,
+        leaving: &Leaving<'_>,
+        phase: MigrationPhase,
+        rounds: u32,
+        left: Option<(PageCount, Duration)>,
+    ) {
+        let reached = MigrationReached {
+            to: leaving.peer().name().to_owned(),
+            phase,
+            rounds,
+            left: left.map(|(left, _)| left),
+            gap_ms: left.map(|(_, gap)| u64::try_from(gap.as_millis()).unwrap_or(u64::MAX)),
+        };
+        crate::happenings::migration_reached(self.events(), &leaving.vm.record(), reached);
     }
 
     async fn move_out(
@@ -152,6 +188,8 @@ impl Host {
         }
         let ahead = async {
             let begun = Instant::now();
+            self.tell_of(leaving, MigrationPhase::Copying, 0, None);
+            self.send_volume_first(leaving, report).await?;
             self.send_first(leaving, report).await?;
             report.prepare_us = micros(begun.elapsed());
             self.converge(leaving, request, report, begun).await
@@ -205,16 +243,22 @@ impl Host {
             self.retire(former).await;
         }
         self.tidy(vm);
-        let memory = snapshot.layout.memory;
-        let disk = self.disk_image(&snapshot.layout.disk).await?.image;
-        let used = |image| self.pager_call(move |pager| pager.stats(image));
-        let pages = PageCount(used(memory).await?.data.0 + used(disk).await?.data.0);
-        leaving.sent = [memory, disk];
+        leaving.sent.memory = snapshot.layout.memory;
+        match snapshot.layout.disk.volume() {
+            // It goes by snapshots of its own.
+            Some(at) => self.drop_unused(at).await,
+            None => leaving.sent.disk = Some(self.disk_image(&snapshot.layout.disk).await?.image),
+        }
+        let mut pages = PageCount(0);
+        for image in leaving.sent.all() {
+            let used = self.pager_call(move |pager| pager.stats(image)).await?;
+            pages.0 += used.data.0;
+        }
         leaving.devices = snapshot.devices.clone();
         let next = self.generation(vm, &leaving.body, None).await?;
-        leaving.last[0] = next.image;
+        leaving.last.memory = next.image;
         leaving.next = Some(next);
-        for image in [memory, disk] {
+        for image in leaving.sent.all() {
             self.offer_to(leaving, image, None).await?;
         }
         let prepare = self.describe_move(leaving, &snapshot).await?;
@@ -224,7 +268,7 @@ impl Host {
         self.step(leaving, PeerMigration::Prepare(Box::new(prepare)))
             .instrument(debug_span!("first copy"))
             .await?;
-        report.pages_ahead = pages;
+        report.pages_ahead.0 += pages.0;
         tracing::debug!(pages = pages.0, took = ?began.elapsed(), "first copy sent");
         Ok(())
     }
@@ -243,7 +287,8 @@ impl Host {
             request.max_gap_ms.map(|ms| millis(ms.into())),
             request.deadline_ms.map(millis),
         );
-        convergence.sent(report.pages_ahead, begun.elapsed());
+        let sent = PageCount(report.pages_ahead.0 + report.blocks_ahead);
+        convergence.sent(sent, begun.elapsed());
         let rounds = Instant::now();
         loop {
             if leaving.vm.forks.is_closed() {
@@ -261,7 +306,11 @@ impl Host {
             if !take.is_noted() {
                 break;
             }
-            let left = take.count().await?;
+            let mut left = take.count().await?;
+            left.0 += self.unsent(leaving).await?.0;
+            let gap = convergence.gap(left);
+            let known = Some((left, gap));
+            self.tell_of(leaving, MigrationPhase::Converging, report.rounds, known);
             match convergence.next(left, begun.elapsed()) {
                 Next::Stop => break,
                 Next::Stuck { gap, late } => match request.if_stuck {
@@ -278,8 +327,10 @@ impl Host {
                 Next::Round => {}
             }
             let round = Instant::now();
+            let blocks = self.send_volume(leaving).await?;
             let sent = self.round(leaving, take).await?;
-            convergence.sent(sent, round.elapsed());
+            convergence.sent(PageCount(sent.0 + blocks.0), round.elapsed());
+            report.blocks_ahead += blocks.0;
             report.rounds += 1;
             report.pages_ahead.0 += sent.0;
             report.rounds_us = micros(rounds.elapsed());
@@ -294,7 +345,7 @@ impl Host {
         leaving: &mut Leaving<'_>,
         take: crate::noted::Take,
     ) -> Result<PageCount, HostError> {
-        let before = leaving.sent[0];
+        let before = leaving.sent.memory;
         let image = take.image();
         let copied = take.copy(leaving.vm, NonZeroUsize::MIN).await?;
         let former = self.publish(leaving.vm, take, copied.captured).await?;
@@ -304,7 +355,7 @@ impl Host {
             memory,
         };
         self.step(leaving, PeerMigration::Round(round)).await?;
-        leaving.sent[0] = image;
+        leaving.sent.memory = image;
         // That host has all of it.
         self.withdraw(&[before], leaving.key).await;
         leaving.offered.retain(|offered| *offered != before);
@@ -327,9 +378,11 @@ impl Host {
             migration: leaving.id,
         };
         self.note_offered(key(&moving), &leaving.offered);
-        self.note_offered(key(&moving), &leaving.last);
+        let last: Vec<_> = leaving.last.all().collect();
+        self.note_offered(key(&moving), &last);
         self.store.put_moving(vm.id, &moving)?;
         *lock(&vm.moving) = Some(moving);
+        self.tell_of(leaving, MigrationPhase::HandingOver, report.rounds, None);
         let stopped = Instant::now();
         let handed = async {
             crate::pause::hold(&leaving.body, self.options.to_hold_still()).await?;
@@ -342,10 +395,11 @@ impl Host {
             let mode = (leaving.id, ForkMode::Fast);
             let taken = self.take_snapshot(vm, &leaving.body, mode, rest, &[], &mut taking);
             let taken = taken.instrument(debug_span!("stop")).await?;
-            self.last_of(leaving, &taken, report).await
+            let volume = self.freeze_last(leaving, &taken.snapshot, report).await?;
+            Ok((self.last_of(leaving, &taken, report).await?, volume))
         };
-        let land = match handed.await {
-            Ok(land) => land,
+        let (land, volume) = match handed.await {
+            Ok(handed) => handed,
             Err(error) => {
                 // Nothing was said that could make it go on there.
                 self.back(vm).await?;
@@ -355,13 +409,14 @@ impl Host {
         report.stop_us = micros(stopped.elapsed());
         let answer = self
             .step(leaving, PeerMigration::Land(Box::new(land)))
-            .instrument(debug_span!("land"))
-            .await;
+            .instrument(debug_span!("land"));
+        // That host waits for both. What becomes of the volume it says by its answer.
+        let (answer, ()) = tokio::join!(answer, self.send_last(leaving, volume));
         report.gap_us = micros(stopped.elapsed());
         report.hand_over_us = report.gap_us - report.stop_us;
         match answer {
             Ok(PeerMigrated::Landed(landed)) => Ok(*landed),
-            Ok(PeerMigrated::Here | PeerMigrated::Ended) => {
+            Ok(PeerMigrated::Here | PeerMigrated::Since(_) | PeerMigrated::Ended) => {
                 let unclear = HostError::Invalid("that host did not say that it goes on".into());
                 self.ask_or(vm, unclear).await
             }

@@ -78,7 +78,9 @@ impl Host {
         match answer.map_err(failed)? {
             PeerMigrated::Landed(landed) => Ok(Known::Landed(landed)),
             PeerMigrated::Ended => Ok(Known::Ended),
-            PeerMigrated::Here => Err(HostError::Invalid("it does not say".into())),
+            PeerMigrated::Here | PeerMigrated::Since(_) => {
+                Err(HostError::Invalid("it does not say".into()))
+            }
         }
     }
 
@@ -148,6 +150,8 @@ impl Host {
             host: Some(peer.to_owned()),
             ..landed.vm
         };
+        // Before its record goes: a volume that no record and no copy speaks of is at home.
+        self.volume_left(&vm.record(), peer);
         // From here on it is listed there.
         self.answered((migration, peer), vec![view.clone()]);
         // Nobody forks or resumes what has left.

@@ -23,23 +23,24 @@ impl Host {
         snapshot: &Snapshot,
     ) -> Result<PeerPrepare, HostError> {
         let record = leaving.vm.record();
-        let [memory, disk] = leaving.sent;
-        let size = self
-            .pager_call(move |pager| pager.arrival(disk))
-            .await?
-            .pages;
-        let order = PageOrder::SettleFirst;
-        let images = [(memory, record.memory.pages()), (disk, size)];
-        let images = images.map(|(image, pages)| RemotePages {
+        let remote = |image, pages| RemotePages {
             image,
             pages,
-            order,
-        });
+            order: PageOrder::SettleFirst,
+        };
+        let memory = remote(leaving.sent.memory, record.memory.pages());
+        let disk = match leaving.sent.disk {
+            Some(disk) => {
+                let arrival = self.pager_call(move |pager| pager.arrival(disk)).await?;
+                Some(remote(disk, arrival.pages))
+            }
+            None => None,
+        };
         let place = (leaving.pager, leaving.key);
         let mut first = self.describe(
             &snapshot.layout.of,
             leaving.id,
-            images,
+            (memory, disk),
             &leaving.share,
             place,
         )?;
@@ -56,8 +57,9 @@ impl Host {
                 notes: record.notes,
                 terms: lock(&leaving.vm.terms).clone(),
             },
-            memory: leaving.last[0],
-            disk: leaving.last[1],
+            memory: leaving.last.memory,
+            disk: leaving.last.disk,
+            volume: leaving.volume.as_ref().map(|volume| volume.name.clone()),
         })
     }
 
@@ -68,18 +70,31 @@ impl Host {
         taken: &Taken,
         report: &mut MigrationReport,
     ) -> Result<PeerLand, HostError> {
-        let ([memory, disk], [last_memory, last_disk]) = (leaving.sent, leaving.last);
+        let (sent, last) = (leaving.sent, leaving.last);
         let snapshot = &taken.snapshot;
-        self.last_slice(&snapshot.layout.disk, (last_disk, disk))
-            .await?;
-        let (memory, pages) = self.delta(leaving, last_memory, memory).await?;
-        let (disk, blocks) = self.delta(leaving, last_disk, disk).await?;
-        report.pages_last = PageCount(pages.0 + blocks.0);
+        let disks = last.disk.zip(sent.disk);
+        if let Some(disks) = disks {
+            self.last_slice(&snapshot.layout.disk, disks).await?;
+        }
+        let (memory, pages) = self.delta(leaving, last.memory, sent.memory).await?;
+        report.pages_last.0 += pages.0;
+        let disk = match disks {
+            Some((last, sent)) => {
+                let (disk, blocks) = self.delta(leaving, last, sent).await?;
+                report.pages_last.0 += blocks.0;
+                Some(disk)
+            }
+            None => None,
+        };
         Ok(PeerLand {
             migration: leaving.id,
             devices: pack(&snapshot.devices, &leaving.devices)?,
             memory,
             disk,
+            snapshot: leaving
+                .volume
+                .as_ref()
+                .and_then(|volume| volume.sent.clone()),
         })
     }
 

@@ -178,7 +178,10 @@ fn parts(record: &VmRecord) -> Vec<(VmPart, ImageId)> {
 
 impl Host {
     /// Keeps images from being retired.
-    pub(crate) fn hold<const N: usize>(&self, images: [ImageId; N]) -> Result<Hold, HostError> {
+    pub(crate) fn hold(
+        &self,
+        images: impl IntoIterator<Item = ImageId>,
+    ) -> Result<Hold, HostError> {
         let host = self.handle().upgrade().ok_or(HostError::Closing)?;
         let mut hold = Hold {
             host,

@@ -61,7 +61,11 @@ impl Away {
     fn of(handout: &Handout) -> Self {
         Self {
             family: handout.family.id,
-            images: vec![handout.memory.image, handout.disk.image],
+            images: [handout.memory]
+                .into_iter()
+                .chain(handout.disk)
+                .map(|pages| pages.image)
+                .collect(),
             key: handout.key.clone(),
             stage: Stage::Sent,
             clones: Vec::new(),

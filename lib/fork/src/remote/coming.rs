@@ -32,7 +32,7 @@ impl Host {
     pub(crate) fn coming_from(
         &self,
         handout: &Handout,
-        images: [ImageId; 4],
+        images: impl IntoIterator<Item = ImageId>,
     ) -> Result<Coming, HostError> {
         Ok(Coming {
             hold: self.hold(images)?,

@@ -104,7 +104,10 @@ impl Host {
             let mut parcels = Vec::new();
             for (share, orders) in far.shares.iter().zip(&orders) {
                 let ordered = |pages: RemotePages, order| RemotePages { order, ..pages };
-                let images = [ordered(memory, orders.memory), ordered(disk, orders.disk)];
+                let images = (
+                    ordered(memory, orders.memory),
+                    Some(ordered(disk, orders.disk)),
+                );
                 let handout = Handout {
                     devices: devices.clone(),
                     first: first.iter().map(page_run).collect(),
@@ -153,7 +156,7 @@ impl Host {
         &self,
         of: &Original,
         fork: ForkId,
-        [memory, disk]: [RemotePages; 2],
+        (memory, disk): (RemotePages, Option<RemotePages>),
         share: &Share,
         (pager, key): (SocketAddr, PeerKey),
     ) -> Result<Handout, HostError> {

@@ -74,7 +74,10 @@ impl Host {
             .chunks(crate::secrets::MOST)
             .try_for_each(crate::secrets::check)?;
         let devices = unpacked(&handout.devices, &[])?;
-        let images = [handout.memory.image, handout.disk.image];
+        let Some(disk) = handout.disk else {
+            return Err(HostError::Invalid("its descriptor has no disk".into()));
+        };
+        let images = [handout.memory.image, disk.image];
         // From here on, until its clones are recorded: one that fails must not take
         // the images away from the others.
         let hold = self.hold(images)?;
@@ -223,8 +226,9 @@ impl Host {
         let sized = handout.memory.pages == machine.memory.pages()
             && machine.memory.is_page_aligned()
             && (1..=MOST_PAGES.0).contains(&handout.memory.pages.0)
-            && (1..=MOST_PAGES.0).contains(&handout.disk.pages.0)
-            && handout.memory.image != handout.disk.image;
+            && handout.disk.is_none_or(|disk| {
+                (1..=MOST_PAGES.0).contains(&disk.pages.0) && disk.image != handout.memory.image
+            });
         let (vcpus, mib) = (machine.vcpus, machine.memory.0 >> 20);
         if !sized || !VCPUS.contains(&vcpus) || !MEMORY_MIB.contains(&mib) {
             return refuse("its descriptor makes no machine".into());
@@ -273,7 +277,7 @@ impl Host {
             image,
             pages,
             order,
-        } in [handout.memory, handout.disk]
+        } in [handout.memory].into_iter().chain(handout.disk)
         {
             let settle = settle || order == PageOrder::SettleFirst;
             let foreign = |_| HostError::ForeignImage { image };
@@ -344,10 +348,8 @@ impl Host {
         shells: Assigned,
     ) -> Result<Assigned, HostError> {
         let of = &handout.parent.name;
-        let parts = [
-            (VmPart::Memory, handout.memory),
-            (VmPart::Disk, handout.disk),
-        ];
+        let disk = handout.disk.map(|disk| (VmPart::Disk, disk));
+        let parts = [(VmPart::Memory, handout.memory)].into_iter().chain(disk);
         let come = async {
             for (part, RemotePages { image, order, .. }) in parts {
                 if order == PageOrder::SettleFirst {
@@ -406,7 +408,7 @@ pub(crate) fn received(handout: &Handout, devices: Vec<u8>) -> Result<Snapshot, 
             memory: handout.memory.image,
             disk: Disk::Slices {
                 slices: Vec::new(),
-                base: Some(handout.disk.image),
+                base: handout.disk.map(|disk| disk.image),
             },
         },
         devices,

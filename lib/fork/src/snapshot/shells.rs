@@ -124,7 +124,10 @@ impl Host {
     ) -> Result<WarmShell, HostError> {
         self.make_folders(record.id)?;
         let access = self.access(&record)?;
-        copy_template(template, &record.chain[0], access)?;
+        // One that writes a volume itself has no slice.
+        if let Some(slice) = record.chain.first() {
+            copy_template(template, slice, access)?;
+        }
         let mac = layout.of.network.founder().mac;
         let spec = ShellSpec {
             machine: self.machine_spec(&record, mac).await?,

@@ -14,7 +14,8 @@ const LOOK: Duration = Duration::from_secs(1);
 impl Host {
     /// Refuses a volume that is another VM's.
     pub(crate) fn check_volume(&self, wanted: &RootVolume) -> Result<(), HostError> {
-        self.refuse_in_use(&wanted.name)
+        self.refuse_in_use(&wanted.name)?;
+        self.refuse_copy(&wanted.name)
     }
 
     /// Makes the volume that a VM is to boot on, if there is none.
@@ -140,7 +141,17 @@ impl Host {
         }
     }
 
-    async fn drop_snapshot(&self, at: &VolumeAt) -> Result<(), HostError> {
+    /// Does so soon: nobody waits for it.
+    pub(crate) fn drop_later(&self, at: VolumeAt) {
+        let host = self.handle();
+        tokio::spawn(async move {
+            if let Some(host) = host.upgrade() {
+                host.drop_unused(&at).await;
+            }
+        });
+    }
+
+    pub(super) async fn drop_snapshot(&self, at: &VolumeAt) -> Result<(), HostError> {
         let drop = Request::DropSnapshot {
             name: at.volume.to_string(),
             snapshot: at.snapshot.clone(),
@@ -171,7 +182,9 @@ impl Host {
             return Ok(());
         }
         let (blockd, records) = (self.blockd.clone(), self.store.vms()?);
-        blocking(move || settle(&blockd, &records)).await
+        let settled = blocking(move || settle(&blockd, &records).map(|()| records));
+        let records = settled.await?;
+        self.settle_copies(&records).await
     }
 
     /// Has a server of volumes that died started again, for as long as a VM has one.

@@ -1,6 +1,6 @@
 //! Why something could not be done with a volume.
 
-use forkyard_blockd::{Blame, ClientError};
+use forkyard_blockd::{Blame, ClientError, StreamError};
 use forkyard_types::{ErrorKind, VmName};
 use std::{io, path::PathBuf};
 
@@ -31,6 +31,9 @@ pub enum VolumeError {
     /// Its connection cannot be used.
     #[error("cannot talk to the server of volumes")]
     Socket(#[source] io::Error),
+    /// A snapshot was not sent.
+    #[error("the volume's snapshot was not sent to its end")]
+    Stream(#[source] StreamError),
     /// The server of volumes gave up.
     #[error("the server of volumes did not start: {said}")]
     DidNotStart {
@@ -54,6 +57,20 @@ pub enum VolumeError {
         snapshot: String,
         /// VM.
         vm: VmName,
+    },
+    /// The volume is at home on another host.
+    #[error("volume {volume} is at {at}: what is here is a copy of what it was")]
+    Elsewhere {
+        /// Volume.
+        volume: VmName,
+        /// That host, as it is called here.
+        at: String,
+    },
+    /// Another volume has the name of one that is to come.
+    #[error("there is a volume called {volume}, which is not a copy of the one that is to come")]
+    Taken {
+        /// Volume.
+        volume: VmName,
     },
     /// A VM on a volume cannot do that yet.
     #[error("{vm} is on volume {volume}: {what}")]
@@ -80,11 +97,14 @@ impl VolumeError {
             Self::Server(_)
             | Self::Answer
             | Self::Socket(_)
+            | Self::Stream(_)
             | Self::Start { .. }
             | Self::DidNotStart { .. } => ErrorKind::Host,
-            Self::InUse { .. } | Self::SnapshotInUse { .. } | Self::NotYet { .. } => {
-                ErrorKind::Conflict
-            }
+            Self::InUse { .. }
+            | Self::SnapshotInUse { .. }
+            | Self::Elsewhere { .. }
+            | Self::Taken { .. }
+            | Self::NotYet { .. } => ErrorKind::Conflict,
             Self::Unknown { .. } => ErrorKind::NotFound,
         }
     }
@@ -100,10 +120,15 @@ impl VolumeError {
             Self::Server(_)
             | Self::Answer
             | Self::Socket(_)
+            | Self::Stream(_)
             | Self::Start { .. }
             | Self::DidNotStart { .. } => Some("its log is blockd.log in the run folder"),
             Self::Unknown { .. } => Some("`forkyard volume ls` lists the volumes"),
             Self::InUse { .. } => Some("remove that VM first; the volume stays as it is"),
+            Self::Elsewhere { .. } => {
+                Some("use it there, or move its VM here; `forkyard volume rm` removes the copy")
+            }
+            Self::Taken { .. } => Some("remove one of them, or give it another name"),
             Self::SnapshotInUse { .. } => Some("it goes with the last VM over it"),
             Self::NotYet { .. } => Some(
                 "`forkyard volume export` gives its disk, and `forkyard image import` takes it",

@@ -6,14 +6,16 @@
 
 use super::VolumeError;
 use crate::Folders;
-use forkyard_blockd::{Answer, Client, ClientError, Request, Status};
+use forkyard_blockd::{Answer, Client, ClientError, Request, Status, relay};
 use forkyard_sys_host::private;
 use forkyard_types::{NbdDisk, VM_UIDS, VmName, VolumeAt};
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader},
+    net::Shutdown,
     os::unix::{
         fs::{MetadataExt, PermissionsExt},
+        net::UnixStream,
         process::CommandExt,
     },
     path::{Path, PathBuf},
@@ -60,7 +62,7 @@ impl Blockd {
     }
 
     /// Asks for something, of a server that is started if there is none.
-    pub(super) fn ask(&self, request: &Request) -> Result<Answer, VolumeError> {
+    pub(crate) fn ask(&self, request: &Request) -> Result<Answer, VolumeError> {
         let mut client = self.connect()?;
         if let Request::Import { .. } | Request::Export { .. } = request {
             client.set_patience(COPIES).map_err(VolumeError::Socket)?;
@@ -68,8 +70,42 @@ impl Blockd {
         Ok(client.ask(request)?)
     }
 
+    /// Writes a snapshot to a socket, by what differs from an earlier one if that is given.
+    pub(crate) fn send(
+        &self,
+        at: &VolumeAt,
+        since: Option<String>,
+        mut to: UnixStream,
+    ) -> Result<(), VolumeError> {
+        let client = self.connect()?;
+        client.set_patience(COPIES).map_err(VolumeError::Socket)?;
+        let mut from = client.send(&Request::Send {
+            name: at.volume.to_string(),
+            snapshot: at.snapshot.clone(),
+            since,
+        })?;
+        relay(&mut from, &mut to).map_err(VolumeError::Stream)
+    }
+
+    /// Has a snapshot taken from the stream that `write` writes.
+    pub(crate) fn receive(
+        &self,
+        volume: &VmName,
+        epoch: Option<u32>,
+        write: impl FnOnce(&mut UnixStream) -> io::Result<()>,
+    ) -> Result<(), VolumeError> {
+        let mut client = self.connect()?;
+        client.set_patience(COPIES).map_err(VolumeError::Socket)?;
+        let name = volume.to_string();
+        let mut to = client.receive(&Request::Receive { name, epoch })?;
+        // It does not read on where it has found something wrong, and says what.
+        let written = write(&mut to).and_then(|()| to.shutdown(Shutdown::Write));
+        client.finish()?;
+        written.map_err(VolumeError::Socket)
+    }
+
     /// Describes a volume.
-    pub(super) fn inspect(&self, volume: &VmName) -> Result<Status, VolumeError> {
+    pub(crate) fn inspect(&self, volume: &VmName) -> Result<Status, VolumeError> {
         let name = volume.to_string();
         let answer = self.ask(&Request::Inspect { name })?;
         answer.volume().ok_or(VolumeError::Answer)
@@ -86,7 +122,7 @@ impl Blockd {
     }
 
     /// Begins a writer; its epoch.
-    pub(super) fn open(&self, volume: &VmName) -> Result<u32, VolumeError> {
+    pub(crate) fn open(&self, volume: &VmName) -> Result<u32, VolumeError> {
         let open = Request::Open {
             name: volume.to_string(),
             takeover: false,

@@ -1,0 +1,169 @@
+//! Volumes that are at home on another host, and what of them is here.
+//!
+//! ```text
+//! not here --asked for--> arriving --its VM goes on here--> at home
+//!    ^                       |                                 |
+//!    '-- it did not (new) ---+                                 v its VM went on elsewhere
+//!                            '--- it did not (was a copy) --> copy --asked for--> arriving
+//! ```
+//!
+//! A copy is written by nothing here. It keeps the snapshot that was sent last, which the other
+//! host has as well: the way back is what differs from that. What is recorded decides: a volume
+//! that no such record speaks of is at home.
+
+use super::{SENT, VolumeError};
+use crate::{Host, HostError, blocking::blocking};
+use forkyard_blockd::Request;
+use forkyard_store::{VmRecord, VolumeCopy};
+use forkyard_types::{ForkId, PeerMigrated, PeerVolume, VmName, VmState, VolumeAt, VolumeUse};
+
+/// Whom a volume is said to be at before the name of that host is known.
+const SOMEWHERE: &str = "the host that it comes from";
+
+impl Host {
+    /// Returns what is recorded of a volume that is at home elsewhere.
+    pub(crate) fn copy_of(&self, volume: &VmName) -> Result<Option<VolumeCopy>, HostError> {
+        let copies = self.store.copies()?.into_iter();
+        Ok(copies.into_iter().find(|copy| copy.volume == *volume))
+    }
+
+    /// Refuses a volume that is at home elsewhere.
+    pub(crate) fn refuse_copy(&self, volume: &VmName) -> Result<(), HostError> {
+        match self.copy_of(volume)? {
+            Some(copy) => Err(VolumeError::Elsewhere {
+                volume: copy.volume,
+                at: copy.at,
+            }
+            .into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps a name for a volume that is about to come. Answers which of its snapshots is here.
+    pub(crate) async fn expect_volume(&self, asked: PeerVolume) -> Result<PeerMigrated, HostError> {
+        let PeerVolume {
+            migration,
+            name,
+            volume,
+            sent,
+            ..
+        } = asked;
+        let known = self.copy_of(&name)?;
+        let (blockd, looked) = (self.blockd.clone(), name.clone());
+        let found = match blocking(move || blockd.inspect(&looked)).await {
+            Ok(status) => Some(status),
+            Err(HostError::Volume(error)) if error.is_missing() => None,
+            Err(error) => return Err(error),
+        };
+        let has_other = found.as_ref().is_some_and(|status| status.id != volume);
+        let is_busy = { known.as_ref() }
+            .and_then(|copy| copy.arriving)
+            .is_some_and(|other| other != migration);
+        if has_other || is_busy || found.is_some() && known.is_none() {
+            return Err(VolumeError::Taken { volume: name }.into());
+        }
+        let is_new = found.is_none();
+        let here = found.map(|status| status.snapshots).unwrap_or_default();
+        let is_here = |name: &&String| here.iter().any(|it| it.name == **name);
+        let since = sent.iter().rev().find(is_here).cloned();
+        self.store.put_copy(&VolumeCopy {
+            volume: name,
+            at: known.map_or_else(|| SOMEWHERE.to_owned(), |copy| copy.at),
+            arriving: Some(migration),
+            is_new,
+        })?;
+        self.incoming.volumes.expect(migration, since.clone());
+        self.forget_volume_later(migration);
+        Ok(PeerMigrated::Since(since))
+    }
+
+    /// The copy that a migration brings.
+    pub(crate) fn arriving(&self, migration: ForkId) -> Result<VolumeCopy, HostError> {
+        let mut copies = self.store.copies()?.into_iter();
+        let arriving = copies.find(|copy| copy.arriving == Some(migration));
+        arriving.ok_or_else(|| HostError::Invalid("no volume comes by this migration".into()))
+    }
+
+    /// A volume comes no more: what came of it goes, unless there was a copy before.
+    pub(crate) async fn give_up_volume(&self, migration: ForkId) {
+        self.incoming.volumes.forget(migration);
+        let Ok(copy) = self.arriving(migration) else {
+            return;
+        };
+        if let Err(error) = self.undo_arrival(copy).await {
+            tracing::warn!(%migration, error = &error as &dyn std::error::Error, "what came of a volume stays");
+        }
+    }
+
+    async fn undo_arrival(&self, copy: VolumeCopy) -> Result<(), HostError> {
+        if !copy.is_new {
+            return Ok(self.store.put_copy(&VolumeCopy {
+                arriving: None,
+                ..copy
+            })?);
+        }
+        let name = copy.volume.to_string();
+        match self.ask_blockd(Request::Remove { name }).await {
+            Err(HostError::Volume(error)) if error.is_missing() => {}
+            other => other?,
+        }
+        Ok(self.store.remove_copy(&copy.volume)?)
+    }
+
+    /// A volume is at home here, with the VM that writes it.
+    pub(crate) fn volume_landed(&self, migration: ForkId, volume: &VmName) {
+        self.incoming.volumes.forget(migration);
+        if let Err(error) = self.store.remove_copy(volume) {
+            tracing::error!(%volume, error = &error as &dyn std::error::Error, "it is taken for a copy");
+        }
+    }
+
+    /// A volume is at home elsewhere from now on, with its VM.
+    pub(crate) fn volume_left(&self, record: &VmRecord, at: &str) {
+        let Some(VolumeUse::Written { volume, .. }) = &record.volume else {
+            return;
+        };
+        let left = self.store.put_copy(&VolumeCopy {
+            volume: volume.clone(),
+            at: at.to_owned(),
+            arriving: None,
+            is_new: false,
+        });
+        if let Err(error) = left {
+            tracing::error!(%volume, error = &error as &dyn std::error::Error, "it is taken for being at home here");
+        }
+    }
+
+    /// Settles volumes that were on their way here when a daemon ended: nothing comes of a
+    /// migration that it does not know, but of one whose VM goes on here.
+    pub(super) async fn settle_copies(&self, records: &[VmRecord]) -> Result<(), HostError> {
+        for copy in self.store.copies()? {
+            if copy.arriving.is_none() {
+                continue;
+            }
+            let runs = records.iter().any(|record| {
+                let writes = matches!(&record.volume, Some(VolumeUse::Written { volume, .. }) if *volume == copy.volume);
+                writes && matches!(record.state, VmState::Running | VmState::Paused)
+            });
+            match runs {
+                true => self.store.remove_copy(&copy.volume)?,
+                false => self.undo_arrival(copy).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops a snapshot that was sent, now that a later one was, or that it was not.
+    pub(crate) fn drop_sent(&self, at: VolumeAt) {
+        debug_assert!(at.snapshot.starts_with(SENT), "{at}");
+        let host = self.handle();
+        // It is waited for by nobody, and takes a flush.
+        tokio::spawn(async move {
+            if let Some(host) = host.upgrade()
+                && let Err(error) = host.drop_snapshot(&at).await
+            {
+                tracing::warn!(%at, error = &error as &dyn std::error::Error, "snapshot kept");
+            }
+        });
+    }
+}

@@ -1,0 +1,100 @@
+//! Volumes that are at home on another host, of which some is here.
+
+use crate::{
+    Store, StoreError,
+    row::{optional, parsed},
+};
+use forkyard_types::{ForkId, VmName};
+use rusqlite::params;
+
+/// What is here of another host's volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeCopy {
+    /// Volume.
+    pub volume: VmName,
+    /// Host that it is at, as it is called here.
+    pub at: String,
+    /// The migration that brings it here, if one does.
+    pub arriving: Option<ForkId>,
+    /// Nothing of it was here before that.
+    pub is_new: bool,
+}
+
+impl Store {
+    /// Records a copy, or what becomes of it. It survives a power cut.
+    pub fn put_copy(&self, copy: &VolumeCopy) -> Result<(), StoreError> {
+        let put = self.lock().execute(
+            "INSERT INTO volume_copy VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (volume) DO UPDATE SET home = ?2, arriving = ?3, is_new = ?4",
+            params![
+                copy.volume.as_str(),
+                copy.at,
+                copy.arriving.as_ref().map(ForkId::as_str),
+                copy.is_new
+            ],
+        );
+        put.map_err(self.failed())?;
+        self.flush()
+    }
+
+    /// Records that a volume is at home here, or not here at all.
+    pub fn remove_copy(&self, volume: &VmName) -> Result<(), StoreError> {
+        self.lock()
+            .execute(
+                "DELETE FROM volume_copy WHERE volume = ?1",
+                [volume.as_str()],
+            )
+            .map_err(self.failed())?;
+        Ok(())
+    }
+
+    /// All of them.
+    pub fn copies(&self) -> Result<Vec<VolumeCopy>, StoreError> {
+        let connection = self.lock();
+        let mut statement = connection
+            .prepare_cached("SELECT volume, home, arriving, is_new FROM volume_copy")
+            .map_err(self.failed())?;
+        let rows = statement
+            .query_map([], |row| {
+                Ok(VolumeCopy {
+                    volume: parsed(row, "volume")?,
+                    at: row.get("home")?,
+                    arriving: optional(row, "arriving")?,
+                    is_new: row.get("is_new")?,
+                })
+            })
+            .map_err(self.failed())?;
+        rows.collect::<Result<_, _>>().map_err(self.failed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_a_copy_is_known_to_the_next_daemon() {
+        let folder = tempfile::tempdir().expect("folder");
+        let store = Store::open(&folder.path().join("db")).expect("store");
+        let arriving = VolumeCopy {
+            volume: "d".parse().expect("a name"),
+            at: "b".into(),
+            arriving: Some(ForkId::random()),
+            is_new: true,
+        };
+        store.put_copy(&arriving).expect("recorded");
+        assert_eq!(store.copies().expect("read"), [arriving.clone()]);
+        let copy = VolumeCopy {
+            at: "c".into(),
+            arriving: None,
+            is_new: false,
+            ..arriving
+        };
+        store.put_copy(&copy).expect("recorded");
+        drop(store);
+        let store = Store::open(&folder.path().join("db")).expect("again");
+        assert_eq!(store.copies().expect("read"), [copy.clone()]);
+        store.remove_copy(&copy.volume).expect("removed");
+        assert_eq!(store.copies().expect("read"), []);
+    }
+}
