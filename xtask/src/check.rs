@@ -1,7 +1,8 @@
 //! Rules every change keeps, all checked even if the first is broken.
 
 use crate::{
-    features, header, house, openapi, run::cargo, stages::Stages, supply, validators::Validators,
+    features, header, house, openapi, run::cargo, stages::Stages, supply, untested,
+    validators::Validators,
 };
 use anyhow::Result;
 use std::path::Path;
@@ -52,6 +53,7 @@ pub fn all(root: &Path) -> Result<()> {
     }
     stages.run("features", || features::check(root));
     stages.run("supply", || supply::check(root));
+    stages.run("targets without tests", || untested::check(root));
     stages.run("house rules", || house::check(root));
     stages.finish()
 }

@@ -28,6 +28,7 @@ mod space;
 mod stages;
 mod supply;
 mod test;
+mod untested;
 mod validators;
 
 use anyhow::Result;

@@ -62,7 +62,9 @@ pub fn build(root: &Path) -> Result<Vec<TestProgram>> {
     let mut found = Vec::new();
     let mut wrong = None;
     cargo(root)
+        // What says that it is tested, and no example: lints read those.
         .args(["test", "--release", "--workspace", "--no-run"])
+        .arg("--tests")
         .arg("--message-format=json-render-diagnostics")
         .each_line(|line| match read(root, line) {
             Ok(program) => found.extend(program),
