@@ -265,7 +265,7 @@ fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
     };
     host.sh("p", &busy(VCPUS));
     host.sh("p-1", &busy(1));
-    let words = ["friendly", "police", "--enforce", "--interval", "1"];
+    let words = ["friendly", "police", "--enforce", "--interval", "0.5"];
     let police = host.start(words.iter().chain(&["-o", "json"]), "");
     in_the_end("the greedy one to be capped", || capped(&host) == ["p"]);
     let cap = cap(&host, "p") / 100.0;

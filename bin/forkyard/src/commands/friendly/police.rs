@@ -24,8 +24,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const LEAST: u32 = 5;
 
 const DEAF: &str = "cannot hear of signals";
-/// Samples on end that may be missed: the daemon is started anew, most likely.
-const PATIENCE: u32 = 15;
+/// Time without a sample that is borne: the daemon is started anew, most likely.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What VMs' shares are in proportion to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -39,9 +39,9 @@ enum By {
 /// `friendly police`
 #[derive(Debug, Args)]
 pub struct Policed {
-    /// Seconds between samples.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
-    interval: u64,
+    /// Seconds between samples, such as 0.5.
+    #[arg(long, default_value_t = 2.0, value_parser = interval)]
+    interval: f64,
     /// Seconds to go on for; without, until interrupted.
     #[arg(long)]
     seconds: Option<u64>,
@@ -56,6 +56,15 @@ pub struct Policed {
     /// `forkyard sched` under the policy credit, until this command ends.
     #[arg(long)]
     enforce: bool,
+}
+
+/// Reads an interval: shorter ones would measure how long a tick is.
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    match (0.1..=60.0).contains(&seconds) {
+        true => Ok(seconds),
+        false => Err("it must be 0.1 to 60 seconds".to_owned()),
+    }
 }
 
 /// Names guests as they are found, a line each.
@@ -91,12 +100,12 @@ pub async fn police(
         ..PoliceConfig::default()
     });
     let mut before = top::sample(client).await?;
-    let mut missed = 0;
+    let mut sampled = Instant::now();
     while wanted
         .seconds
         .is_none_or(|seconds| began.elapsed() < Duration::from_secs(seconds))
     {
-        let pause = tokio::time::sleep(Duration::from_secs(wanted.interval));
+        let pause = tokio::time::sleep(Duration::from_secs_f64(wanted.interval));
         tokio::select! {
             () = pause => {}
             () = told_to_end(&mut signals) => break,
@@ -104,14 +113,13 @@ pub async fn police(
         let now = match top::sample(client).await {
             Ok(now) => now,
             // The daemon may be on its way back; who is capped is to stay so.
-            Err(error) if missed < PATIENCE => {
-                missed += 1;
+            Err(error) if sampled.elapsed() < PATIENCE => {
                 tell!("forkyard: no sample ({error:#}): goes on");
                 continue;
             }
             Err(error) => return Err(error),
         };
-        missed = 0;
+        sampled = Instant::now();
         for found in police.sample(&seen(&before, &now, wanted.by)) {
             let cap = match &mut custody {
                 Some(custody) => custody.take(&now, &found)?,
