@@ -4,6 +4,7 @@
 //! failing, its logs are shown first.
 
 mod processes;
+mod woken;
 
 use crate::{
     Outcome, Outside, Place, Running, guest, outside, remains,
@@ -48,6 +49,8 @@ pub struct Host {
     pub(crate) steps: Option<Steps>,
     /// What its daemons and commands are told beside where it is.
     pub(crate) told: Vec<(&'static str, OsString)>,
+    /// Wakes VMs from the kept boot of the cache, of which it keeps files.
+    woken: bool,
     _slot: Arc<Slot>,
 }
 
@@ -108,6 +111,7 @@ impl Host {
             own_cache: None,
             steps: None,
             told: Vec::new(),
+            woken: false,
             _slot: slot,
         }
     }
@@ -131,7 +135,11 @@ impl Host {
 
     /// The same with a VM `p` of the smallest image, and `options` of `run`.
     pub fn with_p<const N: usize>(options: [&str; N]) -> Self {
-        let host = Self::new();
+        Self::new().running_p(options)
+    }
+
+    fn running_p<const N: usize>(self, options: [&str; N]) -> Self {
+        let host = self;
         let words = ["run", "tiny", "--name", "p"];
         host.start(words.iter().chain(&options), "")
             .wait()
@@ -383,7 +391,11 @@ impl Host {
 
     /// Everything that is left behind.
     pub fn left(&self) -> Vec<String> {
-        remains::find(&self.place, self.folder.path())
+        let mut left = remains::find(&self.place, self.folder.path());
+        if self.woken {
+            left.retain(|it| !self.is_of_the_kept_boot(it));
+        }
+        left
     }
 
     /// Removes every VM; after that there must be nothing.

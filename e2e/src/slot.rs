@@ -29,6 +29,8 @@ use std::{
 const SLOTS: u8 = 3;
 /// Those of hosts whose machines are made up.
 const FAKE: Range<u8> = 100..132;
+/// That of the host that keeps a boot for all others.
+const KEEPER: Range<u8> = 99..100;
 /// Time between looks for a free one.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -53,6 +55,11 @@ impl Slot {
     /// no processor time, and any number of tests may have one.
     pub fn wait_fake() -> Self {
         Self::of(FAKE)
+    }
+
+    /// Waits for the one of the host that keeps a boot for all others.
+    pub fn wait_to_keep() -> Self {
+        Self::of(KEEPER)
     }
 
     fn of(numbers: Range<u8>) -> Self {

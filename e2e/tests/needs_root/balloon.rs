@@ -17,8 +17,8 @@ fn what_a_guest_has_freed_is_in_no_image() {
     let host = Host::with_p([]);
     host.sh(
         "p",
-        "head -c 1m /dev/urandom >/m/kept; i=0; while [ $i -lt 192 ]; do i=$((i + 1)); \
-         head -c 512k /dev/urandom >/m/ballast-$((i % 2))-$i; done",
+        "dd if=/dev/urandom of=/m/kept bs=64k count=16 2>/dev/null; i=0; while [ $i -lt 192 ]; do i=$((i + 1)); \
+         dd if=/dev/urandom of=/m/ballast-$((i % 2))-$i bs=64k count=8 2>/dev/null; done",
     );
     let told = host.sums("p", "/m/kept");
     let private = || host.json::<VmInspect>(["inspect", "p"]).private_pages.0;
@@ -55,8 +55,8 @@ fn memory_freed_while_it_is_copied_costs_no_clone_what_was_kept() {
     let host = Host::with_p([]);
     // Frees what was copied ahead, and writes where it was, all the time; the
     // guest reports what is free every two seconds.
-    let churn = "i=0; while [ ! -e /m/enough ]; do i=$((i + 1)); head -c 12m /dev/urandom >/m/churn; \
-         head -c 512k /dev/urandom >/m/kept-$i; md5sum /m/kept-$i >>/m/log; \
+    let churn = "i=0; while [ ! -e /m/enough ]; do i=$((i + 1)); dd if=/dev/urandom of=/m/churn bs=64k count=192 2>/dev/null; \
+         dd if=/dev/urandom of=/m/kept-$i bs=64k count=8 2>/dev/null; md5sum /m/kept-$i >>/m/log; \
          cp /m/log /m/new; mv /m/new /m/sums; rm /m/churn; sleep 0.2; done";
     host.sh("p", &format!("({churn}) </dev/null >/dev/null 2>&1 &"));
     let rounds = |vm: &str| {

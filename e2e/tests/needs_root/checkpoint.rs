@@ -6,15 +6,20 @@ use std::{fs, path::Path};
 
 #[test]
 fn a_checkpoint_is_forked_after_its_vm_is_gone_and_everything_was_restarted() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.sh(
         "p",
-        "head -c 8m /dev/urandom | tee /m/then >/d/then; sync; sleep 100000 </dev/null >/dev/null 2>&1 &",
+        "dd if=/dev/urandom of=/m/then bs=64k count=128 2>/dev/null; cp /m/then /d/then; sync; sleep 100000 </dev/null >/dev/null 2>&1 &",
     );
     let told = host.sums("p", "/m/then /d/then");
     let kept: VmView = host.json(["checkpoint", "p", "--name", "then"]);
     assert_eq!(kept.state, VmState::Checkpoint);
-    host.sh("p", "yes now | head -c 8m | tee /m/then >/d/then; sync");
+    host.sh(
+        "p",
+        "yes now | head -c 64k >/m/piece; all=; i=0; \
+         while [ $i -lt 128 ]; do i=$((i + 1)); all=\"$all /m/piece\"; done; \
+         cat $all >/m/then; cp /m/then /d/then; sync",
+    );
     assert_ne!(host.sums("p", "/m/then /d/then"), told);
 
     // A clone of it beside the VM it is of, which goes on.
@@ -50,7 +55,7 @@ fn a_checkpoint_is_forked_after_its_vm_is_gone_and_everything_was_restarted() {
 
 #[test]
 fn a_checkpoint_that_is_damaged_or_lacks_a_part_is_refused() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     a_damaged_checkpoint_is_refused_and_nothing_is_left_of_the_attempt(&host);
     for vm in host.vms() {
         if vm.name.as_str() != "p" {
@@ -82,7 +87,7 @@ fn a_damaged_checkpoint_is_refused_and_nothing_is_left_of_the_attempt(host: &Hos
 fn a_checkpoint_without_a_part_of_its_memory_or_disk_is_refused_until_it_is_back(host: &Host) {
     host.sh(
         "p",
-        "head -c 8m /dev/urandom | tee /m/then >/d/then; sync; echo 3 >/proc/sys/vm/drop_caches",
+        "dd if=/dev/urandom of=/m/then bs=64k count=128 2>/dev/null; cp /m/then /d/then; sync; echo 3 >/proc/sys/vm/drop_caches",
     );
     let told = host.sums("p", "/m/then /d/then");
     let kept: VmView = host.json(["checkpoint", "p", "--name", "c"]);

@@ -15,7 +15,7 @@ use std::{
 /// Memory and disk, and what the rest of a guest never looks at: more of it than a
 /// host reads ahead.
 pub(crate) const FILL: &str = "mkdir -p /m /d && mount -t tmpfs m /m && \
-    head -c 6000000 /dev/urandom > /m/a && head -c 300000 /dev/urandom > /d/a";
+    dd if=/dev/urandom of=/m/a bs=60k count=100 2>/dev/null && dd if=/dev/urandom of=/d/a bs=60k count=5 2>/dev/null";
 pub(crate) const FILES: &str = "/m/a /d/a";
 pub(crate) const PARTLY: i32 = 3;
 

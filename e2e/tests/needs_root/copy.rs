@@ -11,7 +11,7 @@ use std::{
 
 #[test]
 fn files_pass_in_and_out_and_words_on_the_console_out() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     files_and_folders_are_copied_in_and_out_whole_or_not_at_all(&host);
     what_a_guest_says_on_its_console_is_kept_and_can_be_followed(&host);
     host.end();

@@ -6,7 +6,7 @@ use nix::mount::{MsFlags, mount, umount};
 use std::{collections::BTreeSet, fs, io::Write, thread::sleep, time::Duration};
 
 /// Writes more than fits, and reads it again.
-const WRITE: &str = "head -c 8m /dev/urandom >/d/big && md5sum /d/big >/m/sum && sync \
+const WRITE: &str = "dd if=/dev/urandom of=/d/big bs=64k count=128 2>/dev/null && md5sum /d/big >/m/sum && sync \
     && echo 3 >/proc/sys/vm/drop_caches && md5sum -c /m/sum";
 const QEMU: &str = "qemu-system-x86_64";
 
@@ -32,9 +32,12 @@ fn all_answer(host: &Host, vms: &[VmView]) {
 
 #[test]
 fn vms_outlive_their_daemon_and_the_next_one_takes_them_over() {
-    let host = Host::with_p(["--warm", "1"]);
+    let host = Host::with_woken_p(["--warm", "1"]);
     host.wait_warm("p", 1);
-    host.sh("p", "head -c 8m /dev/urandom >/m/kept");
+    host.sh(
+        "p",
+        "dd if=/dev/urandom of=/m/kept bs=64k count=128 2>/dev/null",
+    );
     host.fork("p", 2);
     let told = host.sums("p", "/m/kept");
     let before = host.vms();
@@ -184,10 +187,10 @@ fn a_vm_that_dies_while_no_daemon_runs_counts_as_stopped(host: &Host) {
 
 #[test]
 fn a_killed_pager_is_replaced_and_no_vm_notices() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.sh(
         "p",
-        "head -c 20000000 /dev/urandom >/m/noise; md5sum /m/noise >/m/sum",
+        "dd if=/dev/urandom of=/m/noise bs=64k count=320 2>/dev/null; md5sum /m/noise >/m/sum",
     );
     host.fork("p", 2);
     let [pager, keeper] = ["forkyard-pager", "forkyard-keeper"];
@@ -219,7 +222,7 @@ fn a_pager_that_is_wholly_dead_is_told_of_and_its_remains_are_removed(host: &Hos
 
 #[test]
 fn a_vm_whose_agent_is_silent_runs_on_under_the_next_daemon() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     let before = host.vm("p");
     host.put_agent_worker("p");
     // Not ended: another would be started.
@@ -244,7 +247,7 @@ fn a_vm_whose_agent_is_silent_runs_on_under_the_next_daemon() {
 
 #[test]
 fn damaged_records_are_refused_and_what_runs_runs_on() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.fork("p", 1);
     // Everything that is recorded lies in the file itself after this.
     host.ok(["checkpoint", "p", "--name", "c"]);

@@ -51,12 +51,13 @@ fn the_unmodified_sdk_of_e2b_does_what_it_does_elsewhere() {
         }
         Err(why) => panic!("the SDK cannot be had from PyPI: {why}"),
     };
-    let host = Host::new()
+    // Sandboxes are made as they are elsewhere: not each by a boot of its own.
+    let host = Host::waking()
         .telling("FORKYARD_E2B", "127.0.0.1:3000")
         .telling("FORKYARD_E2B_BASE", "tiny")
-        .telling("FORKYARD_E2B_MEMORY", "128");
+        .telling("FORKYARD_E2B_MEMORY", "256");
     host.with_loopback();
-    host.ok(["run", "tiny", "--name", "p", "--memory", "128"]);
+    host.ok(["run", "tiny", "--name", "p"]);
     let grant: TokenGrant = host.json(["token", "create", "sdk"]);
     let program = fs::read_to_string(tree.join(PROGRAM)).expect("a program");
     let variables = [

@@ -4,7 +4,7 @@ use forkyard_e2e::Host;
 
 #[test]
 fn the_four_patterns_of_use_work_as_their_examples_say() {
-    let host = Host::with_p(["--max-clones", "4"]);
+    let host = Host::with_woken_p(["--max-clones", "4"]);
     let commands = ["p", "echo $((6*7))", "rm -rf /etc", "ls /etc | wc -l"];
     let told = host.example("sandbox.py", commands, "");
     let told: Vec<_> = told.lines().collect();

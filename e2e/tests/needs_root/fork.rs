@@ -8,7 +8,7 @@ const FORGET: &str = "sync; echo 3 >/proc/sys/vm/drop_caches";
 
 #[test]
 fn memory_and_disk_are_of_one_instant() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.put_program("p", "witness", None);
     host.sh(
         "p",
@@ -32,12 +32,12 @@ fn memory_and_disk_are_of_one_instant() {
             let pairs: u64 = pairs.parse().expect("a number");
             assert!(pairs >= 20, "{name}: {pairs}");
             host.ok(["rm", name]);
+            // The first was read while its parent went on writing.
+            host.sh("p", "killall witness || true");
         }
         // Again, over a disk that has been frozen once.
-        host.sh(
-            "p",
-            "killall witness; while pidof witness >/dev/null; do :; done; rm /m/pairs",
-        );
+        host.wait_in("p", "! pidof witness");
+        host.sh("p", "rm /m/pairs");
         host.sh(
             "p",
             "dd if=/dev/zero of=/d/pairs bs=4096 count=$(($(stat -c %s /d/pairs) / 4096)) \
@@ -49,12 +49,14 @@ fn memory_and_disk_are_of_one_instant() {
 
 #[test]
 fn no_page_of_fork_a_is_in_fork_b() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     let fill = |what: &str| {
         host.sh(
             "p",
             &format!(
-                "yes {what} | head -c 16m >/m/fill; yes {what} | head -c 8m >/d/fill; {FORGET}"
+                "yes {what} | head -c 96k >/m/piece; all=; i=0; \
+                 while [ $i -lt 170 ]; do i=$((i + 1)); all=\"$all /m/piece\"; done; \
+                 cat $all >/m/fill; dd if=/m/fill of=/d/fill bs=64k count=128 2>/dev/null; {FORGET}"
             ),
         );
         host.sums("p", "/m/fill /d/fill")
@@ -81,7 +83,7 @@ fn the_parent_is_unchanged_by_its_clones_and_they_by_it() {
     a_clone_reads_what_it_touches_and_little_around_it(&host);
     host.sh(
         "p",
-        "head -c 4m /dev/urandom | tee /m/common >/d/common; sync",
+        "dd if=/dev/urandom of=/m/common bs=64k count=16 2>/dev/null; cp /m/common /d/common; sync",
     );
     let common = host.sums("p", "/m/common /d/common");
     let clones = host.fork("p", 2);
@@ -91,20 +93,20 @@ fn the_parent_is_unchanged_by_its_clones_and_they_by_it() {
         .chain(["p"])
         .collect();
     for name in &names {
-        let half = format!("yes {name} | head -c 2m");
+        let half = format!("yes {name} | head -c 512k");
         host.sh(name, &format!("{half} >/m/own; {half} >/d/own; {half} | dd of=/m/common conv=notrunc 2>/dev/null; {half} | dd of=/d/common conv=notrunc 2>/dev/null; touch /d/of-{name}; {FORGET}"));
     }
     for name in &names {
-        let want = format!("yes {name} | head -c 2m | md5sum");
+        let want = format!("yes {name} | head -c 512k | md5sum");
         let script = format!(
             "want=$({want}); for f in /m/own /d/own; do [ \"$(md5sum <$f)\" = \"$want\" ] || echo $f; done; \
-             for f in /m/common /d/common; do [ \"$(head -c 2m $f | md5sum)\" = \"$want\" ] || echo $f; done; \
+             for f in /m/common /d/common; do [ \"$(head -c 512k $f | md5sum)\" = \"$want\" ] || echo $f; done; \
              ls -d /d/of-*"
         );
         assert_eq!(host.sh(name, &script), format!("/d/of-{name}"));
         let rest = host.sh(
             name,
-            "tail -c 2m /m/common | md5sum; tail -c 2m /d/common | md5sum",
+            "tail -c 512k /m/common | md5sum; tail -c 512k /d/common | md5sum",
         );
         let rest: Vec<_> = rest.lines().collect();
         assert_eq!(
@@ -118,10 +120,16 @@ fn the_parent_is_unchanged_by_its_clones_and_they_by_it() {
 
 #[test]
 fn a_clone_of_a_clone_is_its_own_and_outlives_its_ancestors() {
-    let host = Host::with_p([]);
-    host.sh("p", "head -c 8m /dev/urandom | tee /m/one >/d/one; sync");
+    let host = Host::with_woken_p([]);
+    host.sh(
+        "p",
+        "dd if=/dev/urandom of=/m/one bs=64k count=128 2>/dev/null; cp /m/one /d/one; sync",
+    );
     let child = host.fork("p", 1).remove(0);
-    host.sh("p-1", "head -c 8m /dev/urandom | tee /m/two >/d/two; sync");
+    host.sh(
+        "p-1",
+        "dd if=/dev/urandom of=/m/two bs=64k count=128 2>/dev/null; cp /m/two /d/two; sync",
+    );
     let told = host.sums("p-1", "/m/one /d/one /m/two /d/two");
     let grandchild = host.fork("p-1", 1).remove(0);
     let founder = host.vm("p");
@@ -177,7 +185,7 @@ fn smp_guests_fork_with_every_cpu_at_work() {
 
 #[test]
 fn n_of_m_failing_gives_the_rest() {
-    let host = Host::with_p(["--warm", "3"]);
+    let host = Host::with_woken_p(["--warm", "3"]);
     host.wait_warm("p", 3);
     let parent = host.vm("p").pid.expect("it runs");
     let shells: Vec<_> = host

@@ -20,9 +20,9 @@ fn the_tenth_generation_is_no_deeper_than_the_fifth_and_has_all_that_was_written
         let (memory, disk) = (format!("/m/{generation}"), format!("/d/{generation}"));
         // Whatever was written before is written over in part.
         let script = format!(
-            "head -c 1200k /dev/urandom >{memory}; head -c 100k /dev/urandom | tee {disk} \
-             | dd of=/d/all conv=notrunc bs=1k seek={} 2>/dev/null; sync",
-            50 * generation
+            "dd if=/dev/urandom of={memory} bs=60k count=20 2>/dev/null; \
+             dd if=/dev/urandom of={disk} bs=50k count=2 2>/dev/null; \
+             dd if={disk} of=/d/all conv=notrunc bs=50k seek={generation} 2>/dev/null; sync"
         );
         host.sh(&last, &script);
         files = format!("{files} {memory} {disk}");

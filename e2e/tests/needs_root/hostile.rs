@@ -217,7 +217,7 @@ fn users_of_the_host_see_nothing(host: &Host) {
 
 #[test]
 fn a_guest_that_never_stops_talking_fills_no_disk_and_waits_for_no_daemon() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     let folder = host
         .folder()
         .join("run/vms")

@@ -19,7 +19,7 @@ fn lines(host: &Host, vm: &str, file: &str) -> Vec<String> {
 
 #[test]
 fn two_clones_share_no_address_mac_host_name_machine_id_or_random_number() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.put_program("p", "witness", None);
     witness(&host, "p", "draw /m/draws");
     host.wait_in("p", "[ $(wc -l </m/draws) -gt 20 ]");
@@ -82,7 +82,7 @@ fn two_clones_share_no_address_mac_host_name_machine_id_or_random_number() {
 
 #[test]
 fn clones_have_hooks_and_a_clock_of_their_own_and_a_root_that_is_read_only() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     a_hook_runs_outside_of_what_is_held_still_and_what_it_leaves_is_held_with_the_rest(&host);
     a_clones_clock_is_right_within_a_second_even_if_its_parents_is_not(&host);
     clones_of_a_vm_with_a_read_only_root_come_up_and_tell_what_stayed_as_it_was(&host);
@@ -133,7 +133,7 @@ fn clones_of_a_vm_with_a_read_only_root_come_up_and_tell_what_stayed_as_it_was(h
 
 #[test]
 fn user_code_does_not_go_on_before_its_identity() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.put_program("p", "witness", None);
     witness(&host, "p", "name /m/one");
     witness(&host, "p", "name /m/two");
@@ -168,7 +168,7 @@ fn user_code_does_not_go_on_before_its_identity() {
 
 #[test]
 fn hooks_know_the_clone_and_run_before_user_code_goes_on() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.put(
         "p",
         "/etc/forkyard-hook",
@@ -222,7 +222,7 @@ fn a_hook_runs_outside_of_what_is_held_still_and_what_it_leaves_is_held_with_the
 
 #[test]
 fn clones_reach_each_other_and_no_other_family() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.ok(["run", "tiny", "--name", "q"]);
     let clones = host.fork("p", 2);
     let reaches = |from: &str, to: &str| {

@@ -26,7 +26,7 @@ fn wait_for(host: &Host, vm: &str, file: &str, lines: &[&str]) {
 
 #[test]
 fn a_clones_inherited_connections_end_at_once_and_the_parents_live_on() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.put_program("p", "heir", None);
     let peer = host.fork("p", 1).remove(0);
     let (name, ip) = (peer.name.as_str(), peer.address.ip);
@@ -65,7 +65,7 @@ fn a_clones_inherited_connections_end_at_once_and_the_parents_live_on() {
 
 #[test]
 fn a_program_has_a_random_state_of_its_own_in_a_clone_and_no_timers_for_time_that_was_not() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     a_registered_generator_has_another_state_in_every_clone_before_user_code_goes_on(&host);
     timers_do_not_fire_for_the_time_between_the_parents_clock_and_the_clones(&host);
     host.end();
@@ -104,7 +104,7 @@ fn timers_do_not_fire_for_the_time_between_the_parents_clock_and_the_clones(host
 
 #[test]
 fn secrets_are_gone_before_user_code_goes_on_unless_clones_inherit_them() {
-    let host = Host::with_p(["--secret", "/etc/keys", "--secret", "/m/token"]);
+    let host = Host::with_woken_p(["--secret", "/etc/keys", "--secret", "/m/token"]);
     host.sh(
         "p",
         "mkdir -p /etc/keys/deep; echo TOP-SECRET-1 >/etc/keys/deep/key; \

@@ -5,7 +5,7 @@ use forkyard_types::TicketView;
 
 #[test]
 fn programs_grow_by_forking_and_what_their_clones_did_comes_home() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     items_are_done_in_order_with_the_environment_and_folder_of_the_caller(&host);
     an_item_that_takes_too_long_or_fails_is_done_again_as_often_as_was_said(&host);
     folders_of_items_and_ranks_come_home(&host);

@@ -36,6 +36,8 @@ fn memory_of_a_live_fork_is_of_one_instant_while_the_guest_writes_it() {
         let forked = live(&host, "p", 2);
         // Copied ahead, or there would have been nothing to be torn.
         assert!(forked.report.pages_ahead.0 > 6144, "{:?}", forked.report);
+        // It has been written while it was forked; from here on it only takes time.
+        host.sh("p", "killall witness");
         for clone in &forked.clones {
             let CloneResult::Vm(vm) = clone else { continue };
             let name = vm.name.as_str();
@@ -46,7 +48,6 @@ fn memory_of_a_live_fork_is_of_one_instant_while_the_guest_writes_it() {
                 "{name}"
             );
         }
-        host.sh("p", "killall witness");
     }
     host.end();
 }
@@ -54,7 +55,10 @@ fn memory_of_a_live_fork_is_of_one_instant_while_the_guest_writes_it() {
 #[test]
 fn a_live_fork_copies_little_while_the_parent_stands_still() {
     let host = Host::with_p([]);
-    host.sh("p", "head -c 32m /dev/urandom >/m/ballast");
+    host.sh(
+        "p",
+        "dd if=/dev/urandom of=/m/ballast bs=64k count=512 2>/dev/null",
+    );
     let told = host.sums("p", "/m/ballast");
     let report = live(&host, "p", 1).report;
     assert!(report.pages_ahead.0 > 8192, "{report:?}");
@@ -65,7 +69,10 @@ fn a_live_fork_copies_little_while_the_parent_stands_still() {
     assert_eq!(host.sums("p-1", "/m/ballast"), told);
 
     // A clone's memory is a view of an image; what it wrote is copied ahead.
-    host.sh("p-1", "head -c 16m /dev/urandom >/m/more");
+    host.sh(
+        "p-1",
+        "dd if=/dev/urandom of=/m/more bs=64k count=256 2>/dev/null",
+    );
     let told = host.sums("p-1", "/m/ballast /m/more");
     let report = live(&host, "p-1", 1).report;
     assert!(report.pages_ahead.0 > 4096, "{report:?}");
@@ -76,7 +83,10 @@ fn a_live_fork_copies_little_while_the_parent_stands_still() {
 #[test]
 fn a_fork_after_another_copies_what_was_written_in_between() {
     let host = Host::with_p([]);
-    host.sh("p", "head -c 32m /dev/urandom >/m/old");
+    host.sh(
+        "p",
+        "dd if=/dev/urandom of=/m/old bs=64k count=512 2>/dev/null",
+    );
     host.fork("p", 1);
     let first = last_report(&host, "p");
     assert!(copied(&first) > 8192, "{first:?}");
@@ -85,7 +95,7 @@ fn a_fork_after_another_copies_what_was_written_in_between() {
     // It gives up nothing: of a guest that has freed much, all is copied anew once it tells.
     host.sh(
         "p",
-        "head -c 4m /dev/urandom >/m/new; head -c 1m /dev/urandom | dd of=/m/old conv=notrunc",
+        "dd if=/dev/urandom of=/m/new bs=64k count=64 2>/dev/null; dd if=/dev/urandom of=/m/old bs=64k count=16 conv=notrunc 2>/dev/null",
     );
     let told = host.sums("p", "/m/old /m/new");
     host.fork("p", 1);
@@ -96,7 +106,10 @@ fn a_fork_after_another_copies_what_was_written_in_between() {
 
     // A daemon that takes over has no notes: it begins again.
     host.kill_9("forkyardd");
-    host.sh("p", "head -c 1m /dev/urandom >/m/newer");
+    host.sh(
+        "p",
+        "dd if=/dev/urandom of=/m/newer bs=64k count=16 2>/dev/null",
+    );
     let told = host.sums("p", "/m/old /m/new /m/newer");
     for _ in 0..2 {
         let clone = host.fork("p", 1).remove(0);
@@ -116,7 +129,10 @@ fn a_vm_that_forks_again_and_again_keeps_a_shallow_disk() {
     let mut wrote = Vec::new();
     for round in 0..10 {
         let file = format!("/d/{round}");
-        host.sh("p", &format!("head -c 100k /dev/urandom >{file}; sync"));
+        host.sh(
+            "p",
+            &format!("dd if=/dev/urandom of={file} bs=20k count=5 2>/dev/null; sync"),
+        );
         wrote.push(file);
         let clone = host.fork("p", 1).remove(0);
         host.ok(["rm", clone.name.as_str()]);

@@ -6,7 +6,7 @@ use forkyard_types::{ListedVm, MigrateResponse, VmInspect, VmState, VmView, Volu
 /// Writes numbers into memory and to the disk, one after the other, for as long as it lives, and
 /// says them to its sibling on a connection that was made before.
 const COUNT: &str = "mkdir -p /m && mount -t tmpfs m /m && \
-    head -c 6000000 /dev/urandom >/m/data && head -c 3000000 /dev/urandom >/root/data && \
+    dd if=/dev/urandom of=/m/data bs=60k count=100 2>/dev/null && dd if=/dev/urandom of=/root/data bs=60k count=50 2>/dev/null && \
     (n=0; while :; do n=$((n+1)); echo $n >/m/n; echo $n >>/root/n; echo $n; sleep 0.05; done \
      | nc SIBLING 9) >/dev/null 2>&1 </dev/null & ";
 const SUMS: &str = "md5sum /m/data /root/data; cat /proc/sys/kernel/random/boot_id; pidof nc";

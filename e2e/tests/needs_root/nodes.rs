@@ -51,7 +51,7 @@ fn clones_are_spread_over_nodes_and_found_from_each() {
     b.ok(["run", "tiny", "--name", "p", "--node", "h0"]);
     assert_eq!(home(c, "p"), "h0");
     let fill = "mkdir -p /m /d && mount -t tmpfs m /m && \
-        head -c 6000000 /dev/urandom >/m/a && head -c 300000 /dev/urandom >/d/a";
+        dd if=/dev/urandom of=/m/a bs=60k count=100 2>/dev/null && dd if=/dev/urandom of=/d/a bs=60k count=5 2>/dev/null";
     a.sh("p", fill);
     let before = a.sums("p", "/m/a /d/a");
     let answer: ForkResponse = c.json(["fork", "p", "-n", "6", "--spread"]);

@@ -30,7 +30,7 @@ fn counts_on(host: &Host, vm: &str) {
 
 #[test]
 fn a_paused_vm_is_forked_as_it_stands_and_goes_on_where_it_was() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     begin(&host, "p");
     let paused: Vec<VmView> = host.json(["pause", "p"]);
     assert_eq!(paused[0].state, VmState::Paused);
@@ -67,7 +67,7 @@ fn a_paused_vm_is_forked_as_it_stands_and_goes_on_where_it_was() {
 
 #[test]
 fn a_pause_outlives_the_daemon_and_a_paused_vm_ends_like_any_other() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     begin(&host, "p");
     host.fork("p", 1);
     host.ok(["pause", "p", "p-1"]);

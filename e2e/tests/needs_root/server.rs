@@ -199,7 +199,10 @@ fn the_daemon_tells_what_it_does() {
 #[test]
 fn top_shows_who_uses_what_in_the_tree_of_families() {
     let host = Host::with_p([]);
-    host.sh("p", "head -c 16m /dev/urandom >/m/x");
+    host.sh(
+        "p",
+        "dd if=/dev/urandom of=/m/x bs=64k count=256 2>/dev/null",
+    );
     host.fork("p", 1);
     host.fork("p-1", 1);
     let rows: Vec<Value> = host.json(["top", "--once"]);

@@ -119,7 +119,7 @@ fn tunnels(host: &Host) -> usize {
 fn members_on_three_hosts_reach_each_other_by_the_first_packet_and_go_on_when_a_daemon_dies() {
     let mut cluster = Cluster::new(3);
     cluster.host(0).ok(["run", "tiny", "--name", "p"]);
-    let big = "mkdir -p /m && mount -t tmpfs m /m && head -c 4000000 /dev/urandom >/m/big";
+    let big = "mkdir -p /m && mount -t tmpfs m /m && dd if=/dev/urandom of=/m/big bs=40k count=100 2>/dev/null";
     cluster.host(0).sh("p", big);
     assert_eq!(tunnels(cluster.host(0)), 0, "it is on one host");
     let clones = forked(cluster.host(0), &["fork", "p", "-n", "2", "--to", "h1,h2"]);

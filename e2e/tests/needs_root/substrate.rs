@@ -33,7 +33,7 @@ fn a_docked_vm_wakes_as_independent_ones_that_have_its_files_and_not_its_secrets
          mkdir -p /etc/ssh; touch /etc/ssh/sshd_config; echo old >/etc/ssh/ssh_host_rsa_key
          printf '#!/bin/sh\nhead -c 16 /dev/urandom | hexdump -C >/etc/ssh/ssh_host_rsa_key\n' >/usr/bin/ssh-keygen
          chmod +x /usr/bin/ssh-keygen
-         dd if=/dev/urandom of=/root/noise bs=1M count=40 2>/dev/null; rm /root/noise",
+         dd if=/dev/urandom of=/root/noise bs=1M count=32 2>/dev/null; rm /root/noise",
     );
     let before = host.sh("p", "cat /etc/machine-id");
     host.ok([

@@ -114,7 +114,7 @@ fn a_ticket_is_granted_once_though_the_agent_dies_before_the_answer() {
     let worker = host.sh("p", "agent-worker");
     let script = format!(
         "(sleep 3; vmfork ticket 1 >/m/ticket) </dev/null >/m/said 2>&1 & \
-         (sleep 5; kill -9 {worker}; touch /m/killed; head -c 4m /dev/urandom >/d/grows; sync) \
+         (sleep 5; kill -9 {worker}; touch /m/killed; dd if=/dev/urandom of=/d/grows bs=64k count=64 2>/dev/null; sync) \
          </dev/null >/dev/null 2>&1 &"
     );
     host.sh("p", &script);

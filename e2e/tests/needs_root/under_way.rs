@@ -24,7 +24,7 @@ fn run_p(cluster: &Cluster, megabytes: u32) -> String {
     let host = cluster.host(0);
     host.ok(["run", "tiny", "--name", "p"]);
     host.sh("p", FILL);
-    let more = format!("head -c {megabytes}m /dev/urandom >/m/more");
+    let more = format!("dd if=/dev/urandom of=/m/more bs=1M count={megabytes} 2>/dev/null");
     host.sh("p", &more);
     host.sums("p", &files())
 }

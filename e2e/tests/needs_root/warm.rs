@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 #[test]
 fn a_fork_from_warm_shells_starts_no_qemu_and_sees_what_was_written_after_they_started() {
     let host = Host::with_p(["--warm", "2"]);
-    host.sh("p", "head -c 4m /dev/urandom >/d/old; sync");
+    host.sh(
+        "p",
+        "dd if=/dev/urandom of=/d/old bs=64k count=64 2>/dev/null; sync",
+    );
     host.wait_warm("p", 2);
     for round in 1..=2 {
         host.wait_warm("p", 2);
@@ -16,7 +19,7 @@ fn a_fork_from_warm_shells_starts_no_qemu_and_sees_what_was_written_after_they_s
             .map(|q| q.pid)
             .collect();
         // New clusters, and old ones written over, and the file system's own.
-        host.sh("p", &format!("head -c 8m /dev/urandom | tee /m/new >/d/new{round}; head -c 1m /dev/urandom | dd of=/d/old conv=notrunc 2>/dev/null; mkdir /d/{round}; sync"));
+        host.sh("p", &format!("dd if=/dev/urandom of=/m/new bs=64k count=128 2>/dev/null; cp /m/new /d/new{round}; dd if=/dev/urandom of=/d/old bs=64k count=16 conv=notrunc 2>/dev/null; mkdir /d/{round}; sync"));
         let script = format!("md5sum /m/new /d/new{round} /d/old; ls -d /d/*");
         let told = host.sh("p", &script);
         for clone in host.fork("p", 2) {
