@@ -319,7 +319,7 @@ def kill(ticket: Ticket) -> None:
 
 
 def id() -> int:
-    """The number of the clone, or process of one, this runs in; 0 in a VM that was booted."""
+    """The number of the clone, or process of one, this runs in; 0 in a VM that is no clone."""
     if _team is not None and _team.epoch == _epoch():
         return _team.number
     return _checked(_lib.forkyard_id())

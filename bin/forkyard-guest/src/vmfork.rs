@@ -56,7 +56,7 @@ vmfork: fork this virtual machine
       is `vmfork rsh`. An mpirun in it finds them by itself.
       Example: vmfork hosts -n 4 -- ./script-that-calls-mpirun
 
-  vmfork id            print the number of this clone, 0 in a VM that was booted
+  vmfork id            print the number of this clone, 0 in a VM that is none
   vmfork ticket N      reserve N clones; prints the ticket, which is given back
                        if it is not cloned with within an hour
   vmfork clone TICKET  clone; prints 0 in the parent, 1 and up in the clones

@@ -149,6 +149,8 @@ fn a_second_run_is_woken_and_is_a_vm_like_any_other() {
         host.sh("b", "hostname; ls /root/file 2>/dev/null || echo none"),
         "b\nnone"
     );
+    // Its programs are not told that they are a clone's.
+    assert_eq!(host.sh("b", "vmfork id"), "0");
     let machine = |name: &str| host.sh(name, "head -c 16 /dev/urandom | hexdump -C");
     assert_ne!(machine("a"), machine("b"));
     host.sh("b", "echo b >/root/file && sync");

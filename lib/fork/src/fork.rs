@@ -44,7 +44,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// One clone to make.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// Its number among the clones of this fork, or in its ticket: 1 and up.
+    /// Its number among the clones of this fork, or in its ticket: 1 and up. 0 of one that
+    /// founds a family.
     pub number: u16,
     /// Its place in the family.
     pub member: Member,

@@ -180,7 +180,7 @@ pub struct Identify {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cloned {
     /// Its number among the clones of this fork: 1 and up. If processes are
-    /// numbered, that of its first.
+    /// numbered, that of its first. 0 of one that founds a family.
     pub id: u16,
     /// Processes that the caller forks into here, itself included.
     pub processes: u8,

@@ -214,7 +214,8 @@ impl Host {
             home: None,
             far: Far::default(),
         };
-        let wanted = Wanted::without_ticket(1, members);
+        // Programs in it are a founder's, which has no number among clones.
+        let wanted = Wanted::without_ticket(0, members);
         let of = &snapshot.layout.of;
         let subject = EventVm {
             id: of.id,
