@@ -221,8 +221,8 @@ fn checksum(head: &[u8], content: &[u8]) -> u64 {
 }
 
 fn lost(error: std::io::Error) -> StoreError {
-    match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => StoreError::Stream("it was cut off"),
-        _ => StoreError::io("read", "the stream", error),
+    match error.kind() == std::io::ErrorKind::UnexpectedEof {
+        true => StoreError::Stream("it was cut off"),
+        false => StoreError::io("read", "the stream", error),
     }
 }
