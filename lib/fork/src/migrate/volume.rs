@@ -121,12 +121,14 @@ impl Host {
         };
         let answer = self.step(leaving, PeerMigration::Volume(asked)).await?;
         let since = match answer {
-            PeerMigrated::Since(since) if since.iter().all(|it| sent.contains(it)) => since,
-            _ => {
-                let why = "that host did not say what it has of the volume";
-                return Err(HostError::Invalid(why.into()));
-            }
+            PeerMigrated::Since(since) => Some(since),
+            PeerMigrated::Here | PeerMigrated::Landed(_) | PeerMigrated::Ended => None,
         };
+        let since = since.filter(|since| since.iter().all(|it| sent.contains(it)));
+        let since = since.ok_or_else(|| {
+            let why = "that host did not say what it has of the volume";
+            HostError::Invalid(why.into())
+        })?;
         let is_whole = since.is_none();
         leaving.volume = Some(LeavingVolume {
             name: volume,
