@@ -93,6 +93,8 @@ mod steps;
 mod steps_across;
 #[path = "needs_root/substrate.rs"]
 mod substrate;
+#[path = "needs_root/templates.rs"]
+mod templates;
 #[path = "needs_root/tickets.rs"]
 mod tickets;
 #[path = "needs_root/under_way.rs"]

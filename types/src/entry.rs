@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 /// The program that an image is there to run, as a container image names it.
 /// Kept in the image itself, so that it goes where the disk goes.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EntryPoint {
@@ -24,6 +25,30 @@ pub struct EntryPoint {
     /// SIGTERM if empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub stop_signal: String,
+    /// Time at which a VM starts it.
+    #[serde(default, skip_serializing_if = "Start::is_at_boot")]
+    pub start: Start,
+}
+
+/// Time at which a VM starts its image's entry point.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// As soon as the VM has its name and its network.
+    #[default]
+    AtBoot,
+    /// Not by itself: the VM waits for commands, and no init of the image runs either.
+    Never,
+}
+
+impl Start {
+    /// True of what is run without being asked for.
+    // Serde passes a reference.
+    #[allow(clippy::trivially_copy_pass_by_ref)]
+    fn is_at_boot(&self) -> bool {
+        *self == Self::AtBoot
+    }
 }
 
 /// Signals by number, from 1.
@@ -71,6 +96,11 @@ impl EntryPoint {
             }
         };
         (1..=last).contains(&number).then_some(number)
+    }
+
+    /// True if a VM starts it when it boots.
+    pub fn starts(&self) -> bool {
+        self.start == Start::AtBoot && !self.argv.is_empty()
     }
 
     /// Whether this is an init, which insists on being process 1.
@@ -137,9 +167,24 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_not_to_start_says_so_and_one_that_is_says_what_older_agents_read() {
+        let mut entry = EntryPoint {
+            argv: vec!["/srv".to_owned()],
+            ..EntryPoint::default()
+        };
+        let text = |entry: &EntryPoint| serde_json::to_string(entry).expect("written");
+        assert!(!text(&entry).contains("start"));
+        entry.start = Start::Never;
+        let again: EntryPoint = serde_json::from_str(&text(&entry)).expect("read");
+        assert_eq!(again, entry);
+        assert!(!again.starts());
+    }
+
+    #[test]
     fn the_program_alone_is_enough() {
         let entry: EntryPoint = serde_json::from_str(r#"{"argv": ["/srv"]}"#).expect("enough");
         assert_eq!((entry.argv.len(), entry.user.as_str()), (1, ""));
+        assert!(entry.starts());
         serde_json::from_str::<EntryPoint>(r#"{"argv": [], "cmd": []}"#).expect_err("unknown");
     }
 }

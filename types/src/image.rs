@@ -1,6 +1,6 @@
 //! Guest images, as the API has them.
 
-use crate::ByteCount;
+use crate::{ByteCount, EntryPoint, ImageReference};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -17,6 +17,15 @@ pub struct GuestImage {
     /// Where it comes from.
     #[serde(default)]
     pub origin: ImageOrigin,
+    /// Source that it was made of: the image in its registry, the Dockerfile, or the VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Digest of the manifest that the registry had under that name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Entry point of a container image, with the environment, folder and user that commands have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry: Option<EntryPoint>,
 }
 
 /// Where a guest image comes from.
@@ -33,6 +42,56 @@ pub enum ImageOrigin {
     Qcow2,
     /// Imported from an archive of a container image.
     Oci,
+    /// Pulled from a registry.
+    Registry,
+    /// Built from a Dockerfile.
+    Dockerfile,
+    /// Made of a VM's disk.
+    Vm,
+}
+
+/// `POST /v1/images/{name}/pull`: what to make a guest image of.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImagePullRequest {
+    /// The image in its registry: `docker.io/library/python:3.12-slim`.
+    #[cfg_attr(feature = "schema", schema(value_type = String, max_length = 512))]
+    pub reference: ImageReference,
+    /// Size of the guest's disk, in MiB; made up from what is in the image if absent.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(minimum = 16, maximum = 1_048_576))]
+    pub size_mib: Option<u64>,
+    /// True if VMs are to start its entry point when they boot.
+    #[serde(default)]
+    pub start: bool,
+}
+
+/// `PUT /v1/images/{name}/build`: a build of what the body holds, a tar archive of a context.
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "schema", into_params(parameter_in = Query))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageBuildRequest {
+    /// Path of the Dockerfile in the context; `Dockerfile` if absent.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", param(max_length = 1024))]
+    pub dockerfile: Option<String>,
+    /// Size of the guest's disk, in MiB; made up from what is in the image if absent.
+    #[serde(default)]
+    pub size_mib: Option<u64>,
+    /// True if VMs are to start its entry point when they boot.
+    #[serde(default)]
+    pub start: bool,
+}
+
+/// `POST /v1/images/{name}/commit`: the VM whose disk becomes an image.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageCommitRequest {
+    /// Name or id of a VM that runs, has stopped, or is a checkpoint.
+    pub vm: String,
 }
 
 /// What an image is imported from. Always said, never guessed from content:

@@ -99,7 +99,7 @@ fn boot() -> Outcome<Infallible> {
             let error = Command::new(path).exec();
             Err(format!("run {path}: {error}"))
         }
-        (None, Some(entry)) if entry.is_init() => Err(entry::become_init(&entry)),
+        (None, Some(entry)) if entry.starts() && entry.is_init() => Err(entry::become_init(&entry)),
         // An image without an init, a container's say: orphans are still reaped.
         (None, entry) => entry::see_through(entry),
     }

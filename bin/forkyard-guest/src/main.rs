@@ -48,6 +48,10 @@ fn main() -> ExitCode {
         ("reboot", _) => init::entry::end(RebootMode::RB_AUTOBOOT),
         (_, [role, port]) if role == "connect" => connect::main(port),
         (_, [role, words @ ..]) if role == "dock" => dock::main(words),
+        (_, [role]) if role == "sync" => {
+            nix::unistd::sync();
+            ExitCode::SUCCESS
+        }
         (_, [role]) if role == "entry" => init::entry::main(),
         (_, [role, words @ ..]) if role == "agent" => agent::supervise(words),
         (_, [role]) if role == "worker" => agent::work(),

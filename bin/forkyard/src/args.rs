@@ -10,6 +10,7 @@ use crate::commands::{
     events::Events,
     exec::{self, Exec},
     friendly::Friendly,
+    images::Image,
     lifetime::{self, AtEnd, Keepalive},
     node::Node,
     port_forward::PortForward,
@@ -19,7 +20,6 @@ use crate::commands::{
     ticket::Ticket,
     token::Token,
     top::Top,
-    transfer::{Export, Import},
     vms::Patience,
     volume::{Volume, root_volume},
 };
@@ -157,7 +157,7 @@ pub enum Command {
     /// End VMs and remove all that is theirs.
     #[command(after_help = "Example: forkyard rm p-1 p-2, or forkyard rm --all")]
     Rm(Some),
-    /// Guest images: list, build, remove, import, export.
+    /// Guest images: list, pull, build, remove, import, export.
     #[command(subcommand)]
     Image(Image),
     /// Find, and with --repair remove, what crashes left behind.
@@ -378,37 +378,6 @@ pub struct Some {
     pub all: bool,
 }
 
-/// `image`
-#[derive(Debug, Subcommand)]
-pub enum Image {
-    /// List the recipes, which are built, and the images that were imported.
-    #[command(after_help = "Example: forkyard image ls")]
-    Ls,
-    /// Build an image now rather than at the first `run`.
-    #[command(after_help = "Example: forkyard image build debian")]
-    Build {
-        /// Recipe.
-        name: String,
-    },
-    /// Remove an image that was built, or one that was imported.
-    #[command(after_help = "Example: forkyard image rm debian")]
-    Rm {
-        /// Image.
-        name: String,
-    },
-    /// Make an image of a disk with ext4, or of a container image, whose entry
-    /// point then runs in each VM.
-    #[command(
-        after_help = "Examples:\n  forkyard image import web disk.qcow2 --partition 1\n  skopeo copy docker://docker.io/library/nginx oci-archive:nginx.tar && forkyard image import nginx nginx.tar\n  docker save nginx | forkyard image import nginx - --format oci"
-    )]
-    Import(Import),
-    /// Write the disk of an image, a checkpoint or a stopped VM to a file.
-    #[command(
-        after_help = "Examples:\n  forkyard image export debian debian.qcow2\n  forkyard checkpoint p --name kept && forkyard image export --vm kept p.raw --format raw"
-    )]
-    Export(Export),
-}
-
 /// `doctor`
 #[derive(Debug, ClapArgs)]
 pub struct Doctor {
@@ -510,6 +479,9 @@ mod tests {
             "forkyard rm --all",
             "forkyard image import web disk.img --partition 2",
             "forkyard image export web web.raw --format raw",
+            "forkyard image pull docker.io/library/python:3.12-slim --name py --start",
+            "forkyard image build debian",
+            "forkyard image build -f a/Dockerfile -t web a --start",
             "forkyard run tiny --spread",
             "forkyard fork p -n 4 --to a,b --settle --settled",
             "forkyard node ls -o json",

@@ -194,11 +194,15 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(tickets::remove))
         .routes(routes!(images::images))
         .routes(routes!(
+            images::image,
             images::build_image,
             images::remove_image,
             images::import_image
         ))
         .routes(routes!(images::export_image))
+        .routes(routes!(images::pull_image))
+        .routes(routes!(images::commit_image))
+        .routes(routes!(images::build_from))
         .routes(routes!(images::export_disk))
         .routes(routes!(substrates::list, substrates::dock))
         .routes(routes!(substrates::inspect, substrates::remove))

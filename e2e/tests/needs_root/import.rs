@@ -2,7 +2,7 @@
 
 use forkyard_e2e::{Host, eventually};
 use forkyard_types::{GuestImage, ImageOrigin};
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::{
     fs,
@@ -12,7 +12,7 @@ use std::{
 };
 
 /// Runs a program of this host that must succeed; what it printed.
-fn tool(program: &str, words: &[&str]) -> Vec<u8> {
+pub(super) fn tool(program: &str, words: &[&str]) -> Vec<u8> {
     let done = Command::new(program).args(words).output().expect(program);
     assert!(done.status.success(), "{program} {words:?}: {done:?}");
     done.stdout
@@ -25,14 +25,12 @@ fn tiny() -> PathBuf {
         .into()
 }
 
-fn text(path: &Path) -> String {
+pub(super) fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// An OCI archive, as `skopeo copy … oci-archive:` makes one: the userland of
-/// the test image in one gzipped layer, and a program to run in another.
-fn archive(folder: &Path) -> PathBuf {
-    let tree = folder.join("tree");
+/// Puts the userland of the test image into a tree.
+pub(super) fn userland(tree: &Path, applets: &[&str]) {
     fs::create_dir_all(tree.join("bin")).expect("made");
     let busybox = text(&tree.join("bin/busybox"));
     tool(
@@ -43,9 +41,16 @@ fn archive(folder: &Path) -> PathBuf {
             &text(&tiny()),
         ],
     );
-    for applet in ["sh", "cat", "sleep", "id", "init"] {
+    for applet in applets {
         std::os::unix::fs::symlink("busybox", tree.join("bin").join(applet)).expect("linked");
     }
+}
+
+/// An OCI archive, as `skopeo copy … oci-archive:` makes one: the userland of
+/// the test image in one gzipped layer, and a program to run in another.
+fn archive(folder: &Path) -> PathBuf {
+    let tree = folder.join("tree");
+    userland(&tree, &["sh", "cat", "sleep", "id", "init"]);
     fs::create_dir_all(tree.join("usr/etc")).expect("made");
     // Images of ostree have such links, and one may lead anywhere.
     for (link, target) in [
@@ -98,6 +103,19 @@ fn archive(folder: &Path) -> PathBuf {
         ],
     );
 
+    pack(
+        folder,
+        &[&lower, &upper],
+        &json!({
+            "Entrypoint": ["/srv/count"], "Cmd": ["one", "two words"],
+            "Env": ["PATH=/bin", "GREETING=hello"], "WorkingDir": "/srv", "User": "web",
+            "StopSignal": "SIGUSR1",
+        }),
+    )
+}
+
+/// An OCI archive of these layers, the lowest first, with what is to run.
+pub(super) fn pack(folder: &Path, layers: &[&PathBuf], run: &Value) -> PathBuf {
     let layout = folder.join("layout");
     fs::create_dir_all(layout.join("blobs/sha256")).expect("made");
     let digest = |bytes: &[u8]| -> String {
@@ -111,29 +129,26 @@ fn archive(folder: &Path) -> PathBuf {
         fs::write(layout.join("blobs/sha256").join(&name), bytes).expect("written");
         json!({"mediaType": kind, "digest": format!("sha256:{name}"), "size": bytes.len()})
     };
-    let unpacked = [&lower, &upper].map(|layer| fs::read(layer).expect("read"));
-    let layers = [
-        put(
-            &tool("gzip", &["-c", &text(&lower)]),
-            "application/vnd.oci.image.layer.v1.tar+gzip",
-        ),
-        put(&unpacked[1], "application/vnd.oci.image.layer.v1.tar"),
-    ];
+    let mut listed = Vec::new();
+    let mut unpacked = Vec::new();
+    for (path, number) in layers.iter().zip(0..) {
+        let bytes = fs::read(path).expect("read");
+        unpacked.push(format!("sha256:{}", digest(&bytes)));
+        listed.push(match number {
+            0 => put(
+                &tool("gzip", &["-c", &text(path)]),
+                "application/vnd.oci.image.layer.v1.tar+gzip",
+            ),
+            _ => put(&bytes, "application/vnd.oci.image.layer.v1.tar"),
+        });
+    }
     let config = json!({
-        "os": "linux", "architecture": "amd64",
-        "config": {
-            "Entrypoint": ["/srv/count"], "Cmd": ["one", "two words"],
-            "Env": ["PATH=/bin", "GREETING=hello"], "WorkingDir": "/srv", "User": "web",
-            "StopSignal": "SIGUSR1",
-        },
-        "rootfs": {
-            "type": "layers",
-            "diff_ids": unpacked.map(|layer| format!("sha256:{}", digest(&layer))),
-        },
+        "os": "linux", "architecture": "amd64", "config": run,
+        "rootfs": {"type": "layers", "diff_ids": unpacked},
     });
     let kind = "application/vnd.oci.image.config.v1+json";
     let config = put(config.to_string().as_bytes(), kind);
-    let manifest = json!({"schemaVersion": 2, "config": config, "layers": layers});
+    let manifest = json!({"schemaVersion": 2, "config": config, "layers": listed});
     let kind = "application/vnd.oci.image.manifest.v1+json";
     let manifest = put(manifest.to_string().as_bytes(), kind);
     let index = json!({"schemaVersion": 2, "manifests": [manifest]});

@@ -1,9 +1,13 @@
 //! Programs that parse what others have made, kept to just that.
 //!
 //! Such a program has a room with the files that it is given and what it takes to run, no
-//! network, only the system calls that it needs, and limits on
+//! network unless fetching is its work, only the system calls that it needs, and limits on
 //! memory, on the files it writes and on processor time. One that is taken over by what it
 //! reads can spoil what it was to make, and nothing else.
+
+mod builder;
+
+pub use builder::{Building, confine_builder};
 
 use forkyard_sys_host::{
     filter::{Call, FILES, Filter, ITSELF, RESTRICTED},
@@ -12,13 +16,18 @@ use forkyard_sys_host::{
 };
 use forkyard_types::VM_UIDS;
 use nix::libc::{self, c_long};
-use std::{io, path::Path, process::Command, sync::Arc};
+use std::{fs::File, io, path::Path, process::Command, sync::Arc};
+
+pub use forkyard_sys_host::process::Ends;
 
 /// The user of programs that need no rights; no VM's, and nobody's else.
 pub const NOBODY: u32 = VM_UIDS.start - 1;
 /// Memory that it may have to itself, beside what it maps without using it.
 const MEMORY: u64 = 2 << 30;
 const THREADS_AT_MOST: u64 = 64;
+/// The user of programs that fetch: theirs are many threads, and counted apart.
+pub const FETCHER: u32 = NOBODY - 1;
+const THREADS_OF_FETCHERS: u64 = 2048;
 /// Seconds of processor time: enough for a disk of 1 TiB.
 const PROCESSOR: u64 = 2 * 3600;
 /// What mke2fs goes by.
@@ -31,6 +40,8 @@ const MOUNTED: &str = "/etc/mtab";
 pub enum Who {
     /// [`NOBODY`].
     Nobody,
+    /// [`FETCHER`].
+    Fetcher,
     /// Root, with the right to read what any user owns and no other.
     Reader,
 }
@@ -46,7 +57,74 @@ pub struct Confinement<'a> {
     pub writes: &'a [&'a Path],
     /// Bytes of each of these at most.
     pub largest: u64,
+    /// Network that it has.
+    pub network: Network,
+    /// Event that ends it at the latest.
+    pub ends: Ends,
 }
+
+/// Network of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// An empty one.
+    None,
+    /// The host's, with its names and certificates.
+    Host,
+}
+
+/// Files by which a program finds hosts and trusts them, and the host's settings for registries of
+/// container images.
+const NAMES: [&str; 7] = [
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/containers",
+    "/etc/docker/certs.d",
+];
+
+/// Calls of programs that fetch, beside those of the others: sockets, and folders of their own.
+const FETCHING: [c_long; 27] = [
+    libc::SYS_bind,
+    libc::SYS_capget,
+    libc::SYS_chmod,
+    libc::SYS_connect,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_flock,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_mincore,
+    libc::SYS_mkdir,
+    libc::SYS_mkdirat,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_rmdir,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setitimer,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_unlink,
+    libc::SYS_unlinkat,
+];
+/// Sockets of the network alone: none of the host's own, by path or by name.
+const SOCKETS: Call = Call::only(
+    libc::SYS_socket,
+    0,
+    u64::MAX,
+    &[
+        libc::AF_INET as u64,
+        libc::AF_INET6 as u64,
+        libc::AF_NETLINK as u64,
+    ],
+);
 
 /// Calls beside those of every program: folders, attributes and blocks of files, and what qemu-img
 /// has its threads woken by.
@@ -76,15 +154,29 @@ pub fn confine(command: &mut Command, to: Confinement<'_>) -> io::Result<()> {
     for path in to.writes {
         pieces.push(Piece::of(path, Use::Data)?);
     }
+    if to.network == Network::Host {
+        for path in NAMES {
+            pieces.extend(Piece::if_there(Path::new(path), Use::Program)?);
+        }
+    }
     let (id, capability, threads) = match to.who {
         Who::Nobody => (NOBODY, None, Some(THREADS_AT_MOST)),
+        Who::Fetcher => (FETCHER, None, Some(THREADS_OF_FETCHERS)),
         // Root's threads are all counted together.
         Who::Reader => (0, Some(Capability::ReadAll), None),
     };
     let any = ITSELF.into_iter().chain(FILES).chain(MORE);
-    let calls: Vec<_> = any.map(Call::any).chain(RESTRICTED).collect();
+    let mut calls: Vec<_> = any.map(Call::any).chain(RESTRICTED).collect();
+    let network = match to.network {
+        Network::None => empty_network()?,
+        Network::Host => {
+            calls.extend(FETCHING.map(Call::any));
+            calls.push(SOCKETS);
+            File::open("/proc/thread-self/ns/net")?.into()
+        }
+    };
     let surroundings = Surroundings {
-        network: Arc::new(empty_network()?),
+        network: Arc::new(network),
         room: Room::build(pieces, links)?,
         bounds: Bounds {
             threads,
@@ -94,6 +186,7 @@ pub fn confine(command: &mut Command, to: Confinement<'_>) -> io::Result<()> {
         },
         calls: Some(Filter::allowing(&calls)?),
         capability,
+        ends: to.ends,
     };
     command
         .current_dir("/")

@@ -1,7 +1,7 @@
 //! Making slices with `qemu-img`.
 
 use crate::{Backing, DiskError, Format, backing::opened};
-use forkyard_confine::{Confinement, Who, confine};
+use forkyard_confine::{Confinement, Ends, Network, Who, confine};
 use forkyard_types::{ByteCount, NbdDisk};
 use std::{
     ffi::OsStr,
@@ -200,6 +200,8 @@ pub(crate) async fn confined(
             reads: &reads,
             writes: &writes,
             largest: LARGEST,
+            network: Network::None,
+            ends: Ends::ByItself,
         };
         confine(&mut command, to).map(|()| command)
     });

@@ -2,7 +2,7 @@
 //! undone.
 
 use crate::{
-    Host, HostError,
+    Host, HostError, commit,
     life::{Body, Life},
     vm::{Vm, lock, network_of},
 };
@@ -55,6 +55,9 @@ impl Host {
                 // Never announced, or being removed when the last daemon ended.
                 VmState::Starting | VmState::Warm | VmState::Ending => self.erase(record).await,
                 VmState::Running | VmState::Paused => {}
+                VmState::Checkpoint if commit::is_passing(&record.name) => {
+                    self.erase(record).await;
+                }
                 VmState::Checkpoint => {
                     if let Err(error) = self.serve_checkpoint(record).await {
                         tracing::error!(name = %record.name, error = &error as &dyn std::error::Error, "this checkpoint cannot be forked");

@@ -10,10 +10,12 @@ use forkyard_events::Broadcast;
 use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerClient, PagerError, Refusal};
 use forkyard_recipe::{
-    Cache, Cancel, GuestFiles, ImageFile, ImportError, Imported, Kernel, KernelChoice, Recipe,
-    Source,
+    Cache, Cancel, Dockerfile, GuestFiles, ImageFile, ImportError, Imported, Kernel, KernelChoice,
+    Recipe, Scrub, Source,
 };
-use forkyard_types::{ByteCount, GuestImage, ImageId, ImageName, ImageOrigin};
+use forkyard_types::{
+    ByteCount, GuestImage, ImageId, ImageName, ImageOrigin, ImageReference, Start,
+};
 use std::{
     collections::BTreeSet,
     ffi::OsString,
@@ -135,12 +137,7 @@ impl Bases {
     /// Builds an image now.
     pub async fn build(&self, name: String) -> Result<GuestImage, HostError> {
         self.base(name.clone(), None).await?;
-        let this = self.clone();
-        blocking(move || match this.imported(&name)? {
-            Some(image) => view_of_imported(&image),
-            None => this.view(&this.recipe(&name)?, &this.cache().images()?),
-        })
-        .await
+        self.inspect(name).await
     }
 
     /// Removes a built image from the cache. No VM may be using it.
@@ -206,6 +203,65 @@ impl Bases {
         let view = view_of_imported(&imported)?;
         happenings::image(&self.events, &view.name, view.built);
         Ok(view)
+    }
+
+    /// Fetches an image from its registry; not under the name of a recipe. Blocks.
+    pub fn pull(
+        &self,
+        name: &ImageName,
+        (reference, size, start): (&ImageReference, Option<ByteCount>, Start),
+        cancel: &Cancel,
+    ) -> Result<GuestImage, HostError> {
+        let what = (size, start);
+        let pulled = self.cache().pull(name, reference, what, cancel, narrate)?;
+        let view = view_of_imported(&pulled)?;
+        happenings::image(&self.events, &view.name, view.built);
+        Ok(view)
+    }
+
+    /// Builds an image from a Dockerfile; not under the name of a recipe. Blocks.
+    pub fn build_from(
+        &self,
+        name: &ImageName,
+        (dockerfile, size, start): (&Dockerfile, Option<ByteCount>, Start),
+        context: impl Read,
+        cancel: &Cancel,
+    ) -> Result<GuestImage, HostError> {
+        let what = (size, start);
+        let built = self
+            .cache()
+            .build(name, dockerfile, what, context, cancel, narrate)?;
+        let view = view_of_imported(&built)?;
+        happenings::image(&self.events, &view.name, view.built);
+        Ok(view)
+    }
+
+    /// Makes an image of a VM's disk; not under the name of a recipe. Blocks.
+    pub fn commit(
+        &self,
+        name: &ImageName,
+        (vm, image): (&str, &str),
+        disk: File,
+        what: &Scrub,
+    ) -> Result<GuestImage, HostError> {
+        // What its image runs is on the disk.
+        let entry = self.imported(image)?.and_then(|image| image.entry);
+        let made = self
+            .cache()
+            .commit(name, (vm, entry), disk, what, narrate)?;
+        let view = view_of_imported(&made)?;
+        happenings::image(&self.events, &view.name, view.built);
+        Ok(view)
+    }
+
+    /// The image of this name: one that was imported, or a recipe's.
+    pub async fn inspect(&self, name: String) -> Result<GuestImage, HostError> {
+        let this = self.clone();
+        blocking(move || match this.imported(&name)? {
+            Some(image) => view_of_imported(&image),
+            None => this.view(&this.recipe(&name)?, &this.cache().images()?),
+        })
+        .await
     }
 
     /// Refuses a name that is taken. Blocks for a moment.
@@ -285,6 +341,9 @@ impl Bases {
             summary: recipe.description().to_owned(),
             built,
             origin: ImageOrigin::Recipe,
+            source: None,
+            digest: None,
+            entry: None,
         })
     }
 
@@ -399,7 +458,10 @@ fn view_of_imported(image: &Imported) -> Result<GuestImage, HostError> {
         name: image.file.name.clone(),
         summary: image.summary.clone(),
         built: Some(allocated(&image.file.path)?),
-        origin: image.origin,
+        origin: image.from.origin,
+        source: image.from.source.clone(),
+        digest: image.from.digest.clone(),
+        entry: image.entry.clone(),
     })
 }
 

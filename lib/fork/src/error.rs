@@ -73,6 +73,12 @@ pub enum HostError {
         /// The VM.
         vm: VmName,
     },
+    /// A guest has not written its files to its disk.
+    #[error("{vm} did not write its files to its disk")]
+    NotSynced {
+        /// The VM.
+        vm: VmName,
+    },
     /// An image could not be imported.
     #[error("the image could not be imported")]
     Import(#[from] ImportError),
@@ -410,7 +416,7 @@ impl HostError {
                 ErrorKind::Exhausted
             }
             Self::Identity { .. } | Self::Boot { .. } => ErrorKind::Guest,
-            Self::Silent { .. } => ErrorKind::Timeout,
+            Self::Silent { .. } | Self::NotSynced { .. } => ErrorKind::Timeout,
             Self::Link(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Link(_) => ErrorKind::Guest,
             Self::Vmm(error) if error.kind() == VmmErrorKind::Timeout => ErrorKind::Timeout,
@@ -419,6 +425,8 @@ impl HostError {
             Self::Import(
                 ImportError::Disk(_)
                 | ImportError::Archive(_)
+                | ImportError::Registry { .. }
+                | ImportError::Dockerfile { .. }
                 | ImportError::Incoming { .. }
                 | ImportError::Cancelled,
             )

@@ -1,14 +1,15 @@
 //! Images in and out: what comes in becomes one that VMs boot from, and any
 //! disk there is can go out.
 //!
-//! A client sends an image and receives one; no file is ever read or written
+//! A client sends an image and receives one, or names one that a registry has; no file is ever read or written
 //! because a client has named it. Whatever breaks off leaves nothing.
 
 use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
 use forkyard_disk::{Backing, Format, QemuImg};
-use forkyard_recipe::{Cancel, EXPORT, Source};
+use forkyard_recipe::{Cancel, Dockerfile, EXPORT, Source};
 use forkyard_types::{
-    ByteCount, ExportFormat, GuestImage, ImageName, ImportFormat, ImportRequest, VmState,
+    ByteCount, ExportFormat, GuestImage, ImageBuildRequest, ImageName, ImagePullRequest,
+    ImportFormat, ImportRequest, Start, VmState,
 };
 use std::{
     fs::{self, File},
@@ -75,6 +76,70 @@ impl Host {
             cancel,
             outcome,
         })
+    }
+
+    /// Begins to fetch an image from its registry. Cancel-safe.
+    pub async fn pull(&self, name: &str, request: ImagePullRequest) -> Result<Incoming, HostError> {
+        let name: ImageName = name
+            .parse()
+            .map_err(|error| HostError::Invalid(format!("{error}")))?;
+        let size = disk_size(request.size_mib)?;
+        let start = when(request.start);
+        let bases = self.bases.clone();
+        let (looks, wanted) = (bases.clone(), name.clone());
+        blocking(move || looks.refuse_taken(&wanted)).await?;
+        let cancel = Cancel::default();
+        let given_up = cancel.clone();
+        let outcome = tokio::spawn(blocking(move || {
+            let what = (&request.reference, size, start);
+            bases.pull(&name, what, &given_up)
+        }));
+        Ok(Incoming {
+            pieces: None,
+            cancel,
+            outcome,
+        })
+    }
+
+    /// Begins to build an image from a Dockerfile; what is pushed is its context. Cancel-safe.
+    pub async fn build_from(
+        &self,
+        name: &str,
+        request: ImageBuildRequest,
+    ) -> Result<Incoming, HostError> {
+        let name: ImageName = name
+            .parse()
+            .map_err(|error| HostError::Invalid(format!("{error}")))?;
+        let dockerfile = request.dockerfile.as_deref().unwrap_or("Dockerfile");
+        let dockerfile: Dockerfile = dockerfile
+            .parse()
+            .map_err(|error| HostError::Invalid(format!("{error}")))?;
+        let size = disk_size(request.size_mib)?;
+        let start = when(request.start);
+        let bases = self.bases.clone();
+        let (looks, wanted) = (bases.clone(), name.clone());
+        blocking(move || looks.refuse_taken(&wanted)).await?;
+        let cancel = Cancel::default();
+        let (pieces, arriving) = mpsc::channel(UNDER_WAY);
+        let given_up = cancel.clone();
+        let outcome = tokio::spawn(blocking(move || {
+            let from = Arriving {
+                pieces: arriving,
+                piece: io::Cursor::default(),
+                ended: false,
+            };
+            bases.build_from(&name, (&dockerfile, size, start), from, &given_up)
+        }));
+        Ok(Incoming {
+            pieces: Some(pieces),
+            cancel,
+            outcome,
+        })
+    }
+
+    /// One image. Cancel-safe.
+    pub async fn image(&self, name: &str) -> Result<GuestImage, HostError> {
+        self.bases.inspect(name.to_owned()).await
     }
 
     /// The disk of an image, as it is or converted. Cancel-safe.
@@ -205,17 +270,24 @@ fn source(request: ImportRequest) -> Result<Source, HostError> {
         }
         ImportFormat::Raw => Ok(Source::Raw { partition }),
         ImportFormat::Qcow2 => Ok(Source::Qcow2 { partition }),
-        ImportFormat::Oci => {
-            let size = match size_mib {
-                None => None,
-                Some(mib) => match ByteCount::from_mib(mib) {
-                    None => return invalid("the disk would be too large"),
-                    size => size,
-                },
-            };
-            Ok(Source::Oci { size })
-        }
+        ImportFormat::Oci => Ok(Source::Oci {
+            size: disk_size(size_mib)?,
+            start: Start::AtBoot,
+        }),
     }
+}
+
+fn when(start: bool) -> Start {
+    match start {
+        true => Start::AtBoot,
+        false => Start::Never,
+    }
+}
+
+fn disk_size(mib: Option<u64>) -> Result<Option<ByteCount>, HostError> {
+    let too_large = || HostError::Invalid("the disk would be too large".to_owned());
+    mib.map(|mib| ByteCount::from_mib(mib).ok_or_else(too_large))
+        .transpose()
 }
 
 /// An image as it comes in, read where blocking does no harm.

@@ -15,6 +15,7 @@ mod bounds;
 mod calls;
 mod checkpoint;
 mod clone;
+mod commit;
 mod console;
 mod doctor;
 mod end;

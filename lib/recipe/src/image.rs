@@ -9,7 +9,7 @@ use crate::{
     recipe::{Body, Recipe},
     run::{MKE2FS, MMDEBSTRAP, Program},
 };
-use forkyard_confine::{Confinement, Who};
+use forkyard_confine::{Confinement, Ends, Network, Who};
 use forkyard_files::inside;
 use forkyard_types::ByteCount;
 use std::{
@@ -123,6 +123,8 @@ pub(crate) fn make_file_system(
             reads: &[root],
             writes: &[image],
             largest: room.size.0,
+            network: Network::None,
+            ends: Ends::WithStarter,
         })?
         .holding(work.lock())
         .run(progress)

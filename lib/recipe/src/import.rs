@@ -4,6 +4,7 @@
 //! raw, qcow2 --one that needs no other file--> the ext4 in it ----+
 //!                                                                 +--> disk
 //! OCI archive --digests--> layers --one over the other--> mke2fs -+
+//!     ^-- a registry (pull), a Dockerfile (build)
 //! ```
 //!
 //! Nothing here is believed. What a disk is, its owner says; no file but the
@@ -12,32 +13,41 @@
 //! its name, beside the images from recipes.
 
 mod archive;
+mod build;
 mod compressed;
 mod cpu;
 mod digest;
 mod error;
+mod incoming;
 mod job;
 mod layer;
 mod oci;
+mod provenance;
+mod pull;
 mod qcow2;
+mod scrub;
 mod volume;
 
+pub use build::{Dockerfile, InvalidDockerfile};
 pub use error::{ArchiveError, DiskError, ImportError};
+pub use provenance::Provenance;
+pub use scrub::Scrub;
 
 use crate::{
     cache::{Cache, ImageFile, Workplace, list, publish},
     error::{BuildError, io_error},
     image::as_root,
     key::{Key, KeyMaker},
-    progress::Event,
+    progress::{Event, Progress},
 };
-use forkyard_types::{ByteCount, ImageName, ImageOrigin};
+use forkyard_types::{ByteCount, EntryPoint, ImageName, ImageOrigin, ImageReference, Start};
+use incoming::{take_in, write_sparse};
 use job::Job;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, DirBuilder, File, Permissions, TryLockError},
     io::{self, Read},
-    os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -74,17 +84,9 @@ pub enum Source {
     Oci {
         /// Size of the disk; made up from what is in the image if absent.
         size: Option<ByteCount>,
+        /// When its entry point is run.
+        start: Start,
     },
-}
-
-impl Source {
-    fn origin(self) -> ImageOrigin {
-        match self {
-            Self::Raw { .. } => ImageOrigin::Raw,
-            Self::Qcow2 { .. } => ImageOrigin::Qcow2,
-            Self::Oci { .. } => ImageOrigin::Oci,
-        }
-    }
 }
 
 /// An image that was imported.
@@ -92,16 +94,29 @@ impl Source {
 pub struct Imported {
     /// Its disk.
     pub file: ImageFile,
-    /// What it is imported from.
-    pub origin: ImageOrigin,
+    /// Its origin.
+    pub from: Provenance,
     /// What it is, in a line.
     pub summary: String,
+    /// Entry point of a container image.
+    pub entry: Option<EntryPoint>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct About {
-    origin: ImageOrigin,
+    #[serde(flatten)]
+    from: Provenance,
     summary: String,
+    #[serde(default)]
+    entry: Option<EntryPoint>,
+}
+
+/// Key and origin of what came in.
+struct Arrived {
+    key: Key,
+    from: Provenance,
+    /// Entry point that is on the disk already.
+    entry: Option<EntryPoint>,
 }
 
 /// Says that an import is no longer wanted.
@@ -114,7 +129,7 @@ impl Cancel {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
 
@@ -135,6 +150,114 @@ impl Cache {
         source: Source,
         from: impl Read,
         cancel: &Cancel,
+        progress: impl FnMut(Event<'_>),
+    ) -> Result<Imported, ImportError> {
+        let bring = |_: &Workplace, incoming: &Path, progress: Progress<'_>| {
+            progress(Event::Step("taking it in"));
+            let key = take_in(name, source, from, incoming, cancel)?;
+            let from = Provenance::of(source);
+            let entry = None;
+            Ok(Arrived { key, from, entry })
+        };
+        self.arrive(name, source, cancel, bring, progress)
+    }
+
+    /// Fetches a container image from its registry and makes it one of guests. Takes root,
+    /// skopeo, and what [`Cache::import`] takes.
+    pub fn pull(
+        &self,
+        name: &ImageName,
+        reference: &ImageReference,
+        (size, start): (Option<ByteCount>, Start),
+        cancel: &Cancel,
+        progress: impl FnMut(Event<'_>),
+    ) -> Result<Imported, ImportError> {
+        let source = Source::Oci { size, start };
+        let bring = |work: &Workplace, incoming: &Path, progress: Progress<'_>| {
+            let digest = pull::fetch(reference, work, incoming, (size, cancel), progress)?;
+            let mut key = key_of(name, source);
+            key.add(digest.to_string().as_bytes());
+            Ok(Arrived {
+                key: key.finish(),
+                from: Provenance {
+                    origin: ImageOrigin::Registry,
+                    source: Some(reference.to_string()),
+                    digest: Some(digest.to_string()),
+                },
+                entry: None,
+            })
+        };
+        self.arrive(name, source, cancel, bring, progress)
+    }
+
+    /// Builds a container image from a Dockerfile, whose context is a tar archive, all that can be
+    /// read of `context`, and makes it one of guests. Takes root, buildah, and what
+    /// [`Cache::import`] takes.
+    pub fn build(
+        &self,
+        name: &ImageName,
+        dockerfile: &Dockerfile,
+        (size, start): (Option<ByteCount>, Start),
+        context: impl Read,
+        cancel: &Cancel,
+        progress: impl FnMut(Event<'_>),
+    ) -> Result<Imported, ImportError> {
+        let source = Source::Oci { size, start };
+        let bring = |work: &Workplace, incoming: &Path, progress: Progress<'_>| {
+            progress(Event::Step("taking the context in"));
+            let place = work.dir().join("context");
+            let raw = Source::Raw { partition: None };
+            take_in(name, raw, context, &place, cancel)?;
+            let places = (work, incoming);
+            let built = build::build(&place, dockerfile, places, (size, cancel), progress)?;
+            let mut key = key_of(name, source);
+            key.add(built.to_string().as_bytes());
+            Ok(Arrived {
+                key: key.finish(),
+                from: Provenance {
+                    origin: ImageOrigin::Dockerfile,
+                    source: Some(dockerfile.to_string()),
+                    digest: None,
+                },
+                entry: None,
+            })
+        };
+        self.arrive(name, source, cancel, bring, progress)
+    }
+
+    /// Makes an image of a VM's disk, raw, all that can be read of it: without what was that
+    /// VM's alone. `entry` is what its image runs.
+    pub fn commit(
+        &self,
+        name: &ImageName,
+        (vm, entry): (&str, Option<EntryPoint>),
+        disk: impl Read,
+        what: &Scrub,
+        progress: impl FnMut(Event<'_>),
+    ) -> Result<Imported, ImportError> {
+        let source = Source::Raw { partition: None };
+        let cancel = &Cancel::default();
+        let bring = |work: &Workplace, incoming: &Path, progress: Progress<'_>| {
+            progress(Event::Step("reading the disk"));
+            let key = take_in(name, source, disk, incoming, cancel)?;
+            scrub::scrub(incoming, what, work, cancel, progress)?;
+            let from = Provenance {
+                origin: ImageOrigin::Vm,
+                source: Some(vm.to_owned()),
+                digest: None,
+            };
+            Ok(Arrived { key, from, entry })
+        };
+        self.arrive(name, source, cancel, bring, progress)
+    }
+
+    /// Makes an image of what `bring` has brought.
+    fn arrive(
+        &self,
+        name: &ImageName,
+        source: Source,
+        cancel: &Cancel,
+        bring: impl FnOnce(&Workplace, &Path, Progress<'_>) -> Result<Arrived, ImportError>,
         mut progress: impl FnMut(Event<'_>),
     ) -> Result<Imported, ImportError> {
         as_root()?;
@@ -150,9 +273,11 @@ impl Cache {
             let name = name.to_string();
             return Err(ImportError::Taken { name });
         }
-        progress(Event::Step("taking it in"));
         let incoming = work.dir().join("incoming");
-        let key = take_in(name, source, from, &incoming, cancel)?;
+        let arrived = bring(&work, &incoming, &mut progress);
+        // A program that was ended because of that says something else.
+        cancel.check()?;
+        let Arrived { key, from, entry } = arrived?;
         let job = Job {
             name,
             work: &work,
@@ -165,14 +290,21 @@ impl Cache {
             .create(&whole)
             .map_err(io_error("make", &whole))?;
         let disk = whole.join(DISK);
-        let summary = match source {
-            Source::Raw { partition } => job.raw(partition, &disk)?,
-            Source::Qcow2 { partition } => job.qcow2(partition, &disk, &mut progress)?,
-            Source::Oci { size } => job.oci(size, &disk, &mut progress)?,
+        let what = from.told();
+        let (summary, entry) = match source {
+            Source::Raw { partition } => (job.raw(partition, &what, &disk)?, entry),
+            Source::Qcow2 { partition } => {
+                (job.qcow2(partition, &what, &disk, &mut progress)?, entry)
+            }
+            Source::Oci { size, start } => {
+                let (summary, entry) = job.oci((size, start), &what, &disk, &mut progress)?;
+                (summary, Some(entry))
+            }
         };
         let about = About {
-            origin: source.origin(),
+            from,
             summary,
+            entry,
         };
         let text = serde_json::to_vec(&about).unwrap_or_default();
         let place = whole.join(ABOUT);
@@ -282,97 +414,18 @@ fn load(home: &Path, name: &str, key: Key) -> Result<Option<Imported>, BuildErro
             path,
             size: ByteCount(facts.len()),
         },
-        origin: about.origin,
+        from: about.from,
         summary: about.summary,
+        entry: about.entry,
     }))
 }
 
-/// Writes what comes in to a file, an archive unpacked; the key of what will be made
-/// of it.
-fn take_in(
-    name: &ImageName,
-    source: Source,
-    from: impl Read,
-    to: &Path,
-    cancel: &Cancel,
-) -> Result<Key, ImportError> {
-    let Source::Oci { size } = source else {
-        let too_large = |size| DiskError::TooLarge { size, most: MOST }.into();
-        let incoming = |source| ImportError::Incoming { source };
-        return write_down(
-            name,
-            source,
-            from,
-            to,
-            cancel,
-            (MOST, &too_large),
-            &incoming,
-        );
-    };
-    // What broke off on its way is not to be told from what was cut off before.
-    let unreadable = |source: io::Error| match source.kind() == io::ErrorKind::UnexpectedEof {
-        true => ImportError::Incoming { source },
-        false => ArchiveError::Tar { source }.into(),
-    };
-    let unpacked = compressed::unpacked(from).map_err(unreadable)?;
-    let most = match unpacked.by {
-        None => MOST,
-        Some(_) => job::unpacked_at_most(size),
-    };
-    let too_large = |_| ArchiveError::Unpacks { most }.into();
-    let most = (most, &too_large as _);
-    write_down(name, source, unpacked.from, to, cancel, most, &unreadable)
-}
-
-fn write_down(
-    name: &ImageName,
-    source: Source,
-    mut from: impl Read,
-    to: &Path,
-    cancel: &Cancel,
-    (most, too_large): (ByteCount, &dyn Fn(ByteCount) -> ImportError),
-    unreadable: &dyn Fn(io::Error) -> ImportError,
-) -> Result<Key, ImportError> {
-    let file = File::create_new(to).map_err(io_error("create", to))?;
-    let mut hasher = blake3::Hasher::new();
-    let mut piece = vec![0; PIECE];
-    let mut size = 0;
-    loop {
-        cancel.check()?;
-        let mut filled = 0;
-        while filled < piece.len() {
-            let read = from.read(&mut piece[filled..]);
-            match read.map_err(unreadable)? {
-                0 => break,
-                read => filled += read,
-            }
-        }
-        if filled == 0 {
-            break;
-        }
-        if size + filled as u64 > most.0 {
-            return Err(too_large(ByteCount(size + filled as u64)));
-        }
-        hasher.update(&piece[..filled]);
-        write_sparse(&file, &piece[..filled], size).map_err(io_error("write", to))?;
-        size += filled as u64;
-    }
-    file.set_len(size).map_err(io_error("write", to))?;
+/// Begins a key by the way an image is made and its name.
+fn key_of(name: &ImageName, source: Source) -> KeyMaker {
     let mut key = KeyMaker::new(BUILDER);
     key.add(name.as_str().as_bytes());
     key.add(format!("{source:?}").as_bytes());
-    key.add(hasher.finalize().as_bytes());
-    Ok(key.finish())
-}
-
-/// Writes the pages that are not zero; `at` is a whole number of pages.
-fn write_sparse(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-    for (page, at) in bytes.chunks(PAGE).zip((at..).step_by(PAGE)) {
-        if page.iter().any(|byte| *byte != 0) {
-            file.write_all_at(page, at)?;
-        }
-    }
-    Ok(())
+    key
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 //! temporary files, which the next build removes.
 //!
 //! All of it blocks, some of it for minutes, and runs programs: apt, dpkg-deb,
-//! mmdebstrap, mke2fs, qemu-img. It installs nothing on the host, and
+//! mmdebstrap, e2fsprogs, qemu-img, skopeo, buildah. It installs nothing on the host, and
 //! mounts nothing that the host can see.
 
 mod apt;
@@ -33,7 +33,10 @@ mod run;
 
 pub use cache::{Cache, ImageFile};
 pub use error::{BuildError, RecipeError};
-pub use import::{ArchiveError, Cancel, DiskError, EXPORT, ImportError, Imported, Source};
+pub use import::{
+    ArchiveError, Cancel, DiskError, Dockerfile, EXPORT, ImportError, Imported, InvalidDockerfile,
+    Provenance, Scrub, Source,
+};
 pub use initramfs::{GuestFiles, Reseed};
 pub use kernel::{Kernel, KernelChoice};
 pub use key::{Key, NotAKey};

@@ -2,21 +2,29 @@
 
 use crate::{
     error::BuildError,
+    import::Cancel,
     progress::{Event, Progress},
 };
-use forkyard_confine::{Confinement, confine};
-use forkyard_sys_host::process::spawn_first;
+use forkyard_confine::{Building, Confinement, confine, confine_builder};
+use forkyard_sys_host::process::{PidFd, spawn_first_and_stay};
 use std::{
     collections::VecDeque,
     ffi::OsStr,
     fs::File,
     io::{self, BufRead, BufReader, Read},
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
+    time::Duration,
 };
 
-/// Lines of output an error shows.
+/// Lines of output an error shows, and bytes of each.
 const TAIL: usize = 12;
+const LINE: u64 = 4096;
+/// Most bytes of output that are kept.
+const OUTPUT: u64 = 64 << 20;
+/// Time between two looks at whether it is still wanted.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A program, and the Debian package it comes from.
 #[derive(Clone, Copy, Debug)]
@@ -28,10 +36,15 @@ pub(crate) struct Program {
 pub(crate) const APT_CACHE: Program = Program::new("apt-cache", "apt");
 pub(crate) const APT_CONFIG: Program = Program::new("apt-config", "apt");
 pub(crate) const APT_GET: Program = Program::new("apt-get", "apt");
+pub(crate) const BUILDAH: Program = Program::new("buildah", "buildah");
+pub(crate) const DEBUGFS: Program = Program::new("debugfs", "e2fsprogs");
 pub(crate) const DPKG_DEB: Program = Program::new("dpkg-deb", "dpkg");
+pub(crate) const E2FSCK: Program = Program::new("e2fsck", "e2fsprogs");
 pub(crate) const MKE2FS: Program = Program::new("mke2fs", "e2fsprogs");
 pub(crate) const MMDEBSTRAP: Program = Program::new("mmdebstrap", "mmdebstrap");
 pub(crate) const QEMU_IMG: Program = Program::new("qemu-img", "qemu-utils");
+pub(crate) const SKOPEO: Program = Program::new("skopeo", "skopeo");
+pub(crate) const TAR: Program = Program::new("tar", "tar");
 pub(crate) const XZ: Program = Program::new("xz", "xz-utils");
 
 impl Program {
@@ -54,6 +67,13 @@ impl Program {
             .arg(self.name)
     }
 
+    /// A call of it that says all on standard error, in the order in which it says it.
+    pub(crate) fn call_in_one_stream(self) -> Call<'static> {
+        let mut call = Call::of(self, OsStr::new("sh"));
+        call.apart = true;
+        call.args(["-c", r#"exec "$0" "$@" >&2"#, self.name])
+    }
+
     /// A call of the copy of it at `path`.
     pub(crate) fn call_at(self, path: &Path) -> Call<'static> {
         Call::of(self, path.as_os_str())
@@ -66,11 +86,16 @@ pub(crate) struct Call<'a> {
     program: Program,
     command: Command,
     lock: Option<&'a File>,
+    cancel: Option<&'a Cancel>,
     apart: bool,
     confined: bool,
+    tail: usize,
 }
 
-/// What `unshare` exits with when there is no program to run.
+/// Status of a program that has ended, its output, and its last lines.
+type Done = (ExitStatus, io::Result<Vec<u8>>, VecDeque<String>);
+
+/// What `unshare`, and a shell, exits with when there is no program to run.
 const NOTHING_TO_RUN: i32 = 127;
 
 impl<'a> Call<'a> {
@@ -83,8 +108,10 @@ impl<'a> Call<'a> {
             program,
             command,
             lock: None,
+            cancel: None,
             apart: false,
             confined: false,
+            tail: TAIL,
         }
     }
 
@@ -95,6 +122,12 @@ impl<'a> Call<'a> {
 
     pub(crate) fn args(mut self, args: impl IntoIterator<Item: AsRef<OsStr>>) -> Self {
         self.command.args(args);
+        self
+    }
+
+    /// Gives it another variable.
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
         self
     }
 
@@ -113,12 +146,35 @@ impl<'a> Call<'a> {
         Ok(self)
     }
 
+    /// Has it run as a builder of container images does. Takes root.
+    pub(crate) fn contained(mut self, to: Building<'_>) -> Result<Self, BuildError> {
+        confine_builder(&mut self.command, to).map_err(|source| BuildError::Spawn {
+            program: self.program.name,
+            source,
+        })?;
+        self.confined = true;
+        Ok(self)
+    }
+
+    /// Has an error show this many lines of its output.
+    pub(crate) fn keeping(self, tail: usize) -> Self {
+        Self { tail, ..self }
+    }
+
     /// Lets the program and its children hold this lock too, as their standard
     /// input: should we be killed, they go on for a while, and nobody else may
     /// work in the same directory until they are gone.
     pub(crate) fn holding(self, lock: &'a File) -> Self {
         Self {
             lock: Some(lock),
+            ..self
+        }
+    }
+
+    /// Has it ended as soon as it is no longer wanted.
+    pub(crate) fn until(self, cancel: &'a Cancel) -> Self {
+        Self {
+            cancel: Some(cancel),
             ..self
         }
     }
@@ -143,30 +199,22 @@ impl<'a> Call<'a> {
             program: name,
             package: self.program.package,
         };
-        let started = match self.confined {
-            true => spawn_first(&mut self.command),
-            false => self.command.spawn(),
+        let (cancel, tail) = (self.cancel, self.tail);
+        let done = match self.confined {
+            true => spawn_first_and_stay(&mut self.command, |child| {
+                see(child, (cancel, tail), progress)
+            }),
+            false => self
+                .command
+                .spawn()
+                .map(|child| see(child, (cancel, tail), progress)),
         };
-        let mut child = match started {
-            Ok(child) => child,
+        let (status, output, tail) = match done {
+            Ok(done) => done.map_err(failed)?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing),
             Err(e) => return Err(failed(e)),
         };
-        let stdout = child.stdout.take();
-        let stderr = child.stderr.take();
-        let (output, tail) = std::thread::scope(|scope| {
-            let output = scope.spawn(move || {
-                let mut bytes = Vec::new();
-                stdout.map_or(Ok(0), |mut o| o.read_to_end(&mut bytes))?;
-                Ok::<_, io::Error>(bytes)
-            });
-            let tail = stderr.map_or_else(VecDeque::new, |e| report(e, progress));
-            (output.join(), tail)
-        });
-        let status = child.wait().map_err(failed)?;
-        let output = output
-            .unwrap_or_else(|_| Err(io::Error::other("the reader of its output panicked")))
-            .map_err(failed)?;
+        let output = output.map_err(failed)?;
         if status.success() {
             return Ok(output);
         }
@@ -181,11 +229,58 @@ impl<'a> Call<'a> {
     }
 }
 
+/// Sees a program to its end.
+fn see(
+    mut child: Child,
+    (cancel, lines): (Option<&Cancel>, usize),
+    progress: Progress<'_>,
+) -> io::Result<Done> {
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
+    let process = match cancel {
+        Some(cancel) => Some((PidFd::open(child.id())?, cancel)),
+        None => None,
+    };
+    let (ended, until_ended) = mpsc::channel::<()>();
+    let (output, tail, status) = std::thread::scope(|scope| {
+        let output = scope.spawn(move || {
+            let mut bytes = Vec::new();
+            stdout.map_or(Ok(0), |o| o.take(OUTPUT).read_to_end(&mut bytes))?;
+            Ok::<_, io::Error>(bytes)
+        });
+        if let Some((process, cancel)) = process {
+            scope.spawn(move || {
+                while until_ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                    if cancel.is_set() {
+                        // One that has ended by itself is as good.
+                        let _ = process.kill();
+                        return;
+                    }
+                }
+            });
+        }
+        let tail = stderr.map_or_else(VecDeque::new, |e| report(e, lines, progress));
+        let output = output.join();
+        let status = child.wait();
+        drop(ended);
+        (output, tail, status)
+    });
+    let output =
+        output.unwrap_or_else(|_| Err(io::Error::other("the reader of its output panicked")));
+    Ok((status?, output, tail))
+}
+
 /// Passes lines on until end of file; keeps the last ones. A stream that
 /// breaks ends early: the program's exit status is what counts.
-fn report(stderr: impl Read, progress: Progress<'_>) -> VecDeque<String> {
+fn report(stderr: impl Read, lines: usize, progress: Progress<'_>) -> VecDeque<String> {
     let mut tail = VecDeque::new();
-    for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
+    let mut from = BufReader::new(stderr);
+    loop {
+        let mut line = Vec::new();
+        match from.by_ref().take(LINE).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return tail,
+            Ok(_) => {}
+        }
         let line = String::from_utf8_lossy(&line);
         // A progress bar redraws its line: only what it ended as is of interest.
         let line = line.trim_end().rsplit('\r').next().unwrap_or_default();
@@ -193,18 +288,17 @@ fn report(stderr: impl Read, progress: Progress<'_>) -> VecDeque<String> {
             continue;
         }
         progress(Event::Output(line));
-        if tail.len() == TAIL {
+        if tail.len() == lines {
             tail.pop_front();
         }
         tail.push_back(line.to_owned());
     }
-    tail
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forkyard_confine::{NOBODY, Who};
+    use forkyard_confine::{Ends, NOBODY, Network, Who};
 
     const SH: Program = Program::new("sh", "dash");
 
@@ -262,6 +356,8 @@ mod tests {
                     reads: &[&reads],
                     writes: &[&writes],
                     largest: 4096,
+                    network: Network::None,
+                    ends: Ends::WithStarter,
                 };
                 call.confined(to).expect("root").run(&mut |_| {})
             };
@@ -273,6 +369,23 @@ mod tests {
             assert_eq!(std::fs::metadata(&writes).expect("there").len(), 4096);
             assert_eq!(std::fs::read(&reads).expect("there"), b"given\n");
         }
+    }
+
+    #[test]
+    fn a_program_that_is_no_longer_wanted_ends_and_so_do_its_children() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let cancel = Cancel::default();
+        let begun = std::time::Instant::now();
+        let error = SH
+            .call_apart()
+            .args(["-c", "sleep 600 & echo begun >&2; wait"])
+            .current_dir(dir.path())
+            .until(&cancel)
+            .run(&mut |_| cancel.set())
+            .expect_err("killed");
+        assert!(matches!(error, BuildError::Program { .. }), "{error:?}");
+        // Its children held its output open otherwise.
+        assert!(begun.elapsed() < Duration::from_secs(300));
     }
 
     #[test]

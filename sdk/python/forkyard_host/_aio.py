@@ -79,6 +79,28 @@ class AsyncForkyard:
         """A volume, its snapshots, and the VMs that have it."""
         return await on_thread(self._sync.volume, name)
 
+    async def images(self) -> list[dict[str, Any]]:
+        """Every image."""
+        return await on_thread(self._sync.images)
+
+    async def image(self, name: str) -> dict[str, Any]:
+        """An image: where it is from, its digest, what it runs."""
+        return await on_thread(self._sync.image, name)
+
+    async def pull_image(
+        self, reference: str, name: str, *, start: bool = False, size_mib: int | None = None
+    ) -> dict[str, Any]:
+        """Make an image of a container image in a registry; see Forkyard.pull_image."""
+        return await on_thread(self._sync.pull_image, reference, name, start=start, size_mib=size_mib)
+
+    async def commit_image(self, vm: str, name: str) -> dict[str, Any]:
+        """Make an image of a VM's disk; see Forkyard.commit_image."""
+        return await on_thread(self._sync.commit_image, vm, name)
+
+    async def remove_image(self, name: str) -> None:
+        """Remove an image that no VM is of."""
+        await on_thread(self._sync.remove_image, name)
+
     async def create_volume(self, name: str, size: int | None = None, *, image: str | None = None) -> dict[str, Any]:
         """Make a volume; see Forkyard.create_volume."""
         return await on_thread(self._sync.create_volume, name, size, image=image)

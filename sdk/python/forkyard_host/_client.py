@@ -12,7 +12,7 @@ from typing import Any, Iterable, List, Mapping
 
 from ._copy import get, put
 from ._events import Events
-from ._http import Endpoint, of_files, of_substrate, of_vm, of_volume
+from ._http import Endpoint, of_files, of_image, of_substrate, of_vm, of_volume
 from ._process import Process
 from ._types import ExecResult, FileEntry, Forked, ForkyardError
 
@@ -115,6 +115,29 @@ class Forkyard:
     def volume(self, name: str) -> dict[str, Any]:
         """A volume, its snapshots, and the VMs that have it; ForkyardError of kind not_found if there is none."""
         return dict(self._end.call("GET", of_volume(name)))
+
+    def images(self) -> list[dict[str, Any]]:
+        """Every image: recipes, and what was imported, pulled, built or committed."""
+        return [dict(image) for image in self._end.call("GET", "/v1/images")]
+
+    def image(self, name: str) -> dict[str, Any]:
+        """An image: where it is from, its digest, what it runs; ForkyardError of kind not_found if there is none."""
+        return dict(self._end.call("GET", of_image(name)))
+
+    def pull_image(
+        self, reference: str, name: str, *, start: bool = False, size_mib: int | None = None
+    ) -> dict[str, Any]:
+        """Make an image of a container image in a registry. With `start` VMs start its entry point."""
+        wanted = {"reference": reference, "start": start, "size_mib": size_mib}
+        return dict(self._end.call("POST", of_image(name, "pull"), wanted))
+
+    def commit_image(self, vm: str, name: str) -> dict[str, Any]:
+        """Make an image of a VM's disk, without what is that VM's alone. One that runs goes on."""
+        return dict(self._end.call("POST", of_image(name, "commit"), {"vm": vm}))
+
+    def remove_image(self, name: str) -> None:
+        """Remove an image that no VM is of."""
+        self._end.call("DELETE", of_image(name))
 
     def create_volume(self, name: str, size: int | None = None, *, image: str | None = None) -> dict[str, Any]:
         """Make a volume of `size` bytes: of zeroes, or a copy of an image's disk."""

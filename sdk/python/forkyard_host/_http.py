@@ -311,6 +311,11 @@ def of_volume(name: str, *rest: str) -> str:
     return "/v1/volumes/" + "/".join(quote(part, safe="") for part in (name, *rest))
 
 
+def of_image(name: str, *rest: str) -> str:
+    """The path of an image, or of something that is done with it."""
+    return "/v1/images/" + "/".join(quote(part, safe="") for part in (name, *rest))
+
+
 def of_files(vm: str, what: str, **query: str) -> str:
     """The path of a request about files of a VM."""
     return of_vm(vm, what) + "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())

@@ -6,6 +6,7 @@
 //! pointer crosses a public face.
 #![allow(unsafe_code)]
 
+pub mod contain;
 pub mod fdpass;
 pub mod filter;
 pub mod fuse;

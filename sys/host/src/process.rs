@@ -13,7 +13,7 @@ use std::{
         unix::process::CommandExt,
     },
     process::{Child, Command},
-    sync::Arc,
+    sync::{Arc, mpsc},
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -145,6 +145,17 @@ pub struct Surroundings {
     pub calls: Option<Filter>,
     /// The capability that it has if its user is root.
     pub capability: Option<Capability>,
+    /// Event that ends it.
+    pub ends: Ends,
+}
+
+/// Event that ends a process that is not killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// Its work is done. It outlives this process.
+    ByItself,
+    /// The thread that started it ends, and so does this process: see [`spawn_first_and_stay`].
+    WithStarter,
 }
 
 /// A right that root may be left with.
@@ -199,6 +210,7 @@ pub fn isolate(
         bounds,
         calls,
         capability,
+        ends,
     } = surroundings;
     let kept = capability.map(Capability::number);
     let Credentials { uid, gid, groups } = credentials;
@@ -222,6 +234,8 @@ pub fn isolate(
             check(libc::setresuid(uid, uid, uid))?;
             check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
             keep_only(&inherited)?;
+            // A change of user would have undone it.
+            end_with(ends)?;
             // Last: what came before is on no list.
             calls.as_ref().map_or(Ok(()), Filter::apply)
         });
@@ -240,6 +254,32 @@ pub fn spawn_first(command: &mut Command) -> io::Result<Child> {
         .map_err(|_| io::Error::other("the thread panicked"))?
 }
 
+/// As [`spawn_first`]; the thread that starts it stays until `work`, which the caller's thread
+/// does with the process, is done. One that [`Ends::WithStarter`] lives no longer than that.
+pub fn spawn_first_and_stay<T>(
+    command: &mut Command,
+    work: impl FnOnce(Child) -> T,
+) -> io::Result<T> {
+    let (started, start) = mpsc::channel();
+    let (done, until_done) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let spawned = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWPID)
+                .map_err(io::Error::from)
+                .and_then(|()| command.spawn());
+            // Nobody is told if the caller has panicked.
+            let _ = started.send(spawned);
+            let _ = until_done.recv();
+        });
+        let child = start
+            .recv()
+            .map_err(|_| io::Error::other("the thread panicked"))??;
+        let result = work(child);
+        drop(done);
+        Ok(result)
+    })
+}
+
 /// A network that nobody and nothing is in, for processes to be put into: they
 /// reach no address, not even their own, and no abstract socket. It goes with the
 /// last process in it and this descriptor.
@@ -252,8 +292,19 @@ pub fn empty_network() -> io::Result<OwnedFd> {
         .map_err(|_| io::Error::other("the thread panicked"))?
 }
 
+/// In a child about to `exec`, after its last change of user.
+pub(crate) fn end_with(ends: Ends) -> io::Result<()> {
+    match ends {
+        Ends::ByItself => Ok(()),
+        Ends::WithStarter => {
+            // SAFETY: takes integers only.
+            check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })
+        }
+    }
+}
+
 /// In a child about to `exec`: what it becomes cannot raise these again.
-fn bound(bounds: Bounds) -> io::Result<()> {
+pub(crate) fn bound(bounds: Bounds) -> io::Result<()> {
     const A_SECOND: u64 = 1_000_000;
     const FILES: u64 = 4096;
     let wanted = [
@@ -282,7 +333,7 @@ fn bound(bounds: Bounds) -> io::Result<()> {
 
 /// In a child about to `exec`: where memory runs out it is ended as any other would be,
 /// though this process may be spared. Needs the host's `/proc`; without, it stays as it is.
-fn die_as_others_do() {
+pub(crate) fn die_as_others_do() {
     // SAFETY: the path is a C string and the byte outlives its call; the descriptor is
     // nobody else's.
     unsafe {
@@ -299,7 +350,7 @@ fn die_as_others_do() {
 
 /// In a child about to `exec`: gives it a session keyring with nothing in it. A kernel without
 /// keyrings has none to be kept from.
-fn join_own_keyring() {
+pub(crate) fn join_own_keyring() {
     const JOIN_SESSION_KEYRING: libc::c_int = 1;
     // SAFETY: takes an integer, and a null pointer for a keyring without a name.
     unsafe {
@@ -328,7 +379,7 @@ fn drop_capabilities(kept: Option<libc::c_ulong>) -> io::Result<()> {
 
 /// In a child about to `exec`: marks every descriptor beyond the standard
 /// three to be closed there, save those given.
-fn keep_only(inherited: &[OwnedFd]) -> io::Result<()> {
+pub(crate) fn keep_only(inherited: &[OwnedFd]) -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     const CLOEXEC: libc::c_int = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
     // SAFETY: takes integers only, and with this flag closes nothing yet.
@@ -433,6 +484,7 @@ mod tests {
             },
             calls: None,
             capability: None,
+            ends: Ends::ByItself,
         };
         isolate(&mut command, nobody, surroundings, vec![writer.into()]);
         let mut child = spawn_first(&mut command).expect("spawned as root");

@@ -64,6 +64,8 @@ pub enum Use {
     Device,
     /// Read, and written by whom its mode allows to.
     Data,
+    /// Likewise, with programs in it that are executed.
+    Tree,
 }
 
 /// A file or folder of the caller's, to be put into a room where it is here.
@@ -126,6 +128,7 @@ impl Piece {
             }
             Use::Device => libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC,
             Use::Data => libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC,
+            Use::Tree => libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
         };
         restrict(&tree, attributes)?;
         Ok(Self {

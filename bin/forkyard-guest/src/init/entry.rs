@@ -13,7 +13,7 @@
 use super::{Outcome, doing, say};
 use crate::{PROGRAM, agent::userland, who};
 use forkyard_sys_guest::process::Process;
-use forkyard_types::EntryPoint;
+use forkyard_types::{EntryPoint, Start};
 use nix::{
     mount::{MsFlags, mount},
     sys::{
@@ -52,10 +52,11 @@ const TO_END: Duration = Duration::from_secs(4);
 /// As shells have it: found, and cannot be run.
 const CANNOT_RUN: u8 = 126;
 
-/// What the image wants to run. What makes no sense is told of, and not run.
+/// What the image wants to run, or that nothing is to be. What makes no sense is told of, and
+/// not run.
 pub fn wanted() -> Option<EntryPoint> {
     match read() {
-        Ok(entry) => entry.filter(|entry| !entry.argv.is_empty()),
+        Ok(entry) => entry.filter(|entry| entry.start == Start::Never || !entry.argv.is_empty()),
         Err(why) => {
             say(&format!("forkyard: the entry point is not run: {why}"));
             None
@@ -97,7 +98,7 @@ pub fn see_through(entry: Option<EntryPoint>) -> ! {
     if let Err(why) = furnish() {
         say(&format!("forkyard: {why}"));
     }
-    let child = entry.and_then(|entry| {
+    let child = entry.filter(EntryPoint::starts).and_then(|entry| {
         while !Path::new(UP).exists() {
             sleep(LOOK);
         }

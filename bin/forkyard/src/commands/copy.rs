@@ -25,7 +25,10 @@ use std::{
     str::FromStr,
 };
 use stream::{Incoming, Leaving, Outgoing};
-use tokio::{sync::mpsc, task::spawn_blocking};
+use tokio::{
+    sync::mpsc,
+    task::{JoinHandle, spawn_blocking},
+};
 
 /// Bytes of a tar stream in one piece.
 const PIECE: usize = 256 << 10;
@@ -152,6 +155,20 @@ async fn fetch(
         }
         (Err(error), _) => Err(error).with_context(|| format!("cannot copy {path} of {vm}")),
     }
+}
+
+/// A folder's content as a tar stream, and what packs it: notes of what was left out.
+pub fn packed(from: PathBuf) -> (Leaving, JoinHandle<Result<Vec<String>, FilesError>>) {
+    let (pieces, leaving) = mpsc::channel(UNDER_WAY);
+    let packing = spawn_blocking(move || {
+        let mut notes = Vec::new();
+        let mut note = |text| notes.push(text);
+        let mut writer = Writer::new(Outgoing::new(pieces, PIECE));
+        pack(&from, b".", &mut writer, Noted::Apart(&mut note))?;
+        writer.finish()?;
+        Ok(notes)
+    });
+    (Leaving::new(leaving), packing)
 }
 
 /// Copies into a VM.

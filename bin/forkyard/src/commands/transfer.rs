@@ -1,7 +1,11 @@
 //! `image import` and `image export`: images in and out, as streams to and from
 //! the daemon. Files are read and written here, by whoever runs the command.
 
-use crate::{args::Format, commands::vms::spinner, output};
+use crate::{
+    args::Format,
+    commands::{copy, vms::spinner},
+    output,
+};
 use anyhow::{Context, bail, ensure};
 use clap::{Args as ClapArgs, ValueEnum};
 use forkyard_client::{Client, UploadError, escaped};
@@ -26,7 +30,8 @@ const PAGE: usize = 4096;
 pub struct Import {
     /// Name of the image from here on.
     pub name: ImageName,
-    /// The disk or archive; - is standard input.
+    /// The disk or archive, or a folder with the layout of an OCI image (--format oci); - is
+    /// standard input.
     pub file: PathBuf,
     /// What it is; by default what its name ends in says: .raw or .img, .qcow2,
     /// .tar, .tar.gz, .tar.xz, .tar.zst or .oci.
@@ -110,8 +115,14 @@ pub async fn import(client: &Client, format: Format, wanted: Import) -> anyhow::
         "there is an image {} already: choose another name, or `forkyard image rm` one that was imported",
         wanted.name
     );
+    let mut packing = None;
     let (source, size): (Box<dyn AsyncRead + Unpin>, _) = match wanted.file.to_str() {
         Some("-") => (Box::new(tokio::io::stdin()), None),
+        Some(_) | None if kind == Kind::Oci && wanted.file.is_dir() => {
+            let (leaving, packed) = copy::packed(wanted.file.clone());
+            packing = Some(packed);
+            (Box::new(leaving), None)
+        }
         Some(_) | None => {
             let path = &wanted.file;
             let file =
@@ -148,6 +159,9 @@ pub async fn import(client: &Client, format: Format, wanted: Import) -> anyhow::
     bar.finish_and_clear();
     if let Some(making) = making {
         making.finish_and_clear();
+    }
+    if let (Some(packing), Ok(_)) = (packing, &image) {
+        packing.await?.context("the folder could not be read")?;
     }
     let image = image.map_err(|error| {
         // What the daemon said is looked for by whoever shows it.

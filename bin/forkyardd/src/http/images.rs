@@ -1,16 +1,19 @@
 //! Guest images: list, build, remove, in and out.
 
-use super::{Answer, Path, Query, Raw, spawned};
-use crate::reply::Refusal;
+use super::{Answer, Input, Path, Query, Raw, spawned};
+use crate::{gate::Asker, reply::Refusal};
 use axum::{
     Json,
     body::Body,
-    extract::State,
+    extract::{Extension, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use forkyard_fork::{Host, Outgoing};
-use forkyard_types::{ExportRequest, GuestImage, ImportRequest};
+use forkyard_fork::{Host, Incoming, Outgoing};
+use forkyard_types::{
+    ExportRequest, GuestImage, ImageBuildRequest, ImageCommitRequest, ImagePullRequest,
+    ImportRequest,
+};
 use futures::{StreamExt, stream};
 use std::{
     fs::File,
@@ -59,7 +62,39 @@ pub async fn import_image(
     body: Body,
 ) -> Result<(StatusCode, Json<GuestImage>), Refusal> {
     // Not spawned: dropped with the connection, the import is given up.
-    let incoming = host.import(&name, request).await?;
+    taken(host.import(&name, request).await?, &name, body).await
+}
+
+/// Build a guest image from a Dockerfile: the body is a tar archive of the context. Steps run on the
+/// host, in a user namespace of their own and on its network: for the host's root alone, not for who
+/// comes over the network. If the client goes away before the answer there is no image.
+#[utoipa::path(put, path = "/v1/images/{name}/build", tag = "images", params(("name" = String, Path, description = "The image's name from here on"), ImageBuildRequest),
+    request_body(content = Raw, content_type = "application/octet-stream"),
+    responses((status = 201, body = GuestImage, description = "VMs can be booted from it"), Refusal))]
+pub async fn build_from(
+    State(host): Shared,
+    Extension(asker): Extension<Asker>,
+    Path(name): Path<String>,
+    Query(request): Query<ImageBuildRequest>,
+    body: Body,
+) -> Result<(StatusCode, Json<GuestImage>), Refusal> {
+    if asker.user().is_some() {
+        return Err(Refusal::new(
+            forkyard_types::ErrorKind::Forbidden,
+            "steps of a build run on the host: it builds for its own root alone",
+        )
+        .hinting("build elsewhere, and import or pull the image"));
+    }
+    // Not spawned: dropped with the connection, the build is given up.
+    taken(host.build_from(&name, request).await?, &name, body).await
+}
+
+/// Passes a body on, and waits for what becomes of it.
+async fn taken(
+    incoming: Incoming,
+    name: &str,
+    body: Body,
+) -> Result<(StatusCode, Json<GuestImage>), Refusal> {
     let mut pieces = body.into_data_stream();
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|error| {
@@ -74,6 +109,50 @@ pub async fn import_image(
         }
     }
     let image = incoming.finish().await?;
+    Ok((StatusCode::CREATED, Json(image)))
+}
+
+/// One guest image.
+#[utoipa::path(get, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path, description = "The image's name")),
+    responses((status = 200, body = GuestImage, description = "The image"), Refusal))]
+pub async fn image(State(host): Shared, Path(name): Path<String>) -> Answer<GuestImage> {
+    Ok(Json(host.image(&name).await?))
+}
+
+/// Fetch a container image from its registry and make a guest image of it. If the client goes
+/// away before the answer there is no image. Registries of the host itself are asked for its root
+/// alone, not for who comes over the network.
+#[utoipa::path(post, path = "/v1/images/{name}/pull", tag = "images", params(("name" = String, Path, description = "The image's name from here on")),
+    request_body = ImagePullRequest,
+    responses((status = 201, body = GuestImage, description = "VMs can be booted from it"), Refusal))]
+pub async fn pull_image(
+    State(host): Shared,
+    Extension(asker): Extension<Asker>,
+    Path(name): Path<String>,
+    Input(request): Input<ImagePullRequest>,
+) -> Result<(StatusCode, Json<GuestImage>), Refusal> {
+    if request.reference.is_of_this_host() && asker.user().is_some() {
+        return Err(Refusal::new(
+            forkyard_types::ErrorKind::Forbidden,
+            "a registry of the host itself is asked for the host's root alone",
+        ));
+    }
+    // Not spawned: dropped with the connection, the pull is given up.
+    let image = host.pull(&name, request).await?.finish().await?;
+    Ok((StatusCode::CREATED, Json(image)))
+}
+
+/// Make an image of a VM's disk. One that runs goes on; host keys, machine-id, logs and the like
+/// are not in the image. What has begun goes on if the client goes away.
+#[utoipa::path(post, path = "/v1/images/{name}/commit", tag = "images", params(("name" = String, Path, description = "The image's name from here on")),
+    request_body = ImageCommitRequest,
+    responses((status = 201, body = GuestImage, description = "VMs can be booted from it"), Refusal))]
+pub async fn commit_image(
+    State(host): Shared,
+    Path(name): Path<String>,
+    Input(request): Input<ImageCommitRequest>,
+) -> Result<(StatusCode, Json<GuestImage>), Refusal> {
+    let image = spawned(async move { host.commit(&name, request).await }).await?;
     Ok((StatusCode::CREATED, Json(image)))
 }
 

@@ -131,7 +131,7 @@ impl Host {
     }
 
     /// The lists that are installed.
-    pub(super) fn lists(&self) -> Result<Lists, HostError> {
+    pub(crate) fn lists(&self) -> Result<Lists, HostError> {
         let path = self.folders.share.join(LISTS);
         let text = fs::read_to_string(&path).map_err(HostError::io("read", &path))?;
         Ok(Lists::parse(&text).map_err(SubstrateError::from)?)

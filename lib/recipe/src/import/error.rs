@@ -31,6 +31,20 @@ pub enum ImportError {
     /// The archive is not one of a container image that a guest can be.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
+    /// A registry does not give it, in the words of the program that asked.
+    #[error("{reference} could not be fetched:\n{said}")]
+    Registry {
+        /// The image.
+        reference: String,
+        /// The program's last lines.
+        said: String,
+    },
+    /// A step of a build failed, in the words of the builder.
+    #[error("the image could not be built:\n{said}")]
+    Dockerfile {
+        /// The last lines of what it said.
+        said: String,
+    },
     /// The host could not do it.
     #[error(transparent)]
     Build(#[from] BuildError),
@@ -83,6 +97,12 @@ pub enum DiskError {
         wanted: u32,
         /// Those there are.
         there: Vec<String>,
+    },
+    /// A file that was one VM's alone is still there.
+    #[error("{path} of the VM's disk could not be removed: remove it in the VM, and commit again")]
+    NotScrubbed {
+        /// The file.
+        path: String,
     },
     /// Its file system, or a partition, goes on behind its end.
     #[error("the {what} is of {wants}, and only {has} are there: the disk was cut off")]

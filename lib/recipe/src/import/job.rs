@@ -15,9 +15,9 @@ use crate::{
     progress::{Event, Progress},
     run::QEMU_IMG,
 };
-use forkyard_confine::{Confinement, NOBODY, Who};
+use forkyard_confine::{Confinement, Ends, NOBODY, Network, Who};
 use forkyard_files::inside;
-use forkyard_types::{ByteCount, EntryPoint, ImageName};
+use forkyard_types::{ByteCount, EntryPoint, ImageName, Start};
 use std::{
     collections::HashSet,
     fs::{self, File, Permissions},
@@ -68,7 +68,12 @@ impl Job<'_> {
         File::open(self.incoming).map_err(io_error("read", self.incoming))
     }
 
-    pub fn raw(&self, partition: Option<u32>, disk: &Path) -> Result<String, ImportError> {
+    pub fn raw(
+        &self,
+        partition: Option<u32>,
+        what: &str,
+        disk: &Path,
+    ) -> Result<String, ImportError> {
         let file = self.open_incoming()?;
         let mut head = [0; 4];
         let there = file
@@ -78,12 +83,13 @@ impl Job<'_> {
             return Err(DiskError::IsQcow2.into());
         }
         self.cut(self.incoming, partition, disk)?;
-        Ok(described("imported from a raw disk", partition))
+        Ok(described(what, partition))
     }
 
     pub fn qcow2(
         &self,
         partition: Option<u32>,
+        what: &str,
         disk: &Path,
         progress: Progress<'_>,
     ) -> Result<String, ImportError> {
@@ -111,12 +117,14 @@ impl Job<'_> {
                 reads: &[self.incoming],
                 writes: &[&raw],
                 largest: MOST.0,
+                network: Network::None,
+                ends: Ends::WithStarter,
             })?
             .holding(self.work.lock())
             .run(progress)?;
         self.cancel.check()?;
         self.cut(&raw, partition, disk)?;
-        Ok(described("imported from a qcow2 disk", partition))
+        Ok(described(what, partition))
     }
 
     /// Makes the root file system on a disk a disk.
@@ -153,10 +161,11 @@ impl Job<'_> {
 
     pub fn oci(
         &self,
-        size: Option<ByteCount>,
+        (size, start): (Option<ByteCount>, Start),
+        what: &str,
         disk: &Path,
         progress: Progress<'_>,
-    ) -> Result<String, ImportError> {
+    ) -> Result<(String, EntryPoint), ImportError> {
         if let Some(size) = size
             && !(LEAST..=MOST).contains(&size)
         {
@@ -189,26 +198,25 @@ impl Job<'_> {
             }
         }
         tree.finish().map_err(|source| in_layer(0, source))?;
-        furnish(&root, &chosen.entry)?;
+        let entry = EntryPoint {
+            start,
+            ..chosen.entry
+        };
+        furnish(&root, &entry)?;
         self.cancel.check()?;
         let taken = measure(&root)?;
         let room = taken.room(size)?;
         progress(Event::Step("making the file system"));
         make_file_system(self.name.as_str(), &root, disk, room, self.work, progress)?;
-        let runs: Vec<_> = chosen
-            .entry
-            .argv
-            .iter()
-            .map(|word| word.replace('\n', " "))
-            .collect();
+        let words = entry.argv.iter().map(|word| word.replace('\n', " "));
+        let runs = words.collect::<Vec<_>>().join(" ");
         let platform = chosen.platform;
-        Ok(match runs.is_empty() {
-            true => format!("imported from a container image for {platform} that runs nothing"),
-            false => {
-                let runs = runs.join(" ");
-                format!("imported from a container image for {platform}; runs {runs}")
-            }
-        })
+        let summary = match (runs.is_empty(), start) {
+            (true, _) => format!("{what} for {platform} that runs nothing"),
+            (false, Start::AtBoot) => format!("{what} for {platform}; runs {runs}"),
+            (false, Start::Never) => format!("{what} for {platform}; {runs} is not started"),
+        };
+        Ok((summary, entry))
     }
 }
 

@@ -6,7 +6,7 @@
 //! the former, where everything has a digest.
 
 use super::{ArchiveError, archive::Parts, digest::Digest};
-use forkyard_types::EntryPoint;
+use forkyard_types::{EntryPoint, Start};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashSet};
 
@@ -351,13 +351,15 @@ fn chosen(parts: Vec<String>, platform: &Platform, config: Config) -> Result<Cho
         dir: run.working_dir.unwrap_or_default(),
         user: run.user.unwrap_or_default(),
         stop_signal: run.stop_signal.unwrap_or_default(),
+        start: Start::AtBoot,
     };
     if entry.stop_number().is_none() {
         let why = "the image's configuration names a stop signal that there is not";
         return Err(ArchiveError::Nonsense(why));
     }
     let words = entry.argv.iter().chain(entry.env.values());
-    if words.chain([&entry.dir]).any(|word| word.contains('\0')) {
+    let names = entry.env.keys().chain([&entry.dir, &entry.user]);
+    if words.chain(names).any(|word| word.contains('\0')) {
         let why = "the image's configuration has a zero byte in what it runs";
         return Err(ArchiveError::Nonsense(why));
     }

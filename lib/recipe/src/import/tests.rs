@@ -15,14 +15,14 @@ fn blob(digest: &str) -> String {
 }
 
 /// An OCI archive, in parts, to be spoilt before it is packed.
-struct Oci {
+pub(super) struct Oci {
     parts: BTreeMap<String, Vec<u8>>,
-    manifests: Vec<Value>,
+    pub manifests: Vec<Value>,
 }
 
 impl Oci {
     /// With one image: two layers, and what it runs.
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut oci = Self {
             parts: BTreeMap::new(),
             manifests: Vec::new(),
@@ -61,11 +61,11 @@ impl Oci {
         })
     }
 
-    fn image(&mut self, os: &str, architecture: &str, name: &str) {
+    pub fn image(&mut self, os: &str, architecture: &str, name: &str) {
         self.image_of(os, architecture, None, name);
     }
 
-    fn image_of(&mut self, os: &str, architecture: &str, variant: Option<&str>, name: &str) {
+    pub fn image_of(&mut self, os: &str, architecture: &str, variant: Option<&str>, name: &str) {
         let [lower, upper] = Self::layers();
         let mut config = Self::config(os, architecture);
         // No two of them are one image.
@@ -85,7 +85,7 @@ impl Oci {
         self.manifests.push(listed);
     }
 
-    fn packed(mut self) -> Vec<u8> {
+    pub fn packed(mut self) -> Vec<u8> {
         let index = json!({"schemaVersion": 2, "manifests": self.manifests});
         self.parts
             .entry("index.json".into())
@@ -119,7 +119,7 @@ fn packed(parts: &BTreeMap<String, Vec<u8>>) -> Vec<u8> {
     builder.into_inner().expect("whole")
 }
 
-fn cache() -> (TempDir, Cache) {
+pub(super) fn cache() -> (TempDir, Cache) {
     let dir = tempfile::tempdir().expect("a directory");
     let cache = Cache::new(dir.path().join("cache"));
     (dir, cache)
@@ -130,7 +130,10 @@ fn import(cache: &Cache, source: Source, bytes: &[u8]) -> Result<Imported, Impor
     cache.import(&name, source, bytes, &Cancel::default(), |_| {})
 }
 
-const OCI: Source = Source::Oci { size: None };
+const OCI: Source = Source::Oci {
+    size: None,
+    start: Start::AtBoot,
+};
 
 /// What an import that must fail says; it leaves nothing.
 #[track_caller]
@@ -176,7 +179,7 @@ mod forms;
 fn container_image_becomes_a_disk_with_its_layers_and_what_it_runs() {
     let (_dir, cache) = cache();
     let image = import(&cache, OCI, &Oci::new().packed()).expect("imported");
-    assert_eq!(image.origin, ImageOrigin::Oci);
+    assert_eq!(image.from.origin, ImageOrigin::Oci);
     assert!(
         image.summary.ends_with("runs /srv/run --fast a=b"),
         "{}",
@@ -347,6 +350,7 @@ fn what_is_no_archive_of_an_image_is_refused_by_what_it_is() {
 #[test]
 fn disk_of_a_container_image_has_the_size_that_is_wanted_or_is_refused() {
     let oci = |mib: u64| Source::Oci {
+        start: Start::AtBoot,
         size: Some(ByteCount(mib << 20)),
     };
     let (_dir, cache) = cache();
@@ -372,7 +376,7 @@ fn raw_disk_is_taken_as_it_is_in_whole_pages() {
     disk.resize(disk.len().next_multiple_of(PAGE), 0);
     assert_eq!(fs::read(&image.file.path).expect("read"), disk);
     assert_eq!(
-        (image.origin, image.file.size),
+        (image.from.origin, image.file.size),
         (ImageOrigin::Raw, ByteCount(disk.len() as u64))
     );
 }

@@ -78,7 +78,7 @@ fn archive_that_unpacks_to_more_than_there_may_be_is_refused() {
     let (name, to) = ("web".parse().expect("a name"), dir.path().join("to"));
     let incoming = |source| ImportError::Incoming { source };
     let cancel = Cancel::default();
-    let refused = write_down(&name, OCI, unpacked.from, &to, &cancel, most, &incoming);
+    let refused = incoming::write_down(&name, OCI, unpacked.from, &to, &cancel, most, &incoming);
     assert!(
         matches!(
             refused,
