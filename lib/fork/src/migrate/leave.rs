@@ -189,6 +189,8 @@ impl Host {
         let ahead = async {
             let begun = Instant::now();
             self.tell_of(leaving, MigrationPhase::Copying, 0, None);
+            let key = (leaving.id, leaving.peer().name());
+            self.note_moving_abroad(key, &leaving.vm.record(), leaving.key)?;
             self.send_volume_first(leaving, report).await?;
             self.send_first(leaving, report).await?;
             report.prepare_us = micros(begun.elapsed());
@@ -258,12 +260,12 @@ impl Host {
         let next = self.generation(vm, &leaving.body, None).await?;
         leaving.last.memory = next.image;
         leaving.next = Some(next);
-        for image in leaving.sent.all() {
+        let sent: Vec<_> = leaving.sent.all().collect();
+        self.note_offered((leaving.id, leaving.peer().name()), &sent);
+        for image in sent {
             self.offer_to(leaving, image, None).await?;
         }
         let prepare = self.describe_move(leaving, &snapshot).await?;
-        let key = (leaving.id, leaving.peer().name());
-        self.note_moving_abroad(key, &prepare)?;
         let began = Instant::now();
         self.step(leaving, PeerMigration::Prepare(Box::new(prepare)))
             .instrument(debug_span!("first copy"))

@@ -1,8 +1,7 @@
 //! What one host made of one fork of this one's, or has of a VM that moved there.
 
 use forkyard_types::{
-    FamilyId, ForkId, Handout, ImageId, Member, PageSecret, PeerForkRequest, PeerPrepare, VmId,
-    VmView,
+    FamilyId, ForkId, ImageId, Member, PageSecret, PeerForkRequest, VmId, VmView,
 };
 use serde::{Deserialize, Serialize};
 
@@ -44,29 +43,28 @@ pub(super) struct Away {
 impl Away {
     /// What is about to be sent.
     pub fn sent(request: &PeerForkRequest) -> Self {
+        let handout = &request.handout;
+        let images = [handout.memory].into_iter().chain(handout.disk);
+        let images = images.map(|pages| pages.image).collect();
         Self {
             promised: request.ticket.is_some(),
-            ..Self::of(&request.handout)
+            ..Self::of(handout.family.id, images, handout.key.clone())
         }
     }
 
-    /// A VM that is about to move.
-    pub fn moving(prepare: &PeerPrepare) -> Self {
+    /// A VM that is about to move, and nothing of it sent yet.
+    pub fn moving((vm, family): (VmId, FamilyId), key: PageSecret) -> Self {
         Self {
-            moved: Some(prepare.first.parent.id),
-            ..Self::of(&prepare.first)
+            moved: Some(vm),
+            ..Self::of(family, Vec::new(), key)
         }
     }
 
-    fn of(handout: &Handout) -> Self {
+    fn of(family: FamilyId, images: Vec<ImageId>, key: PageSecret) -> Self {
         Self {
-            family: handout.family.id,
-            images: [handout.memory]
-                .into_iter()
-                .chain(handout.disk)
-                .map(|pages| pages.image)
-                .collect(),
-            key: handout.key.clone(),
+            family,
+            images,
+            key,
             stage: Stage::Sent,
             clones: Vec::new(),
             promised: false,

@@ -186,7 +186,7 @@ impl Host {
             first: Vec::new(),
             last: Vec::new(),
             pager,
-            key: PageSecret(BASE64_STANDARD.encode(key.0)),
+            key: secret_of(key),
         })
     }
 
@@ -404,6 +404,11 @@ impl Host {
             }
         }
     }
+}
+
+/// A key, as it is told to another host.
+pub(super) fn secret_of(key: PeerKey) -> PageSecret {
+    PageSecret(BASE64_STANDARD.encode(key.0))
 }
 
 /// What became of each clone that a host was asked for. One of which its answer says

@@ -4,23 +4,24 @@
 //! A place in a family stays its VM's wherever that runs. It is told of as a host of that one
 //! place, which counts for more than the loan it is in.
 
-use super::{abroad::Migrated, away::Away, hosts::tunnel_of};
+use super::{abroad::Migrated, away::Away, hand_out::secret_of, hosts::tunnel_of};
 use crate::{Host, HostError, life::Life, vm::lock};
-use forkyard_store::Teller;
-use forkyard_types::{
-    FamilyHost, FamilyId, ForkId, HandoutFamily, ImageId, Member, PeerPrepare, VmId,
-};
+use forkyard_pager::PeerKey;
+use forkyard_store::{Teller, VmRecord};
+use forkyard_types::{FamilyHost, FamilyId, ForkId, HandoutFamily, ImageId, Member, VmId};
 use std::net::Ipv4Addr;
 
 impl Host {
-    /// Records what is about to be sent of a VM that moves: whatever becomes of it is then
-    /// looked after.
+    /// Records that a VM is about to move: whatever becomes of what is sent of it is then looked
+    /// after.
     pub(crate) fn note_moving_abroad(
         &self,
         key: (ForkId, &str),
-        prepare: &PeerPrepare,
+        vm: &VmRecord,
+        secret: PeerKey,
     ) -> Result<(), HostError> {
-        self.note_abroad(key, Away::moving(prepare))
+        let of = (vm.id, vm.family);
+        self.note_abroad(key, Away::moving(of, secret_of(secret)))
     }
 
     /// Records what else was offered of it, and is to be withdrawn.
