@@ -392,9 +392,13 @@ mod tests {
     async fn a_program_that_hangs_is_given_up_on() {
         let (dir, base, _slice) = base_and_slice().await;
         let program = dir.path().join("hangs");
-        fs::write(&program, "#!/bin/sh\nexec sleep 600\n").expect("written");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&program, mode).expect("executable");
+        // Written by another process: a program that is open for writing is not run, and one that
+        // another test's thread starts meanwhile would have it open.
+        let script = dir.path().join("script");
+        fs::write(&script, "#!/bin/sh\nexec sleep 600\n").expect("written");
+        let mut install = std::process::Command::new("install");
+        let installed = install.args(["-m", "755"]).args([&script, &program]);
+        assert!(installed.status().expect("runs").success());
         let hangs = QemuImg {
             program,
             patience: Duration::from_millis(50),

@@ -207,6 +207,7 @@ impl Host {
         drop(leaving.hold.take());
         if lock(&leaving.vm.moving).is_none() {
             self.give_up(leaving).await;
+            self.keep_volume(leaving);
         }
         Err(error)
     }

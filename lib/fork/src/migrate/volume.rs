@@ -25,6 +25,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+/// Snapshots kept that were sent to other hosts: each makes the way there shorter.
+const KEPT: usize = 4;
 /// Pieces of a stream on their way through this daemon.
 const UNDER_WAY: usize = 4;
 /// A volume of which nothing was heard for so long is given up, if no machine waits for it.
@@ -38,6 +40,8 @@ pub(super) struct LeavingVolume {
     pub name: VmName,
     /// The snapshot that the other host has, or is about to have.
     pub sent: Option<String>,
+    /// That host had nothing of it before: it keeps nothing of it if the VM does not go there.
+    is_new: bool,
 }
 
 /// A snapshot that is to be sent while the guest stands still.
@@ -129,10 +133,19 @@ impl Host {
             let why = "that host did not say what it has of the volume";
             HostError::Invalid(why.into())
         })?;
+        // One for each host that has a copy, and those of migrations that a daemon did not survive.
+        let older = &sent[..sent.len().saturating_sub(KEPT)];
+        for snapshot in older.iter().filter(|it| since.as_ref() != Some(*it)) {
+            self.drop_sent(VolumeAt {
+                volume: volume.clone(),
+                snapshot: snapshot.clone(),
+            });
+        }
         let is_whole = since.is_none();
         leaving.volume = Some(LeavingVolume {
             name: volume,
             sent: since,
+            is_new: is_whole,
         });
         let blocks = self.send_volume(leaving).await?;
         report.blocks_ahead += match is_whole {
@@ -147,6 +160,7 @@ impl Host {
         let Some(LeavingVolume {
             name,
             sent: Some(since),
+            ..
         }) = &leaving.volume
         else {
             return Ok(PageCount(0));
@@ -187,6 +201,21 @@ impl Host {
                 self.drop_sent(at);
                 Err(error)
             }
+        }
+    }
+
+    /// The VM stays here: nothing needs what was sent of its volume, unless that host had a copy.
+    pub(super) fn keep_volume(&self, leaving: &mut Leaving<'_>) {
+        if let Some(LeavingVolume {
+            name,
+            sent: Some(snapshot),
+            is_new: true,
+        }) = leaving.volume.take()
+        {
+            self.drop_sent(VolumeAt {
+                volume: name,
+                snapshot,
+            });
         }
     }
 
