@@ -217,6 +217,7 @@ impl Host {
         size: Option<ByteCount>,
         source: Option<PathBuf>,
     ) -> Result<(), HostError> {
+        self.refuse_copy(volume)?;
         let (blockd, volume) = (self.blockd.clone(), volume.clone());
         blocking(move || {
             let name = volume.to_string();

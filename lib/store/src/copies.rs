@@ -12,6 +12,8 @@ use rusqlite::params;
 pub struct VolumeCopy {
     /// Volume.
     pub volume: VmName,
+    /// Identity of what comes, if it is known.
+    pub id: Option<String>,
     /// Host that it is at, as it is called here.
     pub at: String,
     /// The migration that brings it here, if one does.
@@ -24,13 +26,14 @@ impl Store {
     /// Records a copy, or what becomes of it. It survives a power cut.
     pub fn put_copy(&self, copy: &VolumeCopy) -> Result<(), StoreError> {
         let put = self.lock().execute(
-            "INSERT INTO volume_copy VALUES (?1, ?2, ?3, ?4)
-             ON CONFLICT (volume) DO UPDATE SET home = ?2, arriving = ?3, is_new = ?4",
+            "INSERT INTO volume_copy VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (volume) DO UPDATE SET home = ?2, arriving = ?3, is_new = ?4, id = ?5",
             params![
                 copy.volume.as_str(),
                 copy.at,
                 copy.arriving.as_ref().map(ForkId::as_str),
-                copy.is_new
+                copy.is_new,
+                copy.id
             ],
         );
         put.map_err(self.failed())?;
@@ -52,12 +55,13 @@ impl Store {
     pub fn copies(&self) -> Result<Vec<VolumeCopy>, StoreError> {
         let connection = self.lock();
         let mut statement = connection
-            .prepare_cached("SELECT volume, home, arriving, is_new FROM volume_copy")
+            .prepare_cached("SELECT volume, home, arriving, is_new, id FROM volume_copy")
             .map_err(self.failed())?;
         let rows = statement
             .query_map([], |row| {
                 Ok(VolumeCopy {
                     volume: parsed(row, "volume")?,
+                    id: row.get("id")?,
                     at: row.get("home")?,
                     arriving: optional(row, "arriving")?,
                     is_new: row.get("is_new")?,
@@ -78,6 +82,7 @@ mod tests {
         let store = Store::open(&folder.path().join("db")).expect("store");
         let arriving = VolumeCopy {
             volume: "d".parse().expect("a name"),
+            id: Some("7f".into()),
             at: "b".into(),
             arriving: Some(ForkId::random()),
             is_new: true,

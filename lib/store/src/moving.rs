@@ -1,8 +1,11 @@
 //! VMs that stand still here because another host may have let them go on.
 
-use crate::{Store, StoreError, row::parsed};
-use forkyard_types::{ForkId, VmId};
-use rusqlite::params;
+use crate::{
+    Store, StoreError,
+    row::{from_json, json, parsed},
+};
+use forkyard_types::{ForkId, VmId, VmView};
+use rusqlite::{OptionalExtension, params};
 
 /// Where a VM may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +34,39 @@ impl Store {
             .execute("DELETE FROM moving WHERE vm = ?1", [vm.as_str()])
             .map_err(self.failed())?;
         Ok(())
+    }
+
+    /// Records that a VM goes on here that came by this migration. Its former host may ask for it
+    /// long after; the last thousand are kept.
+    pub fn put_landed(&self, migration: ForkId, vm: &VmView) -> Result<(), StoreError> {
+        let connection = self.lock();
+        let view = json(vm).map_err(self.failed())?;
+        connection
+            .execute(
+                "INSERT OR REPLACE INTO landed VALUES (?1, ?2)",
+                params![migration.as_str(), view],
+            )
+            .map_err(self.failed())?;
+        connection
+            .execute(
+                "DELETE FROM landed WHERE rowid <= (SELECT max(rowid) FROM landed) - 1000",
+                [],
+            )
+            .map_err(self.failed())?;
+        Ok(())
+    }
+
+    /// The VM that came by a migration, as it was then.
+    pub fn landed(&self, migration: ForkId) -> Result<Option<VmView>, StoreError> {
+        let connection = self.lock();
+        let found = connection
+            .query_row(
+                "SELECT vm FROM landed WHERE migration = ?1",
+                [migration.as_str()],
+                |row| from_json(row, "vm"),
+            )
+            .optional();
+        found.map_err(self.failed())
     }
 
     /// All of them.
@@ -72,5 +108,32 @@ mod tests {
         assert_eq!(store.moving().expect("read"), [(vm, to("c"))]);
         store.remove_moving(vm).expect("removed");
         assert_eq!(store.moving().expect("read"), []);
+    }
+
+    #[test]
+    fn what_landed_is_known_for_long_and_not_for_ever() {
+        let folder = tempfile::tempdir().expect("folder");
+        let store = Store::open(&folder.path().join("db")).expect("store");
+        let view: VmView = serde_json::from_value(serde_json::json!({
+            "id": VmId::random(), "name": "p", "state": "running", "family": forkyard_types::FamilyId::random(),
+            "member": 0, "parent": null, "fork": null,
+            "epoch": "00000000-0000-0000-0000-000000000000", "image": "tiny", "vcpus": 1,
+            "memory": 1 << 20, "pid": null, "accel": "tcg", "created": 1,
+            "address": {"ip": "10.0.0.1", "prefix": 24, "mac": [2, 0, 0, 0, 0, 1]},
+        }))
+        .expect("a VM");
+        let first = ForkId::random();
+        store.put_landed(first, &view).expect("recorded");
+        drop(store);
+        let store = Store::open(&folder.path().join("db")).expect("again");
+        assert_eq!(
+            store.landed(first).expect("read").map(|vm| vm.id),
+            Some(view.id)
+        );
+        assert!(store.landed(ForkId::random()).expect("read").is_none());
+        for _ in 0..1000 {
+            store.put_landed(ForkId::random(), &view).expect("recorded");
+        }
+        assert!(store.landed(first).expect("read").is_none());
     }
 }

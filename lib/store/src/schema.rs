@@ -133,13 +133,19 @@ const STEPS: [&str; 16] = [
         entry TEXT NOT NULL
     ) STRICT;
 ",
-    // Volumes that are at home elsewhere: what is here of them is not to be written.
+    // Volumes that are at home elsewhere: what is here of them is not to be written. And the VMs
+    // that came by migrations, whatever became of them.
     "
     CREATE TABLE volume_copy (
         volume TEXT PRIMARY KEY NOT NULL,
         home TEXT NOT NULL,
         arriving TEXT,
-        is_new INTEGER NOT NULL
+        is_new INTEGER NOT NULL,
+        id TEXT
+    ) STRICT;
+    CREATE TABLE landed (
+        migration TEXT PRIMARY KEY NOT NULL,
+        vm TEXT NOT NULL
     ) STRICT;
 ",
 ];

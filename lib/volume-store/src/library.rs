@@ -26,6 +26,8 @@ pub struct Library {
     open: Mutex<BTreeMap<String, Arc<Store>>>,
     /// Volumes that were begun.
     made: AtomicU64,
+    /// Names of those that have none yet, and whether they were given up.
+    making: Mutex<BTreeMap<PathBuf, (String, bool)>>,
 }
 
 impl Library {
@@ -42,6 +44,7 @@ impl Library {
             geometry,
             open: Mutex::default(),
             made: AtomicU64::default(),
+            making: Mutex::default(),
         };
         library.sweep()?;
         Ok(library)
@@ -97,8 +100,17 @@ impl Library {
         check_name(name)?;
         self.refuse_taken(name)?;
         let fresh = self.fresh(name, what)?;
+        self.making()
+            .insert(fresh.clone(), (name.to_owned(), false));
         let filled = Store::recover(&fresh, name).and_then(fill);
-        let kept = filled.and_then(|()| self.keep(&fresh, name).map(drop));
+        // Held until it has its name: whoever removes it finds it here or there.
+        let mut making = self.making();
+        let is_wanted = making.remove(&fresh).is_some_and(|(_, given_up)| !given_up);
+        let kept = match is_wanted {
+            true => filled.and_then(|()| self.keep(&fresh, name).map(drop)),
+            false => filled.and(Err(StoreError::Unknown(name.to_owned()))),
+        };
+        drop(making);
         if kept.is_err() {
             // What cannot be removed now goes when the next server starts.
             let _ = fs::remove_dir_all(&fresh);
@@ -180,10 +192,21 @@ impl Library {
         Ok(self.open(name)?.facts())
     }
 
-    /// Removes a volume that is not open for writing.
+    fn making(&self) -> MutexGuard<'_, BTreeMap<PathBuf, (String, bool)>> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes a volume that is not open for writing. One that is being made, or comes, never is.
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
+        let mut given_up = false;
+        for (making, is_given_up) in self.making().values_mut() {
+            if making == name {
+                (*is_given_up, given_up) = (true, true);
+            }
+        }
         match self.open(name) {
             Ok(_) => {}
+            Err(StoreError::Unknown(_)) if given_up => return Ok(()),
             // Of no use to anybody.
             Err(StoreError::Damaged(_)) => {}
             Err(error) => return Err(error),

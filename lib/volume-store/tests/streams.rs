@@ -146,3 +146,48 @@ fn streams_that_were_changed_are_refused_and_make_no_volume() {
     store.write(epoch, 5000, &[7; 10_000]).expect("written");
     assert_eq!(store.changed("s").expect("counted").0, 3);
 }
+
+/// A stream that is held up before its last byte until a volume was given up.
+struct HeldUp<'a> {
+    stream: Cursor<&'a [u8]>,
+    give_up: Option<Box<dyn FnOnce() + 'a>>,
+}
+
+impl std::io::Read for HeldUp<'_> {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        let all = self.stream.get_ref().len() as u64;
+        let left = usize::try_from(all - self.stream.position()).expect("small");
+        if left == 1
+            && let Some(give_up) = self.give_up.take()
+        {
+            give_up();
+        }
+        let most = to.len().min(if left > 1 { left - 1 } else { left });
+        std::io::Read::read(&mut self.stream, &mut to[..most])
+    }
+}
+
+#[test]
+fn a_volume_that_is_removed_while_it_comes_never_is() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let [here, there] = [0, 1].map(|at| library(folders[at].path()));
+    let store = here.create("v", SIZE).expect("made");
+    let epoch = store.open_writer(Takeover::Refused).expect("opens");
+    store.write(epoch, 0, &[7; 9000]).expect("written");
+    store.snapshot("s").expect("kept");
+    let stream = sent(&store, "s", None);
+    let held_up = HeldUp {
+        stream: Cursor::new(&stream),
+        give_up: Some(Box::new(|| {
+            there.remove("v").expect("given up");
+            there.remove("w").expect_err("there is none");
+        })),
+    };
+    let refused = there.receive("v", None, &mut std::io::BufReader::new(held_up));
+    assert!(
+        matches!(refused, Err(StoreError::Unknown(_))),
+        "{refused:?}"
+    );
+    assert_eq!(there.names().expect("listed"), [""; 0]);
+    received(&there, None, &stream).expect("the next is not meant");
+}

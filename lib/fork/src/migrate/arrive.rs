@@ -21,14 +21,17 @@ use forkyard_pager::{Over, PagerError, Refusal, Run};
 use forkyard_store::{Birth, StoreError, VmRecord};
 use forkyard_types::{
     Delta, ForkId, ImageId, Landed, PeerEndMigration, PeerLand, PeerMigrated, PeerMigration,
-    PeerPrepare, PeerRound, Terms, VmId, VmName,
+    PeerPrepare, PeerRound, Terms, VmName, VmView,
 };
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     sync::Mutex,
     time::{Duration, Instant},
 };
-use tokio::{sync::Notify, time::sleep};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
 use tracing::{Instrument as _, debug_span, instrument};
 
 /// Between two looks whether the last pages have come.
@@ -107,6 +110,7 @@ impl Host {
             Err(error) => {
                 lock(&self.incoming.stages).remove(&migration);
                 self.incoming.over.notify_waiters();
+                self.give_up_volume(migration).await;
                 return Err(error);
             }
         };
@@ -321,6 +325,19 @@ impl Host {
 
     /// Gives a migration up, unless its VM is here. Once this says so, it never comes.
     async fn end_migration(&self, end: PeerEndMigration) -> PeerMigrated {
+        if self.end_stage(end.migration).await {
+            return PeerMigrated::Ended;
+        }
+        let landed = self.is_landed(end);
+        if let PeerMigrated::Ended = landed {
+            self.give_up_volume(end.migration).await;
+        }
+        landed
+    }
+
+    /// Ends a migration that has not landed; false if none is under way. One that lands is waited
+    /// for.
+    async fn end_stage(&self, migration: ForkId) -> bool {
         loop {
             let over = self.incoming.over.notified();
             let mut over = std::pin::pin!(over);
@@ -328,14 +345,13 @@ impl Host {
             over.as_mut().enable();
             let stage = {
                 let mut stages = lock(&self.incoming.stages);
-                let stage = stages.remove(&end.migration);
+                let stage = stages.remove(&migration);
                 match &stage {
                     Some(Stage::Preparing { .. }) => {
-                        let ended = Stage::Preparing { ended: true };
-                        stages.insert(end.migration, ended);
+                        stages.insert(migration, Stage::Preparing { ended: true });
                     }
                     Some(Stage::Landing) => {
-                        stages.insert(end.migration, Stage::Landing);
+                        stages.insert(migration, Stage::Landing);
                     }
                     Some(Stage::Waiting(_)) | None => {}
                 }
@@ -344,32 +360,53 @@ impl Host {
             match stage {
                 Some(Stage::Landing) => {}
                 // Whoever prepares it gives it up.
-                Some(Stage::Preparing { .. }) => return PeerMigrated::Ended,
+                Some(Stage::Preparing { .. }) => return true,
                 Some(Stage::Waiting(waiting)) => {
                     self.dispose(*waiting).await;
-                    self.give_up_volume(end.migration).await;
-                    return PeerMigrated::Ended;
+                    self.give_up_volume(migration).await;
+                    return true;
                 }
-                None => {
-                    let landed = self.is_landed(end.vm);
-                    if let PeerMigrated::Ended = landed {
-                        self.give_up_volume(end.migration).await;
-                    }
-                    return landed;
-                }
+                None => return false,
             }
             over.await;
         }
     }
 
-    fn is_landed(&self, vm: VmId) -> PeerMigrated {
-        let vm = self.registry().get(vm);
-        match vm.filter(|vm| lock(&vm.moving).is_none()) {
-            Some(vm) => PeerMigrated::Landed(Box::new(Landed {
-                vm: self.view_of(&vm),
-                took_us: 0,
-            })),
-            None => PeerMigrated::Ended,
+    /// Ends an earlier migration of a volume whose host has begun another: nothing more is heard of
+    /// it. Waits until nothing of it is left, but not for ever.
+    pub(crate) async fn end_former(&self, migration: ForkId) {
+        let ended = async {
+            loop {
+                let mut over = std::pin::pin!(self.incoming.over.notified());
+                over.as_mut().enable();
+                if !self.end_stage(migration).await {
+                    return self.give_up_volume(migration).await;
+                }
+                if self.incoming.knows(migration) {
+                    over.await;
+                }
+            }
+        };
+        if timeout(self.options.patience, ended).await.is_err() {
+            tracing::warn!(%migration, "not ended yet, and another begins");
+        }
+    }
+
+    /// What is recorded decides: the VM may have gone on from here since, or have been removed.
+    fn is_landed(&self, PeerEndMigration { migration, vm }: PeerEndMigration) -> PeerMigrated {
+        let here = self.registry().get(vm);
+        let landed = match self.store.landed(migration) {
+            Ok(landed) => landed,
+            Err(error) => {
+                tracing::error!(%migration, error = &error as &dyn std::error::Error, "not known whether it landed");
+                None
+            }
+        };
+        match (here, landed) {
+            (Some(vm), Some(_)) => landed_now(self.view_of(&vm)),
+            (None, Some(view)) => landed_now(view),
+            (Some(vm), None) if lock(&vm.moving).is_none() => landed_now(self.view_of(&vm)),
+            (Some(_) | None, None) => PeerMigrated::Ended,
         }
     }
 
@@ -483,4 +520,8 @@ impl Host {
         }
         Ok(())
     }
+}
+
+fn landed_now(vm: VmView) -> PeerMigrated {
+    PeerMigrated::Landed(Box::new(Landed { vm, took_us: 0 }))
 }

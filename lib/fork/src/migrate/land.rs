@@ -79,7 +79,11 @@ impl Host {
                 self.network.open_port(record.family, record.id).await?;
                 // From here on it is here.
                 vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
-                Ok::<_, HostError>(())
+                self.store.put_landed(land.migration, &self.view_of(&vm))?;
+                match &volume {
+                    Some(volume) => self.volume_landed(volume),
+                    None => Ok(()),
+                }
             };
             if let Err(error) = ready.await {
                 self.end_body(&vm).await;
@@ -89,9 +93,7 @@ impl Host {
         };
         match outcome.await {
             Ok(vm) => {
-                if let Some(volume) = &volume {
-                    self.volume_landed(land.migration, volume);
-                }
+                self.incoming.volumes.forget(land.migration);
                 self.take_in(vm.clone(), calls);
                 if let Err(error) = self.take_terms(&vm, terms) {
                     tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its labels and lifetime did not come along");

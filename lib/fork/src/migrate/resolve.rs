@@ -151,7 +151,11 @@ impl Host {
             ..landed.vm
         };
         // Before its record goes: a volume that no record and no copy speaks of is at home.
-        self.volume_left(&vm.record(), peer);
+        if let Err(error) = self.volume_left(&vm.record(), peer) {
+            // Asked about again within a second.
+            tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not ended yet");
+            return view;
+        }
         // From here on it is listed there.
         self.answered((migration, peer), vec![view.clone()]);
         // Nobody forks or resumes what has left.

@@ -367,6 +367,8 @@ impl Host {
         snapshot: &str,
     ) -> Result<(), HostError> {
         let volumes = &self.incoming.volumes;
+        // Patience begins now: memory may have taken long since the last snapshot.
+        volumes.change(migration, |_| ());
         loop {
             let mut came = std::pin::pin!(volumes.came.notified());
             came.as_mut().enable();

@@ -179,7 +179,7 @@ impl Host {
     /// drops snapshots of forks that no record names.
     pub(crate) async fn settle_volumes(&self) -> Result<(), HostError> {
         if !self.blockd.has_any() {
-            return Ok(());
+            return self.settle_copies(&self.store.vms()?).await;
         }
         let (blockd, records) = (self.blockd.clone(), self.store.vms()?);
         let settled = blocking(move || settle(&blockd, &records).map(|()| records));

@@ -11,11 +11,11 @@
 //! host has as well: the way back is what differs from that. What is recorded decides: a volume
 //! that no such record speaks of is at home.
 
-use super::{SENT, VolumeError};
+use super::{SENT, VolumeError, writer_of};
 use crate::{Host, HostError, blocking::blocking};
-use forkyard_blockd::Request;
+use forkyard_blockd::{Request, Writer};
 use forkyard_store::{VmRecord, VolumeCopy};
-use forkyard_types::{ForkId, PeerMigrated, PeerVolume, VmName, VmState, VolumeAt, VolumeUse};
+use forkyard_types::{ForkId, PeerMigrated, PeerVolume, VmName, VolumeAt, VolumeUse};
 
 /// Whom a volume is said to be at before the name of that host is known.
 const SOMEWHERE: &str = "the host that it comes from";
@@ -48,13 +48,25 @@ impl Host {
             sent,
             ..
         } = asked;
-        let known = self.copy_of(&name)?;
+        let mut known = self.copy_of(&name)?;
+        if let Some(copy) = &known
+            && let Some(former) = copy.arriving
+            && former != migration
+            && copy.id.as_ref() == Some(&volume)
+        {
+            // Its host moves one VM once at a time.
+            self.end_former(former).await;
+            known = self.copy_of(&name)?;
+        }
         let (blockd, looked) = (self.blockd.clone(), name.clone());
         let found = match blocking(move || blockd.inspect(&looked)).await {
             Ok(status) => Some(status),
             Err(HostError::Volume(error)) if error.is_missing() => None,
             Err(error) => return Err(error),
         };
+        if writer_of(&self.store.vms()?, &name).is_some() {
+            return Err(VolumeError::Taken { volume: name }.into());
+        }
         let has_other = found.as_ref().is_some_and(|status| status.id != volume);
         let is_busy = { known.as_ref() }
             .and_then(|copy| copy.arriving)
@@ -62,12 +74,19 @@ impl Host {
         if has_other || is_busy || found.is_some() && known.is_none() {
             return Err(VolumeError::Taken { volume: name }.into());
         }
+        // Nothing here writes a copy: a stream did, when its server died.
+        let is_open = found.as_ref().is_some_and(|it| it.writer == Writer::Open);
+        if is_open {
+            let (name, epoch) = (name.to_string(), None);
+            self.ask_blockd(Request::Close { name, epoch }).await?;
+        }
         let is_new = found.is_none();
         let here = found.map(|status| status.snapshots).unwrap_or_default();
         let is_here = |name: &&String| here.iter().any(|it| it.name == **name);
         let since = sent.iter().rev().find(is_here).cloned();
         self.store.put_copy(&VolumeCopy {
             volume: name,
+            id: Some(volume),
             at: known.map_or_else(|| SOMEWHERE.to_owned(), |copy| copy.at),
             arriving: Some(migration),
             is_new,
@@ -102,36 +121,45 @@ impl Host {
                 ..copy
             })?);
         }
-        let name = copy.volume.to_string();
-        match self.ask_blockd(Request::Remove { name }).await {
-            Err(HostError::Volume(error)) if error.is_missing() => {}
-            other => other?,
+        if !self.blockd.has_any() {
+            return Ok(self.store.remove_copy(&copy.volume)?);
+        }
+        let (blockd, name) = (self.blockd.clone(), copy.volume.clone());
+        let found = match blocking(move || blockd.inspect(&name)).await {
+            Ok(status) => Some(status.id),
+            Err(HostError::Volume(error)) if error.is_missing() => None,
+            Err(error) => return Err(error),
+        };
+        // Never one that was made here meanwhile. One that is still coming is given up.
+        if found.is_none() || found == copy.id {
+            let name = copy.volume.to_string();
+            match self.ask_blockd(Request::Remove { name }).await {
+                Err(HostError::Volume(error)) if error.is_missing() => {}
+                other => other?,
+            }
         }
         Ok(self.store.remove_copy(&copy.volume)?)
     }
 
-    /// A volume is at home here, with the VM that writes it.
-    pub(crate) fn volume_landed(&self, migration: ForkId, volume: &VmName) {
-        self.incoming.volumes.forget(migration);
-        if let Err(error) = self.store.remove_copy(volume) {
-            tracing::error!(%volume, error = &error as &dyn std::error::Error, "it is taken for a copy");
-        }
+    /// A volume is at home here, with the VM that writes it: that is recorded, and survives a power
+    /// cut, before the other host is told and takes its own for a copy.
+    pub(crate) fn volume_landed(&self, volume: &VmName) -> Result<(), HostError> {
+        self.store.remove_copy(volume)?;
+        Ok(self.store.flush()?)
     }
 
     /// A volume is at home elsewhere from now on, with its VM.
-    pub(crate) fn volume_left(&self, record: &VmRecord, at: &str) {
+    pub(crate) fn volume_left(&self, record: &VmRecord, at: &str) -> Result<(), HostError> {
         let Some(VolumeUse::Written { volume, .. }) = &record.volume else {
-            return;
+            return Ok(());
         };
-        let left = self.store.put_copy(&VolumeCopy {
+        Ok(self.store.put_copy(&VolumeCopy {
             volume: volume.clone(),
+            id: None,
             at: at.to_owned(),
             arriving: None,
             is_new: false,
-        });
-        if let Err(error) = left {
-            tracing::error!(%volume, error = &error as &dyn std::error::Error, "it is taken for being at home here");
-        }
+        })?)
     }
 
     /// Settles volumes that were on their way here when a daemon ended: nothing comes of a
@@ -141,11 +169,8 @@ impl Host {
             if copy.arriving.is_none() {
                 continue;
             }
-            let runs = records.iter().any(|record| {
-                let writes = matches!(&record.volume, Some(VolumeUse::Written { volume, .. }) if *volume == copy.volume);
-                writes && matches!(record.state, VmState::Running | VmState::Paused)
-            });
-            match runs {
+            // A VM has it, though it may have stopped.
+            match writer_of(records, &copy.volume).is_some() {
                 true => self.store.remove_copy(&copy.volume)?,
                 false => self.undo_arrival(copy).await?,
             }
