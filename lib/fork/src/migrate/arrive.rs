@@ -77,6 +77,15 @@ pub(super) struct Waiting {
 }
 
 impl Incoming {
+    /// A machine is being made that is of no use any more.
+    fn is_given_up(&self, migration: ForkId) -> bool {
+        let stages = lock(&self.stages);
+        matches!(
+            stages.get(&migration),
+            Some(Stage::Preparing { ended: true })
+        )
+    }
+
     /// A machine waits for this migration, or is being made.
     pub(super) fn knows(&self, migration: ForkId) -> bool {
         lock(&self.stages).contains_key(&migration)
@@ -235,7 +244,16 @@ impl Host {
             let ready = async {
                 let address = crate::vm::address(layout.of.network, &shell.record);
                 self.network.admit(&[(shell.record.id, address)]).await?;
-                self.all_here(&first.parent.name, here.all()).await
+                // Its host may have given it up, and withdrawn them.
+                let given_up = async {
+                    while !self.incoming.is_given_up(migration) {
+                        sleep(SOON).await;
+                    }
+                };
+                tokio::select! {
+                    come = self.all_here(&first.parent.name, here.all()) => come,
+                    () = given_up => Err(HostError::Invalid("the migration was given up".into())),
+                }
             };
             match ready.await {
                 Ok(()) => Ok((shell, layout)),
