@@ -31,6 +31,7 @@
 
 mod arrive;
 mod converge;
+mod give_up;
 mod land;
 mod leave;
 mod resolve;

@@ -20,38 +20,31 @@ use crate::{
 use forkyard_pager::{Over, PagerError, Refusal, Run};
 use forkyard_store::{Birth, StoreError, VmRecord};
 use forkyard_types::{
-    Delta, ForkId, ImageId, Landed, PeerEndMigration, PeerLand, PeerMigrated, PeerMigration,
-    PeerPrepare, PeerRound, Terms, VmName, VmView,
+    Delta, ForkId, ImageId, PeerLand, PeerMigrated, PeerMigration, PeerPrepare, PeerRound, Terms,
+    VmName,
 };
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     sync::Mutex,
     time::{Duration, Instant},
 };
-use tokio::{
-    sync::Notify,
-    time::{sleep, timeout},
-};
+use tokio::{sync::Notify, time::sleep};
 use tracing::{Instrument as _, debug_span, instrument};
 
 /// Between two looks whether the last pages have come.
 const SOON: Duration = Duration::from_millis(2);
-/// A migration of which nothing was heard for so long is given up.
-const FORGOTTEN: Duration = Duration::from_secs(600);
-/// Between two looks for those.
-const LOOK: Duration = Duration::from_secs(30);
 
 /// VMs that are on their way here.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
-    stages: Mutex<BTreeMap<ForkId, Stage>>,
+    pub(super) stages: Mutex<BTreeMap<ForkId, Stage>>,
     /// Told when one has landed, or was given up.
-    over: Notify,
+    pub(super) over: Notify,
     pub volumes: Volumes,
 }
 
 #[derive(Debug)]
-enum Stage {
+pub(super) enum Stage {
     Preparing {
         /// It was given up meanwhile.
         ended: bool,
@@ -341,145 +334,6 @@ impl Host {
         landed.map(|landed| PeerMigrated::Landed(Box::new(landed)))
     }
 
-    /// Gives a migration up, unless its VM is here. Once this says so, it never comes.
-    async fn end_migration(&self, end: PeerEndMigration) -> PeerMigrated {
-        if self.end_stage(end.migration).await {
-            return PeerMigrated::Ended;
-        }
-        let landed = self.is_landed(end);
-        if let PeerMigrated::Ended = landed {
-            self.give_up_volume(end.migration).await;
-        }
-        landed
-    }
-
-    /// Ends a migration that has not landed; false if none is under way. One that lands is waited
-    /// for.
-    async fn end_stage(&self, migration: ForkId) -> bool {
-        loop {
-            let over = self.incoming.over.notified();
-            let mut over = std::pin::pin!(over);
-            // Before it is looked: what happens from here on is heard.
-            over.as_mut().enable();
-            let stage = {
-                let mut stages = lock(&self.incoming.stages);
-                let stage = stages.remove(&migration);
-                match &stage {
-                    Some(Stage::Preparing { .. }) => {
-                        stages.insert(migration, Stage::Preparing { ended: true });
-                    }
-                    Some(Stage::Landing) => {
-                        stages.insert(migration, Stage::Landing);
-                    }
-                    Some(Stage::Waiting(_)) | None => {}
-                }
-                stage
-            };
-            match stage {
-                Some(Stage::Landing) => {}
-                // Whoever prepares it gives it up.
-                Some(Stage::Preparing { .. }) => return true,
-                Some(Stage::Waiting(waiting)) => {
-                    self.dispose(*waiting).await;
-                    self.give_up_volume(migration).await;
-                    return true;
-                }
-                None => return false,
-            }
-            over.await;
-        }
-    }
-
-    /// Ends an earlier migration of a volume whose host has begun another: nothing more is heard of
-    /// it. Waits until nothing of it is left, but not for ever.
-    pub(crate) async fn end_former(&self, migration: ForkId) {
-        let ended = async {
-            loop {
-                let mut over = std::pin::pin!(self.incoming.over.notified());
-                over.as_mut().enable();
-                if !self.end_stage(migration).await {
-                    return self.give_up_volume(migration).await;
-                }
-                if self.incoming.knows(migration) {
-                    over.await;
-                }
-            }
-        };
-        if timeout(self.options.patience, ended).await.is_err() {
-            tracing::warn!(%migration, "not ended yet, and another begins");
-        }
-    }
-
-    /// What is recorded decides: the VM may have gone on from here since, or have been removed.
-    fn is_landed(&self, PeerEndMigration { migration, vm }: PeerEndMigration) -> PeerMigrated {
-        let here = self.registry().get(vm);
-        let landed = match self.store.landed(migration) {
-            Ok(landed) => landed,
-            Err(error) => {
-                tracing::error!(%migration, error = &error as &dyn std::error::Error, "not known whether it landed");
-                None
-            }
-        };
-        match (here, landed) {
-            (Some(vm), Some(_)) => landed_now(self.view_of(&vm)),
-            (None, Some(view)) => landed_now(view),
-            (Some(vm), None) if lock(&vm.moving).is_none() => landed_now(self.view_of(&vm)),
-            (Some(_) | None, None) => PeerMigrated::Ended,
-        }
-    }
-
-    /// Ends a machine that waits, and all that came for it.
-    async fn dispose(&self, waiting: Waiting) {
-        let Waiting {
-            shell,
-            layout,
-            coming,
-            here,
-            ..
-        } = waiting;
-        let last = [Some(layout.memory), layout.disk.base()];
-        self.end_shells(vec![shell]).await;
-        let images: Vec<_> = here.all().chain(last.into_iter().flatten()).collect();
-        self.forget_images(coming, &images).await;
-        self.end_family_if_empty(layout.of.family).await;
-    }
-
-    /// Ends all machines that wait: the daemon ends.
-    pub(crate) async fn end_incoming(&self) {
-        let stages = std::mem::take(&mut *lock(&self.incoming.stages));
-        for stage in stages.into_values() {
-            if let Stage::Waiting(waiting) = stage {
-                self.dispose(*waiting).await;
-            }
-        }
-    }
-
-    /// Gives a migration up of which nothing more is heard.
-    fn forget_later(&self, migration: ForkId) {
-        let host = self.handle();
-        tokio::spawn(async move {
-            loop {
-                sleep(LOOK).await;
-                let Some(host) = host.upgrade() else { return };
-                let forgotten = {
-                    let mut stages = lock(&host.incoming.stages);
-                    match stages.get(&migration) {
-                        None => return,
-                        Some(Stage::Waiting(waiting)) if waiting.heard.elapsed() > FORGOTTEN => {
-                            stages.remove(&migration)
-                        }
-                        Some(Stage::Waiting(_) | Stage::Preparing { .. } | Stage::Landing) => None,
-                    }
-                };
-                if let Some(Stage::Waiting(waiting)) = forgotten {
-                    tracing::warn!(%migration, "given up: nothing was heard of it");
-                    host.dispose(*waiting).await;
-                    return host.give_up_volume(migration).await;
-                }
-            }
-        });
-    }
-
     /// Fetches an image by what it differs in from one that is here.
     pub(super) async fn fetch_over(
         &self,
@@ -538,8 +392,4 @@ impl Host {
         }
         Ok(())
     }
-}
-
-fn landed_now(vm: VmView) -> PeerMigrated {
-    PeerMigrated::Landed(Box::new(Landed { vm, took_us: 0 }))
 }
