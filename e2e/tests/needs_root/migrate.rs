@@ -130,7 +130,7 @@ fn a_node_hands_a_vm_to_another_and_every_node_finds_it_there() {
 
 /// Writes files to the disk, each with its checksum, for as long as it lives.
 const WRITE: &str = "(n=0; while :; do n=$((n+1)); head -c 20000 /dev/urandom >/root/f$n; sync; \
-    md5sum /root/f$n >>/root/sums; echo $n >/root/last; done) \
+    md5sum /root/f$n >>/root/sums; echo $n >/root/last; sleep 0.1; done) \
     >/dev/null 2>&1 </dev/null & echo $! >/tmp/writer";
 /// Reads them from the disk, not from the page cache. Prints those that are not whole, and how many
 /// there are.
@@ -143,7 +143,10 @@ fn a_vm_takes_its_volume_along_and_brings_it_back() {
     let (here, there) = (cluster.host(0), cluster.host(1));
     let seen = |host: &Host| -> VolumeView { host.json(["volume", "inspect", "d"]) };
     here.ok(["run", "tiny", "--name", "p", "--volume", "d:1G"]);
-    here.sh("p", "head -c 8000000 /dev/urandom >/root/data; sync");
+    here.sh(
+        "p",
+        "dd if=/dev/urandom of=/root/data bs=64k count=400 2>/dev/null; sync",
+    );
     let sum = here.sh("p", "md5sum /root/data");
     here.fork("p", 1);
     here.sh("p", WRITE);
