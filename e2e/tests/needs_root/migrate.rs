@@ -182,7 +182,7 @@ fn a_vm_takes_its_volume_along_and_brings_it_back() {
     there.wait_in("p", &format!("test $(wc -l </root/sums) -gt {before}"));
     let read = "echo 3 >/proc/sys/vm/drop_caches; md5sum /root/data";
     assert_eq!(there.sh("p", read), sum);
-    // The copy is nobody's to write; the clone that lies over it goes on.
+    // Nothing may write the copy; the clone that lies over it goes on.
     for words in [
         &["run", "tiny", "--volume", "d"][..],
         &["volume", "resize", "d", "2G"],
@@ -216,7 +216,7 @@ fn a_vm_takes_its_volume_along_and_brings_it_back() {
     assert_eq!(here.sh("p", read), sum);
     here.ok(["rm", "--all"]);
     there.ok(["volume", "rm", "d"]);
-    // It is at home here, for whoever boots from it.
+    // It is at home here: any VM may boot from it.
     here.ok(["run", "tiny", "--name", "again", "--volume", "d"]);
     assert_eq!(here.sh("again", "md5sum /root/data"), sum);
     assert_eq!(seen(here).snapshots.len(), 1, "the one that was sent");

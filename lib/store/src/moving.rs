@@ -56,6 +56,17 @@ impl Store {
         Ok(())
     }
 
+    /// Records that it does not, after all.
+    pub fn remove_landed(&self, migration: ForkId) -> Result<(), StoreError> {
+        self.lock()
+            .execute(
+                "DELETE FROM landed WHERE migration = ?1",
+                [migration.as_str()],
+            )
+            .map_err(self.failed())?;
+        Ok(())
+    }
+
     /// The VM that came by a migration, as it was then.
     pub fn landed(&self, migration: ForkId) -> Result<Option<VmView>, StoreError> {
         let connection = self.lock();

@@ -49,7 +49,7 @@ impl Host {
             };
             match stage {
                 Some(Stage::Landing) => {}
-                // Whoever prepares it gives it up.
+                // The task that prepares it gives it up.
                 Some(Stage::Preparing { .. }) => return true,
                 Some(Stage::Waiting(waiting)) => {
                     self.dispose(*waiting).await;

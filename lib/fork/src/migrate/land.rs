@@ -87,6 +87,8 @@ impl Host {
             };
             if let Err(error) = ready.await {
                 self.end_body(&vm).await;
+                // Otherwise its former host would be told that it is here, and end it, too.
+                self.store.remove_landed(land.migration)?;
                 return Err(error);
             }
             Ok(vm)

@@ -157,7 +157,7 @@ impl Host {
         Ok(())
     }
 
-    /// Tells whoever listens how far a VM is.
+    /// Publishes how far a VM is, as an event.
     fn tell_of(
         &self,
         leaving: &Leaving<'_>,

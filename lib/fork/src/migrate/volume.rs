@@ -381,7 +381,7 @@ impl Host {
                 let why = format!("snapshot {snapshot} of its volume did not come");
                 return Err(HostError::Invalid(why));
             }
-            // Each piece that comes is progress, of which nobody is told.
+            // Each piece that comes is progress, without a notification.
             let _ = timeout(self.options.patience - quiet, came).await;
         }
     }

@@ -141,7 +141,7 @@ impl Host {
         }
     }
 
-    /// Does so soon: nobody waits for it.
+    /// Drops it in the background.
     pub(crate) fn drop_later(&self, at: VolumeAt) {
         let host = self.handle();
         tokio::spawn(async move {

@@ -182,7 +182,7 @@ impl Host {
     pub(crate) fn drop_sent(&self, at: VolumeAt) {
         debug_assert!(at.snapshot.starts_with(SENT), "{at}");
         let host = self.handle();
-        // It is waited for by nobody, and takes a flush.
+        // In the background: it takes a flush.
         tokio::spawn(async move {
             if let Some(host) = host.upgrade()
                 && let Err(error) = host.drop_snapshot(&at).await
