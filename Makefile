@@ -2,7 +2,7 @@
 
 PREFIX ?= /usr/local
 
-.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps test-sched-ext test-kvm check install clean
+.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps test-sched-ext test-kvm deb test-deb check install clean
 
 help:
 	@echo 'make setup     install the Debian packages it takes (root)'
@@ -11,6 +11,7 @@ help:
 	@echo 'make test      build, check and test everything (root)'
 	@echo 'make test-sched-ext   test scheduling by sched_ext, in a guest (root)'
 	@echo 'make test-kvm  test on KVM, in a lab of its own where the host has none (root)'
+	@echo 'make deb       build Debian packages into target/deb; test-deb: install, use and purge them on a fresh Debian (root)'
 	@echo 'make check     formatting, lints, documentation, house rules'
 	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests; bench-substrate: substrates; bench-volume: volumes; bench-migrate: moves between hosts; bench-apps: MPI on clones'
 	@echo 'make install   copy target/dist to PREFIX ($(PREFIX))'
@@ -22,7 +23,7 @@ setup:
 build: setup
 	cargo xtask dist
 
-demo demo-cluster bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-apps test test-sched-ext test-kvm check: setup
+demo demo-cluster bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-apps test test-sched-ext test-kvm deb test-deb check: setup
 	cargo xtask $@
 
 bench-migrate: setup

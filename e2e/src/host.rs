@@ -183,7 +183,17 @@ impl Host {
         words: impl IntoIterator<Item = impl AsRef<OsStr>>,
         input: impl Into<Vec<u8>>,
     ) -> Running {
-        let program = self.dist.join("bin/forkyard");
+        self.start_program("forkyard", words, input)
+    }
+
+    /// Starts another of the programs that are installed.
+    pub fn start_program(
+        &self,
+        name: &str,
+        words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        input: impl Into<Vec<u8>>,
+    ) -> Running {
+        let program = self.dist.join("bin").join(name);
         self.spawn(
             Command::new(program).args(words).envs(self.variables()),
             input.into(),

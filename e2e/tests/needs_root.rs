@@ -33,6 +33,8 @@ mod far;
 mod fork;
 #[path = "needs_root/friendly.rs"]
 mod friendly;
+#[path = "needs_root/gateway.rs"]
+mod gateway;
 #[path = "needs_root/generations.rs"]
 mod generations;
 #[path = "needs_root/guest_api.rs"]

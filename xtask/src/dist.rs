@@ -1,7 +1,7 @@
 //! Builds everything and lays it out as it is installed.
 //!
 //! ```text
-//! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-blockd,forkyard-dispatcher,forkyard-friendly}
+//! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-blockd,forkyard-dispatcher,forkyard-friendly,forkyard-gateway}
 //! target/dist/share/forkyard/libforkyard_track.so
 //! target/dist/share/forkyard/guest/{bin,lib,include,python}/…
 //! target/dist/share/forkyard/images/*.toml
@@ -26,12 +26,13 @@ use std::{
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What is built, from `target/`, and its place in `target/dist/`.
-const BUILT: [(&str, &str); 12] = [
+const BUILT: [(&str, &str); 13] = [
     ("release/forkyard", "bin/forkyard"),
     ("release/forkyardd", "bin/forkyardd"),
     ("release/forkyard-pager", "bin/forkyard-pager"),
     ("release/forkyard-blockd", "bin/forkyard-blockd"),
     ("release/forkyard-dispatcher", "bin/forkyard-dispatcher"),
+    ("release/forkyard-gateway", "bin/forkyard-gateway"),
     ("release/forkyard-friendly", "bin/forkyard-friendly"),
     (
         "guest/libforkyard_track.so",
@@ -92,12 +93,17 @@ const WRITTEN: [(&str, &str); 5] = [
 /// Builds and lays out, if there is space; returns where.
 pub fn build(root: &Path) -> Result<PathBuf> {
     space::DIST.check(root)?;
+    // Of the whole workspace, for then dependencies have the features they
+    // have in tests and are compiled once for both.
+    cargo(root)
+        .args(["build", "--release", "--workspace", "--bins"])
+        .done()?;
+    for_guests(root)?;
     lay_out(root)
 }
 
-/// Builds and lays out; returns where. What has not changed is not touched.
+/// Lays out what is built; returns where. What has not changed is not touched.
 pub fn lay_out(root: &Path) -> Result<PathBuf> {
-    compile(root)?;
     let target = root.join("target");
     let dist = target.join("dist");
     for (from, to) in BUILT {
@@ -121,12 +127,8 @@ pub fn lay_out(root: &Path) -> Result<PathBuf> {
     Ok(dist)
 }
 
-fn compile(root: &Path) -> Result<()> {
-    // Of the whole workspace, for then dependencies have the features they
-    // have in tests and are compiled once for both.
-    cargo(root)
-        .args(["build", "--release", "--workspace", "--bins"])
-        .done()?;
+/// Builds what guests are given, in folders of its own: another cargo may build at the same time.
+pub fn for_guests(root: &Path) -> Result<()> {
     cargo(root)
         .args(["build", "--profile", "guest", "--target", TARGET])
         .args(["--package", "forkyard-guest"])

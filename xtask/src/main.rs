@@ -84,6 +84,10 @@ enum Chore {
         /// Only the tests whose names hold one of these
         only: Vec<String>,
     },
+    /// Build Debian packages into target/deb
+    Deb,
+    /// Install, use, upgrade and purge them on a fresh Debian of its own
+    TestDeb,
     /// Show what it does
     Demo {
         /// Passed on to demo/run
@@ -163,6 +167,17 @@ fn main() -> Result<()> {
             guest::prepare(&root, &dist, guest::TEST_IMAGE)?;
             kvm_lab::test(&root, &dist, smoke, &only)
         }
+        Chore::Deb => deb(&root).map(drop),
+        Chore::TestDeb => {
+            let packages = deb(&root)?;
+            let dist = root.join("target/dist");
+            let prepared = guest::prepare(&root, &dist, guest::TEST_IMAGE)?;
+            let mut test = run::program(&root.join("packaging/deb/test"), &root).arg(packages);
+            for (name, value) in prepared.variables() {
+                test = test.env(name, value);
+            }
+            test.done()
+        }
         Chore::Demo { args } => script(&root, "demo/run", &args),
         Chore::Bench { args } => script(&root, "bench/run", &args),
         Chore::DemoCluster { args } => hosts(&root, "demo", &args),
@@ -173,6 +188,18 @@ fn main() -> Result<()> {
         Chore::BenchApps { args } => script(&root, "bench/apps/run", &args),
         Chore::BenchFriendly { args } => script(&root, "bench/friendly/run", &args),
     }
+}
+
+/// Builds Debian packages; returns the folder in which they are.
+fn deb(root: &Path) -> Result<PathBuf> {
+    packages::install(root, &["dpkg-dev", "binutils"])?;
+    let dist = dist::build(root)?;
+    let packages = root.join("target/deb");
+    run::program(&root.join("packaging/deb/build"), root)
+        .arg(&packages)
+        .env("FORKYARD_DIST", dist)
+        .done()?;
+    Ok(packages)
 }
 
 /// Runs one of the tree's scripts on a fresh build.

@@ -57,14 +57,14 @@ pub struct TestProgram {
     path: PathBuf,
 }
 
-/// Builds every test program.
+/// Builds every program and every test program, at once: while one of the large crates is
+/// compiled, there is something else for the other processors.
 pub fn build(root: &Path) -> Result<Vec<TestProgram>> {
     let mut found = Vec::new();
     let mut wrong = None;
     cargo(root)
         // What says that it is tested, and no example: lints read those.
-        .args(["test", "--release", "--workspace", "--no-run"])
-        .arg("--tests")
+        .args(["build", "--release", "--workspace", "--bins", "--tests"])
         .arg("--message-format=json-render-diagnostics")
         .each_line(|line| match read(root, line) {
             Ok(program) => found.extend(program),
@@ -81,7 +81,7 @@ pub fn build(root: &Path) -> Result<Vec<TestProgram>> {
     Ok(found)
 }
 
-/// Builds every test program, and finds the one that tests whole hosts.
+/// Builds every program, and finds the one that tests whole hosts.
 pub fn of_whole_hosts(root: &Path) -> Result<PathBuf> {
     let mut built = build(root)?.into_iter();
     let found = built.find(|program| program.source == LONGEST);

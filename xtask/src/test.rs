@@ -4,17 +4,17 @@ use crate::{
     beside::Beside,
     dist, guest,
     pool::{self, Event, Job},
-    programs::{self, EXAMPLES, Selection},
+    programs::{self, EXAMPLES, Selection, TestProgram},
     results::Results,
     run::cargo,
     space,
     stages::Stages,
 };
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use std::{
     collections::BTreeMap,
     env,
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -32,16 +32,16 @@ const LISTED: usize = 15;
 pub fn run(root: &Path, selection: &Selection) -> Result<()> {
     space::TEST.check(root)?;
     let mut stages = Stages::default();
-    let dist = stages.run("build", || dist::lay_out(root));
-    let prepared = dist
-        .and_then(|dist| stages.run("prepare", || guest::prepare(root, &dist, guest::TEST_IMAGE)));
+    let built = stages.run("build", || build(root));
+    let prepared = built.and_then(|(dist, built)| {
+        let prepare = || guest::prepare(root, &dist, guest::TEST_IMAGE);
+        Some((stages.run("prepare", prepare)?, built))
+    });
     // By another cargo: our own program is built anew with the tests, and not where it was.
     let check = || Beside::begin(cargo(root).args(["xtask", "check"]));
     let mut checks = None;
     let mut results = Results::default();
-    if let Some(prepared) = prepared
-        && let Some(built) = stages.run("build of tests", || programs::build(root))
-    {
+    if let Some((prepared, built)) = prepared {
         let threads = (thread::available_parallelism()?.get() + 1).to_string();
         let mut variables = prepared.variables().to_vec();
         if env::var_os(THREADS).is_none() {
@@ -70,6 +70,19 @@ pub fn run(root: &Path, selection: &Selection) -> Result<()> {
     let outcome = stages.finish();
     println!("total: {}", results.total());
     outcome
+}
+
+/// Builds all there is, and lays out what is installed.
+fn build(root: &Path) -> Result<(PathBuf, Vec<TestProgram>)> {
+    thread::scope(|scope| {
+        // It is optimised as a whole, which takes one processor.
+        let guests = scope.spawn(|| dist::for_guests(root));
+        let built = programs::build(root)?;
+        guests
+            .join()
+            .map_err(|_| anyhow!("its thread panicked"))??;
+        Ok((dist::lay_out(root)?, built))
+    })
 }
 
 /// Runs test programs, several at a time, and tells `ended` the name of each that has ended.

@@ -23,10 +23,14 @@ use crate::commands::{
     vms::Patience,
     volume::{Volume, root_volume},
 };
+use crate::completion::Shell;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use forkyard_client::{Place, Trust};
 use forkyard_types::{NodeName, RootVolume, VmName};
 use std::path::PathBuf;
+
+/// Where the run folder is, unless told.
+pub const RUN_DIR: &str = "/run/forkyard";
 
 /// Fork running virtual machines.
 #[derive(Debug, Parser)]
@@ -43,7 +47,7 @@ pub struct Args {
         long,
         global = true,
         env = "FORKYARD_RUN_DIR",
-        default_value = "/run/forkyard"
+        default_value = RUN_DIR
     )]
     pub run_dir: PathBuf,
     /// A daemon elsewhere: https://HOST:PORT, with the token in
@@ -207,6 +211,24 @@ pub enum Command {
         after_help = "Examples:\n  forkyard friendly set web\n  forkyard friendly show web\n  forkyard friendly police\n  forkyard friendly try --config friendly.toml"
     )]
     Friendly(Friendly),
+    /// Print what makes a shell complete commands and names; names of VMs and the like are asked
+    /// of the daemon.
+    #[command(
+        after_help = "Examples:\n  source <(forkyard completion bash)\n  forkyard completion fish >~/.config/fish/completions/forkyard.fish"
+    )]
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write a manual page for each command.
+    #[command(
+        hide = true,
+        after_help = "Example: forkyard manual /usr/local/share/man/man1"
+    )]
+    Manual {
+        /// Folder, which is made.
+        folder: PathBuf,
+    },
     /// Measure forks beside QEMU's own save and restore, and cold boot.
     #[command(after_help = "Example: forkyard bench --clones 1,4,16 --rounds 3 --out bench/out")]
     Bench(Bench),
@@ -460,65 +482,4 @@ pub struct Bench {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-    use forkyard_types::WayOut;
-
-    #[test]
-    fn the_words_do_not_contradict_each_other() {
-        Args::command().debug_assert();
-    }
-
-    #[test]
-    fn the_first_fork_of_the_readme_is_understood() {
-        for line in [
-            "forkyard run tiny --name p",
-            "forkyard fork p --count 8 -o json",
-            "forkyard exec p-3 -- hostname",
-            "forkyard rm --all",
-            "forkyard image import web disk.img --partition 2",
-            "forkyard image export web web.raw --format raw",
-            "forkyard image pull docker.io/library/python:3.12-slim --name py --start",
-            "forkyard image build debian",
-            "forkyard image build -f a/Dockerfile -t web a --start",
-            "forkyard run tiny --spread",
-            "forkyard fork p -n 4 --to a,b --settle --settled",
-            "forkyard node ls -o json",
-            "forkyard node invite --expires 1h",
-            "forkyard node drain a b",
-            "forkyard node rm a --force",
-            "forkyard node quota ci --vcpus 64",
-            "forkyard friendly model --starts 1,2 --gamma 0.2 --out plots -o json",
-            "forkyard friendly try --capacity 40 --periods 10",
-            "forkyard friendly set web --law quick monitor.threshold=2 --group image",
-            "forkyard friendly set web --off",
-            "forkyard friendly show web -o json",
-            "forkyard run tiny --net nat --allow 192.0.2.0/24:443 --rate 10mbit -p 8080:80",
-        ] {
-            Args::try_parse_from(line.split(' ')).expect(line);
-        }
-    }
-
-    #[test]
-    fn there_is_no_way_out_unless_one_is_asked_for() {
-        let out = |words: &str| {
-            let words = format!("forkyard run tiny {words}");
-            let args = Args::try_parse_from(words.split_whitespace()).expect("understood");
-            let Command::Run(run) = args.command else {
-                panic!("{words}");
-            };
-            run.network.policy().out
-        };
-        assert_eq!(out(""), WayOut::None);
-        assert_eq!(out("--publish 80:80 --rate 1mbit"), WayOut::None);
-        assert_eq!(out("--net nat"), WayOut::Nat);
-        assert_eq!(out("--allow 192.0.2.7"), WayOut::Nat);
-    }
-
-    #[test]
-    fn rm_of_nothing_in_particular_is_refused() {
-        assert!(Args::try_parse_from(["forkyard", "rm"]).is_err());
-        assert!(Args::try_parse_from(["forkyard", "rm", "--all", "p"]).is_err());
-    }
-}
+mod tests;

@@ -11,6 +11,7 @@
 mod output;
 mod args;
 mod commands;
+mod completion;
 mod daemon;
 
 use clap::Parser;
@@ -18,6 +19,7 @@ use forkyard_client::ClientError;
 use std::{ffi::OsString, process::ExitCode};
 
 fn main() -> ExitCode {
+    completion::answer();
     let args = match args::Args::try_parse() {
         Ok(args) => args,
         // Help and the version are no errors.

@@ -1,7 +1,12 @@
 //! A running VM moves to another host.
 
+use crate::gateway::{ask, ports};
 use forkyard_e2e::{Cluster, Host, eventually};
 use forkyard_types::{ListedVm, MigrateResponse, VmInspect, VmState, VmView, VolumeView};
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+};
 
 /// Writes numbers into memory and to the disk, one after the other, for as long as it lives, and
 /// says them to its sibling on a connection that was made before.
@@ -108,6 +113,47 @@ fn a_node_hands_a_vm_to_another_and_every_node_finds_it_there() {
     let (here, there) = (cluster.host(0), cluster.host(1));
     here.ok(["run", "tiny", "--name", "p"]);
     here.sh("p", "echo kept >/root/word");
+    // Its users, all the while: at a gateway of one node, wherever it is.
+    here.sh("p", "httpd -p 127.0.0.1:8080 -h /root");
+    here.with_loopback();
+    let words = ["serve", "--open", "--listen", "127.0.0.1:0"];
+    let gateway = here.start_program("forkyard-gateway", words, "");
+    eventually("it listens", || ports(&gateway).len() == 1);
+    let at = ports(&gateway)[0];
+    let over = AtomicBool::new(false);
+    let served = thread::scope(|scope| {
+        let users: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| use_it(here, at, &over)))
+            .collect();
+        goes_round(here, there);
+        over.store(true, Relaxed);
+        users
+            .into_iter()
+            .map(|user| user.join().expect("served"))
+            .sum::<u32>()
+    });
+    assert!(served >= 6, "{served}");
+    gateway.interrupt();
+    gateway.wait().exited(0);
+    there.ok(["rm", "p"]);
+    cluster.end();
+}
+
+/// Asks its server again and again; each request is answered.
+fn use_it(host: &Host, at: u16, over: &AtomicBool) -> u32 {
+    let mut served = 0;
+    while !over.load(Relaxed) {
+        let head = "GET /word HTTP/1.0\r\nhost: 8080-p.localhost\r\n";
+        let answer = ask(host, at, head, "");
+        let said = (answer.status(), answer.1.as_str());
+        assert_eq!(said, ("200", "kept\n"), "after {served}");
+        served += 1;
+    }
+    served
+}
+
+/// Moves it there and back.
+fn goes_round(here: &Host, there: &Host) {
     let answer = moved(here, "h1");
     assert_eq!(answer.vm.host.as_deref(), Some("h1"));
     // Whichever node is asked.
@@ -124,8 +170,6 @@ fn a_node_hands_a_vm_to_another_and_every_node_finds_it_there() {
     // It is asked at the node that it left, and moves back from the one that has it.
     moved(here, "h0");
     assert_eq!(there.sh("p", "cat /root/word"), "kept");
-    there.ok(["rm", "p"]);
-    cluster.end();
 }
 
 /// Writes files to the disk, each with its checksum, for as long as it lives.

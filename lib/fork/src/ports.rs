@@ -9,7 +9,12 @@
 //! wherever they are not taken. Dropped before its end, a connection is reset in the guest, and so is
 //! a clone's copy of it. A daemon that dies leaves the guest to reset its connections.
 
-use crate::{Host, HostError, alive::silent_for};
+use crate::{
+    Host, HostError,
+    alive::silent_for,
+    life::Body,
+    vm::{Vm, lock},
+};
 use forkyard_guestlink::{
     CHUNK, CONNECTED, Command, END, Exec, ExecInput, ExecOut, Parts, Piece, Stream, part,
 };
@@ -130,26 +135,48 @@ impl Host {
     pub async fn connect(&self, vm: &str, port: GuestPort) -> Result<(PortIn, PortOut), HostError> {
         let vm = self.vm(vm)?;
         let body = vm.answering()?;
-        let name = vm.name();
         let Ok(place) = vm.ports.0.clone().try_acquire_owned() else {
-            return Err(PortError::TooMany { vm: name }.into());
+            return Err(PortError::TooMany { vm: vm.name() }.into());
         };
+        let connected = self.connect_in(&vm, &body, port, place).await;
+        connected.map_err(|error| why_not(&vm, error))
+    }
+
+    async fn connect_in(
+        &self,
+        vm: &Arc<Vm>,
+        body: &Body,
+        port: GuestPort,
+        place: OwnedSemaphorePermit,
+    ) -> Result<(PortIn, PortOut), HostError> {
         let argv = [PROGRAM, "connect", &port.to_string()];
         let command = Command::of_root(argv.map(str::to_owned).to_vec());
         let running = body.guest.exec(command).await?;
         let input = running.input();
         let mut out = PortOut {
             running,
-            vm: name,
+            vm: vm.name(),
             port,
             parts: Parts::default(),
             pieces: VecDeque::new(),
             said: Vec::new(),
-            lost: Box::pin(silent_for(Arc::downgrade(&vm), self.options.patience)),
+            lost: Box::pin(silent_for(Arc::downgrade(vm), self.options.patience)),
             _place: place,
         };
         out.begin().await?;
         Ok((PortIn(input), out))
+    }
+}
+
+/// Says of a link that broke before there was a connection that its VM has left, if so: the server
+/// has been told nothing, and is there or here when it is asked for again.
+fn why_not(vm: &Vm, error: HostError) -> HostError {
+    match (error, lock(&vm.moving).clone()) {
+        (HostError::Link(_), Some(moving)) => HostError::Moving {
+            vm: vm.name(),
+            host: moving.peer,
+        },
+        (error, _) => error,
     }
 }
 

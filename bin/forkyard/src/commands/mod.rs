@@ -30,7 +30,7 @@ pub mod volume;
 
 use crate::{
     args::{Args, Command},
-    daemon,
+    completion, daemon,
 };
 use mcp::Reach;
 use std::process::ExitCode;
@@ -50,6 +50,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         && let Some(done) = friendly::alone(args.output, wanted)
     {
         return done;
+    }
+    if let Some(text) = completion::told(&args.command) {
+        say_piece!("{}", text?);
+        return Ok(ExitCode::SUCCESS);
     }
     let (client, reach) = match args.url {
         Some(place) => {
@@ -94,6 +98,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Friendly(wanted) => {
             friendly::friendly(&client, &args.run_dir, format, &wanted).await
         }
+        // Done before there was a daemon.
+        Command::Completion { .. } | Command::Manual { .. } => Ok(ExitCode::SUCCESS),
         Command::Mcp => mcp::serve(reach).await,
         Command::Bench(bench) => bench::bench(&client, &args.run_dir, format, bench).await,
     }

@@ -1,0 +1,65 @@
+//! Answers of the gateway's own.
+
+use crate::guest::Unreached;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, combinators::BoxBody};
+use hyper::{
+    Response, StatusCode,
+    header::{self, HeaderName, HeaderValue},
+};
+use std::error::Error;
+
+/// Body of an answer, a server's or the gateway's.
+pub type ReplyBody = BoxBody<Bytes, Box<dyn Error + Send + Sync>>;
+
+/// Tells answers of the gateway from those of servers.
+const MARK: HeaderName = HeaderName::from_static("x-forkyard-gateway");
+
+/// A body of these bytes.
+pub fn body(bytes: impl Into<Bytes>) -> ReplyBody {
+    Full::new(bytes.into())
+        .map_err(|never| match never {})
+        .boxed()
+}
+
+/// Why a request is not passed on.
+#[derive(Debug)]
+pub struct Refusal {
+    status: StatusCode,
+    why: String,
+}
+
+impl Refusal {
+    /// One with this status, for this reason.
+    pub fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self { status, why }
+    }
+
+    /// The same as an answer.
+    pub fn answer(self) -> Response<ReplyBody> {
+        let mut response = Response::new(body(format!("forkyard-gateway: {}\n", self.why)));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(MARK, HeaderValue::from_static("1"));
+        let text = HeaderValue::from_static("text/plain; charset=utf-8");
+        headers.insert(header::CONTENT_TYPE, text);
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Forkyard");
+            headers.insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        response
+    }
+}
+
+impl From<Unreached> for Refusal {
+    fn from(unreached: Unreached) -> Self {
+        let Unreached { status, error } = unreached;
+        let why = match error.hint {
+            Some(hint) => format!("{}: {hint}", error.message),
+            None => error.message,
+        };
+        Self { status, why }
+    }
+}

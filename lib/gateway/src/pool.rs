@@ -1,0 +1,90 @@
+//! Connections to servers that have answered, kept for the next request.
+//!
+//! A connection to a guest is a process there, and takes some round trips of an emulated
+//! machine to make.
+
+use hyper::client::conn::http1::SendRequest;
+use std::{
+    collections::HashMap,
+    fmt,
+    hash::Hash,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Kept for one server.
+const EACH: usize = 16;
+/// How long one is kept that is not used.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Idle connections, by server.
+pub struct Pool<K, B>(Arc<Mutex<HashMap<K, Vec<Idle<B>>>>>);
+
+struct Idle<B> {
+    sender: SendRequest<B>,
+    since: Instant,
+}
+
+impl<K, B> Clone for Pool<K, B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K, B> Default for Pool<K, B> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<K, B> fmt::Debug for Pool<K, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pool")
+    }
+}
+
+impl<K, B> Pool<K, B>
+where
+    K: Clone + Eq + Hash + Send + 'static,
+    B: Send + 'static,
+{
+    /// Takes the connection to a server that was used last, if one is open.
+    pub fn take(&self, server: &K) -> Option<SendRequest<B>> {
+        let mut all = self.lock();
+        // Those of servers that nobody asks any more, too.
+        all.retain(|_, idle| {
+            idle.retain(|it| !it.sender.is_closed() && it.since.elapsed() < IDLE);
+            !idle.is_empty()
+        });
+        Some(all.get_mut(server)?.pop()?.sender)
+    }
+
+    /// Keeps a connection once its answer has been read, if it is open then. Cancel-safe.
+    pub fn put(&self, server: K, mut sender: SendRequest<B>)
+    where
+        B: hyper::body::Body + 'static,
+    {
+        let pool = self.clone();
+        tokio::spawn(async move {
+            if sender.ready().await.is_err() {
+                return;
+            }
+            let mut all = pool.lock();
+            let idle = all.entry(server).or_default();
+            if idle.len() < EACH {
+                let since = Instant::now();
+                idle.push(Idle { sender, since });
+            }
+        });
+    }
+
+    /// Forgets connections to a server, which are closed with that.
+    pub fn forget(&self, server: &K) {
+        self.lock().remove(server);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Vec<Idle<B>>>> {
+        // Whole at every moment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
