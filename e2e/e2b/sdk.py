@@ -279,6 +279,30 @@ def lists(sandbox):
     raises(SandboxException, lambda: Sandbox.create(mcp={"x": {}}), "not supported")
 
 
+def natives():
+    """`p` is a VM that the endpoint did not make: it has a server, and no label."""
+    native = next(s.sandbox_id for s in Sandbox.list().next_items() if s.template_id == "tiny")
+
+    def status(named, headers=None):
+        request = urllib.request.Request(URL + "/", headers={"Host": f"8083-{named}.localhost", **(headers or {})})
+        try:
+            return urllib.request.urlopen(request, timeout=60).status, False
+        except urllib.error.HTTPError as error:
+            return error.code, b"sandbox was not found" in error.read()
+
+    # Without a token it is not there: by name, by id, as the host's name or as a header.
+    for named in ("p", native):
+        assert status(named) == (502, True), status(named)
+        assert status("none", {"E2b-Sandbox-Id": named, "E2b-Sandbox-Port": "8083"}) == (502, True)
+        assert status(named, {"X-Access-Token": "wrong"}) == (502, True)
+    # Who has an API key makes a sandbox of it, which has public ports, by its id.
+    adopted = Sandbox.connect("p", timeout=6000)
+    assert adopted.commands.run("echo $((6*7))").stdout == "42\n"
+    eventually("it serves", lambda: status(native) == (404, False))
+    assert status("p") == (502, True), status("p")
+    assert status("p", {"X-Access-Token": adopted._envd_access_token}) == (404, False)
+
+
 def pauses(sandbox):
     counting = sandbox.commands.run("while :; do echo tick; sleep 0.1; done", background=True)
     counting.disconnect()
@@ -350,6 +374,7 @@ async def concurrently(sandbox_id):
 
 
 def main():
+    natives()
     sandbox = life()
     commands(sandbox)
     files(sandbox)

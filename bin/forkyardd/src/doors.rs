@@ -8,13 +8,16 @@
 //! Strangers are never refused: when there is no place, the oldest connection of the
 //! network that has most of them is closed. A client that authenticates at once keeps its
 //! connection, however many idle ones others open. Tokens and nodes have places of their
-//! own, so that users do not keep nodes out.
+//! own, so that users do not keep nodes out. So have sandboxes whose ports are public: those who
+//! visit them have no token, but know the sandbox.
 //!
 //! A connection carries one request at a time: places bound streams, too.
 
 use forkyard_access::network;
+use forkyard_types::VmId;
 use std::{
     collections::{BTreeMap, HashMap},
+    mem::discriminant,
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -30,6 +33,10 @@ const USERS: usize = 256;
 const OF_TOKEN: usize = 128;
 /// Connections of nodes.
 const NODES: usize = 256;
+/// Connections of all sandboxes' public ports.
+const VISITORS: usize = 256;
+/// Connections of one sandbox's.
+const OF_SANDBOX: usize = 128;
 
 /// Owner of an authenticated connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +45,8 @@ pub enum Party {
     Token(String),
     /// A node of the cluster.
     Node,
+    /// Visitors of this sandbox's public ports.
+    Sandbox(VmId),
 }
 
 /// No place is left for an authenticated connection.
@@ -52,6 +61,12 @@ pub enum Full {
     /// The cluster's nodes do.
     #[error("connection limit for nodes reached: {NODES}")]
     Nodes,
+    /// Visitors of one sandbox do.
+    #[error("connection limit of this sandbox's ports reached: {OF_SANDBOX}")]
+    Sandbox,
+    /// Visitors of all sandboxes do.
+    #[error("connection limit for ports of sandboxes reached: {VISITORS}")]
+    Visitors,
 }
 
 /// The places of one listener.
@@ -131,16 +146,18 @@ impl Places {
 
     fn admit(&mut self, party: &Party) -> Result<(), Full> {
         let of = |wanted: &Party| self.known.get(wanted).copied().unwrap_or(0);
+        let of_kind = || {
+            let known = self.known.iter();
+            let alike = known.filter(|(other, _)| discriminant(*other) == discriminant(party));
+            alike.map(|(_, count)| count).sum::<usize>()
+        };
         match party {
             Party::Node if of(party) >= NODES => return Err(Full::Nodes),
             Party::Token(_) if of(party) >= OF_TOKEN => return Err(Full::Token),
-            Party::Token(_) => {
-                let all = self.known.values().sum::<usize>() - of(&Party::Node);
-                if all >= USERS {
-                    return Err(Full::Users);
-                }
-            }
-            Party::Node => {}
+            Party::Token(_) if of_kind() >= USERS => return Err(Full::Users),
+            Party::Sandbox(_) if of(party) >= OF_SANDBOX => return Err(Full::Sandbox),
+            Party::Sandbox(_) if of_kind() >= VISITORS => return Err(Full::Visitors),
+            Party::Node | Party::Token(_) | Party::Sandbox(_) => {}
         }
         *self.known.entry(party.clone()).or_default() += 1;
         Ok(())
@@ -256,6 +273,29 @@ mod tests {
         assert_eq!(last.admit(Party::Node), Err(Full::Nodes));
         drop((a, b, nodes));
         last.admit(token("a")).expect("places are given back");
+    }
+
+    #[test]
+    fn visitors_of_a_sandbox_are_no_strangers_and_cost_users_no_place() {
+        let doors = Arc::new(Doors::default());
+        let mut visits = Vec::new();
+        for sandbox in [VmId::random(), VmId::random()] {
+            for _ in 0..OF_SANDBOX {
+                let visit = doors.enter(address(2));
+                visit.admit(Party::Sandbox(sandbox)).expect("a place");
+                visits.push(visit);
+            }
+            let one_more = doors.enter(address(2));
+            assert_eq!(one_more.admit(Party::Sandbox(sandbox)), Err(Full::Sandbox));
+        }
+        assert!(
+            !visits.iter().any(|visit| is_closed(visit)),
+            "none makes room"
+        );
+        let third = doors.enter(address(3));
+        let other = Party::Sandbox(VmId::random());
+        assert_eq!(third.admit(other), Err(Full::Visitors));
+        third.admit(token("ci")).expect("a place of users");
     }
 
     proptest! {

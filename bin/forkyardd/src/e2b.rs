@@ -39,7 +39,7 @@ use axum::{
 use forkyard_access::Access;
 use forkyard_e2b::{ENVD_PORT, SandboxAddress, of_host};
 use forkyard_fork::Host;
-use forkyard_types::{VmId, VmState, VmView};
+use forkyard_types::{Labels, VmId, VmState, VmView};
 use reply::Failure;
 use std::{
     fs,
@@ -255,8 +255,14 @@ async fn data(State(e2b): State<E2b>, request: Request) -> Response {
         return Failure::not_found("no sandbox is named").into_response();
     };
     let vm = match e2b.sandbox(&target.id) {
-        Some(vm) => vm,
-        None => return reply::gone(&target.id),
+        Some(vm)
+            if is_told(&vm.labels, vm.id, &target.id)
+                || e2b.holds_token(&vm, target.port, &request) =>
+        {
+            vm
+        }
+        // Of a VM that the endpoint does not serve nobody learns that it is there.
+        Some(_) | None => return reply::gone(&target.id),
     };
     match target.port {
         ENVD_PORT => envd::answer(&e2b, &vm, request).await,
@@ -281,8 +287,27 @@ fn target(headers: &HeaderMap, host: Option<&str>) -> Option<SandboxAddress> {
     of_host(host.or_else(|| text(header::HOST.as_str()))?)
 }
 
+/// True if a request that shows no token may be for a VM that it names so: a sandbox of this
+/// endpoint's, by its id, which is drawn. Names are guessed, and other VMs are none of its business.
+fn is_told(labels: &Labels, id: VmId, named: &str) -> bool {
+    labels.0.contains_key(TEMPLATE) && id.as_str() == named
+}
+
 impl E2b {
-    /// A VM that runs, as sandboxes are found by requests for their ports.
+    /// True if a request shows a token of this VM's that the API handed out, or for a file a signature by it.
+    fn holds_token(&self, vm: &VmView, port: u16, request: &Request) -> bool {
+        let shown = |header: &str, purpose: &str| {
+            let value = request.headers().get(header)?.to_str().ok()?;
+            Some(is_token(value, &self.key.token(purpose, vm.id)))
+        };
+        shown("x-access-token", "envd") == Some(true)
+            || shown(proxy::TRAFFIC.as_str(), "traffic") == Some(true)
+            || (port == ENVD_PORT
+                && request.uri().path() == "/files"
+                && files::is_signed(request, &self.key.token("envd", vm.id)))
+    }
+
+    /// A VM that runs, by id or name.
     fn sandbox(&self, id: &str) -> Option<VmView> {
         let vm = self.host.find(id).ok()?;
         (vm.state == VmState::Running).then_some(vm)
@@ -352,11 +377,20 @@ impl Who {
 
     /// Gives a connection whose request was let in a place among those of this party.
     fn welcome(&self, party: &str) -> Result<(), Failure> {
+        self.seat(Party::Token(party.to_owned()))
+    }
+
+    /// Gives a connection to a sandbox's port a place among those of that sandbox.
+    fn greet(&self, vm: VmId) -> Result<(), Failure> {
+        self.seat(Party::Sandbox(vm))
+    }
+
+    fn seat(&self, party: Party) -> Result<(), Failure> {
         let Some(visit) = &self.visit else {
             return Ok(());
         };
         visit
-            .admit(Party::Token(party.to_owned()))
+            .admit(party)
             .map_err(|full| Failure::exhausted(full.to_string()))
     }
 }
@@ -364,6 +398,17 @@ impl Who {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_token_a_sandbox_is_found_by_its_id_and_no_other_vm_at_all() {
+        let id = VmId::random();
+        let ours = Labels([(TEMPLATE.to_owned(), "base".to_owned())].into());
+        let others = Labels([("user".to_owned(), "ada".to_owned())].into());
+        assert!(is_told(&ours, id, id.as_str()));
+        for (labels, named) in [(&ours, "p"), (&others, id.as_str()), (&others, "p")] {
+            assert!(!is_told(labels, id, named), "{labels:?} {named}");
+        }
+    }
 
     #[test]
     fn the_key_is_kept_and_tokens_are_of_one_sandbox_and_one_purpose() {

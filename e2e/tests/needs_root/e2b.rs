@@ -58,6 +58,10 @@ fn the_unmodified_sdk_of_e2b_does_what_it_does_elsewhere() {
         .telling("FORKYARD_E2B_MEMORY", "256");
     host.with_loopback();
     host.ok(["run", "tiny", "--name", "p"]);
+    let at = "127.0.0.1:8083";
+    host.ok([
+        "exec", "-d", "p", "--", "httpd", "-f", "-p", at, "-h", "/run",
+    ]);
     let grant: TokenGrant = host.json(["token", "create", "sdk"]);
     let program = fs::read_to_string(tree.join(PROGRAM)).expect("a program");
     let variables = [

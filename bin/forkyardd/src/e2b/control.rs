@@ -213,6 +213,17 @@ impl E2b {
         Ok(each.collect())
     }
 
+    /// Makes a VM that was not made here a sandbox, as a client with an API key wants it: its ports
+    /// are those of sandboxes from now on.
+    fn adopt(&self, vm: VmView) -> Answer<VmView> {
+        if vm.labels.0.contains_key(TEMPLATE) {
+            return Ok(vm);
+        }
+        let mut labels = vm.labels;
+        labels.0.insert(TEMPLATE.into(), vm.image);
+        Ok(self.host.set_labels(vm.id.as_str(), labels)?)
+    }
+
     /// A sandbox as whoever made it is told of it.
     fn told(&self, vm: &VmView) -> Sandbox {
         let private = vm.labels.0.contains_key(PRIVATE);
@@ -400,6 +411,7 @@ async fn connect(
         }
         false => (StatusCode::OK, e2b.extend(&vm, wanted.timeout)?),
     };
+    let vm = e2b.adopt(vm)?;
     Ok((status, Json(e2b.told(&vm))).into_response())
 }
 
@@ -421,7 +433,8 @@ async fn fork(
         let made = e2b.fork(id, count).await?;
         let each = made.into_iter().map(|clone| {
             let given = clone
-                .and_then(|clone| Ok(e2b.host.set_lifetime(clone.id.as_str(), Some(lifetime))?));
+                .and_then(|clone| Ok(e2b.host.set_lifetime(clone.id.as_str(), Some(lifetime))?))
+                .and_then(|clone| e2b.adopt(clone));
             match given {
                 Ok(vm) => ForkResult::Sandbox(e2b.told(&vm)),
                 Err(failure) => ForkResult::Error(failure.body()),

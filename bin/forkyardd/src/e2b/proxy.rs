@@ -26,7 +26,7 @@ use tokio::io::{copy_bidirectional, duplex};
 /// Bytes on their way in each direction.
 const BUFFER: usize = 64 << 10;
 /// Token for ports that are not public.
-const TRAFFIC: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
+pub const TRAFFIC: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
 /// What is between two ends of one connection alone.
 const OWN: [HeaderName; 6] = [
     header::TRANSFER_ENCODING,
@@ -47,6 +47,10 @@ pub async fn pass(e2b: &E2b, vm: &VmView, port: u16, request: Request) -> Respon
             let why = "the sandbox's ports are not public: e2b-traffic-access-token is missing or does not hold";
             return e2b.refuse(Who::of(&request), why).await.into_response();
         }
+    }
+    // Whoever got here knows a sandbox, and loses its connection to no stranger.
+    if let Err(full) = Who::of(&request).greet(vm.id) {
+        return full.into_response();
     }
     let Ok(port) = port.to_string().parse::<GuestPort>() else {
         return Failure::invalid("there is no port 0").into_response();
