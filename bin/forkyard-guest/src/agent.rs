@@ -214,23 +214,20 @@ impl Agent {
         let set = match self.waiting.take() {
             // What was known from before it stood still is still to be made up for.
             None if self.userland.is_held() => Ok(()),
-            None => {
-                self.clock.remember(reading);
-                Ok(())
-            }
+            None | Some(Waiting::CatchUp) => self.clock.follow(reading),
             Some(Waiting::HoldStill(fork)) => {
-                if !self.userland.is_held() {
-                    self.clock.remember(reading);
-                }
+                let followed = match self.userland.is_held() {
+                    true => Ok(()),
+                    false => self.clock.follow(reading),
+                };
                 self.hold_still(fork);
-                Ok(())
+                followed
             }
             Some(Waiting::GoOn) => {
-                let caught_up = self.clock.catch_up(reading);
+                let followed = self.clock.follow(reading);
                 self.go_on();
-                caught_up
+                followed
             }
-            Some(Waiting::CatchUp) => self.clock.catch_up(reading),
             Some(Waiting::BeSomebody {
                 epoch,
                 mut problems,

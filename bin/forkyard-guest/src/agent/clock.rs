@@ -7,8 +7,11 @@
 //! An answer is right to within half of the time it took, so it does not matter how long a guest
 //! stood still before it asked, nor which clocksource it has: some stand still with their
 //! vCPUs, others do not. A new VM takes the host's time. One that stood still is put forward by what its
-//! distance to the host's time has grown since it last ran: a clock that its user set otherwise
-//! stays as far from the host's as it was.
+//! steady clock has fallen behind the host's time since it last ran. Nobody sets that clock: one
+//! that its user set otherwise stays as far from the host's as it was.
+//!
+//! Every answer is compared so, whatever it was asked for. When a guest goes on, the daemon's
+//! question whether it is there may be before its word that it stood still.
 
 use crate::init::{Outcome, doing};
 use forkyard_guestlink::ToHost;
@@ -29,7 +32,7 @@ const FINE: u64 = 1_000_000;
 pub trait Clocks: fmt::Debug + Send {
     /// Time since 1970.
     fn wall(&self) -> i128;
-    /// Time that is never set.
+    /// Time that is never set, and stands still with the guest.
     fn steady(&self) -> u64;
     /// Sets the time since 1970.
     fn set_wall(&mut self, ns: i128) -> Outcome;
@@ -68,6 +71,8 @@ fn read(clock: ClockId) -> i128 {
 pub struct Reading {
     /// Host's time less the guest's, in nanoseconds.
     offset: i128,
+    /// The same of the guest's steady clock.
+    lead: i128,
     /// Round trip of the answer, in nanoseconds.
     took: u64,
 }
@@ -87,8 +92,8 @@ pub enum Heard {
 pub struct Clock {
     clocks: Box<dyn Clocks>,
     open: Option<Open>,
-    /// The distance to the host's time when this guest last ran undisturbed.
-    before: Option<i128>,
+    /// The last answer: the distances to the host's time when this guest ran.
+    before: Option<Reading>,
 }
 
 /// A question that has no good answer yet.
@@ -125,8 +130,10 @@ impl Clock {
             return Heard::Stale;
         };
         let took = self.clocks.steady().saturating_sub(asked);
+        let now = i128::from(host) + i128::from(took / 2);
         let reading = Reading {
-            offset: i128::from(host) + i128::from(took / 2) - self.clocks.wall(),
+            offset: now - self.clocks.wall(),
+            lead: now - i128::from(self.clocks.steady()),
             took,
         };
         let best = match open.best {
@@ -141,28 +148,29 @@ impl Clock {
         Heard::Known(best)
     }
 
-    /// Remembers how far the host's time is while nothing stands still.
-    pub fn remember(&mut self, reading: Reading) {
-        self.before = Some(reading.offset);
-    }
-
     /// Takes the host's time.
     pub fn adopt(&mut self, reading: Reading) -> Outcome {
-        self.before = Some(0);
-        self.clocks.set_wall(self.clocks.wall() + reading.offset)
+        self.before = Some(reading);
+        self.shift(reading.offset)
     }
 
-    /// Makes up for the time this guest stood still. A guest of which nothing is known from
-    /// before keeps its time.
-    pub fn catch_up(&mut self, reading: Reading) -> Outcome {
-        let Some(before) = self.before else {
+    /// Makes up for the time this guest stood still since the last answer, if it did. A guest of
+    /// which nothing is known from before keeps its time.
+    pub fn follow(&mut self, reading: Reading) -> Outcome {
+        let Some(before) = self.before.replace(reading) else {
             return Ok(());
         };
-        let behind = reading.offset - before;
-        if behind.unsigned_abs() <= u128::from(reading.took.max(FINE)) {
+        let behind = reading.lead - before.lead;
+        // What the round trips of both may account for.
+        let slack = before.took.max(reading.took).max(FINE);
+        if behind.unsigned_abs() <= u128::from(slack) {
             return Ok(());
         }
-        self.clocks.set_wall(self.clocks.wall() + behind)
+        self.shift(behind)
+    }
+
+    fn shift(&mut self, ns: i128) -> Outcome {
+        self.clocks.set_wall(self.clocks.wall() + ns)
     }
 }
 
@@ -242,13 +250,34 @@ pub mod tests {
         let mut clock = Clock::new(Box::new(fake.clone()));
         // 400 s behind the host, on purpose.
         let reading = known(ask(&mut clock, &fake, 400 * S, 0));
-        clock.remember(reading);
+        clock.follow(reading).expect("nothing is known before");
         // 20 s pass for the host alone, then 1 s for both.
         fake.pass(1000 * MS);
         let reading = known(ask(&mut clock, &fake, 421 * S, 2 * MS));
-        clock.catch_up(reading).expect("sets");
+        clock.follow(reading).expect("sets");
         let want = 21 * S + i128::from(MS);
         assert_eq!(fake.wall_now(), want);
+    }
+
+    #[test]
+    fn standstill_shows_in_the_first_answer_and_what_its_user_sets_is_none() {
+        let fake = Fake::default();
+        let mut clock = Clock::new(Box::new(fake.clone()));
+        let mut hear = |host, took| {
+            let reading = known(ask(&mut clock, &fake, host, took));
+            clock.follow(reading).expect("sets");
+            fake.wall_now()
+        };
+        assert_eq!(hear(400 * S, 0), 0);
+        // Its user sets it, and nothing stands still.
+        fake.clone().set_wall(50 * S).expect("sets");
+        assert_eq!(hear(400 * S, 0), 50 * S);
+        // 20 s pass for the host alone; who asks next is not who knows of it.
+        assert_eq!(hear(420 * S, 0), 70 * S);
+        assert_eq!(hear(420 * S, 0), 70 * S, "once");
+        // A slow answer is no standstill.
+        let after = hear(420 * S, 30 * MS);
+        assert_eq!(after, 70 * S + i128::from(30 * MS));
     }
 
     #[test]
@@ -256,10 +285,10 @@ pub mod tests {
         let fake = Fake::default();
         let mut clock = Clock::new(Box::new(fake.clone()));
         let reading = known(ask(&mut clock, &fake, 400 * S, 0));
-        clock.remember(reading);
+        clock.follow(reading).expect("nothing is known before");
         fake.pass(20_000 * MS);
         let reading = known(ask(&mut clock, &fake, 420 * S, 0));
-        clock.catch_up(reading).expect("nothing to do");
+        clock.follow(reading).expect("nothing to do");
         assert_eq!(fake.wall_now(), 20 * S);
     }
 

@@ -150,6 +150,23 @@ fn guest_that_stood_still_without_being_held_catches_up_when_it_is_let_go_on() {
 }
 
 #[test]
+fn a_question_whether_it_is_there_that_comes_first_costs_no_guest_the_time_it_stood_still() {
+    const S: u64 = 1_000_000_000;
+    let mut guest = Guest::new("0");
+    let fake = clock::tests::Fake::default();
+    guest.agent.clock = Clock::new(Box::new(fake.clone()));
+    guest.agent.act(ToGuest::Ping);
+    guest.tell_time_of(100 * S);
+    fake.pass(S);
+    // It stood still for 20 s; the daemon, which did not know, asked meanwhile.
+    guest.agent.act(ToGuest::Ping);
+    guest.tell_time_of(121 * S);
+    guest.agent.act(ToGuest::StoodStill);
+    guest.tell_time_of(121 * S);
+    assert_eq!(fake.wall_now(), i128::from(21 * S));
+}
+
+#[test]
 fn the_end_of_a_command_does_not_touch_another_that_has_its_number_by_now() {
     let mut guest = Guest::new("0");
     let folder = guest.cgroups.path().join("go");
