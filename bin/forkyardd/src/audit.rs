@@ -18,8 +18,8 @@ use std::{fmt, time::Instant};
 pub const TARGET: &str = "audit";
 
 /// Ends of paths that show, by `GET`, what is in a guest or on its disk.
-const SHOW: [&str; 8] = [
-    "archive", "console", "disk", "files", "folder", "logs", "stat", "watch",
+const SHOW: [&str; 9] = [
+    "archive", "console", "disk", "files", "folder", "logs", "sessions", "stat", "watch",
 ];
 
 /// Notes a request once there is an answer.
@@ -94,6 +94,7 @@ mod tests {
             (Method::GET, "/v1/vms/a/files", true),
             (Method::GET, "/v1/vms/a/logs", true),
             (Method::GET, "/v1/vms/a/console", true),
+            (Method::GET, "/v1/vms/a/sessions", true),
             (Method::GET, "/v1/vms", false),
             (Method::GET, "/v1/ping", false),
             (Method::GET, "/metrics", false),

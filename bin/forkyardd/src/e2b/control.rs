@@ -1,10 +1,11 @@
 //! The REST API.
 
 use super::{AUTO_PAUSE, E2b, OURS, PRIVATE, TEMPLATE, TIMEOUT_S, Who, reply::Failure};
+use crate::http;
 use axum::{
     Json, Router,
-    extract::{Path, RawQuery, Request, State, rejection::JsonRejection},
-    http::{HeaderName, HeaderValue, StatusCode},
+    extract::{FromRequestParts, RawQuery, Request, State, rejection::JsonRejection},
+    http::{HeaderName, HeaderValue, StatusCode, request::Parts},
     middleware::{Next, from_fn, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::{delete, get, post, put},
@@ -64,6 +65,20 @@ async fn admit(State(e2b): Shared, mut request: Request, next: Next) -> Response
             next.run(request).await
         }
         Err(failure) => failure.into_response(),
+    }
+}
+
+/// Id of a sandbox in a path.
+struct Path(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Path {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        match http::Path::from_request_parts(parts, state).await {
+            Ok(http::Path(id)) => Ok(Self(id)),
+            Err(_) => Err(Failure::invalid("the path is wrong: an id is UTF-8")),
+        }
     }
 }
 
@@ -320,7 +335,7 @@ fn paged<T: serde::Serialize>((page, next): (Vec<T>, Option<String>)) -> Respons
     response
 }
 
-async fn one(State(e2b): Shared, Path(id): Path<String>) -> Answer<Json<SandboxDetail>> {
+async fn one(State(e2b): Shared, Path(id): Path) -> Answer<Json<SandboxDetail>> {
     let vm = e2b.any_sandbox(&id)?;
     let mut told = detail(&vm).ok_or_else(|| Failure::not_found("it has ended"))?;
     told.envd_access_token = Some(e2b.key.token("envd", vm.id));
@@ -328,7 +343,7 @@ async fn one(State(e2b): Shared, Path(id): Path<String>) -> Answer<Json<SandboxD
     Ok(Json(told))
 }
 
-async fn kill(State(e2b): Shared, Path(id): Path<String>) -> Answer<StatusCode> {
+async fn kill(State(e2b): Shared, Path(id): Path) -> Answer<StatusCode> {
     e2b.any_sandbox(&id)?;
     spawned(async move { Ok(e2b.host.remove(&id).await?) }).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -336,7 +351,7 @@ async fn kill(State(e2b): Shared, Path(id): Path<String>) -> Answer<StatusCode> 
 
 async fn set_timeout(
     State(e2b): Shared,
-    Path(id): Path<String>,
+    Path(id): Path,
     asked: Result<Json<TimeoutRequest>, JsonRejection>,
 ) -> Answer<StatusCode> {
     let wanted = body(asked)?;
@@ -349,7 +364,7 @@ async fn set_timeout(
 /// Moves a sandbox's end on, never nearer.
 async fn refresh(
     State(e2b): Shared,
-    Path(id): Path<String>,
+    Path(id): Path,
     asked: Result<Json<TimeoutRequest>, JsonRejection>,
 ) -> Answer<StatusCode> {
     let wanted = asked.map(|Json(wanted)| wanted).unwrap_or_default();
@@ -372,7 +387,7 @@ impl E2b {
 
 async fn pause(
     State(e2b): Shared,
-    Path(id): Path<String>,
+    Path(id): Path,
     asked: Result<Json<PauseRequest>, JsonRejection>,
 ) -> Answer<StatusCode> {
     let wanted = asked.map(|Json(wanted)| wanted).unwrap_or_default();
@@ -394,7 +409,7 @@ async fn pause(
 
 async fn connect(
     State(e2b): Shared,
-    Path(id): Path<String>,
+    Path(id): Path,
     asked: Result<Json<TimeoutRequest>, JsonRejection>,
 ) -> Answer<Response> {
     let wanted = asked.map(|Json(wanted)| wanted).unwrap_or_default();
@@ -417,7 +432,7 @@ async fn connect(
 
 async fn fork(
     State(e2b): Shared,
-    Path(id): Path<String>,
+    Path(id): Path,
     asked: Result<Json<ForkRequest>, JsonRejection>,
 ) -> Answer<Response> {
     let wanted = asked.map(|Json(wanted)| wanted).unwrap_or_default();
@@ -447,7 +462,7 @@ async fn fork(
 
 async fn snapshot(
     State(e2b): Shared,
-    Path(id): Path<String>,
+    Path(id): Path,
     asked: Result<Json<SnapshotRequest>, JsonRejection>,
 ) -> Answer<Response> {
     let wanted = asked.map(|Json(wanted)| wanted).unwrap_or_default();
@@ -485,7 +500,7 @@ async fn snapshots(State(e2b): Shared, RawQuery(query): RawQuery) -> Answer<Resp
     Ok(paged(query.page(all.iter().map(snapshot_of).collect())))
 }
 
-async fn remove_template(State(e2b): Shared, Path(id): Path<String>) -> Answer<StatusCode> {
+async fn remove_template(State(e2b): Shared, Path(id): Path) -> Answer<StatusCode> {
     let found = e2b.host.find(&id).ok();
     if !found.is_some_and(|vm| vm.state == VmState::Checkpoint) {
         return Err(Failure::not_found(format!("snapshot {id:?} was not found")));
@@ -495,7 +510,7 @@ async fn remove_template(State(e2b): Shared, Path(id): Path<String>) -> Answer<S
 }
 
 /// None are kept; those of the host are at `/metrics` of the native API.
-async fn metrics(State(e2b): Shared, Path(id): Path<String>) -> Answer<Json<[(); 0]>> {
+async fn metrics(State(e2b): Shared, Path(id): Path) -> Answer<Json<[(); 0]>> {
     e2b.any_sandbox(&id)?;
     Ok(Json([]))
 }

@@ -1,10 +1,10 @@
 //! Commands in guests over HTTP.
 
-use super::{Input, bodies::Budget};
+use super::{Answer, Input, Path, bodies::Budget};
 use crate::reply::Refusal;
 use axum::{
     body::{Body, BodyDataStream},
-    extract::{FromRequest, Path, Request, State},
+    extract::{FromRequest, Request, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -55,8 +55,8 @@ pub async fn exec(
     responses((status = 200, body = Vec<KeptCommand>, description = "They, the oldest first"), Refusal))]
 pub async fn sessions(
     State(host): State<Arc<Host>>,
-    super::Path(vm): super::Path<String>,
-) -> super::Answer<Vec<KeptCommand>> {
+    Path(vm): Path<String>,
+) -> Answer<Vec<KeptCommand>> {
     Ok(axum::Json(host.sessions(&vm).await?))
 }
 
@@ -72,7 +72,7 @@ pub async fn sessions(
         description = "A stream of lines, as of `exec`"), Refusal))]
 pub async fn attach(
     State(host): State<Arc<Host>>,
-    super::Path((vm, pid)): super::Path<(String, u32)>,
+    Path((vm, pid)): Path<(String, u32)>,
     super::Query(wanted): super::Query<Attach>,
     request: Request,
 ) -> Result<Response, Refusal> {
@@ -90,9 +90,9 @@ pub async fn attach(
     responses((status = 200, description = "It is sent"), Refusal))]
 pub async fn kill(
     State(host): State<Arc<Host>>,
-    super::Path((vm, pid)): super::Path<(String, u32)>,
+    Path((vm, pid)): Path<(String, u32)>,
     super::Query(wanted): super::Query<SessionSignal>,
-) -> super::Answer<()> {
+) -> Answer<()> {
     Ok(axum::Json(
         host.signal_session(&vm, pid, wanted.signal).await?,
     ))

@@ -55,6 +55,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 #[derive(Debug)]
 pub struct Path<T>(pub T);
 
+#[allow(clippy::disallowed_types, reason = "it refuses in other words")]
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
     type Rejection = Refusal;
 
