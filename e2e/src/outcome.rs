@@ -92,6 +92,16 @@ impl Running {
         String::from_utf8_lossy(&self.stdout.so_far()).into_owned()
     }
 
+    /// Says whether it handles being interrupted by now, in place of being ended by it.
+    #[track_caller]
+    pub fn handles_interrupts(&self) -> bool {
+        let status = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(status).expect("a child of ours");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = u64::from_str_radix(caught.expect("a mask").trim(), 16).expect("a mask");
+        caught & (1 << (Signal::SIGINT as u32 - 1)) != 0
+    }
+
     /// Asks it to end, as Ctrl-C does.
     #[track_caller]
     pub fn interrupt(&self) {

@@ -329,7 +329,7 @@ mod tests {
                 anyhow!("what x is its name does not say"),
                 ErrorKind::Invalid,
             ),
-            (Interrupted.into(), ErrorKind::Timeout),
+            (Interrupted("see `ps`").into(), ErrorKind::Timeout),
         ] {
             assert_eq!(as_the_api(&error).kind, kind, "{error}");
         }

@@ -137,6 +137,25 @@ fn a_machine_that_is_held_up_while_it_is_taken_over_does_not_hold_up_the_others_
 }
 
 #[test]
+fn who_interrupts_a_command_is_told_that_its_work_goes_on() {
+    let host = with_p();
+    for (words, call) in [
+        (["checkpoint", "p"], "freeze_disk"),
+        (["pause", "p"], "stop"),
+    ] {
+        host.faults().set(call, Fault::Wait);
+        let running = host.start(words, "");
+        eventually("it to listen", || running.handles_interrupts());
+        running.interrupt();
+        let outcome = running.wait().exited(130);
+        let said = outcome.stderr;
+        assert!(said.contains("it goes on"), "{words:?}: {said}");
+        host.faults().clear(call);
+    }
+    host.end();
+}
+
+#[test]
 fn a_connection_to_a_machine_that_breaks_costs_the_fork_and_not_the_vm() {
     let host = with_p();
     host.faults().set("freeze_disk", Fault::HangUp);

@@ -104,6 +104,12 @@ assert unread.stdout.readline()
 unread.stdout.close()
 assert unread.wait() == 141
 assert termios.tcgetattr(its)[3] & termios.ICANON
+# So ends a console that nobody reads any more.
+unread = subprocess.Popen(["forkyard", "console", "p"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+unread.stdout.close()
+unread.stdin.write(b"\n")
+unread.stdin.flush()
+assert unread.wait() == 141
 
 # Users, folders, and what cannot be started. Nobody but root writes where our programs are.
 assert p.exec("stat", "-c", "%a", "/opt/forkyard").text == "755"

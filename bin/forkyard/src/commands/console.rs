@@ -1,6 +1,7 @@
 //! `console`: a guest's serial console, as if one sat at it.
 
 use super::terminal::Raw;
+use crate::output;
 use clap::Args;
 use forkyard_client::Client;
 use std::{
@@ -31,16 +32,14 @@ pub async fn console(client: &Client, wanted: Console) -> anyhow::Result<ExitCod
     if is_terminal {
         tell!("the console of {vm}; Ctrl-] leaves");
     }
-    let raw = is_terminal.then(Raw::enter).transpose()?;
+    let mut raw = is_terminal.then(Raw::enter).transpose()?;
     let mut typed = keyboard(raw.is_some());
     let mut left = false;
     while !left {
         tokio::select! {
             piece = said.next() => {
                 let Some(piece) = piece? else { break };
-                let mut out = stdout().lock();
-                out.write_all(&piece)?;
-                out.flush()?;
+                show(&piece, &mut raw);
             }
             Some(keys) = typed.recv() => match keys {
                 Keys::Typed(keys) => client.type_in(&vm, keys.into()).await?,
@@ -52,6 +51,15 @@ pub async fn console(client: &Client, wanted: Console) -> anyhow::Result<ExitCod
     drop(raw);
     // A thread may still wait for a key; nothing is lost with it.
     std::process::exit(0)
+}
+
+/// Shows what a guest says. If that cannot be done this program ends, with the terminal as it was.
+fn show(piece: &[u8], raw: &mut Option<Raw>) {
+    let mut out = stdout().lock();
+    if let Err(error) = out.write_all(piece).and_then(|()| out.flush()) {
+        drop(raw.take());
+        std::process::exit(output::cannot_write(&error));
+    }
 }
 
 enum Keys {

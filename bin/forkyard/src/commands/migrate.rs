@@ -1,6 +1,9 @@
 //! `forkyard migrate`.
 
-use super::{events::how_far, vms::spinner};
+use super::{
+    events::how_far,
+    vms::{interruptible, spinner},
+};
 use crate::{
     args::{self, Format, Migrate},
     output::json,
@@ -12,6 +15,9 @@ use forkyard_types::{
 };
 use indicatif::ProgressFinish;
 use std::{convert::Infallible, future::pending, process::ExitCode};
+
+/// What to do about a VM that moves.
+const MOVES: &str = "`forkyard events --vm VM` shows how far it is, `forkyard ps` where";
 
 /// Moves a VM to another host.
 pub async fn migrate(client: &Client, format: Format, wanted: Migrate) -> anyhow::Result<ExitCode> {
@@ -26,7 +32,7 @@ pub async fn migrate(client: &Client, format: Format, wanted: Migrate) -> anyhow
     };
     let path = of_vm(&wanted.vm, "migrate");
     let moved = async { client.post::<MigrateResponse>(&path, &request).await };
-    let moved = shown(client, &wanted.vm, moved).await?;
+    let moved = interruptible(MOVES, shown(client, &wanted.vm, moved)).await??;
     match format {
         Format::Json => json(&moved)?,
         Format::Text => {

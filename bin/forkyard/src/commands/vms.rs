@@ -43,8 +43,25 @@ pub struct Impatient {
 
 /// The user interrupted a command whose work goes on.
 #[derive(Debug, thiserror::Error)]
-#[error("interrupted; it goes on: `forkyard ps` shows what comes of it, `forkyard rm` ends it")]
-pub struct Interrupted;
+#[error("interrupted; it goes on: {0}")]
+pub struct Interrupted(pub &'static str);
+
+/// What to do about a VM or checkpoint that is being made.
+pub const MADE: &str = "`forkyard ps` shows what comes of it, `forkyard rm` ends it";
+/// And about one that is changed.
+const CHANGED: &str = "`forkyard ps` shows what comes of it";
+
+/// Awaits work that goes on without this program; on Ctrl-C says so, and what to do then.
+pub async fn interruptible<T>(
+    then: &'static str,
+    work: impl Future<Output = T>,
+) -> Result<T, Interrupted> {
+    tokio::select! {
+        biased;
+        done = work => Ok(done),
+        _ = tokio::signal::ctrl_c() => Err(Interrupted(then)),
+    }
+}
 
 impl Patience {
     /// A request's path, with what it says of waiting.
@@ -59,13 +76,7 @@ impl Patience {
         self,
         work: impl Future<Output = Result<T, ClientError>>,
     ) -> anyhow::Result<T> {
-        let work = async {
-            tokio::select! {
-                biased;
-                done = work => Ok(done?),
-                _ = tokio::signal::ctrl_c() => Err(anyhow::Error::new(Interrupted)),
-            }
-        };
+        let work = async { Ok(interruptible(MADE, work).await??) };
         let Some(seconds) = self.timeout else {
             return work.await;
         };
@@ -218,7 +229,8 @@ pub async fn checkpoint(
         name: checkpoint.name,
         mode: mode(checkpoint.live),
     };
-    let kept: VmView = client.post(&path, &request).await?;
+    let kept = client.post::<VmView>(&path, &request);
+    let kept = interruptible(MADE, kept).await??;
     match format {
         Format::Json => output::json(&kept)?,
         Format::Text => say!("{} can be forked: forkyard fork {0}", kept.name),
@@ -387,7 +399,8 @@ async fn each(
     let (all, mut names) = (some.all, some.vms);
     let (mut done, mut failed) = (Vec::new(), 0);
     let mut tried = BTreeSet::new();
-    loop {
+    let mut interrupted = None;
+    'all: loop {
         if all {
             // Again and again: clones of a fork under way are listed as they come.
             names = every(client).await?;
@@ -395,11 +408,15 @@ async fn each(
         }
         for name in &names {
             let (method, path) = request(name);
-            match client.call::<VmView>(method, &path).await {
-                Ok(vm) => done.push(vm),
+            match interruptible(CHANGED, client.call::<VmView>(method, &path)).await {
+                Ok(Ok(vm)) => done.push(vm),
+                Err(by_user) => {
+                    interrupted = Some(by_user);
+                    break 'all;
+                }
                 // Its clone's exit or another client may have been faster.
-                Err(ClientError::Refused(gone)) if all && gone.kind == ErrorKind::NotFound => {}
-                Err(error) => {
+                Ok(Err(ClientError::Refused(gone))) if all && gone.kind == ErrorKind::NotFound => {}
+                Ok(Err(error)) => {
                     failed += 1;
                     output::complain(&error.into());
                 }
@@ -412,6 +429,9 @@ async fn each(
     match format {
         Format::Json => output::json(&done)?,
         Format::Text => done.iter().for_each(|vm| say!("{}", vm.name)),
+    }
+    if let Some(interrupted) = interrupted {
+        return Err(interrupted.into());
     }
     Ok(match (failed, done.len()) {
         (0, _) => ExitCode::SUCCESS,
