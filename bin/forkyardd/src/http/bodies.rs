@@ -1,8 +1,8 @@
 //! Memory for bodies of requests.
 //!
 //! A large body is read once its length fits into what is left of a budget, and counts
-//! until the request is answered. Users and nodes have a budget each. Small bodies are
-//! bounded by the number of connections.
+//! until the request is answered. Users and nodes have a budget each, and every user has a part of
+//! that: one cannot keep the others out. Small bodies are bounded by the number of connections.
 
 use super::INPUT;
 use crate::{gate::Asker, reply::Refusal};
@@ -14,16 +14,19 @@ use axum::{
 };
 use forkyard_types::ErrorKind;
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{AcquireError, OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
 
 /// KiB of large bodies at once, for users and for nodes.
 const BUDGET: usize = 256 << 10;
+/// KiB of large bodies of one user's at once.
+const OF_USER: usize = BUDGET / 2;
 /// Bytes up to which a body is small.
 const SMALL: usize = 64 << 10;
 /// Longest wait for room.
@@ -34,6 +37,8 @@ const WAIT: Duration = Duration::from_secs(10);
 pub struct Bodies {
     users: Arc<Semaphore>,
     nodes: Arc<Semaphore>,
+    /// Those of the users that have requests now.
+    each: Arc<Mutex<HashMap<String, Weak<Semaphore>>>>,
 }
 
 impl Default for Bodies {
@@ -41,16 +46,48 @@ impl Default for Bodies {
         Self {
             users: Arc::new(Semaphore::new(BUDGET)),
             nodes: Arc::new(Semaphore::new(BUDGET)),
+            each: Arc::default(),
         }
     }
 }
 
-/// The budget that a request's body counts against.
+impl Bodies {
+    /// The budget of a request.
+    fn of(&self, asker: Option<&Asker>) -> Budget {
+        let (own, common) = match asker {
+            Some(Asker::Host | Asker::Node(_, None)) => (None, &self.nodes),
+            Some(Asker::Node(node, Some(user))) => {
+                (Some(self.of_user(format!("{node}/{user}"))), &self.nodes)
+            }
+            // A token's name has no slash.
+            Some(Asker::User(user)) => (Some(self.of_user(user.clone())), &self.users),
+            Some(Asker::Guest) | None => (None, &self.users),
+        };
+        Budget {
+            // One's own first: who waits for that takes nothing of the others'.
+            free: own.into_iter().chain([common.clone()]).collect(),
+            taken: Arc::default(),
+        }
+    }
+
+    fn of_user(&self, user: String) -> Arc<Semaphore> {
+        let mut each = self.each.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = each.get(&user).and_then(Weak::upgrade) {
+            return own;
+        }
+        each.retain(|_, own| own.strong_count() > 0);
+        let own = Arc::new(Semaphore::new(OF_USER));
+        each.insert(user, Arc::downgrade(&own));
+        own
+    }
+}
+
+/// The budgets that a request's body counts against.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    free: Arc<Semaphore>,
+    free: Vec<Arc<Semaphore>>,
     /// Held until the request is answered.
-    taken: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
+    taken: Arc<Mutex<Vec<OwnedSemaphorePermit>>>,
 }
 
 impl Budget {
@@ -62,9 +99,16 @@ impl Budget {
             return Ok(());
         }
         let wanted = u32::try_from(length.div_ceil(1 << 10)).unwrap_or(u32::MAX);
-        match timeout(WAIT, self.free.clone().acquire_many_owned(wanted)).await {
-            Ok(Ok(permit)) => {
-                *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
+        let permits = async {
+            let mut permits = Vec::new();
+            for free in &self.free {
+                permits.push(free.clone().acquire_many_owned(wanted).await?);
+            }
+            Ok::<_, AcquireError>(permits)
+        };
+        match timeout(WAIT, permits).await {
+            Ok(Ok(permits)) => {
+                *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = permits;
                 Ok(())
             }
             Ok(Err(_)) | Err(_) => Err(Refusal::new(
@@ -85,23 +129,14 @@ pub fn length(request: &Request) -> Option<usize> {
 
 /// Tells a request which budget its body counts against, and gives back what it took.
 pub async fn budget(State(bodies): State<Bodies>, mut request: Request, next: Next) -> Response {
-    let free = match request.extensions().get::<Asker>() {
-        Some(Asker::Host | Asker::Node(..)) => bodies.nodes,
-        Some(Asker::User(_) | Asker::Guest) | None => bodies.users,
-    };
-    let budget = Budget {
-        free,
-        taken: Arc::default(),
-    };
+    let budget = bodies.of(request.extensions().get::<Asker>());
     request.extensions_mut().insert(budget.clone());
     let response = next.run(request).await;
-    drop(
-        budget
-            .taken
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take(),
-    );
+    budget
+        .taken
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clear();
     response
 }
 
@@ -110,20 +145,13 @@ mod tests {
     use super::*;
     use futures::FutureExt;
 
-    fn budget(free: &Arc<Semaphore>) -> Budget {
-        Budget {
-            free: free.clone(),
-            taken: Arc::default(),
-        }
-    }
-
     #[tokio::test]
     async fn two_hundred_large_bodies_take_no_more_than_the_budget_and_small_ones_pass() {
-        let free = Bodies::default().users;
+        let bodies = Bodies::default();
         let mut held = Vec::new();
         let mut waiting = 0;
         for n in 0..200 {
-            let budget = budget(&free);
+            let budget = bodies.of(None);
             // A body that does not tell its length may be as large as any.
             let length = (n % 2 == 0).then_some(60 << 20);
             match budget.take(length).now_or_never() {
@@ -135,10 +163,30 @@ mod tests {
             }
         }
         assert_eq!((held.len(), waiting), (4, 196));
-        let small = budget(&free);
+        let small = bodies.of(None);
         small.take(Some(SMALL)).await.expect("small");
         drop(held);
-        let large = budget(&free);
+        let large = bodies.of(None);
         large.take(Some(INPUT)).await.expect("room again");
+    }
+
+    #[tokio::test]
+    async fn one_users_large_bodies_leave_room_for_anothers() {
+        let bodies = Bodies::default();
+        let budget = |name: &str| bodies.of(Some(&Asker::User(name.to_owned())));
+        let taken = |budget: &Budget| budget.take(Some(60 << 20)).now_or_never();
+        let all: Vec<_> = (0..100).map(|_| budget("greedy")).collect();
+        let of_greedy = all.iter().filter_map(taken).filter(Result::is_ok).count();
+        assert_eq!(of_greedy, 2);
+        let other = budget("other");
+        taken(&other).expect("at once").expect("room");
+        drop(all);
+        let again = budget("greedy");
+        taken(&again).expect("at once").expect("given back");
+        drop((other, again));
+        // Nothing is kept of users that ask for nothing any more.
+        drop(budget("third"));
+        let _fourth = budget("fourth");
+        assert_eq!(bodies.each.lock().expect("no panic").len(), 1);
     }
 }
