@@ -33,8 +33,9 @@ use forkyard_transfer::{Complete, FamilyKey, Push, Urgency, flow};
 use forkyard_types::{ImageId, PageCount, PageNo};
 use fuser::Errno;
 use links::Coming;
-use offered::Offered;
+use offered::{Offered, Wishes};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
@@ -65,7 +66,10 @@ pub(crate) struct Waiting {
 pub(crate) struct Peers {
     server: OnceLock<Server>,
     coming: Mutex<Coming>,
+    /// At most two words an image that comes, and so many of those that go.
     heard: Sender<Heard>,
+    /// Pages wanted elsewhere that are still to be noted.
+    wanted: Arc<AtomicUsize>,
 }
 
 /// What those who send and take pages have no time to deal with.
@@ -118,6 +122,7 @@ impl Peers {
             server: OnceLock::new(),
             coming: Mutex::default(),
             heard,
+            wanted: Arc::default(),
         };
         (peers, hears)
     }
@@ -142,6 +147,7 @@ pub(crate) fn start(service: Weak<Service>, hears: Receiver<Heard>) -> io::Resul
                     Heard::Whole(node) => service.complete(node),
                     Heard::Wanted(node, page) => {
                         naps = true;
+                        service.peers().wanted.fetch_sub(1, Ordering::Relaxed);
                         service.catalog().wanted_elsewhere(node, page);
                     }
                 }
@@ -202,7 +208,10 @@ impl Service {
         let offered = Offered {
             node,
             image,
-            wanted: self.peers().heard.clone(),
+            wanted: Wishes {
+                heard: self.peers().heard.clone(),
+                waiting: self.peers().wanted.clone(),
+            },
         };
         let offered = server.offer(offer, Box::new(offered));
         offered.map_err(|error| host(&error))

@@ -20,7 +20,7 @@ use fuser::{Errno, INodeNo, Notifier, ReplyData, RequestId};
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -68,15 +68,20 @@ pub(crate) struct PendingRead {
     pub reply: ReplyData,
 }
 
+/// Images whose reads wait to be answered.
+const DUE: usize = 64;
+/// Pages that wait to be given to the kernel, by what they were asked for with.
+const PUSHES: usize = 1024;
+
 /// Reads whose image has come.
 type Due = (Node, Image, Vec<PendingRead>);
 
 #[derive(Debug)]
 pub(crate) struct Service {
     catalog: Mutex<Catalog<PendingRead>>,
-    due: Sender<Due>,
-    pushes: Sender<Push>,
-    nudges: Sender<()>,
+    due: SyncSender<Due>,
+    pushes: SyncSender<Push>,
+    nudges: SyncSender<()>,
     prefetch: Prefetch,
     /// None if nobody is to take over from us.
     ledger: Option<Ledger>,
@@ -96,9 +101,9 @@ thread_local! {
 impl Service {
     /// A service and its threads, which end with it.
     pub fn start(care: Care, past: Past) -> io::Result<Arc<Self>> {
-        let (due, arrived) = channel::<Due>();
-        let (pushes, pushed) = channel();
-        let (nudges, nudged) = channel();
+        let (due, arrived) = sync_channel::<Due>(DUE);
+        let (pushes, pushed) = sync_channel(PUSHES);
+        let (nudges, nudged) = sync_channel(1);
         let (peers, heard) = Peers::new();
         let (catalog, kernel) = (Mutex::new(past.catalog), OnceLock::new());
         let service = Arc::new(Self {
@@ -203,8 +208,8 @@ impl Service {
 
     /// Something has changed that may leave layers to tidy.
     fn nudge(&self) {
-        // Fails only if the thread is gone; then layers stay as they are.
-        let _ = self.nudges.send(());
+        // Fails if it has been told already, or the thread is gone; then layers stay as they are.
+        let _ = self.nudges.try_send(());
     }
 
     /// Whether anything is read that nobody has asked for yet.
@@ -214,8 +219,8 @@ impl Service {
 
     fn push(&self, push: Option<Push>) {
         if let Some(push) = push.filter(|_| self.reads_ahead()) {
-            // Fails only if the thread is gone; the kernel then asks by itself.
-            let _ = self.pushes.send(push);
+            // Fails if it has much to do, or the thread is gone; the kernel then asks by itself.
+            let _ = self.pushes.try_send(push);
         }
     }
 
@@ -307,7 +312,8 @@ impl Service {
             waiting,
         } = published;
         if !waiting.is_empty() {
-            // Fails only if the thread is gone; the reads then answer themselves.
+            // Fails only if the thread is gone; the reads then answer themselves. May wait for it,
+            // which holds up this publisher alone.
             let _ = self.due.send((node, image, waiting));
         }
         let push = self.catalog().push(node, now);

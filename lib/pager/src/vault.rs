@@ -1,15 +1,22 @@
 //! A pager's side of its keeper: what is to be kept, and another keeper when
-//! that one dies.
+//! that one dies, or takes nothing any more.
+//!
+//! What is said to it is said under locks that faults of VMs wait for. One that was stopped, or hangs, fills
+//! its socket: after [`PATIENCE`] it is killed, and another is given everything.
 
 use crate::journal::LayerNo;
 use crate::keeper::{Key, Programs, Role, Say};
 use crate::protocol::{receive, send};
 use crate::tidy::LayerId;
 use forkyard_image::Layer;
+use forkyard_sys_host::process::PidFd;
 use std::collections::{BTreeMap, HashMap};
-use std::io;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -17,6 +24,8 @@ use std::time::Duration;
 
 /// Before another keeper is tried after one that could not be started.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Longest wait for a keeper to take what is said to it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug)]
@@ -28,6 +37,10 @@ pub(crate) struct Vault {
 #[derive(Debug)]
 struct Inner {
     keeper: UnixStream,
+    /// The keeper's process, if it is known.
+    process: Option<PidFd>,
+    /// It takes nothing any more: nothing is said until there is another.
+    deaf: bool,
     held: BTreeMap<Key, Holding>,
     numbers: HashMap<LayerId, LayerNo>,
     next: u64,
@@ -45,8 +58,8 @@ enum Holding {
 impl Vault {
     /// With a keeper of its own.
     pub fn new(programs: Programs) -> io::Result<Arc<Self>> {
-        let keeper = start_keeper(&programs)?;
-        Self::with(programs, keeper, HashMap::new())
+        let (keeper, process) = start_keeper(&programs)?;
+        Self::of(programs, keeper, process, HashMap::new())
     }
 
     /// With the keeper of the pager that was here before, who has these layers.
@@ -55,8 +68,20 @@ impl Vault {
         keeper: UnixStream,
         layers: HashMap<LayerNo, Arc<Layer>>,
     ) -> io::Result<Arc<Self>> {
+        Self::of(programs, keeper, parent(), layers)
+    }
+
+    fn of(
+        programs: Programs,
+        keeper: UnixStream,
+        process: Option<PidFd>,
+        layers: HashMap<LayerNo, Arc<Layer>>,
+    ) -> io::Result<Arc<Self>> {
+        keeper.set_write_timeout(Some(PATIENCE))?;
         let mut inner = Inner {
             keeper,
+            process,
+            deaf: false,
             held: BTreeMap::new(),
             numbers: HashMap::new(),
             next: 0,
@@ -109,15 +134,19 @@ impl Vault {
     /// Gives everything to another keeper; the one before is told that it is
     /// not needed.
     fn renew(&self) -> io::Result<UnixStream> {
-        let keeper = start_keeper(&self.programs)?;
+        let (keeper, process) = start_keeper(&self.programs)?;
+        keeper.set_write_timeout(Some(PATIENCE))?;
         let watched = keeper.try_clone()?;
         let mut inner = self.inner();
         for (key, holding) in &inner.held {
             holding.send(&keeper, *key)?;
         }
         let before = std::mem::replace(&mut inner.keeper, keeper);
+        inner.process = process;
         // If it is dead, it is dead.
-        let _ = send(&before, &Say::Farewell, None);
+        if !std::mem::take(&mut inner.deaf) {
+            let _ = send(&before, &Say::Farewell, None);
+        }
         Ok(watched)
     }
 
@@ -189,16 +218,35 @@ impl Inner {
     fn hold(&mut self, key: Key, holding: Holding) {
         // If the keeper is dead, the one that takes its place gets this as well:
         // it is given everything once our lock is free.
-        let sent = holding.send(&self.keeper, key);
+        if !self.deaf
+            && let Err(error) = holding.send(&self.keeper, key)
+        {
+            self.lost(&error);
+        }
         self.held.insert(key, holding);
-        if let Err(error) = sent {
-            tracing::debug!(%error, "keeper not reached");
+    }
+
+    fn say(&mut self, said: &Say, file: Option<BorrowedFd<'_>>) {
+        if !self.deaf
+            && let Err(error) = send(&self.keeper, said, file)
+        {
+            self.lost(&error);
         }
     }
 
-    fn say(&self, said: &Say, file: Option<BorrowedFd<'_>>) {
-        if let Err(error) = send(&self.keeper, said, file) {
-            tracing::debug!(%error, "keeper not reached");
+    /// Ends a keeper that takes nothing, which the watcher hears of.
+    fn lost(&mut self, error: &io::Error) {
+        if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+            return tracing::debug!(%error, "keeper not reached");
+        }
+        tracing::error!(?PATIENCE, "the keeper takes nothing any more");
+        self.deaf = true;
+        // Not by its socket alone: it would take that for our end, and start another pager.
+        if let Some(process) = &self.process {
+            match process.kill() {
+                Ok(()) => drop(self.keeper.shutdown(Shutdown::Both)),
+                Err(error) => tracing::error!(%error, "the keeper was not ended"),
+            }
         }
     }
 }
@@ -216,11 +264,58 @@ impl Holding {
     }
 }
 
-fn start_keeper(programs: &Programs) -> io::Result<UnixStream> {
+fn start_keeper(programs: &Programs) -> io::Result<(UnixStream, Option<PidFd>)> {
     let (keeper, mut child) = programs.start(Role::Keeper)?;
+    // Before it can be reaped.
+    let process = PidFd::open(child.id()).ok();
     // Reaped whenever it ends.
     thread::Builder::new()
         .name("reaper".into())
         .spawn(move || child.wait())?;
-    Ok(keeper)
+    Ok((keeper, process))
+}
+
+/// The keeper that started this process, if it did.
+fn parent() -> Option<PidFd> {
+    let pid = parent_id();
+    let process = PidFd::open(pid).ok()?;
+    let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    // Looked at after it was opened: it is the one that is meant, or none.
+    (words.starts_with(b"forkyard-keeper\0") && parent_id() == pid).then_some(process)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::process::Command;
+
+    /// A keeper that reads nothing is given more than its socket holds.
+    fn flood(process: Option<PidFd>) -> Arc<Vault> {
+        let (keeper, unread) = UnixStream::pair().expect("a pair");
+        let programs = Programs {
+            program: "/bin/false".into(),
+            arguments: Vec::new(),
+        };
+        let vault = Vault::of(programs, keeper, process, HashMap::new()).expect("a vault");
+        // Nothing comes in the place of this one.
+        vault.inner().over = true;
+        let file = File::open("/dev/null").expect("there");
+        for _ in 0..600 {
+            vault.keep(Key::Journal, file.as_fd()).expect("noted");
+        }
+        assert!(vault.inner().deaf);
+        drop(unread);
+        vault
+    }
+
+    #[test]
+    fn a_keeper_that_takes_nothing_is_ended_and_stalls_nobody_for_long() {
+        flood(None);
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("started");
+        let process = PidFd::open(child.id()).expect("a child");
+        flood(Some(process));
+        let ended = child.wait().expect("reaped");
+        assert!(!ended.success(), "{ended}");
+    }
 }

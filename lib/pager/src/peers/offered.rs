@@ -5,24 +5,46 @@ use crate::catalog::Node;
 use forkyard_image::Image;
 use forkyard_transfer::{Content, Page, PageSource};
 use forkyard_types::{PageCount, PageNo};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 
 /// Most zero pages said at once.
 const MOST_ZERO: u64 = 4096;
+
+/// Most pages that clones elsewhere wait for and that are still to be noted.
+const MOST_WANTED: usize = 4096;
+
+/// What clones elsewhere wait for: those made later will want it, too. What comes faster than it can
+/// be noted is left out.
+#[derive(Clone, Debug)]
+pub(super) struct Wishes {
+    pub heard: Sender<Heard>,
+    pub waiting: Arc<AtomicUsize>,
+}
+
+impl Wishes {
+    fn note(&self, node: Node, page: PageNo) {
+        if self.waiting.load(Ordering::Relaxed) >= MOST_WANTED {
+            return;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // Fails only if the thread is gone, and the pager with it.
+        let _ = self.heard.send(Heard::Wanted(node, page));
+    }
+}
 
 /// Keeps the image's layers, as an open file does.
 #[derive(Debug)]
 pub(super) struct Offered {
     pub node: Node,
     pub image: Image,
-    /// Hears what clones elsewhere wait for: those made later will want it, too.
-    pub wanted: Sender<Heard>,
+    pub wanted: Wishes,
 }
 
 impl PageSource for Offered {
     fn waited_for(&mut self, page: PageNo) {
-        // Fails only if the thread is gone, and the pager with it.
-        let _ = self.wanted.send(Heard::Wanted(self.node, page));
+        self.wanted.note(self.node, page);
     }
 
     fn read(&mut self, page: PageNo, out: &mut Page) -> Content {
@@ -42,5 +64,24 @@ impl PageSource for Offered {
                 Content::Gone
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn what_is_wanted_faster_than_it_is_noted_grows_nothing() {
+        let (heard, hears) = channel();
+        let wishes = Wishes {
+            heard,
+            waiting: Arc::default(),
+        };
+        for page in 0..3 * MOST_WANTED as u64 {
+            wishes.note(Node(1), PageNo(page));
+        }
+        assert_eq!(hears.try_iter().count(), MOST_WANTED);
     }
 }
