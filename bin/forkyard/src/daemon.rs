@@ -16,6 +16,8 @@ const START: Duration = Duration::from_secs(60);
 /// How long it may take to stop, and how soon it begins to.
 const STOP: Duration = Duration::from_secs(20);
 const STAYS: Duration = Duration::from_secs(1);
+/// Lines of its log that are shown if it does not start.
+const LINES: usize = 12;
 const POLL: Duration = Duration::from_millis(10);
 
 /// A client of a daemon that answers, started here if there was none. A
@@ -47,7 +49,11 @@ pub async fn ensure_with(run_dir: &Path, variables: &[(&str, OsString)]) -> anyh
             if client.answers().await {
                 break;
             }
-            return Err(NoDaemon(format!("the daemon did not start:\n{}", tail(&log))).into());
+            return Err(NoDaemon(format!(
+                "the daemon did not start:\n{}",
+                told(&log, ended.is_some())
+            ))
+            .into());
         }
         tokio::time::sleep(POLL).await;
     }
@@ -99,8 +105,12 @@ pub async fn gone(client: &Client, run_dir: &Path) {
     }
 }
 
-fn tail(log: &Path) -> String {
+/// The last that a daemon said. One that has ended leaves no log, unless there is more in it.
+fn told(log: &Path, ended: bool) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
-    lines[lines.len().saturating_sub(5)..].join("\n")
+    if ended && lines.len() <= LINES {
+        let _ = fs::remove_file(log);
+    }
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
 }

@@ -15,6 +15,7 @@ mod control;
 mod envd;
 mod files;
 mod filesystem;
+mod input;
 mod process;
 mod proxy;
 mod reply;

@@ -25,7 +25,7 @@ mod tenants;
 use anyhow::Context;
 use args::Args;
 use clap::Parser;
-use forkyard_fork::MakeEngine;
+use forkyard_fork::{HostError, MakeEngine};
 use std::{
     process::ExitCode,
     time::{SystemTime, UNIX_EPOCH},
@@ -37,6 +37,10 @@ pub fn main(engine: MakeEngine) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("forkyardd: {error:#}");
+            let hint = error.downcast_ref::<HostError>();
+            if let Some(hint) = hint.and_then(|error| error.to_api().hint) {
+                eprintln!("  {hint}");
+            }
             ExitCode::FAILURE
         }
     }

@@ -124,6 +124,18 @@ fn errors_are_told_and_exit_as_the_help_says() {
         outcome.stderr
     );
     fs::remove_file(&state).expect("removed");
+    // One that fails late takes back what it has made: rules, groups, folders, its log.
+    let pages = host.folder().join("run/pages");
+    // The folder of an earlier one.
+    let _ = fs::remove_dir(&pages);
+    fs::write(&pages, "").expect("written");
+    let outcome = host.start(["ps"], "").wait().exited(4);
+    assert!(outcome.stderr.contains("pager"), "{}", outcome.stderr);
+    fs::remove_file(&pages).expect("removed");
+    host.nothing_left();
+    for left in ["vms", "daemon.log"] {
+        assert!(!host.folder().join("run").join(left).exists(), "{left}");
+    }
 
     host.ok(["run", "tiny", "--name", "p"]);
     let told = host.fails(["run", "tiny", "--name", "p"]);

@@ -8,7 +8,7 @@ use crate::{
     makers::Makers,
     migrate::Incoming,
     options::Options,
-    pager_process,
+    parts::{Parts, lock_folder, make_folders},
     progress::Progress,
     quota::Quotas,
     registry::{Registry, gid},
@@ -33,7 +33,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
 };
 use tokio::{
@@ -119,30 +119,20 @@ impl Host {
         options: Options,
         engine: MakeEngine,
     ) -> Result<Arc<Self>, HostError> {
-        for folder in [
-            &folders.state,
-            &folders.run,
-            &folders.cache,
-            &folders.all_disks(),
-            &folders.all_sockets(),
-        ] {
-            fs::create_dir_all(folder).map_err(HostError::io("create", folder))?;
-            // QEMUs are nobody in particular: they may pass, not look around.
-            fs::set_permissions(folder, fs::Permissions::from_mode(0o711))
-                .map_err(HostError::io("open up", folder))?;
-        }
-        for folder in [&folders.state, &folders.run, &folders.cache] {
-            passable(folder)?;
-        }
+        make_folders(&folders)?;
         let lock = lock_folder(&folders.run)?;
-        let store = Store::open(&folders.database())?;
-        let network = Networks::open().await?;
-        let engine = engine(&folders, options)?;
-        let pager = {
-            let folders = folders.clone();
-            let pager = blocking(move || pager_process::ensure(&folders, options)).await;
-            // A cgroup that nothing is in goes.
-            pager.inspect_err(|_| drop(engine.close()))?
+        let Parts {
+            store,
+            engine,
+            network,
+            pager,
+        } = match Parts::open(&folders, options, engine).await {
+            Ok(parts) => parts,
+            Err(error) => {
+                // Where there is no VM.
+                let _ = fs::remove_dir(folders.all_sockets());
+                return Err(error);
+            }
         };
         let events = Broadcast::new(options.events);
         let host = Arc::new_cyclic(|me| Self {
@@ -210,7 +200,9 @@ impl Host {
             self.look_abroad().await;
             self.tell_borrowers().await;
         }
-        if self.registry().all().is_empty() && self.abroad.is_empty() {
+        // Also those that could not be taken over.
+        let none = self.store.vms().is_ok_and(|vms| vms.is_empty());
+        if none && self.registry().all().is_empty() && self.abroad.is_empty() {
             self.close_volumes().await;
             self.leave_networks().await;
             if let Err(error) = self.network.remove_rules().await {
@@ -449,36 +441,5 @@ impl Host {
                 Err(error) => tracing::warn!(file = %file.display(), %error, "file not removed"),
             }
         }
-    }
-}
-
-/// QEMUs run as users of their own: every folder above their files must let
-/// them through.
-fn passable(folder: &Path) -> Result<(), HostError> {
-    let folder = folder
-        .canonicalize()
-        .map_err(HostError::io("find", folder))?;
-    for above in folder.ancestors() {
-        let mode = fs::metadata(above)
-            .map_err(HostError::io("look at", above))?
-            .permissions()
-            .mode();
-        if mode & 0o001 == 0 {
-            return Err(HostError::NotPassable {
-                folder: above.into(),
-            });
-        }
-    }
-    Ok(())
-}
-
-fn lock_folder(run: &Path) -> Result<File, HostError> {
-    let path = run.join("lock");
-    // A user that could open it could hold the lock.
-    let file = forkyard_sys_host::private::open(&path).map_err(HostError::io("create", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(fs::TryLockError::WouldBlock) => Err(HostError::Locked { run: run.into() }),
-        Err(fs::TryLockError::Error(source)) => Err(HostError::io("lock", &path)(source)),
     }
 }

@@ -35,6 +35,7 @@ mod migrate;
 mod noted;
 mod options;
 mod pager_process;
+mod parts;
 mod pause;
 mod ports;
 mod progress;

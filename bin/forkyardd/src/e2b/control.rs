@@ -1,11 +1,14 @@
 //! The REST API.
 
-use super::{AUTO_PAUSE, E2b, OURS, PRIVATE, TEMPLATE, TIMEOUT_S, Who, reply::Failure};
-use crate::http;
+use super::{
+    AUTO_PAUSE, E2b, OURS, PRIVATE, TEMPLATE, TIMEOUT_S, Who,
+    input::{Path, body},
+    reply::Failure,
+};
 use axum::{
     Json, Router,
-    extract::{FromRequestParts, RawQuery, Request, State, rejection::JsonRejection},
-    http::{HeaderName, HeaderValue, StatusCode, request::Parts},
+    extract::{RawQuery, Request, State, rejection::JsonRejection},
+    http::{HeaderName, HeaderValue, StatusCode},
     middleware::{Next, from_fn, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::{delete, get, post, put},
@@ -65,27 +68,6 @@ async fn admit(State(e2b): Shared, mut request: Request, next: Next) -> Response
             next.run(request).await
         }
         Err(failure) => failure.into_response(),
-    }
-}
-
-/// Id of a sandbox in a path.
-struct Path(String);
-
-impl<S: Send + Sync> FromRequestParts<S> for Path {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        match http::Path::from_request_parts(parts, state).await {
-            Ok(http::Path(id)) => Ok(Self(id)),
-            Err(_) => Err(Failure::invalid("the path is wrong: an id is UTF-8")),
-        }
-    }
-}
-
-fn body<T>(body: Result<Json<T>, JsonRejection>) -> Answer<T> {
-    match body {
-        Ok(Json(body)) => Ok(body),
-        Err(wrong) => Err(Failure::invalid(wrong.body_text())),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::HostError;
 use forkyard_recipe::ImportError;
 use forkyard_store::StoreError;
+use forkyard_vmm::VmmError;
 use std::io;
 
 impl HostError {
@@ -95,6 +96,10 @@ impl HostError {
             (
                 matches!(self, Self::Damaged { .. }),
                 "put the file back, or remove the checkpoint by `forkyard rm`",
+            ),
+            (
+                matches!(self, Self::Vmm(VmmError::NoCgroup)),
+                "`mount -t cgroup2 none /sys/fs/cgroup` mounts one; `ip netns exec` hides it: use `nsenter --net=/run/netns/NAME forkyardd`",
             ),
             (
                 self.is_io(io::ErrorKind::PermissionDenied),
