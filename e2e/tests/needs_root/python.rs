@@ -3,6 +3,46 @@
 use forkyard_e2e::Host;
 use forkyard_types::TokenGrant;
 
+/// Calls to a daemon that hangs, and to one whose work takes long.
+const HANGS: &str = r#"
+import concurrent.futures, http.server, socket, socketserver, tempfile, threading, time
+from forkyard_host import Forkyard, Unreachable, _presence
+
+_presence.PAUSE, _presence.ANSWER = 0.05, 0.5
+
+class Slow(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path != "/v1/ping":
+            time.sleep(1)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"[]")
+
+    def address_string(self):
+        return ""
+
+    def log_message(self, *words):
+        pass
+
+def hangs(ask):
+    try:
+        ask(Forkyard(f"unix://{folder}/deaf"))
+    except Unreachable as error:
+        return str(error)
+
+with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor() as pool:
+    deaf = socket.socket(socket.AF_UNIX)
+    deaf.bind(f"{folder}/deaf")
+    deaf.listen(64)
+    asked = [lambda host: host.vms(), lambda host: host.events(), lambda host: host.vm("p")]
+    for told in pool.map(hangs, asked):
+        assert told and "no ping" in told, told
+    with socketserver.ThreadingUnixStreamServer(f"{folder}/slow", Slow) as slow:
+        threading.Thread(target=slow.serve_forever, daemon=True).start()
+        assert Forkyard(f"unix://{folder}/slow").vms() == []
+        slow.shutdown()
+"#;
+
 #[test]
 fn a_python_program_runs_forks_commands_and_removes_vms() {
     let host = Host::with_p([]);
@@ -81,6 +121,7 @@ refused("unreachable", lambda: Forkyard("unix:///nonexistent").vms())
 "#,
     );
     assert_eq!(told, "['p']");
+    host.python(HANGS);
     // With the last VM its daemon goes by itself, and the next call starts another.
     host.nothing_left();
     host.python("from forkyard_host import Forkyard; assert Forkyard().vms() == []");
@@ -109,6 +150,9 @@ async def main():
             await asyncio.sleep(0.05)
         await p.files.write("/x", b"y")
         assert await p.files.read("/x") == b"y"
+        async with await p.files.watch("/tmp") as changes:
+            await p.files.write("/tmp/w/n", b"1", parents=True)
+            assert (await anext(changes)).name == "w"
         await asyncio.gather(*(vm.remove() for vm in clones))
 
 asyncio.run(main())
@@ -215,6 +259,13 @@ p.files.get("/proc/cpuinfo", here / "contents")
 assert (here / "contents" / "cpuinfo").read_bytes()
 (here / "contents" / "holes").touch()
 os.truncate(here / "contents" / "holes", 1 << 20)
+with p.files.watch("/m/s", recursive=True) as changes:
+    p.files.move("/m/s/b/c", "/m/s/d/e")
+    told = set()
+    while not told >= {("moved_away", "b/c"), ("created", "d"), ("created", "d/e")}:
+        change = next(changes)
+        told.add((change.change, change.name))
+assert list(changes) == []
 p.files.remove("/m/s", recursive=True)
 assert fails(ForkyardError, lambda: p.files.stat("/m/s")).kind == "not_found"
 shutil.rmtree(here / "contents")

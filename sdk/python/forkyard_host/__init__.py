@@ -14,22 +14,26 @@
 there is another module, `forkyard`: there a program forks the VM it runs in.
 """
 
-from ._aio import AsyncEvents, AsyncFiles, AsyncForkyard, AsyncProcess, AsyncVm
+from ._aio import AsyncChanges, AsyncEvents, AsyncFiles, AsyncForkyard, AsyncProcess, AsyncVm
 from ._client import PIPE, Files, Forkyard, Vm
 from ._events import Events
 from ._process import Process
-from ._types import CommandFailed, Event, ExecResult, FileEntry, Forked, ForkyardError, NotStarted, PartialFork, Unreachable
+from ._types import CommandFailed, Event, ExecResult, FileChange, FileEntry, Forked, ForkyardError, NotStarted, PartialFork, Unreachable
+from ._watch import Changes
 
 __all__ = [
+    "AsyncChanges",
     "AsyncEvents",
     "AsyncFiles",
     "AsyncForkyard",
     "AsyncProcess",
     "AsyncVm",
+    "Changes",
     "CommandFailed",
     "Event",
     "Events",
     "ExecResult",
+    "FileChange",
     "FileEntry",
     "Files",
     "Forked",

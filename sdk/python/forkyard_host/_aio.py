@@ -11,13 +11,21 @@ import socket
 import ssl
 from os import PathLike
 from types import TracebackType
-from typing import Any, Callable, Iterable, List, Literal, Mapping
+from typing import Any, Callable, Generic, Iterable, List, Literal, Mapping, Protocol, Self, TypeVar
 
 from ._client import _INLINE, PIPE, Files, Forkyard, Pipe, Vm
 from ._events import Events
 from ._process import Process
 from ._threads import on_thread
-from ._types import Event, ExecResult, FileEntry, Forked, ForkyardError
+from ._types import Event, ExecResult, FileChange, FileEntry, Forked, ForkyardError
+
+Item = TypeVar("Item", covariant=True)
+
+
+class _Stream(Protocol[Item]):
+    def next(self) -> Item | None: ...
+
+    def close(self) -> None: ...
 
 
 class AsyncForkyard:
@@ -308,42 +316,54 @@ class AsyncProcess:
             raise
 
 
-class AsyncEvents:
-    """Events of a host; see Events. Iterate with `async for`. Cancelled, it is closed."""
+class _AsyncNext(Generic[Item]):
+    """A stream that blocks, to be iterated over with `async for`. Cancelled, it is closed."""
 
-    def __init__(self, events: Events) -> None:
-        self._sync = events
+    def __init__(self, sync: _Stream[Item]) -> None:
+        self._stream = sync
 
-    async def __aenter__(self) -> AsyncEvents:
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
+
+    async def __anext__(self) -> Item:
+        reading = asyncio.ensure_future(on_thread(self._stream.next))
+        try:
+            item = await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            self._stream.close()
+            await asyncio.wait([reading])
+            reading.exception()  # It failed because of us.
+            raise
+        if item is None:
+            raise StopAsyncIteration
+        return item
+
+    async def close(self) -> None:
+        """End it."""
+        await on_thread(self._stream.close)
+
+
+class AsyncEvents(_AsyncNext[Event]):
+    """Events of a host; see Events. Iterate with `async for`. Cancelled, it is closed."""
+
+    def __init__(self, events: Events) -> None:
+        super().__init__(events)
+        self._sync = events
 
     @property
     def position(self) -> str | None:
         """Where to go on after a break."""
         return self._sync.position
 
-    def __aiter__(self) -> AsyncEvents:
-        return self
 
-    async def __anext__(self) -> Event:
-        reading = asyncio.ensure_future(on_thread(self._sync.next))
-        try:
-            event = await asyncio.shield(reading)
-        except asyncio.CancelledError:
-            self._sync.close()
-            await asyncio.wait([reading])
-            reading.exception()  # It failed because of us.
-            raise
-        if event is None:
-            raise StopAsyncIteration
-        return event
-
-    async def close(self) -> None:
-        """End it."""
-        await on_thread(self._sync.close)
+class AsyncChanges(_AsyncNext[FileChange]):
+    """Changes in a folder of a guest; see Changes. Iterate with `async for`. Cancelled, it is closed."""
 
 
 class AsyncFiles:
@@ -375,6 +395,14 @@ class AsyncFiles:
     async def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file or folder; see Files.remove."""
         await on_thread(self._sync.remove, path, recursive=recursive)
+
+    async def move(self, path: str, to: str) -> None:
+        """Move a file or folder; see Files.move."""
+        await on_thread(self._sync.move, path, to)
+
+    async def watch(self, path: str, *, recursive: bool = False) -> AsyncChanges:
+        """Changes in a folder from now on; see Files.watch."""
+        return AsyncChanges(await on_thread(self._sync.watch, path, recursive=recursive))
 
     async def put(self, here: str | PathLike[str], there: str) -> None:
         """Copy a file or folder into the VM; see Files.put."""

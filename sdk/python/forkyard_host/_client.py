@@ -15,6 +15,7 @@ from ._events import Events
 from ._http import Endpoint, of_files, of_image, of_substrate, of_vm, of_volume
 from ._process import Process
 from ._types import ExecResult, FileEntry, Forked, ForkyardError
+from ._watch import Changes
 
 _PIECE = 256 << 10  # Bytes of a file in one piece.
 _INLINE = 1 << 20  # Bytes of standard input that go with the request.
@@ -407,6 +408,17 @@ class Files:
     def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file or an empty folder, or with `recursive` one with all that is in it."""
         self._vm._end.call("DELETE", of_files(self._vm.id, "files", path=path, recursive="true" if recursive else "false"))
+
+    def move(self, path: str, to: str) -> None:
+        """Move a file or folder; folders above `to` that are not there are made."""
+        self._vm._end.call("POST", of_files(self._vm.id, "move", path=path, to=to))
+
+    def watch(self, path: str, *, recursive: bool = False) -> Changes:
+        """Changes in a folder from now on, with `recursive` in all folders below as well: iterate over it.
+
+        ForkyardError if it cannot be watched.
+        """
+        return Changes(self._vm._end, self._vm.id, path, recursive)
 
     def put(self, here: str | PathLike[str], there: str) -> None:
         """Copy a file or folder of this host's into the VM, where it is root's.

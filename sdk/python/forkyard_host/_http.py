@@ -17,11 +17,15 @@ import threading
 from typing import Any, Callable, Iterable, TypeVar
 from urllib.parse import quote, urlsplit
 
+from . import _presence
+from ._presence import Presence, Watched
 from ._types import ForkyardError, Unreachable
 
 
 T = TypeVar("T")
 _HEAD = 64 << 10  # Most bytes of an answer's head.
+# The kernel finds out within a minute that a host is gone, where it can be told to.
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -32,7 +36,10 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            # One that accepts nothing has room for some, and then for none.
+            self.sock.settimeout(_presence.CONNECT)
             self.sock.connect(self._path)
+            self.sock.settimeout(None)
         except OSError:
             self.sock.close()
             raise
@@ -77,12 +84,18 @@ class _TlsConnection(http.client.HTTPSConnection):
         self._fingerprint = fingerprint
 
     def connect(self) -> None:
+        self.timeout = _presence.CONNECT
         super().connect()
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEP_ALIVE.items():
+            if hasattr(socket, option):
+                self.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         # Before anything is said: the token is for that daemon alone.
         shown = hashlib.sha256(self.sock.getpeercert(True) or b"").hexdigest()
         if self._fingerprint and not hmac.compare_digest(shown, self._fingerprint):
             self.close()
             raise OSError(f"its certificate is sha256:{shown}, not the one of FORKYARD_CA")
+        self.sock.settimeout(None)
         self.sock.__class__ = _SharedTls
 
 
@@ -102,24 +115,40 @@ def _trust(context: ssl.SSLContext | None) -> tuple[ssl.SSLContext, str | None]:
 class Stream:
     """An answer that is still being given."""
 
-    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, sock: socket.socket) -> None:
+    def __init__(
+        self,
+        end: Endpoint,
+        connection: http.client.HTTPConnection,
+        response: http.client.HTTPResponse,
+        watched: Watched,
+        sock: socket.socket,
+    ) -> None:
+        self._end = end
         self._connection = connection
         self._response = response
+        self._watched = watched
         self._sock = sock
 
     def line(self) -> bytes:
         """The next line, or none at the end. Blocks."""
-        try:
-            return self._response.readline()
-        except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"the daemon closed the connection: {error}") from error
+        return self._got(self._response.readline)
 
     def read(self, size: int | None = None) -> bytes:
         """The rest, or so many bytes of it at most. Blocks."""
+        return self._got(lambda: self._response.read(size))
+
+    def _got(self, read: Callable[[], bytes]) -> bytes:
         try:
-            return self._response.read(size)
+            got = read()
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"the daemon closed the connection: {error}") from error
+            raise self._broke(error) from error
+        # An end that was made here is none of the answer.
+        if not got and self._watched.lost:
+            raise self._broke(None)
+        return got
+
+    def _broke(self, error: Exception | None) -> Unreachable:
+        return self._end.silent() if self._watched.lost else Unreachable(f"the daemon closed the connection: {error}")
 
     def patience(self, seconds: float) -> None:
         """Bounds the wait for each line; over TLS there is no bound."""
@@ -133,6 +162,7 @@ class Stream:
             pass  # It has ended.
 
     def close(self) -> None:
+        self._end.presence.forget(self._watched)
         self._response.close()
         self._connection.close()
 
@@ -145,7 +175,7 @@ class Duplex(Stream):
         try:
             self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
         except OSError as error:
-            raise Unreachable(f"the daemon closed the connection: {error}") from error
+            raise self._broke(error) from error
 
     def end(self) -> None:
         """Ends the body."""
@@ -169,6 +199,43 @@ class Endpoint:
         self._parts = urlsplit(self.url)
         if self._parts.scheme not in ("unix", "https"):
             raise ValueError(f"{self.url}: wanted unix:///path or https://host:port")
+        self.presence = Presence(self._ping)
+        """Connections that wait for this daemon."""
+
+    def silent(self) -> Unreachable:
+        """What is told of a daemon that does not even answer pings."""
+        seconds = _presence.MISSES * (_presence.PAUSE + _presence.ANSWER)
+        return Unreachable(f"the daemon at {self.url} has answered no ping for up to {seconds:.0f} s: it hangs, or its host is gone")
+
+    def _ping(self) -> None:
+        """Raises an exception unless the daemon answers in time, whatever it says."""
+        connection = self._connection()
+        # It may have been closed by the time that is up.
+        timer = threading.Timer(_presence.ANSWER, lambda: _shut(connection.sock))
+        timer.daemon = True
+        timer.start()
+        try:
+            connection.connect()
+            connection.request("GET", "/v1/ping", headers=self._headers())
+            connection.getresponse().read()
+        finally:
+            timer.cancel()
+            connection.close()
+
+    def _headers(self) -> dict[str, str]:
+        if self._token and self._parts.scheme == "https":
+            return {"Authorization": f"Bearer {self._token}"}
+        return {}
+
+    def _failed(self, connection: http.client.HTTPConnection | None, watched: Watched | None, error: Exception) -> Unreachable:
+        """Closes a connection on which no answer came; the exception that says so."""
+        if watched:
+            self.presence.forget(watched)
+        if connection:
+            connection.close()
+        if watched and watched.lost:
+            return self.silent()
+        return Unreachable(f"no daemon answers at {self.url}: {error}")
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._parts.scheme == "unix":
@@ -192,12 +259,12 @@ class Endpoint:
 
     def open(self, method: str, path: str, body: Any = None, content: Iterable[bytes] | None = None) -> Stream:
         """Sends a request, with a body as JSON or with content as it is. ForkyardError unless it succeeds."""
-        headers = {"Content-Type": "application/json" if content is None else "application/octet-stream"}
-        if self._token and self._parts.scheme == "https":
-            headers["Authorization"] = f"Bearer {self._token}"
+        headers = {"Content-Type": "application/json" if content is None else "application/octet-stream", **self._headers()}
         connection: http.client.HTTPConnection | None = None
+        watched: Watched | None = None
         try:
             connection = self._connected()
+            watched = self.presence.watch(connection.sock)
             try:
                 if content is not None:
                     headers["Transfer-Encoding"] = "chunked"
@@ -210,11 +277,9 @@ class Endpoint:
                     raise
             # The response takes it away from the connection.
             sock = connection.sock
-            stream = Stream(connection, connection.getresponse(), sock)
+            stream = Stream(self, connection, connection.getresponse(), watched, sock)
         except (OSError, http.client.HTTPException) as error:
-            if connection:
-                connection.close()
-            raise Unreachable(f"no daemon answers at {self.url}: {error}") from error
+            raise self._failed(connection, watched, error) from error
         status = stream._response.status
         if status < 300:
             return stream
@@ -227,13 +292,15 @@ class Endpoint:
     def duplex(self, path: str, first: Any) -> Duplex:
         """Posts lines of JSON, of which this is the first, if any. ForkyardError unless the request is taken."""
         connection: http.client.HTTPConnection | None = None
+        watched: Watched | None = None
         try:
             connection = self._connected()
+            watched = self.presence.watch(connection.sock)
             connection.putrequest("POST", path)
             connection.putheader("Content-Type", "application/x-ndjson")
             connection.putheader("Transfer-Encoding", "chunked")
-            if self._token and self._parts.scheme == "https":
-                connection.putheader("Authorization", f"Bearer {self._token}")
+            for name, value in self._headers().items():
+                connection.putheader(name, value)
             connection.endheaders()
             sock = connection.sock
             # An empty line says nothing.
@@ -242,11 +309,9 @@ class Endpoint:
             response = connection.getresponse()
             # The response takes it away from the connection, which goes on sending.
             connection.sock = sock
-            stream = Duplex(connection, response, sock)
+            stream = Duplex(self, connection, response, watched, sock)
         except (OSError, http.client.HTTPException) as error:
-            if connection:
-                connection.close()
-            raise Unreachable(f"no daemon answers at {self.url}: {error}") from error
+            raise self._failed(connection, watched, error) from error
         if response.status < 300:
             return stream
         try:
@@ -258,12 +323,13 @@ class Endpoint:
     def upgrade(self, path: str) -> socket.socket:
         """A connection of TCP that a request becomes. ForkyardError if it is refused."""
         connection: http.client.HTTPConnection | None = None
+        watched: Watched | None = None
         try:
             connection = self._connected()
             sock = connection.sock
+            watched = self.presence.watch(sock)
             lines = [f"GET {path} HTTP/1.1", f"Host: {self._parts.netloc or 'forkyard'}", "Connection: Upgrade", "Upgrade: tcp"]
-            if self._token and self._parts.scheme == "https":
-                lines.append(f"Authorization: Bearer {self._token}")
+            lines += [f"{name}: {value}" for name, value in self._headers().items()]
             sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
             # Byte by byte: what follows the head is the server's, and is to be read from the socket.
             head = b""
@@ -275,15 +341,16 @@ class Endpoint:
             first, _, rest = head.partition(b"\r\n")
             status = int(first.split()[1])
             if status == 101:
+                # From now on it is between its user and the server.
+                self.presence.forget(watched)
                 return sock
             left = int(http.client.parse_headers(io.BytesIO(rest)).get("Content-Length", "0"))
             answer = b""
             while len(answer) < left and (piece := sock.recv(left - len(answer))):
                 answer += piece
         except (OSError, http.client.HTTPException, ValueError, IndexError) as error:
-            if connection:
-                connection.close()
-            raise Unreachable(f"no daemon answers at {self.url}: {error}") from error
+            raise self._failed(connection, watched, error) from error
+        self.presence.forget(watched)
         connection.close()
         raise _refusal(status, answer)
 
@@ -294,6 +361,15 @@ class Endpoint:
             return json.loads(stream.read() or "null")
         finally:
             stream.close()
+
+
+def _shut(sock: socket.socket | None) -> None:
+    """Ends a connection under whatever waits on it."""
+    try:
+        if sock is not None:
+            sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # It has ended.
 
 
 def of_vm(vm: str, *rest: str) -> str:

@@ -86,6 +86,16 @@ class FileEntry:
 
 
 @dataclass(frozen=True)
+class FileChange:
+    """A change in a folder that is watched."""
+
+    change: str
+    """created, written, removed, moved_away or attributes."""
+    name: str
+    """The file, seen from the folder."""
+
+
+@dataclass(frozen=True)
 class Event:
     """Something that happened on a host."""
 
