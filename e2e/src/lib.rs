@@ -12,6 +12,7 @@
 //! outside the rest of the world, at the other end of a cable
 //! remains what is left in a place
 //! guest   C programs for guests, compiled here
+//! pypi    Python environments with packages of others
 //! Steps   a daemon that dies before the Nth thing it does
 //! sweep   the same for every N, and what must be sound after it
 //! ```
@@ -29,6 +30,7 @@ mod outcome;
 pub mod outside;
 mod place;
 mod programs;
+pub mod pypi;
 pub mod remains;
 mod slot;
 pub mod steps;

@@ -56,6 +56,7 @@ impl Host {
     }
 }
 
-fn tree() -> PathBuf {
+/// The tree of sources.
+pub(crate) fn tree() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }

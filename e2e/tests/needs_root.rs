@@ -73,6 +73,8 @@ mod patience;
 mod pause;
 #[path = "needs_root/ports.rs"]
 mod ports;
+#[path = "needs_root/pytest.rs"]
+mod pytest;
 #[path = "needs_root/python.rs"]
 mod python;
 #[path = "needs_root/quotas.rs"]

@@ -1,55 +1,19 @@
 //! The official SDK of E2B, as it comes from PyPI, against a real host.
 
-use forkyard_e2e::Host;
+use forkyard_e2e::{Host, pypi};
 use forkyard_types::TokenGrant;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
 
 /// Versions of the SDK and of what it depends on.
 const PINS: &str = "e2e/e2b/requirements.txt";
 const PROGRAM: &str = "e2e/e2b/sdk.py";
 const URL: &str = "http://127.0.0.1:3000";
 
-/// The interpreter that has the SDK; the error says why it cannot be installed.
-fn sdk(tree: &Path) -> Result<PathBuf, String> {
-    let place = tree.join("target/e2b-sdk");
-    let pins = fs::read_to_string(tree.join(PINS)).expect("pins");
-    let (installed, python) = (place.join("installed.txt"), place.join("bin/python"));
-    if fs::read_to_string(&installed).is_ok_and(|there| there == pins) {
-        return Ok(python);
-    }
-    let run = |command: &mut Command| {
-        let ran = command.output().map_err(|error| error.to_string())?;
-        match ran.status.success() {
-            true => Ok(()),
-            false => Err(String::from_utf8_lossy(&ran.stderr).trim().to_owned()),
-        }
-    };
-    run(Command::new("python3")
-        .args(["-m", "venv", "--clear"])
-        .arg(&place))?;
-    let pip = ["install", "--quiet", "--disable-pip-version-check", "-r"];
-    run(Command::new(place.join("bin/pip"))
-        .args(pip)
-        .arg(tree.join(PINS)))?;
-    fs::write(&installed, pins).expect("noted");
-    Ok(python)
-}
-
 #[test]
 fn the_unmodified_sdk_of_e2b_does_what_it_does_elsewhere() {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let python = match sdk(&tree) {
-        Ok(python) => python,
-        Err(why) if std::env::var_os("CI").is_none() => {
-            let why = why.lines().last().unwrap_or_default();
-            println!("\nskipped: e2b: the SDK cannot be had from PyPI: {why}");
-            return;
-        }
-        Err(why) => panic!("the SDK cannot be had from PyPI: {why}"),
+    let Some(python) = pypi::environment("e2b-sdk", PINS) else {
+        return;
     };
     // Sandboxes are made as they are elsewhere: not each by a boot of its own.
     let host = Host::waking()

@@ -252,6 +252,10 @@ class AsyncVm:
         """Give it these labels instead of those it had."""
         await on_thread(self._sync.set_labels, labels)
 
+    async def logs(self) -> bytes:
+        """Read what it wrote to its serial console; see Vm.logs."""
+        return await on_thread(self._sync.logs)
+
     async def connect(self, port: int) -> socket.socket:
         """Connect to a TCP port of it; see Vm.connect."""
         return await on_thread(self._sync.connect, port)

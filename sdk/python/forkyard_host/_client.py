@@ -357,6 +357,14 @@ class Vm:
         """As of the last answer."""
         return dict(self.view.get("labels", {}))
 
+    def logs(self) -> bytes:
+        """Read what it wrote to its serial console, as far as that is kept; of a clone since its fork."""
+        stream = self._end.open("GET", of_vm(self.id, "logs"))
+        try:
+            return stream.read()
+        finally:
+            stream.close()
+
     def connect(self, port: int) -> socket.socket:
         """Connect to a TCP port of it, through the daemon: a connected socket.
 
