@@ -16,7 +16,6 @@ from forkyard_host import CommandFailed, Forkyard, ForkyardError
 
 class Sandbox:
     """All that a search takes; VMs by their names."""
-
     def __init__(self):
         self.host = Forkyard()
 
