@@ -1,10 +1,14 @@
 //! The examples do what they say.
 
 use forkyard_e2e::Host;
+use std::{fs, path::Path, process::Command};
+
+/// Where the examples are.
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 
 #[test]
-fn the_four_patterns_of_use_work_as_their_examples_say() {
-    let host = Host::with_woken_p(["--max-clones", "4"]);
+fn the_patterns_of_use_work_as_their_examples_say() {
+    let host = Host::with_woken_p(["--max-clones", "12"]);
     let commands = ["p", "echo $((6*7))", "rm -rf /etc", "ls /etc | wc -l"];
     let told = host.example("sandbox.py", commands, "");
     let told: Vec<_> = told.lines().collect();
@@ -23,6 +27,105 @@ fn the_four_patterns_of_use_work_as_their_examples_say() {
     for part in 1..=3 {
         assert!(told.contains(&format!("part {part} on p-")), "{told}");
     }
+    explores(&host);
+    runs_jobs(&host);
+    fuzzes(&host);
     assert_eq!(host.vms().len(), 1, "every clone has gone");
     host.end();
+}
+
+/// From a number in the memory of a process, by two steps, to 24.
+fn explores(host: &Host) {
+    let op = "#!/bin/sh\necho \"$*\" >/ops; cat /out\n";
+    host.put("p", "/bin/op", op);
+    host.sh("p", "mkfifo /ops /out");
+    let counter = "n=1; while read -r op </ops; do n=$((n $op)); echo $n >/out; done";
+    host.ok(["exec", "-d", "p", "--", "sh", "-c", counter]);
+    let score = "n=$(op + 0); echo $((-(n - 24) * (n - 24)))";
+    for example in ["explore.py", "explore_mcp.py"] {
+        let words = ["p", "--score", score, "op '*' 3", "op + 7"];
+        let told = host.example(example, words, "");
+        let best = told.lines().last().expect("a line");
+        let parts: Vec<_> = best.split(": ").collect();
+        let &["best", vm, "op + 7 | op '*' 3", "0"] = &parts[..] else {
+            panic!("{told}");
+        };
+        assert_eq!(host.sh(vm, "op + 0"), "24");
+        assert_eq!(host.sh("p", "op + 0"), "1");
+        assert_eq!(host.vms().len(), 2, "the others are removed");
+        host.ok(["rm", vm]);
+    }
+}
+
+fn runs_jobs(host: &Host) {
+    host.sh("p", "mkdir -p /src/cache; echo built >/src/cache/stamp");
+    let jobs = r#"
+        [unit]
+        run = "cat cache/stamp; mkdir out; echo $A >out/report"
+        artefacts = "out"
+        env = { A = "b c" }
+        [spoils]
+        run = "rm -r cache; exit 3"
+        [slow]
+        run = "echo begun; sleep 1000"
+        timeout = 1
+        [after]
+        run = "cat cache/stamp"
+    "#;
+    let out = tempfile::tempdir().expect("a folder");
+    // A failed job is a failure.
+    let mut ci = Command::new("sh");
+    ci.args(["-c", "\"$@\" || echo code $?", "sh"])
+        .arg(Path::new(EXAMPLES).join("ci.py"))
+        .args(["p", "-", "--out"])
+        .arg(out.path());
+    let told = host.program(&mut ci, jobs);
+    // But for how long each took.
+    let told: Vec<_> = told
+        .lines()
+        .map(|line| line.split(" after ").next().expect("a part"))
+        .collect();
+    let wanted = [
+        "--- unit",
+        "built",
+        "--- unit: exit 0",
+        "--- spoils",
+        "",
+        "--- spoils: exit 3",
+        "--- slow",
+        "begun",
+        "the command took longer than 1 s and was killed",
+        "--- slow: exit 124",
+        "--- after",
+        "built",
+        "--- after: exit 0",
+        "code 1",
+    ];
+    assert_eq!(told, wanted);
+    let report = fs::read_to_string(out.path().join("unit/report"));
+    assert_eq!(report.expect("an artefact"), "b c\n");
+}
+
+fn fuzzes(host: &Host) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = folder.path().join("target");
+    let gcc = Command::new("gcc")
+        .args(["-O1", "-static", "-o"])
+        .arg(&target)
+        .arg(Path::new(EXAMPLES).join("fuzz.c"))
+        .output()
+        .expect("gcc");
+    assert!(gcc.status.success(), "{gcc:?}");
+    host.put("p", "/bin/target", fs::read(target).expect("compiled"));
+    host.ok(["exec", "-d", "p", "--", "/bin/target"]);
+    host.wait_in("p", "grep -q ':1B58 ' /proc/net/tcp");
+    let seeds = "HELO a\nAUTH a\nNAME a\n";
+    let words = ["p", "--batch", "4", "--seed", "163"];
+    let told = host.example("fuzz.py", words, seeds);
+    // No single message ends the target: it takes one each, at least, to the state where one does.
+    let path: Vec<_> = told.lines().collect();
+    assert!(path.len() >= 3, "{told}");
+    assert!(path[0].starts_with("HELO "), "{told}");
+    let last = path.last().expect("a line");
+    assert!(last.starts_with("NAME ") && last.len() > 20, "{told}");
 }
