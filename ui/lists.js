@@ -1,0 +1,65 @@
+// Checkpoints and substrates: what is kept on disk to be forked or woken.
+
+import { age, bytes, count, el } from "./dom.js";
+
+/** Draws both lists anew, if what they show has changed. */
+export class Lists {
+  #state;
+  #act;
+  #checkpoints;
+  #substrates;
+  #shown = "";
+
+  /** `act` has what buttons do: `select(id)`, `fork(vm)`, `remove(vm)`, `wake(substrate)`, `removeSubstrate(substrate)`. */
+  constructor({ checkpoints, substrates }, state, act) {
+    this.#checkpoints = checkpoints;
+    this.#substrates = substrates;
+    this.#state = state;
+    this.#act = act;
+  }
+
+  draw() {
+    const kept = [...this.#state.vms.values()].filter((vm) => vm.state === "checkpoint");
+    const key = JSON.stringify([kept.map(({ id, name, parent }) => [id, name, this.#state.vm(parent)?.name]), this.#state.substrates]);
+    if (key === this.#shown) return;
+    this.#shown = key;
+    fill(this.#checkpoints, kept.map((vm) => this.#checkpoint(vm)),
+      "None. Keep an instant of a running VM with Checkpoint: it can be forked any time later.");
+    fill(this.#substrates, this.#state.substrates.map((one) => this.#substrate(one)),
+      "None. `forkyard substrate dock VM --name NAME --kind restricted` keeps a VM small on disk, to be woken as new ones.");
+  }
+
+  #checkpoint(vm) {
+    const parent = this.#state.vm(vm.parent)?.name;
+    const facts = [parent ? `of ${parent}` : vm.image, vm.memory ? bytes(vm.memory) : null, vm.created ? `${age(vm.created)} old` : null];
+    return el("li", {},
+      el("button", { type: "button", class: "link", onclick: () => this.#act.select(vm.id) }, vm.name),
+      el("span", { class: "facts" }, facts.filter(Boolean).join(" · ")),
+      button("Fork", `Fork ${vm.name}`, () => this.#act.fork(vm)),
+      button("Remove", `Remove ${vm.name}`, () => this.#act.remove(vm)));
+  }
+
+  #substrate(one) {
+    const facts = [
+      one.boot ? `first boot of ${one.image}` : `${one.kind}, of ${one.from}`,
+      `${bytes(one.size)} on disk`, one.vms.length > 0 ? count(one.vms.length, "VM") : null,
+      one.ready ? null : "being made",
+    ];
+    return el("li", {},
+      el("span", { class: "name" }, one.name),
+      el("span", { class: "facts" }, facts.filter(Boolean).join(" · ")),
+      button("Wake", `Wake VMs of ${one.name}`, () => this.#act.wake(one), !one.ready),
+      button("Remove", `Remove ${one.name}`, () => this.#act.removeSubstrate(one)));
+  }
+}
+
+function button(text, label, onclick, disabled = false) {
+  return el("button", { type: "button", class: "small", "aria-label": label, onclick, disabled }, text);
+}
+
+/** A list, or what to do to have something in it. A button that has the focus loses it to the list's next one. */
+function fill(list, rows, empty) {
+  const focused = list.contains(document.activeElement);
+  list.replaceChildren(...(rows.length > 0 ? rows : [el("li", { class: "empty" }, empty)]));
+  if (focused) list.querySelector("button")?.focus();
+}

@@ -1,0 +1,292 @@
+// Terminals: commands in guests, and serial consoles. What comes from there is hostile; xterm.js draws it as characters,
+// and opens no link.
+//
+//   shell    POST exec, or sessions/PID  ---> output, for as long as the view is open
+//            POST sessions/PID           <--- what is typed, one short request after the other: HTTP/1.1 has no
+//                                             bodies that stream from a browser
+//   console  GET logs, POST console           likewise
+//
+// A shell is a session (`keep`): it stays when the page goes, and clones have it.
+
+import { ApiError, call, lines, pieces, send, vmPath } from "./api.js";
+import { el, sleep } from "./dom.js";
+
+const LINES = "application/x-ndjson";
+/** Sessions of this page, to be found again. */
+export const TAG = "page";
+/** Most bytes in one line of input. */
+const PIECE = 32 << 10;
+/** Time that a change of size has to reach the guest: nothing tells of it. */
+const SETTLE = 250;
+
+const SHELL = ["/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi"];
+
+let loaded = null;
+
+/** xterm.js, fetched when the first terminal is opened. */
+function xterm() {
+  loaded ??= (async () => {
+    fitIn();
+    const [{ Terminal }, { FitAddon }] = await Promise.all([
+      import("./vendor/xterm/xterm.mjs"), import("./vendor/xterm/addon-fit.mjs"),
+    ]);
+    return { Terminal, FitAddon };
+  })();
+  return loaded;
+}
+
+/**
+ * Has xterm.js keep to the page's policy, which refuses inline styles. It writes its theme and the size of its
+ * characters into `style` elements, and colours into `style` attributes; through the object model both are allowed.
+ */
+function fitIn() {
+  const create = document.createElement.bind(document);
+  document.createElement = (name, options) => {
+    const node = create(name, options);
+    if (name === "style") adopt(node);
+    return node;
+  };
+  const set = Element.prototype.setAttribute;
+  Element.prototype.setAttribute = function setAttribute(name, value) {
+    if (name === "style") this.style.cssText = value;
+    else set.call(this, name, value);
+  };
+}
+
+function adopt(node) {
+  const sheet = new CSSStyleSheet();
+  document.adoptedStyleSheets.push(sheet);
+  Object.defineProperty(node, "textContent", {
+    get: () => "",
+    set: (text) => sheet.replaceSync(text),
+  });
+  const remove = node.remove.bind(node);
+  node.remove = () => {
+    const sheets = document.adoptedStyleSheets;
+    document.adoptedStyleSheets = [...sheets].filter((one) => one !== sheet);
+    remove();
+  };
+}
+
+/** One terminal on the page, and what it is connected to, until it is closed. */
+export class View {
+  #place;
+  #note;
+  #terminal = null;
+  #fit = null;
+  #watch = null;
+  #ending = new AbortController();
+
+  /** In `place`; `note` is where to tell how it stands. */
+  constructor(place, note) {
+    this.#place = place;
+    this.#note = note;
+  }
+
+  get signal() {
+    return this.#ending.signal;
+  }
+
+  async open(label) {
+    const { Terminal, FitAddon } = await xterm();
+    if (this.signal.aborted) return false;
+    this.#terminal = new Terminal({
+      fontFamily: "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace",
+      fontSize: 13,
+      scrollback: 5000,
+      cursorBlink: false,
+      convertEol: false,
+      theme: { background: "#15181d", foreground: "#dfe3e8", cursor: "#dfe3e8", selectionBackground: "#3c5a80" },
+      // Links are what a guest says: they lead nowhere.
+      linkHandler: { activate: () => {}, allowNonHttpProtocols: false },
+    });
+    this.#fit = new FitAddon();
+    this.#terminal.loadAddon(this.#fit);
+    // Shift+Tab and Tab are the page's where one would be caught otherwise; Tab itself is the shell's.
+    this.#terminal.attachCustomKeyEventHandler((event) => !(event.key === "Tab" && event.shiftKey));
+    this.#terminal.open(this.#place);
+    this.#terminal.textarea?.setAttribute("aria-label", label);
+    this.#fit.fit();
+    this.#watch = new ResizeObserver(() => this.#fit.fit());
+    this.#watch.observe(this.#place);
+    return true;
+  }
+
+  get size() {
+    return { rows: this.#terminal.rows, cols: this.#terminal.cols };
+  }
+
+  write(bytes) {
+    return new Promise((done) => this.#terminal.write(bytes, done));
+  }
+
+  ontyped(listener) {
+    const encoder = new TextEncoder();
+    this.#terminal.onData((text) => listener(encoder.encode(text)));
+    this.#terminal.onBinary((text) => listener(Uint8Array.from(text, (char) => char.charCodeAt(0))));
+  }
+
+  onresized(listener) {
+    this.#terminal.onResize(listener);
+  }
+
+  focus() {
+    this.#terminal?.focus();
+  }
+
+  tell(text) {
+    this.#note.textContent = text;
+  }
+
+  /** What it shows, as text: for tests and for copying. */
+  get text() {
+    const buffer = this.#terminal?.buffer.active;
+    if (!buffer) return "";
+    const rows = [];
+    for (let row = 0; row < buffer.length; row += 1) rows.push(buffer.getLine(row).translateToString(true));
+    return rows.join("\n");
+  }
+
+  close() {
+    this.#ending.abort();
+    this.#watch?.disconnect();
+    this.#terminal?.dispose();
+    this.#place.replaceChildren();
+  }
+}
+
+/** Sends what is typed in order, one request at a time; what comes meanwhile goes along with the next. */
+class Typed {
+  #send;
+  #waiting = [];
+  #busy = false;
+  #signal;
+  #failed;
+
+  constructor(send, signal, failed) {
+    this.#send = send;
+    this.#signal = signal;
+    this.#failed = failed;
+  }
+
+  push(one) {
+    this.#waiting.push(one);
+    if (!this.#busy) this.#pump();
+  }
+
+  async #pump() {
+    this.#busy = true;
+    while (this.#waiting.length > 0 && !this.#signal.aborted) {
+      const all = this.#waiting;
+      this.#waiting = [];
+      try {
+        await this.#send(all);
+      } catch (error) {
+        if (!this.#signal.aborted) this.#failed(error);
+        this.#waiting = [];
+      }
+    }
+    this.#busy = false;
+  }
+}
+
+/** Sessions with a terminal that run in a VM. */
+export async function shells(vm) {
+  const all = await call("GET", vmPath(vm, "/sessions"));
+  return all.filter((one) => one.tty && one.exit === null);
+}
+
+/** Ends a session and all that it started. */
+export function endShell(vm, pid) {
+  return call("DELETE", vmPath(vm, `/sessions/${pid}?signal=9`));
+}
+
+/** Shows a session; a new shell if `pid` is null. `started(pid)` once it runs. Returns when it is over, or the view is closed. */
+export async function showShell(view, vm, pid, started) {
+  const body = pid === null
+    ? `${JSON.stringify({ argv: SHELL, tty: view.size, keep: true, tag: TAG, env: [["TERM", "xterm-256color"]] })}\n`
+    : undefined;
+  const path = pid === null ? "/exec" : `/sessions/${pid}?output=true`;
+  // With lines as its body a command's input stays open for what is sent apart.
+  const response = await send("POST", vmPath(vm, path), { body: body ?? "\n", type: LINES, signal: view.signal });
+  view.tell("connected");
+  for await (const line of lines(response)) {
+    const event = JSON.parse(line);
+    if (event.started) {
+      const input = new Typed((all) => type(vm, event.started.pid, all, view.signal), view.signal,
+        (error) => view.tell(`not typed: ${error.message}`));
+      view.ontyped((bytes) => input.push({ bytes }));
+      view.onresized(({ rows, cols }) => input.push({ size: { rows, cols } }));
+      if (pid !== null) input.push({ size: view.size });
+      started(event.started.pid);
+    } else if (event.stdout) {
+      await view.write(unpacked(event.stdout));
+    } else if (event.exit) {
+      const { code, signal } = event.exit;
+      return code === undefined ? `it was ended by signal ${signal}` : `it has ended with code ${code}`;
+    } else if (event.not_started) {
+      throw new ApiError({ kind: "guest", message: event.not_started.message });
+    } else if (event.error) {
+      throw new ApiError(event.error);
+    }
+  }
+  throw new ApiError({
+    kind: "guest", message: "the connection to the command broke", hint: "open the terminal again: the shell goes on",
+  });
+}
+
+/** Has the guest read what was typed, and knows that it has. */
+async function type(vm, pid, all, signal) {
+  const size = all.findLast((one) => one.size)?.size;
+  const bytes = all.filter((one) => one.bytes).flatMap((one) => [...one.bytes]);
+  const body = size ? [{ resize: size }] : [];
+  for (let at = 0; at < bytes.length; at += PIECE) {
+    body.push({ stdin: packed(bytes.slice(at, at + PIECE)) });
+  }
+  const over = new AbortController();
+  const give = () => over.abort();
+  signal.addEventListener("abort", give);
+  try {
+    const response = await send("POST", vmPath(vm, `/sessions/${pid}?output=false`), {
+      body: `${body.map((line) => JSON.stringify(line)).join("\n")}\n`, type: LINES, signal: over.signal,
+    });
+    let left = bytes.length;
+    for await (const line of lines(response)) {
+      const event = JSON.parse(line);
+      if (event.error) throw new ApiError(event.error);
+      if (event.not_started) throw new ApiError({ kind: "guest", message: event.not_started.message });
+      if (event.exit) return;
+      if (event.started && left === 0) await sleep(SETTLE);
+      left -= event.taken ?? 0;
+      if (left <= 0 && (event.taken || event.started)) return;
+    }
+  } finally {
+    signal.removeEventListener("abort", give);
+    over.abort();
+  }
+}
+
+/** Shows a serial console. Returns when the VM has ended, or the view is closed. */
+export async function showConsole(view, vm, follow) {
+  const response = await send("GET", vmPath(vm, `/logs?follow=${follow}`), { signal: view.signal });
+  if (follow) {
+    const input = new Typed((all) => send("POST", vmPath(vm, "/console"), {
+      body: Uint8Array.from(all.flatMap((one) => [...one.bytes])), type: "application/octet-stream", signal: view.signal,
+    }), view.signal, (error) => view.tell(`not typed: ${error.message}`));
+    view.ontyped((bytes) => input.push({ bytes }));
+  }
+  for await (const piece of pieces(response)) await view.write(piece);
+}
+
+function unpacked(base64) {
+  return Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
+}
+
+function packed(bytes) {
+  return btoa(String.fromCharCode(...bytes));
+}
+
+/** A place for a terminal. */
+export function place() {
+  return el("div", { class: "terminal" });
+}
