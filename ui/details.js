@@ -39,7 +39,7 @@ export class Details {
       button("power", "Stop"), button("remove", "Remove…")]);
     buttons.fork.className = "primary";
     const tabs = Object.fromEntries(TABS.map(([name, text]) => [name, el("button", {
-      type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, onclick: () => this.show(name),
+      type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, onclick: () => this.show(name, true),
     }, text)]));
     const panels = Object.fromEntries(TABS.map(([name]) => [name, el("div", {
       role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}`, hidden: true,
@@ -86,8 +86,8 @@ export class Details {
     this.#parts.name.focus();
   }
 
-  /** Shows a part. */
-  show(tab) {
+  /** Shows a part; `enter`: and a terminal in it has the focus. */
+  show(tab, enter = false) {
     this.#tab = tab;
     for (const [name] of TABS) {
       const chosen = name === tab;
@@ -95,7 +95,7 @@ export class Details {
       this.#parts.tabs[name].tabIndex = chosen ? 0 : -1;
       this.#parts.panels[name].hidden = !chosen;
     }
-    if (this.vm) this.#screens.show(tab, this.vm);
+    if (this.vm) this.#screens.show(tab, this.vm, enter);
   }
 
   /** Asks what is known of the VM in full. */
@@ -118,10 +118,9 @@ export class Details {
 
   draw() {
     const { vm } = this;
-    const { empty, frame, name, badge, line, warning, buttons, place } = this.#parts;
+    const { empty, frame, name, badge, line, warning, buttons } = this.#parts;
     empty.hidden = Boolean(vm);
     frame.hidden = !vm;
-    mark(place, "data-chosen", Boolean(vm));
     if (!vm) {
       this.#welcome();
       return;
@@ -263,9 +262,9 @@ export class Details {
     const ends = { Home: 0, End: names.length - 1 }[event.key];
     if (step === undefined && ends === undefined) return;
     event.preventDefault();
-    const at = ends ?? (names.indexOf(this.#tab) + step + names.length) % names.length;
-    this.show(names[at]);
-    this.#parts.tabs[names[at]].focus();
+    // Arrows go from tab to tab; Enter shows one: a terminal that was shown at once would take the focus.
+    const now = names.indexOf(event.target.id.replace("tab-", ""));
+    this.#parts.tabs[names[ends ?? (now + step + names.length) % names.length]].focus();
   }
 }
 

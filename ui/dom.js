@@ -28,9 +28,9 @@ export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Sets or removes an attribute, if it is to change. */
+/** Sets an attribute, or removes it if the value is null, if it is to change. */
 export function mark(node, name, value) {
-  const wanted = value === null || value === undefined || value === false ? null : String(value);
+  const wanted = value === null || value === undefined ? null : String(value);
   if (node.getAttribute(name) === wanted) return;
   if (wanted === null) node.removeAttribute(name);
   else node.setAttribute(name, wanted);

@@ -16,9 +16,14 @@ export function into(node) {
 /** The parts of an error: what and why, then what to do. */
 export function errorText(error) {
   return [
-    el("p", {}, error.message),
-    error.hint ? el("p", { class: "hint" }, el("b", {}, "What to do: "), error.hint) : null,
+    el("p", {}, ...coded(error.message)),
+    error.hint ? el("p", { class: "hint" }, el("b", {}, "What to do: "), ...coded(error.hint)) : null,
   ].filter(Boolean);
+}
+
+/** Text in which commands stand between backticks. */
+function coded(text) {
+  return text.split("`").map((part, nth) => (nth % 2 === 1 ? el("code", {}, part) : part));
 }
 
 /** Shows an error until it is closed. */

@@ -12,16 +12,21 @@ export class Screens {
   #vm = null;
   #tab = "overview";
   #stood = null;
+  #enter = false;
 
   constructor(terminal, console) {
     this.#terminal = terminal;
     this.#console = console;
   }
 
-  /** Has the part that is looked at connected, and no other one. */
-  show(tab, vm) {
-    if (tab === this.#tab && vm.id === this.#vm?.id && this.#view) return;
+  /** Has the part that is looked at connected, and no other one; `enter`: and gives it the focus. */
+  show(tab, vm, enter) {
+    if (tab === this.#tab && vm.id === this.#vm?.id && this.#view) {
+      if (enter) this.#view.focus();
+      return;
+    }
     this.close();
+    this.#enter = enter;
     this.#tab = tab;
     this.#vm = vm;
     this.#stood = vm.state;
@@ -71,26 +76,32 @@ export class Screens {
       return;
     }
     const choice = el("select", { "aria-label": "Shells of this VM", hidden: true });
-    const another = el("button", { type: "button", class: "small", onclick: () => this.#shell(null, true) }, "New shell");
+    const another = el("button", { type: "button", class: "small", onclick: () => this.#entered(null, true) }, "New shell");
     const end = el("button", { type: "button", class: "small", disabled: true }, "End shell");
     const view = this.#open(panel, [choice, another, end]);
-    choice.addEventListener("change", () => this.#shell(Number(choice.value), false));
+    choice.addEventListener("change", () => this.#entered(Number(choice.value), false));
     try {
       const found = await shells(vm.id);
-      const wanted = fresh ? null : pid ?? found.findLast((one) => one.tag === TAG)?.pid ?? null;
+      const mine = (one) => (pid === null ? one.tag === TAG : one.pid === pid);
+      const wanted = fresh ? null : found.findLast(mine) ?? null;
       if (view.signal.aborted || !(await view.open(`Terminal of ${vm.name}`))) return;
       const over = await showShell(view, vm.id, wanted, (now) => {
         view.tell(wanted === null ? "connected" : "connected: the shell was running");
         this.#choices(choice, found, now);
         end.disabled = false;
         end.addEventListener("click", () => endShell(vm.id, now).catch((error) => failed("The shell was not ended", error)));
-        view.focus();
+        if (this.#enter) view.focus();
       });
       view.tell(`The shell is over: ${over}.`);
       end.disabled = true;
     } catch (error) {
       if (!view.signal.aborted) this.#broken(panel, error, () => this.#shell(null, false));
     }
+  }
+
+  #entered(pid, fresh) {
+    this.#enter = true;
+    this.#shell(pid, fresh);
   }
 
   #choices(choice, found, now) {
@@ -111,6 +122,7 @@ export class Screens {
     const view = this.#open(panel, []);
     try {
       if (!(await view.open(`Serial console of ${vm.name}`))) return;
+      if (this.#enter) view.focus();
       view.tell(vm.state === "stopped" ? "what it said until it stopped" : "connected: what its kernel says; what you type is typed there");
       await showConsole(view, vm.id, vm.state !== "stopped");
       if (!view.signal.aborted) say(panel.querySelector(".note"), "It has said no more.");

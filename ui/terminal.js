@@ -42,9 +42,8 @@ function xterm() {
 function fitIn() {
   const create = document.createElement.bind(document);
   document.createElement = (name, options) => {
-    const node = create(name, options);
-    if (name === "style") adopt(node);
-    return node;
+    // Even an empty `style` element is refused: in its place stands one that nothing shows of.
+    return name === "style" ? adopt(create("template")) : create(name, options);
   };
   const set = Element.prototype.setAttribute;
   Element.prototype.setAttribute = function setAttribute(name, value) {
@@ -66,6 +65,7 @@ function adopt(node) {
     document.adoptedStyleSheets = [...sheets].filter((one) => one !== sheet);
     remove();
   };
+  return node;
 }
 
 /** One terminal on the page, and what it is connected to, until it is closed. */
@@ -190,6 +190,11 @@ class Typed {
   }
 }
 
+/** Whether this is what a terminal answers by itself: where its cursor is, what it is, which colours it has. */
+function isReply(bytes) {
+  return /^\x1b(\[[?>]?[\d;]*\$?[Rcny]|\]|P)/.test(String.fromCharCode(...bytes.slice(0, 64)));
+}
+
 /** Sessions with a terminal that run in a VM. */
 export async function shells(vm) {
   const all = await call("GET", vmPath(vm, "/sessions"));
@@ -201,8 +206,14 @@ export function endShell(vm, pid) {
   return call("DELETE", vmPath(vm, `/sessions/${pid}?signal=9`));
 }
 
-/** Shows a session; a new shell if `pid` is null. `started(pid)` once it runs. Returns when it is over, or the view is closed. */
-export async function showShell(view, vm, pid, started) {
+/**
+ * Shows a session, as `shells` tells of it; a new shell if it is null. `started(pid)` once it runs. Returns when it is over,
+ * or the view is closed.
+ */
+export async function showShell(view, vm, session, started) {
+  const pid = session?.pid ?? null;
+  // What the guest asked the terminal before (where is the cursor?) was answered then: it is not answered again.
+  let old = session?.kept ?? 0;
   const body = pid === null
     ? `${JSON.stringify({ argv: SHELL, tty: view.size, keep: true, tag: TAG, env: [["TERM", "xterm-256color"]] })}\n`
     : undefined;
@@ -215,12 +226,14 @@ export async function showShell(view, vm, pid, started) {
     if (event.started) {
       const input = new Typed((all) => type(vm, event.started.pid, all, view.signal), view.signal,
         (error) => view.tell(`not typed: ${error.message}`));
-      view.ontyped((bytes) => input.push({ bytes }));
+      view.ontyped((bytes) => (old > 0 && isReply(bytes)) || input.push({ bytes }));
       view.onresized(({ rows, cols }) => input.push({ size: { rows, cols } }));
       if (pid !== null) input.push({ size: view.size });
       started(event.started.pid);
     } else if (event.stdout) {
-      await view.write(unpacked(event.stdout));
+      const said = unpacked(event.stdout);
+      await view.write(said);
+      old -= said.length;
     } else if (event.exit) {
       const { code, signal } = event.exit;
       return code === undefined ? `it was ended by signal ${signal}` : `it has ended with code ${code}`;
@@ -268,13 +281,14 @@ async function type(vm, pid, all, signal) {
 
 /** Shows a serial console. Returns when the VM has ended, or the view is closed. */
 export async function showConsole(view, vm, follow) {
-  const response = await send("GET", vmPath(vm, `/logs?follow=${follow}`), { signal: view.signal });
   if (follow) {
     const input = new Typed((all) => send("POST", vmPath(vm, "/console"), {
       body: Uint8Array.from(all.flatMap((one) => [...one.bytes])), type: "application/octet-stream", signal: view.signal,
     }), view.signal, (error) => view.tell(`not typed: ${error.message}`));
     view.ontyped((bytes) => input.push({ bytes }));
   }
+  // Typed to before it is heard: a browser may hold an answer back until it has its first byte.
+  const response = await send("GET", vmPath(vm, `/logs?follow=${follow}`), { signal: view.signal });
   for await (const piece of pieces(response)) await view.write(piece);
 }
 
@@ -288,5 +302,5 @@ function packed(bytes) {
 
 /** A place for a terminal. */
 export function place() {
-  return el("div", { class: "terminal" });
+  return el("div", { class: "screen" });
 }

@@ -24,14 +24,14 @@ export function parts(report) {
   return {
     end,
     parent: [
-      { what: "ahead", from: ahead, to: quiet, name: "memory copied while the parent runs" },
+      { what: "ahead", from: ahead, to: quiet, name: "memory copied, parent runs" },
       { what: "quiet", from: quiet, to: paused, name: "guest asked to hold still" },
       { what: "pause", from: paused, to: published, name: "parent stands still" },
     ],
     clones: [
       { what: "shells", from: 0, to: report.shells_us, name: "machines started" },
-      { what: "load", from: published, to: report.running_us, name: "loaded, until the last one's vCPUs run" },
-      { what: "identity", from: report.running_us, to: end, name: "identity, until the last one's code runs" },
+      { what: "load", from: published, to: report.running_us, name: "loaded, vCPUs run" },
+      { what: "identity", from: report.running_us, to: end, name: "identity, own code runs" },
     ],
   };
 }
