@@ -5,7 +5,7 @@
 import { call, vmPath } from "./api.js";
 import { age, bytes, count, el, mark, say, span } from "./dom.js";
 import { failed } from "./notices.js";
-import { hostOf, stateOf } from "./state.js";
+import { hostOf, PHASES, stateOf } from "./state.js";
 import { Screens } from "./screens.js";
 import { timeline } from "./timeline.js";
 
@@ -201,7 +201,7 @@ export class Details {
     if (full?.memory_image) rows.push(row("Page image", this.#pages(full.memory_image)));
     if (vm.address) rows.push(row("Address", vm.address.ip));
     if (vm.published?.length > 0) rows.push(row("Ports", vm.published.join(", ")));
-    if (full?.network) rows.push(row("Network", full.network.out === "nat" ? "its family's, and out by NAT" : "its family's alone"));
+    if (full?.network) rows.push(row("Network", full.network.out === "nat" ? "its family, and out by NAT" : "its family only"));
     const labels = Object.entries(vm.labels ?? {});
     if (labels.length > 0) rows.push(row("Labels", labels.map(([name, value]) => el("span", { class: "tag" }, `${name}=${value}`))));
     if (vm.created) rows.push(row("Age", age(vm.created)));
@@ -246,7 +246,7 @@ export class Details {
     if (panel.dataset.key === key) return;
     panel.dataset.key = key;
     const rows = under.map((fork) => el("div", { class: "fork now", role: "status" },
-      el("b", {}, "Fork under way"), ` ${this.#state.made(fork.fork)} of ${count(fork.clones, "clone")} · ${fork.phase}`,
+      el("b", {}, "Fork under way"), ` ${this.#state.made(fork.fork)} of ${count(fork.clones, "clone")} · ${PHASES[fork.phase] ?? fork.phase}`,
       el("progress", { max: fork.clones, value: this.#state.made(fork.fork), "aria-label": "clones made" })));
     rows.push(...reports.map((report, nth) => timeline(report, `Fork ${nth + 1}.`)).reverse());
     if (rows.length === 0) {

@@ -63,6 +63,11 @@ export function age(since) {
   return `${Math.floor(seconds / 86400)} d`;
 }
 
+/** Text in which commands stand between backticks, as nodes. */
+export function coded(text) {
+  return text.split("`").map((part, nth) => (nth % 2 === 1 ? el("code", {}, part) : part));
+}
+
 /** "1 clone", "3 clones" */
 export function count(number, thing) {
   return `${number} ${thing}${number === 1 ? "" : "s"}`;

@@ -1,6 +1,6 @@
 // Checkpoints and substrates: what is kept on disk to be forked or woken.
 
-import { age, bytes, count, el } from "./dom.js";
+import { age, bytes, coded, count, el } from "./dom.js";
 
 /** Draws both lists anew, if what they show has changed. */
 export class Lists {
@@ -24,7 +24,7 @@ export class Lists {
     if (key === this.#shown) return;
     this.#shown = key;
     fill(this.#checkpoints, kept.map((vm) => this.#checkpoint(vm)),
-      "None. Keep an instant of a running VM with Checkpoint: it can be forked any time later.");
+      "None. Checkpoint keeps an instant of a running VM: it can be forked any time later.");
     fill(this.#substrates, this.#state.substrates.map((one) => this.#substrate(one)),
       "None. `forkyard substrate dock VM --name NAME --kind restricted` keeps a VM small on disk, to be woken as new ones.");
   }
@@ -60,6 +60,6 @@ function button(text, label, onclick, disabled = false) {
 /** A list, or what to do to have something in it. A button that has the focus loses it to the list's next one. */
 function fill(list, rows, empty) {
   const focused = list.contains(document.activeElement);
-  list.replaceChildren(...(rows.length > 0 ? rows : [el("li", { class: "empty" }, empty)]));
+  list.replaceChildren(...(rows.length > 0 ? rows : [el("li", { class: "empty" }, ...coded(empty))]));
   if (focused) list.querySelector("button")?.focus();
 }

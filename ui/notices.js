@@ -1,7 +1,7 @@
 // What has happened that nobody may miss: refusals and failures as the API tells of them, until they are closed; and what
 // went well, for a while.
 
-import { el } from "./dom.js";
+import { coded, el } from "./dom.js";
 
 const SHOWN = 9_000;
 /** Most at once: the oldest goes. */
@@ -19,11 +19,6 @@ export function errorText(error) {
     el("p", {}, ...coded(error.message)),
     error.hint ? el("p", { class: "hint" }, el("b", {}, "What to do: "), ...coded(error.hint)) : null,
   ].filter(Boolean);
-}
-
-/** Text in which commands stand between backticks. */
-function coded(text) {
-  return text.split("`").map((part, nth) => (nth % 2 === 1 ? el("code", {}, part) : part));
 }
 
 /** Shows an error until it is closed. */

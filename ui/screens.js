@@ -72,7 +72,7 @@ export class Screens {
     const vm = this.#vm;
     const panel = this.#terminal;
     if (vm.state !== "running") {
-      this.#away(panel, vm, "its terminal");
+      this.#away(panel, vm, "terminal");
       return;
     }
     const choice = el("select", { "aria-label": "Shells of this VM", hidden: true });
@@ -92,7 +92,7 @@ export class Screens {
         end.addEventListener("click", () => endShell(vm.id, now).catch((error) => failed("The shell was not ended", error)));
         if (this.#enter) view.focus();
       });
-      view.tell(`The shell is over: ${over}.`);
+      view.tell(`The shell has ended: ${over}.`);
       end.disabled = true;
     } catch (error) {
       if (!view.signal.aborted) this.#broken(panel, error, () => this.#shell(null, false));
@@ -116,16 +116,16 @@ export class Screens {
     const vm = this.#vm;
     const panel = this.#console;
     if (vm.state === "checkpoint") {
-      this.#away(panel, vm, "a console");
+      this.#away(panel, vm, "console");
       return;
     }
     const view = this.#open(panel, []);
     try {
       if (!(await view.open(`Serial console of ${vm.name}`))) return;
       if (this.#enter) view.focus();
-      view.tell(vm.state === "stopped" ? "what it said until it stopped" : "connected: what its kernel says; what you type is typed there");
+      view.tell(vm.state === "stopped" ? "output until it stopped" : "connected to the serial console");
       await showConsole(view, vm.id, vm.state !== "stopped");
-      if (!view.signal.aborted) say(panel.querySelector(".note"), "It has said no more.");
+      if (!view.signal.aborted) say(panel.querySelector(".note"), "The console has closed.");
     } catch (error) {
       if (!view.signal.aborted) this.#broken(panel, error, () => this.#serial());
     }
@@ -136,12 +136,12 @@ export class Screens {
     this.#view?.close();
     this.#view = null;
     const then = {
-      paused: "It is paused. Resume lets it go on.",
-      stopped: "It has stopped. Start boots it again.",
-      starting: "It is starting: this opens as soon as it is up.",
-      checkpoint: "It is a checkpoint, and does not run. Fork makes VMs of it that do.",
-    }[vm.state] ?? "It does not run.";
-    panel.replaceChildren(el("p", { class: "empty" }, `${vm.name} does not show ${what} now. ${then}`));
+      paused: "it is paused. Resume continues it.",
+      stopped: "it has stopped. Start boots it again.",
+      starting: "it is starting. This opens as soon as it is up.",
+      checkpoint: "a checkpoint does not run. Fork makes VMs of it that do.",
+    }[vm.state] ?? "it does not run.";
+    panel.replaceChildren(el("p", { class: "empty" }, `${vm.name} has no ${what} now: ${then}`));
   }
 
   #broken(panel, error, again) {

@@ -4,6 +4,13 @@
 //   events ------> vms, forks at once, with as much as they tell
 //   usage -------> used
 
+const BY_NAME = new Intl.Collator("en", { numeric: true });
+
+/** Words for how far a fork is. */
+export const PHASES = {
+  granted: "machines are being started", received: "memory and disk are taken", starting: "clones are starting",
+};
+
 export class State {
   vms = new Map();
   /** Forks under way, by id: `{ fork, parent, clones, phase, since }`. */
@@ -77,6 +84,7 @@ export class State {
         break;
       case "vm_changed":
         if (known) Object.assign(known, { state: told.to, failure: told.failure });
+        if (!["running", "paused"].includes(told.to)) this.used.delete(vm.id);
         break;
       case "vm_silence":
         if (known) known.silence = told.why;
@@ -129,7 +137,7 @@ export class State {
       families.get(id).roots.push(node);
     }
     const order = (a, b) => (a.vm.member ?? 1e9) - (b.vm.member ?? 1e9)
-      || a.vm.name.localeCompare(b.vm.name, "en", { numeric: true });
+      || BY_NAME.compare(a.vm.name, b.vm.name);
     for (const node of nodes.values()) node.children.sort(order);
     return [...families.values()];
   }

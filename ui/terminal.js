@@ -236,7 +236,7 @@ export async function showShell(view, vm, session, started) {
       old -= said.length;
     } else if (event.exit) {
       const { code, signal } = event.exit;
-      return code === undefined ? `it was ended by signal ${signal}` : `it has ended with code ${code}`;
+      return code === undefined ? `signal ${signal}` : `exit code ${code}`;
     } else if (event.not_started) {
       throw new ApiError({ kind: "guest", message: event.not_started.message });
     } else if (event.error) {

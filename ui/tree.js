@@ -5,7 +5,7 @@
 // a row already: when it comes, no other row moves.
 
 import { age, bytes, count, el, mark, say } from "./dom.js";
-import { hostOf, stateOf } from "./state.js";
+import { hostOf, PHASES, stateOf } from "./state.js";
 
 /** Rows for clones that are being made, at most. */
 const GHOSTS = 12;
@@ -162,7 +162,7 @@ export class Tree {
     const key = JSON.stringify(labels);
     if (parts.tagged === key) return;
     parts.tagged = key;
-    const tags = Object.entries(labels).map(([name, value]) => el("span", { class: "tag" }, `${name}=${value}`));
+    const tags = Object.entries(labels).map(([name, value]) => el("span", { class: "tag", title: `${name}=${value}` }, `${name}=${value}`));
     parts.tags.replaceChildren(...tags);
   }
 
@@ -173,7 +173,7 @@ export class Tree {
       const shown = Math.min(left, GHOSTS);
       for (let nth = 0; nth < shown; nth += 1) {
         const more = nth === shown - 1 && left > shown ? ` and ${left - shown} more` : "";
-        rows.push(`clone being made: ${fork.phase}${more}`);
+        rows.push(`${PHASES[fork.phase] ?? fork.phase}${more}`);
       }
     }
     while (parts.ghosts.length < rows.length) {

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -28,10 +29,15 @@ class Host:
         with open(f"{self.folder}/log", "ab") as log:
             self.daemon = subprocess.Popen(["forkyardd", "--listen", f"127.0.0.1:{PORT}"], env=self.env, stdout=log, stderr=log)
         until = time.monotonic() + 60
-        while subprocess.run(["forkyard", "ps"], env=self.env, capture_output=True).returncode != 0:
+        while not self.serves():
             if self.daemon.poll() is not None or time.monotonic() > until:
                 raise SystemExit(f"forkyardd does not serve: {self.log()[-3000:]}")
             time.sleep(0.1)
+
+    def serves(self):
+        """By its socket: `forkyard` would start another daemon."""
+        with socket.socket(socket.AF_UNIX) as to:
+            return to.connect_ex(f"{self.folder}/run/api.sock") == 0
 
     def kill(self):
         """Ends the daemon as a crash would."""

@@ -81,7 +81,7 @@ class Story:
         self.picture("run")
         self.b.press("Enter")
         self.state("p", "running")
-        assert self.b.js(f"{ROWS}[0].querySelector('.tag').textContent") == "user=ada"
+        self.b.wait("its label is shown", f"{ROWS}[0].querySelector('.tag')?.textContent === 'user=ada'")
 
     def a_refusal_stays_in_its_dialog(self):
         self.b.click("#run")
