@@ -91,7 +91,9 @@ pub async fn route(
 fn changes(method: &Method, path: &str) -> bool {
     let vms =
         path == "/v1/vms" || path.starts_with("/v1/vms/") || [CLONES, MIGRATIONS].contains(&path);
-    let quiet = path.ends_with("/exec") || path.ends_with("/console");
+    // What is typed comes as a request a key.
+    let typed = path.ends_with("/console") || path.contains("/sessions/");
+    let quiet = typed || path.ends_with("/exec");
     vms && !quiet && [Method::POST, Method::DELETE].contains(method)
 }
 
@@ -202,6 +204,7 @@ mod tests {
             (Method::GET, "/v1/vms/p", false),
             (Method::POST, "/v1/vms/p/exec", false),
             (Method::POST, "/v1/vms/p/console", false),
+            (Method::POST, "/v1/vms/p/sessions/9", false),
             (Method::POST, "/v1/doctor", false),
         ] {
             assert_eq!(changes(&method, path), wanted, "{method} {path}");

@@ -15,6 +15,7 @@ mod substrates;
 mod terms;
 mod tickets;
 mod tokens;
+mod ui;
 mod vms;
 mod volumes;
 
@@ -248,7 +249,7 @@ pub fn local(shared: &Shared) -> Router {
     finish(common().merge(local_only()), shared).layer(Extension(Asker::Host))
 }
 
-/// The API as served over the network: to those with a token alone.
+/// The API as served over the network, to those with a token alone, and the page that uses it.
 pub fn remote(shared: &Shared) -> Router {
     let refused = || {
         Refusal::new(
@@ -267,7 +268,10 @@ pub fn remote(shared: &Shared) -> Router {
         access: shared.access.clone(),
         cluster: shared.cluster.clone(),
     };
-    finish(api, shared).layer(from_fn_with_state(gate, gate::judge))
+    // The page is for those who have shown no token yet.
+    finish(api, shared)
+        .layer(from_fn_with_state(gate, gate::judge))
+        .merge(ui::router())
 }
 
 fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
