@@ -2,7 +2,7 @@
 
 PREFIX ?= /usr/local
 
-.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps test-sched-ext test-kvm deb test-deb check install clean
+.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps test-sched-ext test-kvm test-ui deb test-deb check install clean
 
 help:
 	@echo 'make setup     install the Debian packages it takes (root)'
@@ -12,6 +12,7 @@ help:
 	@echo 'make test-sched-ext   test scheduling by sched_ext, in a guest (root)'
 	@echo 'make test-kvm  test on KVM, in a lab of its own where the host has none (root)'
 	@echo 'make deb       build Debian packages into target/deb; test-deb: install, use and purge them on a fresh Debian (root)'
+	@echo 'make test-ui   test the page in a headless Chromium (root; takes the package chromium)'
 	@echo 'make check     formatting, lints, documentation, house rules'
 	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests; bench-substrate: substrates; bench-volume: volumes; bench-migrate: moves between hosts; bench-apps: MPI on clones'
 	@echo 'make install   copy target/dist to PREFIX ($(PREFIX))'
@@ -25,6 +26,10 @@ build: setup
 
 demo demo-cluster bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-apps test test-sched-ext test-kvm deb test-deb check: setup
 	cargo xtask $@
+
+# Opt-in: Chromium is a large package.
+test-ui: build
+	ui/test/run.py --dist target/dist --pictures target/page
 
 bench-migrate: setup
 	cargo xtask bench-cluster --parts moves --rounds 10 --round-trips 0,80,150 --dirtying 0,8,24 --out bench/out/migrate

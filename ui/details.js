@@ -5,7 +5,7 @@
 import { call, vmPath } from "./api.js";
 import { age, bytes, count, el, mark, say, span } from "./dom.js";
 import { failed } from "./notices.js";
-import { hostOf, PHASES, stateOf } from "./state.js";
+import { hostOf, isClone, PHASES, stateOf } from "./state.js";
 import { Screens } from "./screens.js";
 import { timeline } from "./timeline.js";
 
@@ -102,11 +102,12 @@ export class Details {
   async refresh() {
     const id = this.#id;
     if (id === null || !this.vm) return;
+    const since = this.#state.now();
     try {
       const full = await call("GET", vmPath(id, "/inspect"));
       if (id !== this.#id) return;
       this.#full = full;
-      this.#state.setVm(full.vm);
+      this.#state.setVm(full.vm, since);
       this.draw();
     } catch (error) {
       // One that goes away is told of by an event.
@@ -128,7 +129,7 @@ export class Details {
     say(name, vm.name);
     say(badge, stateOf(vm));
     mark(frame, "data-state", vm.silence || vm.lost ? "silent" : vm.state);
-    const parent = vm.parent ? `clone of ${this.#state.vm(vm.parent)?.name ?? "a VM that is gone"}` : vm.image;
+    const parent = isClone(vm) ? `${vm.state === "checkpoint" ? "checkpoint" : "clone"} of ${this.#state.vm(vm.parent)?.name ?? "a VM that is gone"}` : vm.image;
     const facts = [parent, hostOf(vm) === "this host" ? null : `on ${hostOf(vm)}`,
       vm.vcpus ? count(vm.vcpus, "vCPU") : null, vm.memory ? bytes(vm.memory) : null];
     say(line, facts.filter(Boolean).join(" · "));
@@ -189,7 +190,7 @@ export class Details {
     const row = (name, ...value) => [el("dt", {}, name), el("dd", {}, ...value)];
     const rows = [];
     const parent = this.#state.vm(vm.parent);
-    if (vm.parent) {
+    if (isClone(vm)) {
       rows.push(row("Parent", parent
         ? el("button", { type: "button", class: "link", onclick: () => this.#act.select(parent.id) }, parent.name) : "gone"));
     }

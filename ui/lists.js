@@ -1,6 +1,6 @@
 // Checkpoints and substrates: what is kept on disk to be forked or woken.
 
-import { age, bytes, coded, count, el } from "./dom.js";
+import { bytes, coded, count, el } from "./dom.js";
 
 /** Draws both lists anew, if what they show has changed. */
 export class Lists {
@@ -20,7 +20,7 @@ export class Lists {
 
   draw() {
     const kept = [...this.#state.vms.values()].filter((vm) => vm.state === "checkpoint");
-    const key = JSON.stringify([kept.map(({ id, name, parent }) => [id, name, this.#state.vm(parent)?.name]), this.#state.substrates]);
+    const key = JSON.stringify([kept.map(({ id, name, parent, created }) => [id, name, created, this.#state.vm(parent)?.name]), this.#state.substrates]);
     if (key === this.#shown) return;
     this.#shown = key;
     fill(this.#checkpoints, kept.map((vm) => this.#checkpoint(vm)),
@@ -31,7 +31,7 @@ export class Lists {
 
   #checkpoint(vm) {
     const parent = this.#state.vm(vm.parent)?.name;
-    const facts = [parent ? `of ${parent}` : vm.image, vm.memory ? bytes(vm.memory) : null, vm.created ? `${age(vm.created)} old` : null];
+    const facts = [parent ? `of ${parent}` : vm.image, vm.memory ? bytes(vm.memory) : null, vm.created ? `of ${new Date(vm.created * 1000).toLocaleString()}` : null];
     return el("li", {},
       el("button", { type: "button", class: "link", onclick: () => this.#act.select(vm.id) }, vm.name),
       el("span", { class: "facts" }, facts.filter(Boolean).join(" · ")),

@@ -37,7 +37,7 @@ const act = {
     if (!images) return;
     const vm = await ask.run(images, state.nodes);
     if (!vm) return;
-    state.setVm(vm);
+    took(vm);
     choose(vm.id);
   },
   fork: async (vm) => {
@@ -54,7 +54,7 @@ const act = {
   checkpoint: async (vm) => {
     const kept = await ask.checkpoint(vm);
     if (!kept) return;
-    state.setVm(kept);
+    took(kept);
     notices.done(`${kept.name} is on disk`, "Fork it whenever you want.");
   },
   remove: async (vm) => {
@@ -66,7 +66,7 @@ const act = {
   wake: async (substrate) => {
     const vms = await ask.wake(substrate);
     if (!vms) return;
-    for (const { vm } of vms) state.setVm(vm);
+    for (const { vm } of vms) took(vm);
     choose(vms[0].vm.id);
     refreshSubstrates();
   },
@@ -100,7 +100,7 @@ async function tried(title, work) {
 function turn(vm, button, what) {
   return details.busy(button, async () => {
     const now = await tried(`${vm.name}: ${what} failed`, () => call("POST", vmPath(vm.id, `/${what}`)));
-    if (now) state.setVm(now);
+    if (now) took(now);
   });
 }
 
@@ -120,7 +120,10 @@ function paced(work) {
   };
 }
 
-const refreshList = paced(async () => state.setVms(await call("GET", "/v1/vms")));
+const refreshList = paced(async () => {
+  const since = state.now();
+  state.setVms(await call("GET", "/v1/vms"), since);
+});
 const refreshSubstrates = paced(async () => state.set("substrates", await call("GET", "/v1/substrates")));
 const refreshChosen = paced(() => details.refresh());
 
@@ -151,9 +154,16 @@ function happened(event) {
     if (finished.size > 64) finished.delete(finished.keys().next().value);
     if (asked.has(fork)) forkOver(over);
   }
-  if (["checkpoint", "stream"].includes(event.kind)) refreshSubstrates();
+  // Substrates have no events: VMs come of them, and go over them.
+  if (["checkpoint", "stream"].includes(event.kind) || ["vm_created", "vm_removed"].includes(what)) refreshSubstrates();
   refreshList();
   if (vm && vm.id === details.vm?.id) refreshChosen();
+}
+
+/** Shows a VM as what was done to it has left it, and looks once more: events may have told of it before. */
+function took(vm) {
+  state.left(vm);
+  refreshList();
 }
 
 function draw() {

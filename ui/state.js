@@ -3,7 +3,12 @@
 //   list --------> vms        the whole truth, now and then
 //   events ------> vms, forks at once, with as much as they tell
 //   usage -------> used
+//
+// An answer may be older than an event that came before it: of VMs that something was heard of since a question was put
+// (`now()`), the answer tells everything but the state.
 
+/** VMs of which it is known when something was heard of them: answers are not older than that. */
+const HEARD = 4096;
 const BY_NAME = new Intl.Collator("en", { numeric: true });
 
 /** Words for how far a fork is. */
@@ -22,6 +27,9 @@ export class State {
   nodes = null;
   loaded = false;
   #last = null;
+  #clock = 0;
+  /** When something was heard of a VM last, by id. */
+  #heard = new Map();
   #listeners = new Set();
   #due = false;
 
@@ -39,19 +47,56 @@ export class State {
     }, 16);
   }
 
-  setVms(list) {
-    this.vms = new Map(list.map((vm) => [vm.id, vm]));
+  /** The present, for answers to a question that is put now. */
+  now() {
+    return this.#clock;
+  }
+
+  /** Takes the list of all VMs, as it was asked for at `since`. */
+  setVms(list, since) {
+    const vms = new Map();
+    for (const vm of list) {
+      const one = this.#weigh(vm, since);
+      if (one) vms.set(vm.id, one);
+    }
+    for (const [id, vm] of this.vms) {
+      if (!vms.has(id) && this.#heard.get(id) > since) vms.set(id, vm);
+    }
+    this.vms = vms;
     this.loaded = true;
     this.changed();
   }
 
-  set(name, value) {
-    this[name] = value;
+  /** Takes what an answer says of one VM. */
+  setVm(vm, since) {
+    const one = this.#weigh(vm, since);
+    if (one) this.vms.set(vm.id, one);
     this.changed();
   }
 
-  setVm(vm) {
-    this.vms.set(vm.id, { ...this.vms.get(vm.id), ...vm });
+  /** Takes a VM as something that was done to it has left it. */
+  left(vm) {
+    this.#hear(vm.id);
+    this.vms.set(vm.id, vm);
+    this.changed();
+  }
+
+  /** A VM as an answer has it, without what is known better; null: it is gone. */
+  #weigh(vm, since) {
+    if (!(this.#heard.get(vm.id) > since)) return vm;
+    const known = this.vms.get(vm.id);
+    return known ? { ...vm, state: known.state, failure: known.failure, silence: known.silence } : null;
+  }
+
+  #hear(id) {
+    this.#clock += 1;
+    this.#heard.delete(id);
+    this.#heard.set(id, this.#clock);
+    if (this.#heard.size > HEARD) this.#heard.delete(this.#heard.keys().next().value);
+  }
+
+  set(name, value) {
+    this[name] = value;
     this.changed();
   }
 
@@ -74,6 +119,7 @@ export class State {
     const [[what, told]] = Object.entries(event.what);
     const { vm, fork } = event.subject;
     const known = vm && this.vms.get(vm.id);
+    if (vm && ["vm", "checkpoint"].includes(event.kind)) this.#hear(vm.id);
     switch (what) {
       case "vm_created":
         if (!known) {
@@ -146,6 +192,11 @@ export class State {
   vm(id) {
     return this.vms.get(id);
   }
+}
+
+/** Whether it is a clone: what was woken from a substrate names that as its parent, and is a founder. */
+export function isClone(vm) {
+  return Boolean(vm.parent) && vm.member !== 0;
 }
 
 /** Where a VM runs. */

@@ -57,11 +57,16 @@ export function timeline(report, title) {
       svg("text", { class: "tick", x: at, y: 86, "text-anchor": anchor }, part === 0 ? "0" : span(Math.round(part * end))),
     ];
   });
-  const said = `The parent stood still for ${span(report.pause_us)}; the last clone was ready ${span(end)} after the request.`;
+  // A fork of a checkpoint takes nothing of a VM that runs.
+  const stood = report.pause_us > 0;
+  const still = stood ? `The parent stood still for ${span(report.pause_us)}` : "No VM stood still";
+  const said = `${still}; the last clone was ready ${span(end)} after the request.`;
   const drawing = svg("svg", { class: "timeline", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": said },
     ...ticks.flat(),
-    svg("rect", { class: "running", x: LEFT, y: 8, width: WIDTH - LEFT - 1, height: 20, rx: 2 }, titled("parent runs")),
-    label("parent", 8), ...parent.map((part) => bar(part, 8)),
+    ...(stood ? [
+      svg("rect", { class: "running", x: LEFT, y: 8, width: WIDTH - LEFT - 1, height: 20, rx: 2 }, titled("parent runs")),
+      label("parent", 8), ...parent.map((part) => bar(part, 8)),
+    ] : [label("checkpoint", 8)]),
     label("clones", 40), ...clones.map((part) => bar(part, 40)));
   const legend = [...parent, ...clones].filter((part) => part.to > part.from).map((part) => el("li", {},
     el("span", { class: `key ${part.what}`, "aria-hidden": "true" }), `${part.name}: `,
@@ -70,10 +75,10 @@ export function timeline(report, title) {
     el("figcaption", {}, el("b", {}, title), ` ${said}`),
     drawing,
     el("ul", { class: "legend" }, legend),
-    el("p", { class: "small" },
+    stood ? el("p", { class: "small" },
       `In the pause: disk ${span(report.disk_us)}, devices ${span(report.descriptor_us)}, memory ${span(report.capture_us)}. `
       + `${count(report.pages_ahead ?? 0, "page")} copied ahead, ${report.pages_captured} of ${report.pages_scanned} in the pause; `
-      + `device state ${bytes(report.descriptor)}; ${count(report.pages_fetched, "page")} read by the clones until then.`));
+      + `device state ${bytes(report.descriptor)}; ${count(report.pages_fetched, "page")} read by the clones until then.`) : null);
 }
 
 function titled(text) {

@@ -189,6 +189,37 @@ class Story:
         self.picture("states")
         self.notice_closed()
 
+    def what_is_kept_on_disk_is_forked_and_woken(self):
+        self.b.click("#checkpoints button", "Fork")
+        self.b.wait("the dialog", "document.activeElement?.name === 'count'")
+        self.b.js("document.activeElement.select()")
+        self.b.type("1")
+        self.b.press("Enter")
+        clone = self.b.wait("a clone of it runs", f"{ROWS}.find((row) => row.querySelector('.name').textContent.startsWith('kept-')"
+                            " && row.querySelector('.badge').textContent === 'running')?.querySelector('.name').textContent")
+        assert self.b.js("document.querySelector('[aria-selected=true] .name').textContent") == "kept"
+        self.notice_closed()
+        self.host.forkyard("rm", clone)
+        # That of the image's first boot, which the host keeps by itself.
+        self.b.click("#substrates button", "Wake")
+        self.b.wait("the dialog", "Boolean(document.querySelector('dialog [name=name]'))")
+        self.b.js("document.querySelector('dialog [name=name]').focus()")
+        self.b.type("woken")
+        self.b.press("Enter")
+        self.state("woken", "running")
+        self.b.wait("it is chosen, a founder", "document.querySelector('.line').textContent.startsWith('tiny')")
+        self.host.forkyard("rm", "woken")
+
+    def shells_are_ended_and_begun(self):
+        self.choose("p", "Terminal")
+        self.terminal("42 warm", "the shell of before")
+        self.b.click("#panel-terminal button", "End shell")
+        self.b.wait("that is said", "document.querySelector('#panel-terminal .note').textContent.includes('has ended: signal 9')")
+        self.b.click("#panel-terminal button", "New shell")
+        self.terminal("# ", "a prompt")
+        assert not self.b.js("forkyardView.text.includes('42 warm')")
+        self.choose("p", "Overview")
+
     def what_others_have_written_is_text(self):
         evil = "<img src=x onerror=alert(1)>"
         self.b.js(f"""fetch('/v1/vms/p-3/labels', {{ method: 'POST', body: JSON.stringify({{ evil: {json.dumps(evil)} }}),
@@ -196,6 +227,24 @@ class Story:
         self.choose("p-3", "Overview")
         self.b.wait("it is shown as it is", f"document.querySelector('#panel-overview').textContent.includes({json.dumps(evil)})")
         assert self.b.js("document.querySelectorAll('#app main img').length") == 0
+
+    def an_answer_that_is_older_than_an_event_changes_no_state(self):
+        seen = self.b.js("""(async () => {
+            const state = new (await import('/ui/state.js')).State();
+            const event = (what, id) => ({ kind: 'vm', time_ms: 1, subject: { vm: { id, name: id, family: 'f' }, fork: null }, what });
+            const vm = (id) => ({ id, name: id, family: 'f', state: 'running', labels: { new: 'yes' } });
+            state.setVms([vm('a'), vm('b')], state.now());
+            const since = state.now();
+            state.apply(event({ vm_changed: { from: 'running', to: 'paused', failure: null } }, 'a'));
+            state.apply(event({ vm_removed: { state: 'running', failure: null } }, 'b'));
+            state.apply(event({ vm_created: { state: 'running', parent: 'a', image: 'tiny' } }, 'c'));
+            state.setVms([vm('a'), vm('b')], since);
+            state.setVm(vm('b'), since);
+            const old = [...state.vms.values()].map((vm) => `${vm.id} ${vm.state} ${vm.labels?.new ?? ''}`).join();
+            state.setVms([vm('a')], state.now());
+            return [old, [...state.vms.values()].map((vm) => `${vm.id} ${vm.state}`).join()];
+        })()""")
+        assert seen == ["a paused yes,c running ", "a running"], seen
 
     def it_goes_on_when_its_daemon_was_killed(self):
         self.host.kill()
