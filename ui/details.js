@@ -65,6 +65,11 @@ export class Details {
     place.append(this.#parts.empty, this.#parts.frame);
   }
 
+  /** What is chosen, also if it has gone meanwhile. */
+  get chosen() {
+    return this.#id;
+  }
+
   get vm() {
     return this.#state.vm(this.#id);
   }
@@ -273,5 +278,6 @@ export class Details {
 export function forkLine(name, ready, report) {
   const made = `${count(ready, "clone")} of ${name} ${ready === 1 ? "is" : "are"} ready`;
   if (!report) return `${made}.`;
-  return `${made} ${span(report.ready_us)} after the request; ${name} stood still for ${span(report.pause_us)}.`;
+  const still = report.pause_us > 0 ? `; ${name} stood still for ${span(report.pause_us)}` : "";
+  return `${made} ${span(report.ready_us)} after the request${still}.`;
 }

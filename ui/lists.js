@@ -31,7 +31,7 @@ export class Lists {
 
   #checkpoint(vm) {
     const parent = this.#state.vm(vm.parent)?.name;
-    const facts = [parent ? `of ${parent}` : vm.image, vm.memory ? bytes(vm.memory) : null, vm.created ? `of ${new Date(vm.created * 1000).toLocaleString()}` : null];
+    const facts = [parent ? `of ${parent}` : vm.image, vm.memory ? bytes(vm.memory) : null, vm.created ? `made ${new Date(vm.created * 1000).toLocaleString()}` : null];
     return el("li", {},
       el("button", { type: "button", class: "link", onclick: () => this.#act.select(vm.id) }, vm.name),
       el("span", { class: "facts" }, facts.filter(Boolean).join(" · ")),

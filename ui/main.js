@@ -14,6 +14,8 @@ import * as notices from "./notices.js";
 import { State } from "./state.js";
 import { Tree } from "./tree.js";
 
+/** Where the reason is kept for which the page has begun anew. */
+const WHY = "forkyard-why";
 const USAGE = 4_000;
 const LIST = 1_000;
 /** Other nodes' VMs have no events here. */
@@ -167,6 +169,10 @@ function took(vm) {
 }
 
 function draw() {
+  if (state.loaded && details.chosen !== null && !details.vm) {
+    choose(null);
+    if (document.activeElement === document.body) tree.focus(null);
+  }
   tree.draw();
   lists.draw();
   details.draw();
@@ -187,6 +193,12 @@ function connection(kind, text) {
 }
 
 async function start() {
+  refused.tell = (error) => {
+    // Of a token that holds no more: begun anew, the page says so.
+    token.forget();
+    sessionStorage.setItem(WHY, JSON.stringify({ message: error.message, hint: error.hint }));
+    location.reload();
+  };
   at("login").hidden = true;
   at("app").hidden = false;
   mark(document.body, "data-view", "all");
@@ -198,11 +210,15 @@ async function start() {
     event: happened,
     live: () => {
       connection("good", "live");
+      mark(at("live"), "title", null);
       refreshList();
       refreshSubstrates();
       refreshChosen();
     },
-    broken: () => connection("bad", "not connected: trying again"),
+    broken: (error) => {
+      connection("bad", "not connected: trying again");
+      if (error && !["unreachable", "unauthorized"].includes(error.kind)) mark(at("live"), "title", error.message);
+    },
   }, ending.signal);
   setInterval(() => usage().catch(() => {}), USAGE);
   setInterval(() => tree.tick(), 1_000);
@@ -240,14 +256,12 @@ at("leave").addEventListener("click", () => {
 });
 
 if (token.get() === null) {
-  login();
+  const why = sessionStorage.getItem(WHY);
+  sessionStorage.removeItem(WHY);
+  login(why === null ? null : JSON.parse(why));
 } else {
-  refused.tell = () => {
-    // A token that holds no more, at a page that has been open: begun anew, it says so.
-    token.forget();
-    location.reload();
-  };
   call("GET", "/v1/ping").then(start, (error) => {
-    if (error.status !== 401) login(error);
+    if (error.status === 401) token.forget();
+    login(error);
   });
 }

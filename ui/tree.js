@@ -44,9 +44,9 @@ export class Tree {
     this.draw();
   }
 
-  /** Moves the focus to a VM's row. */
+  /** Moves the focus to a VM's row, or to the one that had it last. */
   focus(id) {
-    this.#items.get(id)?.item.focus();
+    (this.#items.get(id) ?? this.#items.get(this.#focused))?.item.focus();
   }
 
   draw() {

@@ -1,10 +1,12 @@
 """A headless Chromium, driven through two pipes by the DevTools protocol: no library, no open port."""
 
 import base64
+import contextlib
 import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -51,11 +53,16 @@ class Chromium:
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            pass
+        # Its helpers write to the folder until they have ended, too.
+        with contextlib.suppress(ProcessLookupError):
+            while True:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.poll()
+                time.sleep(0.05)
         os.close(self.read_end)
         os.close(self.write_end)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder)
 
     # The protocol
 

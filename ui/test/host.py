@@ -22,7 +22,11 @@ class Host:
         self.env = dict(os.environ, PATH=f"{self.programs}:{os.environ['PATH']}", FORKYARD_RUN_DIR=f"{self.folder}/run",
                         FORKYARD_STATE_DIR=f"{self.folder}/state")
         self.daemon = None
-        self.start()
+        try:
+            self.start()
+        except SystemExit:
+            shutil.rmtree(self.folder)
+            raise
         self.token = json.loads(self.forkyard("token", "create", "page", "-o", "json"))["token"]
 
     def start(self):
@@ -60,4 +64,4 @@ class Host:
         finally:
             self.daemon.terminate()
             self.daemon.wait(60)
-            shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self.folder)

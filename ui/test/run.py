@@ -267,6 +267,9 @@ class Story:
         self.b.click(".back")
         self.b.wait("all fits", wide, 10)
         self.picture("narrow")
+        self.choose("kept")
+        self.host.forkyard("rm", "kept")
+        self.b.wait("what has gone leads back to all", "document.querySelector('#tree').checkVisibility()")
         self.b.scheme("light")
         self.b.size(1280, 820)
 
@@ -284,6 +287,32 @@ class Story:
         self.b.wait("nothing is chosen", "document.querySelector('.welcome').checkVisibility()")
         names = [vm["name"] for vm in json.loads(self.host.forkyard("ps", "-o", "json"))]
         assert "p-3" not in names and "p" in names, names
+
+    def everything_that_can_be_used_has_a_name(self):
+        self.choose("p", "Overview")
+        usable = {"button", "tab", "treeitem", "tree", "textbox", "combobox", "spinbutton", "link", "dialog", "checkbox", "radio"}
+
+        def of(node, what):
+            return node.get(what, {}).get("value", "")
+
+        for opened in (None, "#run", ".frame button.primary"):
+            if opened:
+                self.b.click(opened)
+                self.b.wait("the dialog", "Boolean(document.querySelector('dialog[open]'))")
+            nodes = [node for node in self.b.call("Accessibility.getFullAXTree")["nodes"] if not node["ignored"]]
+            found = [node for node in nodes if of(node, "role") in usable]
+            nameless = [of(node, "role") for node in found if not of(node, "name").strip()]
+            assert found and not nameless, f"without a name: {nameless}"
+            if opened:
+                self.b.press("Escape")
+                self.b.wait("it is closed", "!document.querySelector('dialog')")
+
+    def a_token_that_was_taken_back_ends_it(self):
+        self.host.forkyard("token", "rm", "page")
+        self.b.click("#tree .name", "p")
+        self.b.wait("the token is asked for anew", "document.querySelector('#login').checkVisibility()")
+        self.b.wait("it is said why", "document.querySelector('#login-error').textContent.includes('token')")
+        assert self.b.js("sessionStorage.length") == 0
 
     def the_browser_had_nothing_to_complain_of(self):
         assert self.b.complaints == [], "\n".join(self.b.complaints)
