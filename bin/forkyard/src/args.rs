@@ -22,6 +22,7 @@ use crate::commands::{
     top::Top,
     vms::Patience,
     volume::{Volume, root_volume},
+    wait::Wait,
 };
 use crate::completion::Shell;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -155,6 +156,20 @@ pub enum Command {
     /// Boot VMs again that have stopped, from their own disks. Not clones.
     #[command(after_help = "Example: forkyard start p")]
     Start(Some),
+    /// Power VMs off and boot them again from their own disks. Not clones.
+    #[command(after_help = "Example: forkyard restart p")]
+    Restart {
+        /// Names or ids of the VMs.
+        #[arg(required = true)]
+        vms: Vec<String>,
+    },
+    /// Wait until a VM runs, is paused, has stopped or is removed.
+    ///
+    /// Exits with 1 if that can come no more: the VM has stopped, or is removed, instead.
+    #[command(
+        after_help = "Examples:\n  forkyard wait p --timeout 60\n  forkyard wait p-3 --until removed"
+    )]
+    Wait(Wait),
     /// Power VMs off; their records stay until `rm`.
     #[command(after_help = "Example: forkyard stop p, and later forkyard start p")]
     Stop(Some),

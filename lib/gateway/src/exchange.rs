@@ -24,7 +24,7 @@ const HOP: [HeaderName; 6] = [
 ];
 
 /// Headers that are for who passes requests on, and are no matter of servers.
-pub type OwnHeaders = &'static [HeaderName];
+pub type OwnHeaders<'a> = &'a [HeaderName];
 
 /// An answer, and whether the connection is one of another protocol now.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ where
 
 /// Takes away what is of one connection, and `own`. A request that wants another protocol
 /// goes on wanting it.
-pub fn strip(headers: &mut HeaderMap, own: OwnHeaders, upgrades: bool) {
+pub fn strip(headers: &mut HeaderMap, own: OwnHeaders<'_>, upgrades: bool) {
     let connection = headers.remove(header::CONNECTION);
     // What the other end calls a matter of this connection is one, whatever its name.
     let named = connection.as_ref().and_then(|it| it.to_str().ok());

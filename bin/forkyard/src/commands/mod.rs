@@ -27,6 +27,7 @@ pub mod top;
 pub mod transfer;
 pub mod vms;
 pub mod volume;
+pub mod wait;
 
 use crate::{
     args::{Args, Command},
@@ -83,6 +84,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Pause(some) => vms::pause(&client, format, some).await,
         Command::Resume(some) => vms::resume(&client, format, some).await,
         Command::Start(some) => vms::start(&client, format, some).await,
+        Command::Restart { vms } => vms::restart(&client, format, vms).await,
+        Command::Wait(wanted) => wait::wait(&client, format, wanted).await,
         Command::Stop(some) => vms::stop(&client, format, some).await,
         Command::Rm(some) => vms::remove(&client, &args.run_dir, format, some).await,
         Command::Image(image) => images::image(&client, format, image).await,

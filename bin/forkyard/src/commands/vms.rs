@@ -41,6 +41,13 @@ pub struct Impatient {
     seconds: u32,
 }
 
+impl Impatient {
+    /// One who has waited for so long.
+    pub fn after(seconds: u32) -> Self {
+        Self { seconds }
+    }
+}
+
 /// The user interrupted a command whose work goes on.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted; it goes on: {0}")]
@@ -357,6 +364,24 @@ pub async fn start(client: &Client, format: Format, some: Some) -> anyhow::Resul
     .await
 }
 
+/// Powers VMs off, and boots them again from their own disks.
+pub async fn restart(
+    client: &Client,
+    format: Format,
+    vms: Vec<String>,
+) -> anyhow::Result<ExitCode> {
+    let some = |vms| Some { vms, all: false };
+    let stop = |vm: &str| (Method::POST, of_vm(vm, "stop"));
+    let (stopped, code) = each_of(client, some(vms), stop).await?;
+    // One that was not stopped is not to be started.
+    let vms = stopped.into_iter().map(|vm| vm.id.to_string()).collect();
+    let started = start(client, format, some(vms)).await?;
+    match code? {
+        ExitCode::SUCCESS => Ok(started),
+        failed => Ok(failed),
+    }
+}
+
 /// Powers VMs off.
 pub async fn stop(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
     each(client, format, some, |vm| (Method::POST, of_vm(vm, "stop"))).await
@@ -396,6 +421,19 @@ async fn each(
     some: Some,
     request: impl Fn(&str) -> (Method, String),
 ) -> anyhow::Result<ExitCode> {
+    let (done, code) = each_of(client, some, request).await?;
+    match format {
+        Format::Json => output::json(&done)?,
+        Format::Text => done.iter().for_each(|vm| say!("{}", vm.name)),
+    }
+    code
+}
+
+async fn each_of(
+    client: &Client,
+    some: Some,
+    request: impl Fn(&str) -> (Method, String),
+) -> anyhow::Result<(Vec<VmView>, anyhow::Result<ExitCode>)> {
     let (all, mut names) = (some.all, some.vms);
     let (mut done, mut failed) = (Vec::new(), 0);
     let mut tried = BTreeSet::new();
@@ -426,18 +464,13 @@ async fn each(
             break;
         }
     }
-    match format {
-        Format::Json => output::json(&done)?,
-        Format::Text => done.iter().for_each(|vm| say!("{}", vm.name)),
-    }
-    if let Some(interrupted) = interrupted {
-        return Err(interrupted.into());
-    }
-    Ok(match (failed, done.len()) {
-        (0, _) => ExitCode::SUCCESS,
-        (_, 0) => ExitCode::FAILURE,
-        (_, _) => ExitCode::from(PARTLY),
-    })
+    let code = match (interrupted, failed, done.len()) {
+        (Some(interrupted), _, _) => Err(interrupted.into()),
+        (None, 0, _) => Ok(ExitCode::SUCCESS),
+        (None, _, 0) => Ok(ExitCode::FAILURE),
+        (None, _, _) => Ok(ExitCode::from(PARTLY)),
+    };
+    Ok((done, code))
 }
 
 #[cfg(test)]

@@ -14,27 +14,23 @@ use crate::http::ports::carry;
 use axum::{
     body::Body,
     extract::Request,
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
+    http::{HeaderName, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use forkyard_fork::{HostError, PortError};
+use forkyard_gateway::{exchange, opened, strip};
 use forkyard_types::{GuestPort, VmView};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::io::{copy_bidirectional, duplex};
+use tokio::io::{DuplexStream, duplex};
 
 /// Bytes on their way in each direction.
 const BUFFER: usize = 64 << 10;
 /// Token for ports that are not public.
 pub const TRAFFIC: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
-/// What is between two ends of one connection alone.
-const OWN: [HeaderName; 6] = [
-    header::TRANSFER_ENCODING,
-    header::TE,
-    header::TRAILER,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("proxy-authorization"),
+/// Tokens, which are not the servers' matter.
+static OWN: [HeaderName; 3] = [
+    TRAFFIC,
+    HeaderName::from_static("x-access-token"),
+    HeaderName::from_static("x-api-key"),
 ];
 
 /// Passes a request on to a port of a sandbox, and the answer back, as they come.
@@ -79,90 +75,18 @@ pub async fn pass(e2b: &E2b, vm: &VmView, port: u16, request: Request) -> Respon
     }
 }
 
-async fn through(
-    guest: tokio::io::DuplexStream,
-    mut request: Request,
-) -> Result<Response, hyper::Error> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(guest)).await?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "a connection to a sandbox's port broke");
-        }
-    });
+async fn through(guest: DuplexStream, mut request: Request) -> Result<Response, hyper::Error> {
+    let mut sender = opened(guest).await?;
     let upgrades = request.headers().contains_key(header::UPGRADE);
     let client = hyper::upgrade::on(&mut request);
     let (mut head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     head.uri = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
-    strip(&mut head.headers, upgrades);
+    strip(&mut head.headers, &OWN, upgrades);
     let mut passed = hyper::Request::new(body);
     *passed.method_mut() = head.method;
     *passed.uri_mut() = head.uri;
     *passed.headers_mut() = head.headers;
-    let mut answer = sender.send_request(passed).await?;
-    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let (mut head, body) = answer.into_parts();
-        strip(&mut head.headers, false);
-        return Ok(Response::from_parts(head, Body::new(body)));
-    }
-    let server = hyper::upgrade::on(&mut answer);
-    tokio::spawn(async move {
-        let (Ok(client), Ok(server)) = tokio::join!(client, server) else {
-            return;
-        };
-        let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
-        if let Err(error) = copy_bidirectional(&mut client, &mut server).await {
-            tracing::debug!(%error, "an upgraded connection to a sandbox's port broke");
-        }
-    });
-    let (head, _) = answer.into_parts();
-    Ok(Response::from_parts(head, Body::empty()))
-}
-
-/// Takes away what is of one connection, and tokens that are not the server's matter.
-fn strip(headers: &mut HeaderMap, upgrades: bool) {
-    for name in OWN {
-        headers.remove(name);
-    }
-    headers.remove(TRAFFIC);
-    headers.remove("x-access-token");
-    headers.remove("x-api-key");
-    let connection = headers.remove(header::CONNECTION);
-    if upgrades {
-        let upgrade = HeaderValue::from_static("upgrade");
-        headers.insert(header::CONNECTION, connection.unwrap_or(upgrade));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_get_no_tokens_of_the_endpoints_and_nothing_of_the_connection() {
-        let of = |upgrades| {
-            let mut headers = HeaderMap::new();
-            for (name, value) in [
-                ("x-api-key", "k"),
-                ("x-access-token", "t"),
-                ("e2b-traffic-access-token", "t"),
-                ("connection", "Upgrade"),
-                ("upgrade", "websocket"),
-                ("transfer-encoding", "chunked"),
-                ("authorization", "Bearer of-the-server"),
-            ] {
-                let name: HeaderName = name.parse().expect("a name");
-                headers.insert(name, value.parse().expect("text"));
-            }
-            strip(&mut headers, upgrades);
-            let mut names: Vec<_> = headers
-                .keys()
-                .map(|name| name.as_str().to_owned())
-                .collect();
-            names.sort();
-            names
-        };
-        assert_eq!(of(true), ["authorization", "connection", "upgrade"]);
-        assert_eq!(of(false), ["authorization", "upgrade"]);
-    }
+    let answer = exchange(&mut sender, passed, Some(client)).await?;
+    Ok(answer.response.map(Body::new))
 }

@@ -1,0 +1,160 @@
+//! `wait`: until a VM is as it is wanted.
+
+use super::vms::{Impatient, interruptible};
+use crate::{args::Format, output};
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use forkyard_client::{Client, ClientError, EventStream, of_vm};
+use forkyard_types::{ErrorKind, EventKind, EventKinds, EventsRequest, VmState, VmView};
+use hyper::Method;
+use std::{process::ExitCode, time::Duration};
+use tokio::time::{sleep, timeout};
+
+/// A look without an event: those of other nodes of a cluster are not told here.
+const LOOK: Duration = Duration::from_secs(1);
+/// What to do for somebody who is interrupted.
+const STAYS: &str = "`forkyard ps` shows it";
+
+/// `wait`
+#[derive(Debug, Args)]
+pub struct Wait {
+    /// Name or id of the VM, which need not exist yet.
+    pub vm: String,
+    /// State to wait for.
+    #[arg(long, value_enum, default_value = "running")]
+    pub until: Until,
+    /// Give up after so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub timeout: Option<u32>,
+}
+
+/// State of a VM that is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Until {
+    /// It runs, and its agent has answered.
+    Running,
+    /// It stands still because its user wants it to.
+    Paused,
+    /// It has ended, and can be started again or removed.
+    Stopped,
+    /// There is no such VM.
+    Removed,
+}
+
+/// A state, seen.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Wanted,
+    NotYet,
+    /// It ended otherwise.
+    Never(String),
+}
+
+/// Waits; says the VM then, or nothing of one that is removed.
+pub async fn wait(client: &Client, format: Format, wanted: Wait) -> anyhow::Result<ExitCode> {
+    let waiting = async {
+        match wanted.timeout {
+            None => until(client, &wanted).await,
+            Some(seconds) => {
+                let limit = Duration::from_secs(seconds.into());
+                match timeout(limit, until(client, &wanted)).await {
+                    Ok(done) => done,
+                    Err(_) => Err(Impatient::after(seconds).into()),
+                }
+            }
+        }
+    };
+    let vm = interruptible(STAYS, waiting).await??;
+    match (format, vm) {
+        (Format::Json, vm) => output::json(&vm)?,
+        (Format::Text, Some(vm)) => say!("{} is {}", vm.name, vm.state),
+        (Format::Text, None) => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn until(client: &Client, wanted: &Wait) -> anyhow::Result<Option<VmView>> {
+    // Before the first look, so that nothing happens unseen in between.
+    let mut events = client
+        .host_events(EventsRequest {
+            kind: EventKinds([EventKind::Vm].into()),
+            vm: None,
+            family: None,
+            since: None,
+            follow: true,
+        })
+        .await?;
+    let mut was = None;
+    loop {
+        let vm = look(client, &wanted.vm).await?;
+        let state = vm.as_ref().map(|vm| vm.state);
+        match seen(wanted.until, was, state) {
+            Seen::Wanted => return Ok(vm),
+            Seen::Never(why) => bail!("{} {why}", wanted.vm),
+            Seen::NotYet => {}
+        }
+        was = state.or(was);
+        tokio::select! {
+            _ = happens(&mut events) => {}
+            () = sleep(LOOK) => {}
+        }
+    }
+}
+
+/// Waits for an event; a daemon that ends has none, and is asked again a little later.
+async fn happens(events: &mut EventStream) {
+    if !matches!(events.next().await, Ok(Some(_))) {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn look(client: &Client, vm: &str) -> Result<Option<VmView>, ClientError> {
+    match client.call(Method::GET, &of_vm(vm, "")).await {
+        Ok(vm) => Ok(Some(vm)),
+        Err(ClientError::Refused(error)) if error.kind == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Compares what is wanted with a VM's state, and the one before; none if there is no VM.
+fn seen(wanted: Until, was: Option<VmState>, state: Option<VmState>) -> Seen {
+    let never = |why: &str| Seen::Never(why.to_owned());
+    match (wanted, state) {
+        (Until::Running, Some(VmState::Running))
+        | (Until::Paused, Some(VmState::Paused))
+        | (Until::Stopped, Some(VmState::Stopped))
+        | (Until::Removed, None) => Seen::Wanted,
+        (Until::Running | Until::Paused | Until::Stopped, Some(VmState::Checkpoint)) => {
+            never("is a checkpoint, which never runs")
+        }
+        (Until::Running | Until::Paused | Until::Stopped, None) if was.is_some() => {
+            never("has been removed")
+        }
+        // Before it has run somebody may be about to start it.
+        (Until::Running | Until::Paused, Some(VmState::Stopped)) if was.is_some() => {
+            never("has stopped: `forkyard inspect` says why")
+        }
+        (Until::Running | Until::Paused | Until::Stopped | Until::Removed, _) => Seen::NotYet,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_that_can_come_no_more_is_not_waited_for() {
+        use VmState::{Checkpoint, Running, Starting, Stopped};
+        let never = |wanted, was, state| matches!(seen(wanted, was, state), Seen::Never(_));
+        assert_eq!(seen(Until::Running, None, Some(Running)), Seen::Wanted);
+        assert_eq!(seen(Until::Running, None, None), Seen::NotYet);
+        assert_eq!(seen(Until::Running, None, Some(Stopped)), Seen::NotYet);
+        assert!(never(Until::Running, Some(Starting), Some(Stopped)));
+        assert!(never(Until::Stopped, Some(Running), None));
+        assert!(never(Until::Running, None, Some(Checkpoint)));
+        assert_eq!(seen(Until::Removed, Some(Running), None), Seen::Wanted);
+        assert_eq!(seen(Until::Removed, None, None), Seen::Wanted);
+        let held = seen(Until::Removed, None, Some(Checkpoint));
+        assert_eq!(held, Seen::NotYet);
+    }
+}
