@@ -1,32 +1,44 @@
-// Checkpoints and substrates: what is kept on disk to be forked or woken.
+// Checkpoints and substrates: what is kept on disk to be forked or woken. Of a cluster its hosts, too.
 
 import { bytes, coded, count, el } from "./dom.js";
 
-/** Draws both lists anew, if what they show has changed. */
+/** Draws the lists anew, if what they show has changed. */
 export class Lists {
   #state;
   #act;
   #checkpoints;
   #substrates;
+  #nodes;
   #shown = "";
 
   /** `act` has what buttons do: `select(id)`, `fork(vm)`, `remove(vm)`, `wake(substrate)`, `removeSubstrate(substrate)`. */
-  constructor({ checkpoints, substrates }, state, act) {
+  constructor({ checkpoints, substrates, nodes }, state, act) {
     this.#checkpoints = checkpoints;
     this.#substrates = substrates;
+    this.#nodes = nodes;
     this.#state = state;
     this.#act = act;
   }
 
   draw() {
     const kept = [...this.#state.vms.values()].filter((vm) => vm.state === "checkpoint");
-    const key = JSON.stringify([kept.map(({ id, name, parent, created }) => [id, name, created, this.#state.vm(parent)?.name]), this.#state.substrates]);
+    const key = JSON.stringify([kept.map(({ id, name, parent, created }) => [id, name, created, this.#state.vm(parent)?.name]),
+      this.#state.substrates, this.#state.nodes]);
     if (key === this.#shown) return;
     this.#shown = key;
+    fill(this.#nodes, (this.#state.nodes ?? []).map((node) => this.#node(node)), "None.");
     fill(this.#checkpoints, kept.map((vm) => this.#checkpoint(vm)),
       "None. Checkpoint keeps an instant of a running VM: it can be forked any time later.");
     fill(this.#substrates, this.#state.substrates.map((one) => this.#substrate(one)),
       "None. `forkyard substrate dock VM --name NAME --kind restricted` keeps a VM small on disk, to be woken as new ones.");
+  }
+
+  #node(node) {
+    const { taken, offers } = node;
+    const facts = [count(node.vms, "VM"), `${taken.vcpus} of ${count(offers.vcpus, "vCPU")}`, `${bytes(taken.memory)} of ${bytes(offers.memory)}`];
+    return el("li", { class: "node" },
+      el("span", { class: "name" }, node.name, el("span", { class: "badge" }, node.state, node.here ? ", serves this page" : "")),
+      el("span", { class: "facts" }, facts.join(" · ")));
   }
 
   #checkpoint(vm) {

@@ -79,7 +79,7 @@ const act = {
 
 const tree = new Tree(at("tree"), state, (id) => choose(id, true));
 const details = new Details(at("details"), state, act);
-const lists = new Lists({ checkpoints: at("checkpoints"), substrates: at("substrates") }, state, act);
+const lists = new Lists({ checkpoints: at("checkpoints"), substrates: at("substrates"), nodes: at("nodes") }, state, act);
 notices.into(at("notices"));
 
 function choose(id, byHand = false) {
@@ -127,6 +127,8 @@ const refreshList = paced(async () => {
   state.setVms(await call("GET", "/v1/vms"), since);
 });
 const refreshSubstrates = paced(async () => state.set("substrates", await call("GET", "/v1/substrates")));
+/** Refused where there is no cluster. */
+const refreshNodes = paced(async () => state.set("nodes", await call("GET", "/v1/nodes")));
 const refreshChosen = paced(() => details.refresh());
 
 /** The last forks that are over, with their event: one may be over before its answer is here. */
@@ -158,6 +160,7 @@ function happened(event) {
   }
   // Substrates have no events: VMs come of them, and go over them.
   if (["checkpoint", "stream"].includes(event.kind) || ["vm_created", "vm_removed"].includes(what)) refreshSubstrates();
+  if (event.kind === "node") refreshNodes();
   refreshList();
   if (vm && vm.id === details.vm?.id) refreshChosen();
 }
@@ -179,6 +182,7 @@ function draw() {
   const running = [...state.vms.values()].filter((vm) => vm.state === "running").length;
   const all = [...state.vms.values()].filter((vm) => vm.state !== "checkpoint").length;
   say(at("sum"), state.loaded ? (all === 0 ? "none" : `${running} of ${all} running`) : "");
+  at("hosts").hidden = !state.nodes;
   at("none").hidden = !state.loaded || all > 0;
 }
 
@@ -204,7 +208,7 @@ async function start() {
   mark(document.body, "data-view", "all");
   state.onchange(draw);
   draw();
-  call("GET", "/v1/nodes").then((nodes) => state.set("nodes", nodes)).catch(() => {});
+  refreshNodes();
   // Subscribed before the list is asked for: nothing is missed in between.
   follow({
     event: happened,
@@ -223,7 +227,9 @@ async function start() {
   setInterval(() => usage().catch(() => {}), USAGE);
   setInterval(() => tree.tick(), 1_000);
   setInterval(() => {
-    if (state.nodes && !document.hidden) refreshList();
+    if (!state.nodes || document.hidden) return;
+    refreshList();
+    refreshNodes();
   }, CLUSTER);
   // The first figures as soon as there is something to have figures of.
   setTimeout(() => usage().catch(() => {}), 700);

@@ -70,14 +70,15 @@ export class State {
   /** Takes what an answer says of one VM. */
   setVm(vm, since) {
     const one = this.#weigh(vm, since);
-    if (one) this.vms.set(vm.id, one);
+    // The list alone says on which node it is.
+    if (one) this.vms.set(vm.id, { ...this.vms.get(vm.id), ...one });
     this.changed();
   }
 
   /** Takes a VM as something that was done to it has left it. */
   left(vm) {
     this.#hear(vm.id);
-    this.vms.set(vm.id, vm);
+    this.vms.set(vm.id, { ...this.vms.get(vm.id), ...vm });
     this.changed();
   }
 
