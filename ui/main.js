@@ -1,7 +1,7 @@
 // The page: a token is asked for once, then everything is wired together.
 //
 //   events --> state --> tree, details, lists        what changes shows at once
-//   list   --> state                                 after events, for what they do not tell; not more often than every LIST ms
+//   list   --> state                                 after events, for what they do not tell, at least LIST ms apart; else every UNTOLD ms
 //   usage  --> state                                 every USAGE ms, while the page is seen and something runs
 
 import { call, refused, token, vmPath } from "./api.js";
@@ -18,8 +18,8 @@ import { Tree } from "./tree.js";
 const WHY = "forkyard-why";
 const USAGE = 4_000;
 const LIST = 1_000;
-/** Other nodes' VMs have no events here. */
-const CLUSTER = 10_000;
+/** Labels, lifetimes and other nodes' VMs have no events here. */
+const UNTOLD = 10_000;
 
 const at = (id) => document.getElementById(id);
 const state = new State();
@@ -227,10 +227,10 @@ async function start() {
   setInterval(() => usage().catch(() => {}), USAGE);
   setInterval(() => tree.tick(), 1_000);
   setInterval(() => {
-    if (!state.nodes || document.hidden) return;
+    if (document.hidden) return;
     refreshList();
-    refreshNodes();
-  }, CLUSTER);
+    if (state.nodes) refreshNodes();
+  }, UNTOLD);
   // The first figures as soon as there is something to have figures of.
   setTimeout(() => usage().catch(() => {}), 700);
 }
