@@ -84,6 +84,10 @@ export class Screens {
       const found = await shells(vm.id);
       const mine = (one) => (pid === null ? one.tag === TAG : one.pid === pid);
       const wanted = fresh ? null : found.findLast(mine) ?? null;
+      if (wanted === null && !fresh && !this.#enter) {
+        if (!view.signal.aborted) this.#offer(panel, vm);
+        return;
+      }
       if (view.signal.aborted || !(await view.open(`Terminal of ${vm.name}`))) return;
       const over = await showShell(view, vm.id, wanted, (now) => {
         view.tell(wanted === null ? "connected" : "connected: the shell was running");
@@ -97,6 +101,14 @@ export class Screens {
     } catch (error) {
       if (!view.signal.aborted) this.#broken(panel, error, () => this.#shell(null, false));
     }
+  }
+
+  /** Who goes from VM to VM leaves no shell in each. */
+  #offer(panel, vm) {
+    this.#view?.close();
+    this.#view = null;
+    panel.replaceChildren(el("p", { class: "empty" }, `No shell of this page runs in ${vm.name}.`),
+      el("button", { type: "button", class: "primary", onclick: () => this.#entered(null, true) }, "Open a shell"));
   }
 
   #entered(pid, fresh) {
