@@ -70,7 +70,8 @@ function labelsOf(words) {
 
 /** Runs a VM of an image. The VM as it starts. */
 export function run(images, cluster) {
-  const options = images.map((image) => el("option", { value: image.name },
+  const ready = images.find((image) => image.built !== null);
+  const options = images.map((image) => el("option", { value: image.name, selected: image === ready },
     `${image.name}: ${image.summary}${image.built === null ? " (not built yet: takes minutes)" : ""}`));
   return ask({
     title: "Run a VM",
