@@ -1,6 +1,10 @@
 //! Ports that no guest reaches: etcd, each node's API and pages, peers' APIs.
 //!
-//! A guest's packets leave under its host's address, which these ports may let in.
+//! A guest's packets leave under its host's address, which these ports may let in. They are closed at
+//! each address that is known of their host: which one a packet comes to is the guest's to choose.
+//!
+//! What was closed last is kept by the host, and is closed from the start of the next daemon on, before
+//! anything is known. A name that has no address for the moment opens nothing.
 
 use crate::{cluster::Node, peers::PeersFile};
 use forkyard_fork::{Closed, Host};
@@ -8,6 +12,7 @@ use forkyard_types::Transport;
 use std::{
     collections::BTreeSet,
     error::Error,
+    io,
     net::{SocketAddr, SocketAddrV4},
     time::Duration,
 };
@@ -25,11 +30,10 @@ const NAME: Duration = Duration::from_secs(5);
 pub async fn of_cluster(node: &Node, host: &Host) {
     let mut closed = BTreeSet::new();
     for reach in node.cluster().reaches() {
-        closed.extend(port(reach.api, Transport::Tcp));
-        closed.extend(port(reach.pages, Transport::Udp));
+        closed.extend(of_node(reach.api, reach.pages));
     }
-    closed.extend(look_up(node.cluster().etcd()).await);
-    close(host, closed).await;
+    let etcd = look_up(node.cluster().etcd()).await;
+    close(host, closed, etcd).await;
 }
 
 /// Keeps the cluster's ports closed to guests, for ever. Cancel-safe.
@@ -45,15 +49,32 @@ pub async fn keep_peers(file: &PeersFile, host: &Host) {
     loop {
         // What is wrong with the file is told to those who need a peer.
         if let (Ok(places), Ok(pages)) = (file.places(), file.pages()) {
-            let mut closed = look_up(places).await;
-            closed.extend(pages.into_iter().filter_map(|at| port(at, Transport::Udp)));
-            close(host, closed).await;
+            let pages = pages.into_iter().filter_map(|at| port(at, Transport::Udp));
+            close(host, pages.collect(), look_up(places).await).await;
         }
         sleep(AGAIN).await;
     }
 }
 
-async fn close(host: &Host, closed: BTreeSet<Closed>) {
+/// Opens what an earlier daemon closed, for this one knows of no other host. Cancel-safe.
+pub async fn nothing(host: &Host) {
+    close(host, BTreeSet::new(), Found::default()).await;
+}
+
+/// Addresses of places by name.
+#[derive(Debug, Default)]
+struct Found {
+    closed: BTreeSet<Closed>,
+    /// A name had none.
+    in_part: bool,
+}
+
+/// Closes what is known, and what was looked up; if some of that was not found, what was closed before stays so.
+async fn close(host: &Host, mut closed: BTreeSet<Closed>, found: Found) {
+    closed.extend(found.closed);
+    if found.in_part {
+        closed.extend(host.closed_to_guests());
+    }
     if let Err(error) = host.close_to_guests(closed).await {
         tracing::error!(
             error = &error as &dyn Error,
@@ -62,18 +83,31 @@ async fn close(host: &Host, closed: BTreeSet<Closed>) {
     }
 }
 
-async fn look_up(places: Vec<(String, u16)>) -> BTreeSet<Closed> {
-    let mut closed = BTreeSet::new();
+async fn look_up(places: Vec<(String, u16)>) -> Found {
+    let mut all = Found::default();
     for (name, number) in places {
-        match timeout(NAME, lookup_host((name.as_str(), number))).await {
-            Ok(Ok(found)) => closed.extend(found.filter_map(|at| port(at, Transport::Tcp))),
-            Ok(Err(error)) => {
-                tracing::warn!(host = name, %error, "no address: it is not closed to guests");
+        let found = timeout(NAME, lookup_host((name.as_str(), number))).await;
+        match found.map_err(io::Error::from).and_then(|found| found) {
+            Ok(found) => {
+                let closed = found.filter_map(|at| port(at, Transport::Tcp));
+                all.closed.extend(closed);
             }
-            Err(_) => tracing::warn!(host = name, "no address in time: not closed to guests"),
+            Err(error) => {
+                tracing::warn!(host = name, %error, "no address: what was closed to guests stays so");
+                all.in_part = true;
+            }
         }
     }
-    closed
+    all
+}
+
+/// Both ports of a node, at both of its addresses.
+fn of_node(api: SocketAddr, pages: SocketAddr) -> impl Iterator<Item = Closed> {
+    [api.ip(), pages.ip()].into_iter().flat_map(move |ip| {
+        let api = port(SocketAddr::new(ip, api.port()), Transport::Tcp);
+        let pages = port(SocketAddr::new(ip, pages.port()), Transport::Udp);
+        api.into_iter().chain(pages)
+    })
 }
 
 /// Guests have IPv4 alone.
@@ -83,4 +117,37 @@ fn port(at: SocketAddr, transport: Transport) -> Option<Closed> {
         SocketAddr::V6(at) => SocketAddrV4::new(at.ip().to_ipv4_mapped()?, at.port()),
     };
     Some(Closed { at, transport })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nodes_ports_are_closed_at_each_of_its_addresses() {
+        let at = |text: &str| text.parse().expect("an address");
+        let closed: BTreeSet<_> = of_node(at("10.0.0.1:7433"), at("10.1.0.1:7434")).collect();
+        let want = [
+            ("10.0.0.1:7433", Transport::Tcp),
+            ("10.0.0.1:7434", Transport::Udp),
+            ("10.1.0.1:7433", Transport::Tcp),
+            ("10.1.0.1:7434", Transport::Udp),
+        ];
+        let want = want.map(|(at, transport)| Closed {
+            at: at.parse().expect("an address"),
+            transport,
+        });
+        assert_eq!(closed, BTreeSet::from(want));
+        let six = of_node(at("[2001:db8::1]:1"), at("10.1.0.1:2"));
+        assert_eq!(six.count(), 2, "guests have IPv4 alone");
+    }
+
+    #[tokio::test]
+    async fn a_name_without_an_address_is_told_of_and_costs_no_other() {
+        let found = look_up(vec![("127.0.0.1".into(), 1), ("127.0.0.2".into(), 2)]).await;
+        assert_eq!((found.closed.len(), found.in_part), (2, false));
+        // A name that can be none.
+        let found = look_up(vec![("..".into(), 1), ("127.0.0.1".into(), 1)]).await;
+        assert_eq!((found.closed.len(), found.in_part), (1, true));
+    }
 }

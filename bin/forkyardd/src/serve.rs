@@ -48,7 +48,7 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
             closed::of_cluster(node, &host).await;
         }
         (None, Some(file)) => host.meet(args.pages, Box::new(file.clone())),
-        (None, None) => {}
+        (None, None) => closed::nothing(&host).await,
     }
     let opened = listen::socket(&args.run_dir)
         .and_then(|(socket, listener)| Ok((socket, listener, Access::open(&database)?)));

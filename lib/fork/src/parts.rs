@@ -4,7 +4,7 @@
 //! there is no VM: the cgroup is removed, and so are the rules. With VMs, both stay as they are.
 
 use crate::{Folders, HostError, MakeEngine, Options, blocking::blocking, pager_process};
-use forkyard_network::Networks;
+use forkyard_network::{Closed, Networks};
 use forkyard_pager::PagerClient;
 use forkyard_store::Store;
 use forkyard_vmm::Engine;
@@ -31,9 +31,11 @@ impl Parts {
         engine: MakeEngine,
     ) -> Result<Self, HostError> {
         let store = Store::open(&folders.database())?;
+        let closed = store.closed()?.into_iter();
+        let closed = closed.map(|(at, transport)| Closed { at, transport });
         let engine = engine(folders, options)?;
         // A cgroup that nothing is in goes.
-        let network = Networks::open()
+        let network = Networks::open(closed.collect())
             .await
             .inspect_err(|_| drop(engine.close()))?;
         let pager = {

@@ -17,7 +17,17 @@ impl Host {
     /// Closes these destinations to all guests, whatever they are allowed, and opens
     /// those closed before. If cancelled, it happens or not.
     pub async fn close_to_guests(&self, closed: BTreeSet<Closed>) -> Result<(), HostError> {
+        if closed != self.network.closed_now() {
+            // The next daemon begins with what this one knew.
+            let places = closed.iter().map(|closed| (closed.at, closed.transport));
+            self.store.put_closed(places)?;
+        }
         Ok(self.network.close(closed).await?)
+    }
+
+    /// Destinations that are closed to all guests now.
+    pub fn closed_to_guests(&self) -> BTreeSet<Closed> {
+        self.network.closed_now()
     }
 
     /// Starts the task that puts rules back. It ends with the host.

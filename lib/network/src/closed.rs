@@ -39,13 +39,20 @@ impl Networks {
         done
     }
 
+    /// Destinations that are closed to all guests now.
+    pub fn closed_now(&self) -> BTreeSet<Closed> {
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        closed.clone()
+    }
+
     /// Commands that put into the set what belongs there.
     pub(crate) fn closed(&self) -> Option<Value> {
         elements(&self.closed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-fn elements(closed: &BTreeSet<Closed>) -> Option<Value> {
+/// The command that puts these into the set, if there are any.
+pub(crate) fn elements(closed: &BTreeSet<Closed>) -> Option<Value> {
     let element = |it: &Closed| json!({"concat": [it.at.ip(), it.transport, it.at.port()]});
     let elements: Vec<_> = closed.iter().map(element).collect();
     (!elements.is_empty()).then(|| {

@@ -89,9 +89,10 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// Opens the kernel's network and puts the rules in force, with no member.
+    /// Opens the kernel's network and puts the rules in force, with no member, and with these
+    /// destinations closed to guests from the first moment on.
     /// Fails if another process has the networks of this namespace.
-    pub async fn open() -> Result<Self, NetworkError> {
+    pub async fn open(closed: BTreeSet<Closed>) -> Result<Self, NetworkError> {
         let owner = Owner::take()?;
         let (connection, netlink, _) =
             rtnetlink::new_connection().map_err(|source| NetworkError::Netlink { source })?;
@@ -100,7 +101,7 @@ impl Networks {
         // Before there is anything to be changed.
         let watch = Watch::open()?;
         let rules = Rules::enforce(nft.clone()).await?;
-        routes::enforce(&nft).await?;
+        routes::enforce(&nft, &closed).await?;
         tunnels::enforce(&nft).await?;
         Ok(Self {
             netlink,
@@ -109,7 +110,7 @@ impl Networks {
             nft,
             families: Mutex::default(),
             tunnels: tokio::sync::Mutex::default(),
-            closed: Mutex::default(),
+            closed: Mutex::new(closed),
             wall: Mutex::default(),
             watch: Mutex::new(Some(watch)),
             _owner: owner,

@@ -19,16 +19,19 @@
 //! Packets of others are not looked at. A table of others that drops what it
 //! does not know drops ours, too: no table can undo another's drop.
 
-use crate::{NetworkError, nft::Nft, rules};
+use crate::{Closed, NetworkError, closed, nft::Nft, rules, wall};
 use serde_json::json;
+use std::collections::BTreeSet;
 
 /// As `nft -j` reads it. Replaces what an earlier daemon left, at one stroke;
 /// connections under way wait until their family's rules are back.
 pub(crate) const ROUTES: &str = include_str!("routes.json");
 
-/// Puts the table in force, with no family.
-pub(crate) async fn enforce(nft: &Nft) -> Result<(), NetworkError> {
-    nft.run_text(ROUTES).await
+/// Puts the table in force, with no family. There is no moment in which these are not closed.
+pub(crate) async fn enforce(nft: &Nft, closed: &BTreeSet<Closed>) -> Result<(), NetworkError> {
+    let mut commands = wall::read(ROUTES)?;
+    commands.extend(closed::elements(closed));
+    nft.run(commands).await
 }
 
 /// Removes it, and all families' rules with it.

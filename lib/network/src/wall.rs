@@ -138,7 +138,7 @@ impl Networks {
 }
 
 /// The commands of a file of this program.
-fn read(text: &str) -> Result<Vec<Value>, NetworkError> {
+pub(crate) fn read(text: &str) -> Result<Vec<Value>, NetworkError> {
     let file = serde_json::from_str::<Value>(text);
     let mut file = file.map_err(|source| NetworkError::Rules { source })?;
     let commands = file["nftables"].as_array_mut().map(std::mem::take);

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 16] = [
+const STEPS: [&str; 17] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -146,6 +146,14 @@ const STEPS: [&str; 16] = [
     CREATE TABLE landed (
         migration TEXT PRIMARY KEY NOT NULL,
         vm TEXT NOT NULL
+    ) STRICT;
+",
+    // Ports that no guest may reach, as they were known last.
+    "
+    CREATE TABLE closed (
+        place TEXT NOT NULL,
+        is_tcp INTEGER NOT NULL,
+        PRIMARY KEY (place, is_tcp)
     ) STRICT;
 ",
 ];

@@ -276,7 +276,9 @@ pub fn alone<F: Future<Output = ()>>(test: impl FnOnce(Networks) -> F + Send + '
             .enable_all()
             .build()
             .expect("runtime");
-        runtime.block_on(async { test(Networks::open().await.expect("networks")).await });
+        runtime.block_on(async {
+            test(Networks::open(Default::default()).await.expect("networks")).await
+        });
     });
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);

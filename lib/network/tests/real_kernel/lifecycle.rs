@@ -1,17 +1,20 @@
 //! What exists when, and what is left.
 
 use crate::guest::{Guest, alone, family, until};
-use forkyard_network::{Link, NetworkError, Networks, Subnet};
-use forkyard_types::{FamilyId, Member, NetworkPolicy, VmId};
+use forkyard_network::{Closed, Link, NetworkError, Networks, Subnet};
+use forkyard_types::{FamilyId, Member, NetworkPolicy, Transport, VmId};
 use nftables::{
     helper::{
         DEFAULT_ARGS, DEFAULT_NFT, NftablesError, apply_ruleset_raw, get_current_ruleset_with_args,
     },
     schema::{NfListObject, NfObject},
 };
-use std::os::{
-    linux::net::SocketAddrExt,
-    unix::net::{SocketAddr, UnixListener},
+use std::{
+    collections::BTreeSet,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener},
+    },
 };
 
 /// The number of members in the rules, if there are rules.
@@ -33,7 +36,7 @@ pub fn members() -> Option<usize> {
 pub async fn opened() -> Networks {
     let mut networks = None;
     until(async || {
-        networks = Networks::open().await.ok();
+        networks = Networks::open(BTreeSet::new()).await.ok();
         networks.is_some()
     })
     .await;
@@ -55,6 +58,37 @@ fn taps_go_with_their_descriptors_and_bridges_with_their_families() {
         let again = networks.remove_family(family).await;
         again.expect("removing nothing is no error");
         assert_eq!(networks.links().expect("listed"), []);
+    });
+}
+
+#[test]
+fn what_was_closed_to_guests_is_closed_as_soon_as_there_are_rules() {
+    alone(|networks| async move {
+        let closed = || {
+            let set = ["list", "set", "ip", "forkyard", "closed"];
+            let set = get_current_ruleset_with_args(None::<&str>, set).expect("nft lists");
+            let elements = set.objects.iter().find_map(|object| match object {
+                NfObject::ListObject(NfListObject::Set(set)) => set.elem.as_ref(),
+                NfObject::ListObject(_) | NfObject::CmdObject(_) => None,
+            });
+            elements.map_or(0, |elements| elements.len())
+        };
+        assert_eq!(closed(), 0);
+        drop(networks);
+        let etcd = Closed {
+            at: "192.0.2.1:2379".parse().expect("a place"),
+            transport: Transport::Tcp,
+        };
+        let mut again = None;
+        until(async || {
+            again = Networks::open(BTreeSet::from([etcd])).await.ok();
+            again.is_some()
+        })
+        .await;
+        assert_eq!(closed(), 1);
+        let again = again.expect("opened");
+        again.close(BTreeSet::new()).await.expect("opened");
+        assert_eq!(closed(), 0);
     });
 }
 
@@ -146,7 +180,7 @@ fn a_namespace_has_one_owner() {
             .and_then(|name| UnixListener::bind_addr(&name));
         let _squatter = squatter.expect("nobody has it");
         assert!(matches!(
-            Networks::open().await,
+            Networks::open(BTreeSet::new()).await,
             Err(NetworkError::Taken { .. })
         ));
         drop(first);
