@@ -12,6 +12,7 @@
 mod addresses;
 mod calls;
 mod clock;
+mod console;
 mod group;
 mod holders;
 mod hooks;
@@ -308,7 +309,7 @@ impl Agent {
             self.epoch = Some(epoch);
             if let Some(cloned) = cloned {
                 // Nobody who listened to the parent listens here.
-                self.sessions.detach_all();
+                self.sessions.leave_to_console();
                 self.outbox.clear();
                 self.calls.fail_all(cloned.request, calls::IN_A_CLONE);
             }

@@ -59,7 +59,17 @@ fn commands_go_on_without_their_clients_and_daemons_and_are_kept_in_clones() {
 
     // Neither the daemon's end nor a fork ends them.
     host.kill_9("forkyardd");
+    let told = "touch /m/up; until [ -e /m/say ]; do sleep 0.1; done; echo said-$(hostname)";
+    let client = host.start(["exec", "p", "sh", "-c", told], "");
+    host.wait_in("p", "[ -e /m/up ]");
     host.ok(["fork", "p"]);
+    // What a client's command says is on the console of a clone, which has no client.
+    host.sh("p-1", "touch /m/say");
+    eventually("it is in the clone's log", || {
+        host.ok(["logs", "p-1"]).contains("sh: said-p-1")
+    });
+    host.sh("p", "touch /m/say");
+    assert_eq!(client.wait().exited(0).text(), "said-p");
     for vm in ["p", "p-1"] {
         assert_eq!(running(&host, vm).len(), 2, "{vm}");
     }

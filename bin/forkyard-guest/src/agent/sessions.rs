@@ -2,9 +2,11 @@
 //!
 //! Output goes out in chunks, so many at a time as its reader asks for; a
 //! command whose reader is slow waits, and nothing piles up. When nobody
-//! listens any more, output is read and dropped: the command goes on.
+//! listens any more, output is read and dropped: the command goes on. In a clone, which has
+//! its parent's commands, it goes to the console.
 
 use super::{
+    console::{self, Console},
     group::{Group, Mark},
     kept::Kept,
     launch::{self, Launched},
@@ -42,7 +44,9 @@ struct Flow {
 #[derive(Debug)]
 struct Attended {
     session: Session,
+    name: String,
     outbox: Arc<Outbox>,
+    console: Console,
     flow: Arc<Flow>,
     passage: Passage,
 }
@@ -53,12 +57,14 @@ impl Sink for Attended {
     }
 
     fn take(&self, stream: Stream, data: &[u8]) {
-        if self.flow.take() {
-            self.outbox.push(ToHost::ExecOutput {
+        match self.flow.take(data.len()) {
+            Way::Host => self.outbox.push(ToHost::ExecOutput {
                 session: self.session,
                 stream,
                 data: data.to_vec(),
-            });
+            }),
+            Way::Console { bytes, last } => self.console.tell(&self.name, &data[..bytes], last),
+            Way::Nowhere => {}
         }
     }
 }
@@ -66,7 +72,21 @@ impl Sink for Attended {
 #[derive(Debug)]
 enum Window {
     Open(u32),
+    /// In a clone: so many bytes still go to the console.
+    Console(usize),
     Detached,
+}
+
+/// Where a chunk goes.
+#[derive(Debug, PartialEq, Eq)]
+enum Way {
+    Host,
+    /// So much of it, and nothing that follows if it is the last.
+    Console {
+        bytes: usize,
+        last: bool,
+    },
+    Nowhere,
 }
 
 #[derive(Debug)]
@@ -88,6 +108,7 @@ pub struct Sessions {
     userland: Userland,
     table: Table,
     kept: Kept,
+    pub(super) console: Console,
 }
 
 impl Sessions {
@@ -98,6 +119,7 @@ impl Sessions {
             outbox,
             userland,
             table: Table::default(),
+            console: Console::of_guest(),
         }
     }
 
@@ -120,7 +142,8 @@ impl Sessions {
             }
         };
         if !keeps {
-            return self.attend(session, child, terminal.map(Arc::new), mark);
+            let name = console::name(&command.argv);
+            return self.attend(session, name, child, terminal.map(Arc::new), mark);
         }
         let leader = leader_of(&child);
         let group = Group::new(self.userland.clone(), mark, leader);
@@ -130,6 +153,7 @@ impl Sessions {
     fn attend(
         &self,
         session: Session,
+        name: String,
         mut child: Child,
         terminal: Option<Arc<OwnedFd>>,
         mark: Mark,
@@ -142,6 +166,7 @@ impl Sessions {
         let group = Group::new(self.userland.clone(), mark, leader);
         let (input, inputs) = channel();
         let (outbox, table) = (self.outbox.clone(), self.table.clone());
+        let console = self.console.clone();
         let stdin = match &terminal {
             Some(terminal) => terminal.try_clone().ok(),
             None => child.stdin.take().map(OwnedFd::from),
@@ -164,7 +189,9 @@ impl Sessions {
         thread::spawn(move || {
             let sink = Arc::new(Attended {
                 session,
+                name,
                 outbox: outbox.clone(),
+                console,
                 flow: flow.clone(),
                 passage: Passage::default(),
             });
@@ -174,9 +201,9 @@ impl Sessions {
             lock(&table).retain(|_, running| !Arc::ptr_eq(&running.flow, &flow));
             if flow.is_heard() {
                 outbox.push(ToHost::ExecEnd { session, outcome });
+                // What it left running goes on, unheard.
+                flow.detach();
             }
-            // What it left running goes on, unheard.
-            flow.detach();
         });
     }
 
@@ -228,6 +255,15 @@ impl Sessions {
         }
     }
 
+    /// This is a clone, and those who listen are its parent's: what its commands say goes to the
+    /// console.
+    pub fn leave_to_console(&self) {
+        self.kept.detach_all();
+        for running in std::mem::take(&mut *lock(&self.table)).into_values() {
+            running.flow.turn_to(Window::Console(console::MOST));
+        }
+    }
+
     /// Sends its process group a signal; SIGKILL is for all that it started.
     pub fn signal(&self, session: Session, signal: u8) {
         let Ok(signal) = Signal::try_from(i32::from(signal)) else {
@@ -263,16 +299,29 @@ fn leader_of(child: &Child) -> Pid {
 }
 
 impl Flow {
-    /// Waits for room for one chunk; false if nobody listens.
-    fn take(&self) -> bool {
+    /// Waits for room for one chunk of so many bytes.
+    fn take(&self, length: usize) -> Way {
         let full = |window: &mut Window| matches!(window, Window::Open(0));
         let state = self.changed.wait_while(lock(&self.state), full);
-        match &mut *state.unwrap_or_else(PoisonError::into_inner) {
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        match &mut *state {
             Window::Open(room) => {
                 *room -= 1;
-                true
+                Way::Host
             }
-            Window::Detached => false,
+            Window::Console(left) if *left > length => {
+                *left -= length;
+                Way::Console {
+                    bytes: length,
+                    last: false,
+                }
+            }
+            Window::Console(left) => {
+                let bytes = *left;
+                *state = Window::Detached;
+                Way::Console { bytes, last: true }
+            }
+            Window::Detached => Way::Nowhere,
         }
     }
 
@@ -284,7 +333,11 @@ impl Flow {
     }
 
     fn detach(&self) {
-        *lock(&self.state) = Window::Detached;
+        self.turn_to(Window::Detached);
+    }
+
+    fn turn_to(&self, window: Window) {
+        *lock(&self.state) = window;
         self.changed.notify_all();
     }
 
@@ -312,4 +365,21 @@ fn feed(
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clone_shows_the_first_of_what_a_command_says_and_that_there_is_more() {
+        let flow = Flow {
+            state: Mutex::new(Window::Console(10)),
+            changed: Condvar::new(),
+        };
+        let some = |bytes, last| Way::Console { bytes, last };
+        assert_eq!(flow.take(6), some(6, false));
+        assert_eq!(flow.take(6), some(4, true));
+        assert_eq!(flow.take(6), Way::Nowhere);
+    }
 }

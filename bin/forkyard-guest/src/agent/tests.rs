@@ -197,6 +197,39 @@ fn the_end_of_a_command_does_not_touch_another_that_has_its_number_by_now() {
 }
 
 #[test]
+fn what_a_clones_own_program_says_is_on_its_console_and_a_parents_is_not() {
+    let mut guest = Guest::new("0");
+    let console = guest.cgroups.path().join("console");
+    fs::write(&console, "").expect("written");
+    guest.agent.sessions.console = console::Console::at(&console);
+    let (go, said) = (
+        guest.cgroups.path().join("go"),
+        guest.cgroups.path().join("said"),
+    );
+    let script = |word: &str| {
+        let (go, said) = (go.display(), said.display());
+        format!("while [ ! -e {go} ]; do sleep 0.01; done; echo {word}; echo >{said}.{word}")
+    };
+    // Whose host came anew: nobody is there, and this is no clone.
+    guest.exec(1, &script("parents"));
+    guest.agent.sessions.detach_all();
+    guest.exec(2, &script("clones"));
+    guest.agent.sessions.leave_to_console();
+    fs::write(&go, "").expect("written");
+    let told = || fs::read_to_string(&console).expect("there");
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let over = || {
+        ["parents", "clones"]
+            .iter()
+            .all(|word| fs::exists(format!("{}.{word}", said.display())).is_ok_and(|it| it))
+    };
+    while !(over() && told().contains("clones")) && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(told(), "sh: clones\n");
+}
+
+#[test]
 fn a_command_that_comes_before_user_code_goes_on_is_started_after_it() {
     let mut guest = Guest::new("0");
     guest.quiesce(ForkId::random());
