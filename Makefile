@@ -2,7 +2,7 @@
 
 PREFIX ?= /usr/local
 
-.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps test-sched-ext test-kvm test-ui deb test-deb check install clean
+.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps bench-patterns test-sched-ext test-kvm test-ui deb test-deb check install clean
 
 help:
 	@echo 'make setup     install the Debian packages it takes (root)'
@@ -14,7 +14,7 @@ help:
 	@echo 'make deb       build Debian packages into target/deb; test-deb: install, use and purge them on a fresh Debian (root)'
 	@echo 'make test-ui   test the page in a headless Chromium (root; takes the package chromium)'
 	@echo 'make check     formatting, lints, documentation, house rules'
-	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests; bench-substrate: substrates; bench-volume: volumes; bench-migrate: moves between hosts; bench-apps: MPI on clones'
+	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests; bench-substrate: substrates; bench-volume: volumes; bench-migrate: moves between hosts; bench-apps: MPI on clones; bench-patterns: the examples beside what is done without a fork'
 	@echo 'make install   copy target/dist to PREFIX ($(PREFIX))'
 	@echo 'make clean     remove everything built'
 
@@ -24,7 +24,7 @@ setup:
 build: setup
 	cargo xtask dist
 
-demo demo-cluster bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-apps test test-sched-ext test-kvm deb test-deb check: setup
+demo demo-cluster bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-apps bench-patterns test test-sched-ext test-kvm deb test-deb check: setup
 	cargo xtask $@
 
 # Opt-in: Chromium is a large package.

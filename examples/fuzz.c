@@ -5,6 +5,7 @@
  * Answers lines on port 7000 of the loopback, for all connections alike: its state is that of the process.
  */
 #include <arpa/inet.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -35,6 +36,7 @@ static const char *answer(const char *line)
 int main(void)
 {
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(7000), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    signal(SIGPIPE, SIG_IGN); /* A client that goes away is no fault. */
     int listening = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
     setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     if (bind(listening, (struct sockaddr *)&here, sizeof here) || listen(listening, 8)) {

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import socket
 import subprocess
+import threading
 
 # Each line of the console is a message; what the target answers follows.
 INIT = """#!/bin/busybox sh
@@ -65,10 +66,13 @@ class Plain:
             raise SystemExit(f"QEMU says to {command} {arguments}: {answer['return']}")
 
     def read(self, wanted):
-        """Reads lines until one is as wanted."""
+        """Reads lines until one is as wanted, for two minutes at most."""
+        patience = threading.Timer(120, self.qemu.kill)
+        patience.start()
         while wanted not in (line := self.qemu.stdout.readline().decode(errors="replace")):
             if not line:
-                raise SystemExit(f"the plain QEMU ended before it said {wanted}")
+                raise SystemExit(f"the plain QEMU ended before it said {wanted!r}, or did not say it")
+        patience.cancel()
 
     def execute(self):
         """Resets it, and sends a message that is answered so in the first state alone."""

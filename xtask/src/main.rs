@@ -136,6 +136,12 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Measure the patterns of use beside what is done without a fork
+    BenchPatterns {
+        /// Passed on to bench/patterns/run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Measure guests that adapt beside guests that do not
     BenchFriendly {
         /// Passed on to bench/friendly/run
@@ -186,6 +192,7 @@ fn main() -> Result<()> {
         Chore::BenchVolume { args } => script(&root, "bench/volume/run", &args),
         Chore::BenchSubstrate { args } => script(&root, "bench/substrate/run", &args),
         Chore::BenchApps { args } => script(&root, "bench/apps/run", &args),
+        Chore::BenchPatterns { args } => script(&root, "bench/patterns/run", &args),
         Chore::BenchFriendly { args } => script(&root, "bench/friendly/run", &args),
     }
 }

@@ -17,10 +17,11 @@ CONFTEST = """
 
     @pytest.fixture(scope="session")
     def warm_vm(forkyard_warm):
-        return forkyard_warm("tiny", start, max_clones=3)
+        return forkyard_warm("tiny", start, max_clones=4)
 """
 
 SUITE = """
+    import os
     import time
     import pytest
 
@@ -38,6 +39,9 @@ SUITE = """
                 break
             time.sleep(0.1)
         assert forked_vm.name == "other"
+
+    def test_ends_its_worker(forked_vm):
+        os._exit(3)
 
     @pytest.mark.forkyard("tiny", "echo why >&2; false", labels={"a": "b"})
     def test_warm_up_fails(forked_vm):
@@ -74,7 +78,7 @@ def test_each_test_has_a_clone_of_the_vm_that_workers_share_and_a_failed_ones_is
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess("-n2", "-rP", "--forkyard-keep")
-    result.assert_outcomes(passed=4, failed=1, errors=2)
+    result.assert_outcomes(passed=4, failed=2, errors=2)
     parents = [line for line in result.outlines if line.startswith("parent ")]
     assert len(parents) == 3 and len(set(parents)) == 1, parents
     result.stdout.fnmatch_lines(["*- Console of * -*", "the service says"])
