@@ -2,7 +2,7 @@
 
 use crate::MACHINE;
 use forkyard_e2e::Host;
-use forkyard_types::VmState;
+use forkyard_types::{VmState, VmView};
 
 #[test]
 fn clones_have_the_memory_of_their_parent_as_it_was_and_their_own_from_then_on() {
@@ -81,5 +81,34 @@ fn vms_and_what_they_know_outlive_their_daemon() {
     assert_eq!([host.vm("p").pid, host.vm(clone.name.as_str()).pid], pids);
     assert_eq!(host.sh(clone.name.as_str(), "peek 3"), "5");
     host.wait_warm("p", 2);
+    host.end();
+}
+
+#[test]
+fn a_vm_is_waited_for_until_it_is_as_it_is_wanted() {
+    let host = Host::fake();
+    // It need not exist yet.
+    let running = host.start(["wait", "p"], "");
+    host.ok(["run", "tiny", "--name", "p"]);
+    assert_eq!(running.wait().exited(0).text(), "p is running");
+    let first = host.vm("p");
+    let stopped = host.start(["wait", "p", "--until", "stopped", "-o", "json"], "");
+    host.ok(["stop", "p"]);
+    let told: VmView = serde_json::from_slice(&stopped.wait().exited(0).stdout).expect("a VM");
+    assert_eq!((told.id, told.state), (first.id, VmState::Stopped));
+    let long = ["wait", "p", "--until", "paused", "--timeout", "1"];
+    let late = host.start(long, "").wait().exited(5);
+    assert!(late.stderr.contains("not done within 1 s"), "{}", late.stderr);
+    host.ok(["start", "p"]);
+
+    host.ok(["restart", "p"]);
+    let again = host.vm("p");
+    assert_eq!((again.id, again.state), (first.id, VmState::Running));
+    assert_ne!(again.pid, first.pid);
+    let none = host.start(["restart", "p", "nobody"], "").wait().exited(3);
+    assert!(none.stderr.contains("nobody"), "{}", none.stderr);
+    let removed = host.start(["wait", "p", "--until", "removed"], "");
+    host.ok(["rm", "p"]);
+    removed.wait().exited(0);
     host.end();
 }
