@@ -210,6 +210,7 @@ pub struct ForkRequest {
     /// Hosts to make them on, in turns: peers by name, and `here`. Here alone if
     /// there are none.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(max_items = 256))]
     pub to: Vec<String>,
     /// Whether those on other hosts fetch all pages in the background, and need
     /// this one no more when they have.

@@ -16,7 +16,7 @@ pub struct ExecRequest {
     pub argv: Vec<String>,
     /// Environment added to that of the image.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schema(value_type = Vec<Vec<String>>))]
+    #[cfg_attr(feature = "schema", schema(schema_with = schema::pairs))]
     pub env: Vec<(String, String)>,
     /// Working directory; if absent the image's, or `/`.
     #[serde(default)]
@@ -49,6 +49,65 @@ pub struct ExecRequest {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(max_length = 256))]
     pub tag: Option<String>,
+}
+
+#[cfg(feature = "schema")]
+mod schema {
+    use utoipa::{
+        PartialSchema, ToSchema,
+        openapi::{Array, Object, RefOr, Schema, Type},
+    };
+
+    /// Schema of a list of names with their values.
+    pub fn pairs() -> Array {
+        let text = Object::builder().schema_type(Type::String);
+        let pair = Array::builder()
+            .items(text)
+            .min_items(Some(2))
+            .max_items(Some(2));
+        let pairs = Array::builder().items(pair);
+        pairs
+            .description(Some(
+                "Environment added to that of the image: names and values.",
+            ))
+            .build()
+    }
+
+    /// Number of a signal.
+    pub struct SignalNumber;
+
+    impl PartialSchema for SignalNumber {
+        fn schema() -> RefOr<Schema> {
+            let number = Object::builder().schema_type(Type::Integer);
+            number.minimum(Some(1)).maximum(Some(64)).into()
+        }
+    }
+
+    impl ToSchema for SignalNumber {}
+
+    #[cfg(test)]
+    mod tests {
+        use crate::{ExecInput, ExecRequest, ForkRequest};
+        use utoipa::PartialSchema;
+
+        fn of<T: PartialSchema>() -> serde_json::Value {
+            serde_json::to_value(T::schema()).expect("JSON")
+        }
+
+        #[test]
+        fn bounds_that_requests_are_held_to_are_in_their_schemas() {
+            let env = &of::<ExecRequest>()["properties"]["env"]["items"];
+            assert_eq!((&env["minItems"], &env["maxItems"]), (&2.into(), &2.into()));
+            assert_eq!(of::<ForkRequest>()["properties"]["to"]["maxItems"], 256);
+            let input = of::<ExecInput>().to_string();
+            assert!(input.contains("SignalNumber"), "{input}");
+            let signal = of::<super::SignalNumber>();
+            assert_eq!(
+                (&signal["minimum"], &signal["maximum"]),
+                (&1.into(), &64.into())
+            );
+        }
+    }
 }
 
 /// Command of a guest that goes on without a client: `GET /v1/vms/{id}/sessions`.
@@ -137,6 +196,7 @@ pub enum ExecInput {
     /// The terminal has another size.
     Resize(WindowSize),
     /// A signal for its process group, by number; 9 kills all that it started, too.
+    #[cfg_attr(feature = "schema", schema(value_type = schema::SignalNumber))]
     Signal(u8),
 }
 
