@@ -1,7 +1,7 @@
 //! Rules every change keeps, all checked even if the first is broken.
 
 use crate::{
-    features, header, house, openapi, run::cargo, stages::Stages, supply, untested,
+    features, header, house, openapi, run::cargo, stages::Stages, supply, supply::Adviser, untested,
     validators::Validators,
 };
 use anyhow::Result;
@@ -53,6 +53,12 @@ pub fn all(root: &Path) -> Result<()> {
     }
     stages.run("features", || features::check(root));
     stages.run("supply", || supply::check(root));
+    match Adviser::find() {
+        Ok(adviser) => {
+            stages.run("advisories", || adviser.ask(root));
+        }
+        Err(why) => stages.skip("advisories", &why),
+    }
     stages.run("targets without tests", || untested::check(root));
     stages.run("house rules", || house::check(root));
     stages.finish()

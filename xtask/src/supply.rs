@@ -1,11 +1,11 @@
 //! What comes from others: where from, under which licence, in how many versions.
 //!
 //! Reads `Cargo.lock` and what cargo tells of the packages in it; asks nobody. So it knows of
-//! no advisories: `cargo audit` does, with its database, where that can be reached.
+//! no advisories: `cargo deny` or `cargo audit` does, with a database that it fetches, where one of them is installed.
 
 use crate::run::cargo;
-use anyhow::{Context, Result, bail};
-use std::{collections::BTreeMap, fs, path::Path};
+use anyhow::{Context, Result, anyhow, bail};
+use std::{collections::BTreeMap, env, ffi::OsStr, fs, path::Path};
 
 /// The one place that packages come from.
 const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
@@ -32,6 +32,38 @@ const LICENCES: [&str; 16] = [
 const BANNED: [&str; 4] = ["native-tls", "openssl", "openssl-sys", "aws-lc-sys"];
 /// Most versions of one package.
 const VERSIONS: usize = 3;
+
+/// Programs that know of advisories, and what they are asked.
+const ADVISERS: [(&str, &[&str]); 2] = [
+    ("cargo-deny", &["deny", "check", "advisories"]),
+    ("cargo-audit", &["audit"]),
+];
+
+/// Asks one of these what is known to be wrong with a package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adviser(&'static [&'static str]);
+
+impl Adviser {
+    /// Finds one; the error says what to install.
+    pub fn find() -> Result<Self> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        Self::among(&path).ok_or_else(|| {
+            anyhow!("neither cargo-deny nor cargo-audit is installed: `cargo install --locked cargo-audit`")
+        })
+    }
+
+    fn among(path: &OsStr) -> Option<Self> {
+        let is_there =
+            |program: &str| env::split_paths(path).any(|folder| folder.join(program).is_file());
+        let found = ADVISERS.into_iter().find(|(program, _)| is_there(program));
+        found.map(|(_, words)| Self(words))
+    }
+
+    /// Asks; an error if something is wrong, or its database cannot be had.
+    pub fn ask(self, root: &Path) -> Result<()> {
+        cargo(root).args(self.0).done()
+    }
+}
 
 /// Lists everything that is not as it should be.
 pub fn check(root: &Path) -> Result<()> {
@@ -135,6 +167,15 @@ fn parts<'a>(expression: &'a str, word: &str) -> Vec<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_adviser_is_found_where_programs_are() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = env::join_paths([Path::new("/nonexistent"), folder.path()]).expect("a path");
+        assert_eq!(Adviser::among(&path), None);
+        fs::write(folder.path().join("cargo-audit"), "").expect("written");
+        assert_eq!(Adviser::among(&path), Some(Adviser(&["audit"])));
+    }
 
     #[test]
     fn a_licence_does_if_it_can_be_met() {
