@@ -88,3 +88,15 @@ pub(crate) async fn silent_for(vm: Weak<Vm>, patience: Duration) -> HostError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+
+    #[test]
+    fn an_agent_that_hangs_is_known_to_within_ten_seconds() {
+        let to_answer = Options::default().to_answer();
+        assert!((EVERY + to_answer) * QUESTIONS <= Duration::from_secs(10));
+    }
+}

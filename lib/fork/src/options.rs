@@ -66,7 +66,7 @@ impl Options {
 
     /// Time an agent may leave one question unanswered; its VM is silent after two in a row.
     pub(crate) fn to_answer(self) -> Duration {
-        (self.patience / 4).clamp(Duration::from_secs(1), Duration::from_secs(15))
+        (self.patience / 10).clamp(Duration::from_secs(2), Duration::from_secs(15))
     }
 
     /// How long a guest may take to hold still: its programs wait meanwhile.
