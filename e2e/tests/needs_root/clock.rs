@@ -12,8 +12,8 @@ use std::{
 
 /// Length of each standstill.
 const STANDSTILL: Duration = Duration::from_secs(5);
-/// Largest error accepted on a host that other work shares: far below the standstill.
-const OFF: Duration = Duration::from_secs(1);
+/// Largest error of a clock, beside what it takes to be told of it.
+const OFF: Duration = Duration::from_millis(200);
 
 fn now() -> Duration {
     SystemTime::now()
