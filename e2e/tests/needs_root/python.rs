@@ -153,6 +153,9 @@ async def main():
         async with await p.files.watch("/tmp") as changes:
             await p.files.write("/tmp/w/n", b"1", parents=True)
             assert (await anext(changes)).name == "w"
+        await p.exec("sh", "-c", "echo heard >/dev/console")
+        while b"heard" not in await p.logs():
+            await asyncio.sleep(0.05)
         await asyncio.gather(*(vm.remove() for vm in clones))
 
 asyncio.run(main())
