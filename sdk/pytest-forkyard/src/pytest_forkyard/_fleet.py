@@ -12,6 +12,7 @@ import hashlib
 import threading
 from functools import cached_property
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Callable, Protocol
 
 from forkyard_host import Forkyard, ForkyardError, Vm
@@ -37,6 +38,7 @@ class Fleet:
     def __init__(self, run: str, lock: Path, ttl: int, worker: str) -> None:
         self._run, self._lock, self._ttl, self._worker = run, lock, ttl, worker
         self._warm: dict[str, Vm] = {}
+        self._known: list[object] = []  # What keys have the identity of stays, so that nothing else gets it.
         self._alive: dict[str, Vm] = {}
         self._ended = threading.Event()
         self._renewing: threading.Thread | None = None
@@ -105,12 +107,13 @@ class Fleet:
         return kept
 
     def _key(self, image: str, warm_up: WarmUp | None, options: dict[str, Any]) -> str:
-        what = warm_up
-        if callable(warm_up):
-            what = f"{getattr(warm_up, '__module__', '')}:{getattr(warm_up, '__qualname__', '')}"
-            if "<" in what or what.endswith(":"):
-                # Not known by name: two of one name may differ, and another process's is not this one.
-                what = f"{what} {self._worker} {id(warm_up)}"
+        what: object = warm_up
+        if isinstance(warm_up, FunctionType) and "<" not in warm_up.__qualname__:
+            what = f"{warm_up.__module__}:{warm_up.__qualname__}"
+        elif callable(warm_up):
+            # Not known by its name: two of one name may differ, and another process's is not this one.
+            self._known.append(warm_up)
+            what = (self._worker, id(warm_up))
         text = repr((image, what, sorted(options.items())))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
