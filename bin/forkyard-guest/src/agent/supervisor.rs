@@ -11,6 +11,7 @@
 use crate::{AGENT, PROGRAM};
 use std::{
     fs,
+    hint::black_box,
     io::{self, Read},
     os::{fd::AsFd, unix::process::CommandExt},
     process::{Command, ExitCode, Stdio},
@@ -24,6 +25,10 @@ const PAUSE: Duration = Duration::from_millis(200);
 const ADOPT: &str = "adopt";
 /// The kernel's word for a process that is never ended for its memory.
 const NEVER: &str = "-1000";
+/// Bytes of stack that are had from the beginning.
+const STACK: usize = 128 << 10;
+/// And of the heap: what is freed is given back to the kernel from 128 KiB on.
+const HEAP: usize = 96 << 10;
 
 /// Keeps a worker running. With the word `adopt` one runs already, and has the other
 /// end of standard input.
@@ -111,5 +116,46 @@ pub fn outlive_others() {
     ];
     for error in outcomes.into_iter().filter_map(Result::err) {
         eprintln!("forkyard-guest: this agent is as any program: {error}");
+    }
+    touch_what_is_needed();
+}
+
+/// Uses some stack and heap, which stay in memory then: where there is none left, a call that is
+/// deeper than those before must not wait for a page. They are cleared: no image has them.
+#[inline(never)]
+fn touch_what_is_needed() {
+    let mut stack = [0; STACK];
+    black_box(&mut stack).fill(0);
+    let mut heap: Vec<u8> = Vec::with_capacity(HEAP);
+    heap.resize(black_box(HEAP), 0);
+    black_box(&mut heap).fill(0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::resource::{UsageWho, getrusage};
+
+    fn faults() -> i64 {
+        let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("counted");
+        usage.minor_page_faults()
+    }
+
+    #[inline(never)]
+    fn deep() {
+        black_box(&mut [0_u8; STACK / 2]).fill(1);
+    }
+
+    #[test]
+    fn a_deeper_call_than_any_before_waits_for_no_page() {
+        // Whose stack nobody has used yet.
+        let thread = thread::spawn(|| {
+            touch_what_is_needed();
+            let before = faults();
+            deep();
+            faults() - before
+        });
+        let faults = thread.join().expect("no panic");
+        assert!(faults < 4, "{faults} faults");
     }
 }
