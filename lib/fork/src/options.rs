@@ -66,11 +66,16 @@ impl Options {
 
     /// Time an agent may leave one question unanswered; its VM is silent after two in a row.
     pub(crate) fn to_answer(self) -> Duration {
-        (self.patience / 10).clamp(Duration::from_secs(2), Duration::from_secs(15))
+        to_answer(self.patience)
     }
 
     /// How long a guest may take to hold still: its programs wait meanwhile.
     pub(crate) fn to_hold_still(self) -> Duration {
         self.patience.min(Duration::from_secs(10))
     }
+}
+
+/// Patience with one question, of a host with this patience.
+pub(crate) fn to_answer(patience: Duration) -> Duration {
+    (patience / 10).clamp(Duration::from_secs(2), Duration::from_secs(15))
 }
