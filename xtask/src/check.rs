@@ -1,8 +1,8 @@
 //! Rules every change keeps, all checked even if the first is broken.
 
 use crate::{
-    features, header, house, openapi, run::cargo, stages::Stages, supply, supply::Adviser, untested,
-    validators::Validators,
+    features, header, house, openapi, run::cargo, stages::Stages, supply, supply::Adviser,
+    untested, validators::Validators,
 };
 use anyhow::Result;
 use std::path::Path;

@@ -87,6 +87,7 @@ struct E2b {
     choices: Arc<Choices>,
     domain: String,
     watchers: watch::Watchers,
+    bodies: Bodies,
 }
 
 /// Secret that tokens of sandboxes are made of; kept, so that they hold for the next daemon.
@@ -167,9 +168,10 @@ impl Endpoint {
             domain: domain.unwrap_or_else(|| format!("localhost:{}", listens.port())),
             choices: Arc::new(choices),
             watchers: watch::Watchers::default(),
+            bodies: shared.bodies.clone(),
         };
         tracing::info!(listen = %listens, tls = tls.is_some(), "listening for clients of E2B");
-        let router = router(e2b, &shared.idle, &shared.bodies);
+        let router = router(e2b, &shared.idle);
         Ok(Self {
             listener,
             router,
@@ -214,10 +216,8 @@ async fn known(
     next.run(request).await
 }
 
-fn router(e2b: E2b, idle: &Idle, bodies: &Bodies) -> Router {
-    let control = control::router(e2b.clone())
-        .layer(DefaultBodyLimit::max(BODY))
-        .layer(from_fn_with_state(bodies.clone(), http::budget));
+fn router(e2b: E2b, idle: &Idle) -> Router {
+    let control = control::router(e2b.clone()).layer(DefaultBodyLimit::max(BODY));
     let data = Router::new()
         .fallback(data)
         .with_state(e2b)

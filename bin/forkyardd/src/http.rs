@@ -19,7 +19,7 @@ mod ui;
 mod vms;
 mod volumes;
 
-pub use bodies::{Bodies, budget};
+pub use bodies::{Bodies, Budget};
 pub use events::Streams;
 pub use input::{Input, Path, Query, Raw};
 

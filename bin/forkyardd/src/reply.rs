@@ -114,6 +114,11 @@ impl Refusal {
         .hinting(hint)
     }
 
+    /// The error, without what HTTP adds.
+    pub fn into_error(self) -> ApiError {
+        self.error
+    }
+
     /// Answers with another status code than its kind has.
     pub fn answered(self, status: StatusCode) -> Self {
         Self {

@@ -2,7 +2,7 @@
 
 use super::{
     AUTO_PAUSE, E2b, OURS, PRIVATE, TEMPLATE, TIMEOUT_S, Who,
-    input::{Path, body},
+    input::{Path, body, counted, spawned},
     reply::Failure,
 };
 use axum::{
@@ -54,6 +54,7 @@ pub fn router(e2b: E2b) -> Router {
         .route("/snapshots", get(snapshots))
         .route("/templates/{id}", delete(remove_template))
         .fallback(async || Failure::unsupported("this path"))
+        .layer(from_fn_with_state(e2b.clone(), counted))
         .layer(from_fn(crate::audit::note))
         .layer(from_fn_with_state(e2b.clone(), admit))
         .with_state(e2b)
@@ -69,23 +70,6 @@ async fn admit(State(e2b): Shared, mut request: Request, next: Next) -> Response
         }
         Err(failure) => failure.into_response(),
     }
-}
-
-/// Runs work to its end whatever becomes of the client.
-async fn spawned<T: Send + 'static>(
-    work: impl Future<Output = Answer<T>> + Send + 'static,
-) -> Answer<T> {
-    tokio::spawn(work).await.unwrap_or_else(|panic| {
-        tracing::error!(%panic, "a request's task broke off");
-        let kind = forkyard_types::ErrorKind::Host;
-        let message = "the daemon failed to handle the request: this is a bug".to_owned();
-        Err(forkyard_types::ApiError {
-            kind,
-            message,
-            hint: None,
-        }
-        .into())
-    })
 }
 
 async fn create(

@@ -5,15 +5,16 @@ use super::{
     reply::{self, Failure},
     watch,
 };
+use crate::{gate::Asker, http::Budget};
 use axum::{
-    body::{Body, to_bytes},
+    body::{Body, Bytes, to_bytes},
     extract::Request,
     http::{HeaderMap, Method, StatusCode},
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_e2b::{Decoder, LONGEST};
-use forkyard_types::VmView;
+use forkyard_types::{VmId, VmView};
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ pub async fn answer(e2b: &E2b, vm: &VmView, request: Request) -> Response {
         let why = "the sandbox's token or the signature is missing or does not hold";
         return e2b.refuse(who, why).await.into_response();
     }
-    if let Err(full) = who.welcome(&format!("sandbox {}", vm.id)) {
+    if let Err(full) = who.welcome(&party(vm.id)) {
         return full.into_response();
     }
     let call = Call::of(e2b, vm, request.headers());
@@ -122,6 +123,22 @@ async fn rpc(call: Call, path: &str, body: Body) -> Response {
 
 const NOT_WHOLE: &str = "the request did not come in whole, or is too long";
 
+/// All of a request, and the room that it takes among what is read for its sandbox.
+async fn whole(call: &Call, body: Body) -> Result<(Bytes, Budget), Failure> {
+    let asker = Asker::User(party(call.vm.id));
+    let room = call.e2b.bodies.of(Some(&asker));
+    room.take_for(&body, LONGEST).await?;
+    match to_bytes(body, LONGEST).await {
+        Ok(asked) => Ok((asked, room)),
+        Err(_) => Err(Failure::invalid(NOT_WHOLE)),
+    }
+}
+
+/// Owner of what those take who have a sandbox's token.
+fn party(vm: VmId) -> String {
+    format!("sandbox {vm}")
+}
+
 async fn unary<Q, A, W>(call: Call, body: Body, work: impl FnOnce(Call, Q) -> W) -> Response
 where
     Q: DeserializeOwned,
@@ -130,8 +147,7 @@ where
 {
     let deadline = call.deadline.unwrap_or(Duration::MAX);
     let answered = async {
-        let asked = to_bytes(body, LONGEST).await;
-        let asked = asked.map_err(|_| Failure::invalid(NOT_WHOLE))?;
+        let (asked, _room) = whole(&call, body).await?;
         work(call, understood(&asked)?).await
     };
     let answered = tokio::time::timeout(deadline, answered).await;
@@ -148,8 +164,7 @@ where
     W: Future<Output = Result<Body, Failure>>,
 {
     let begun = async {
-        let asked = to_bytes(body, LONGEST).await;
-        let asked = asked.map_err(|_| Failure::invalid(NOT_WHOLE))?;
+        let (asked, _room) = whole(&call, body).await?;
         let mut decoder = Decoder::default();
         decoder.push(&asked);
         let message = decoder

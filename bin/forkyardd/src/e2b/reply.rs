@@ -1,5 +1,6 @@
 //! How failures are told: in the words of the REST API, or in those of Connect.
 
+use crate::reply::Refusal;
 use axum::{
     Json,
     body::Body,
@@ -107,6 +108,12 @@ impl From<ApiError> for Failure {
             ErrorKind::Timeout => (StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded"),
         };
         Self::new(status, code, message)
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        refusal.into_error().into()
     }
 }
 

@@ -7,6 +7,7 @@
 use super::INPUT;
 use crate::{gate::Asker, reply::Refusal};
 use axum::{
+    body::{Body, HttpBody},
     extract::{Request, State},
     http::header,
     middleware::Next,
@@ -53,7 +54,7 @@ impl Default for Bodies {
 
 impl Bodies {
     /// The budget of a request.
-    fn of(&self, asker: Option<&Asker>) -> Budget {
+    pub fn of(&self, asker: Option<&Asker>) -> Budget {
         let (own, common) = match asker {
             Some(Asker::Host | Asker::Node(_, None)) => (None, &self.nodes),
             Some(Asker::Node(node, Some(user))) => {
@@ -91,6 +92,17 @@ pub struct Budget {
 }
 
 impl Budget {
+    /// Takes room for a body, or for `most` bytes if it does not say how many it has. Cancel-safe.
+    pub fn take_for<'a>(
+        &'a self,
+        body: &Body,
+        most: usize,
+    ) -> impl Future<Output = Result<(), Refusal>> + use<'a> {
+        let upper = body.size_hint().upper();
+        let told = upper.and_then(|bytes| usize::try_from(bytes).ok());
+        self.take(Some(told.unwrap_or(most).min(most)))
+    }
+
     /// Takes room for a body of so many bytes; for the largest, if it does not say.
     /// Cancel-safe.
     pub async fn take(&self, length: Option<usize>) -> Result<(), Refusal> {
@@ -168,6 +180,23 @@ mod tests {
         drop(held);
         let large = bodies.of(None);
         large.take(Some(INPUT)).await.expect("room again");
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_say_its_length_counts_as_the_largest() {
+        let bodies = Bodies::default();
+        let streamed = || Body::from_stream(futures::stream::empty::<std::io::Result<Vec<u8>>>());
+        let asker = Asker::User("ci".into());
+        let [a, b, c] = [(); 3].map(|()| bodies.of(Some(&asker)));
+        a.take_for(&streamed(), INPUT).await.expect("half of it");
+        b.take_for(&streamed(), INPUT)
+            .await
+            .expect("the other half");
+        let more = c.take_for(&Body::from(vec![0; SMALL + 1]), INPUT);
+        assert!(more.now_or_never().is_none());
+        c.take_for(&Body::empty(), INPUT)
+            .await
+            .expect("none needed");
     }
 
     #[tokio::test]
