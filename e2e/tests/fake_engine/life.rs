@@ -98,7 +98,11 @@ fn a_vm_is_waited_for_until_it_is_as_it_is_wanted() {
     assert_eq!((told.id, told.state), (first.id, VmState::Stopped));
     let long = ["wait", "p", "--until", "paused", "--timeout", "1"];
     let late = host.start(long, "").wait().exited(5);
-    assert!(late.stderr.contains("not done within 1 s"), "{}", late.stderr);
+    assert!(
+        late.stderr.contains("not done within 1 s"),
+        "{}",
+        late.stderr
+    );
     host.ok(["start", "p"]);
 
     host.ok(["restart", "p"]);
