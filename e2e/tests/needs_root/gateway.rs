@@ -66,7 +66,8 @@ fn ports_of_vms_are_reached_by_name_with_a_token_and_wait_for_daemons_and_sleepe
         "p",
         "httpd -p 127.0.0.1:8080 -h /www && (nc -l -p 9 -e /www/echo >/dev/null 2>&1 </dev/null &)",
     );
-    let key = host.folder().join("gateway.key");
+    let keys = tempfile::tempdir().expect("a folder");
+    let key = keys.path().join("gateway.key");
     let key = key.to_str().expect("text").to_owned();
     let serve = |more: &[&str], count: usize| {
         let mut words = vec!["serve", "--domain", "vms.test", "--key", &key];
