@@ -1,0 +1,161 @@
+/** A host of VMs. */
+
+import { call } from "./api.js";
+import { Endpoint, type EndpointOptions } from "./endpoint.js";
+import { ForkyardError } from "./errors.js";
+import { Events, type EventsOptions } from "./events.js";
+import type {
+  ActivateRequest,
+  GuestImage,
+  ImagePullRequest,
+  RunRequest,
+  SubstrateInspect,
+  SubstrateView,
+  VolumeView,
+} from "./generated.js";
+import type { CallOptions } from "./http.js";
+import { Vm } from "./vm.js";
+
+/** A host of VMs. Holds no connection: nothing has to be closed. */
+export class Forkyard {
+  readonly #endpoint: Endpoint;
+
+  /**
+   * The daemon that is named by `url` or `socketPath`, or by FORKYARD_URL; else the one of this host,
+   * in FORKYARD_RUN_DIR or /run/forkyard, which is started if it does not run.
+   */
+  constructor(options: EndpointOptions = {}) {
+    this.#endpoint = new Endpoint(options);
+  }
+
+  /** Where the daemon is. */
+  get url(): string {
+    return this.#endpoint.url;
+  }
+
+  /**
+   * Boots a VM; returns once its agent answers. Options are the API's: `name`, `vcpus`, `memory_mib`, `warm` clones
+   * to keep ready, `network`, `secrets`, `labels`, `env` for all its commands, `lifetime`, …
+   */
+  async run(image: string, options: CallOptions & Partial<Omit<RunRequest, "image">> = {}): Promise<Vm> {
+    const { signal, timeoutMs, ...more } = options;
+    const body = { ...more, image } as RunRequest;
+    return new Vm(this.#endpoint, await call(this.#endpoint, "post", "/v1/vms", { body }, { signal, timeoutMs }));
+  }
+
+  /** Every VM, or those that have all these labels, the oldest first. */
+  async vms(options: CallOptions & { labels?: Readonly<Record<string, string>> } = {}): Promise<Vm[]> {
+    const wanted = Object.entries(options.labels ?? {});
+    const views = await call(this.#endpoint, "get", "/v1/vms", {}, options);
+    const chosen = views.filter(({ labels = {} }) => wanted.every(([name, value]) => labels[name] === value));
+    return chosen.map((view) => new Vm(this.#endpoint, view));
+  }
+
+  /** The VM of this name or id; ForkyardError of kind not_found if there is none. */
+  async vm(name: string, options?: CallOptions): Promise<Vm> {
+    return new Vm(this.#endpoint, await call(this.#endpoint, "get", "/v1/vms/{vm}", { path: { vm: name } }, options));
+  }
+
+  /** Events of the host, as they happen: what happens once this has returned, or after `since`. */
+  async events(options: EventsOptions = {}): Promise<Events> {
+    return await Events.open(this.#endpoint, options);
+  }
+
+  /** Every image: recipes, and what was imported, pulled, built or committed. */
+  async images(options?: CallOptions): Promise<GuestImage[]> {
+    return await call(this.#endpoint, "get", "/v1/images", {}, options);
+  }
+
+  /** An image: where it is from, its digest, what it runs. */
+  async image(name: string, options?: CallOptions): Promise<GuestImage> {
+    return await call(this.#endpoint, "get", "/v1/images/{name}", { path: { name } }, options);
+  }
+
+  /** Makes an image of a container image in a registry. With `start` VMs start its entry point. */
+  async pullImage(
+    reference: string,
+    name: string,
+    options: CallOptions & Partial<Omit<ImagePullRequest, "reference">> = {},
+  ): Promise<GuestImage> {
+    const { signal, timeoutMs, ...more } = options;
+    const words = { path: { name }, body: { ...more, reference } as ImagePullRequest };
+    return await call(this.#endpoint, "post", "/v1/images/{name}/pull", words, { signal, timeoutMs });
+  }
+
+  /** Makes an image of a VM's disk, without what is that VM's alone. One that runs goes on. */
+  async commitImage(vm: Vm | string, name: string, options?: CallOptions): Promise<GuestImage> {
+    const words = { path: { name }, body: { vm: typeof vm === "string" ? vm : vm.id } };
+    return await call(this.#endpoint, "post", "/v1/images/{name}/commit", words, options);
+  }
+
+  /** Removes an image that no VM is of. */
+  async removeImage(name: string, options?: CallOptions): Promise<void> {
+    await call(this.#endpoint, "delete", "/v1/images/{name}", { path: { name } }, options);
+  }
+
+  /** Every substrate that this user may activate, the oldest first. */
+  async substrates(options?: CallOptions): Promise<SubstrateView[]> {
+    return await call(this.#endpoint, "get", "/v1/substrates", {}, options);
+  }
+
+  /** Where a substrate's bytes are. */
+  async substrate(name: string, options?: CallOptions): Promise<SubstrateInspect> {
+    return await call(this.#endpoint, "get", "/v1/substrates/{name}", { path: { name } }, options);
+  }
+
+  /**
+   * Makes VMs of a substrate, each with a family and a network of its own. ForkyardError if one was not
+   * made; the others are removed.
+   */
+  async activate(
+    substrate: string,
+    count = 1,
+    options: CallOptions & Partial<Omit<ActivateRequest, "count">> = {},
+  ): Promise<Vm[]> {
+    const { signal, timeoutMs, ...more } = options;
+    const words = { path: { name: substrate }, body: { ...more, count } as ActivateRequest };
+    const { vms } = await call(this.#endpoint, "post", "/v1/substrates/{name}/activate", words, { signal, timeoutMs });
+    const made = vms.flatMap((one) => ("vm" in one ? [new Vm(this.#endpoint, one.vm)] : []));
+    for (const one of vms) {
+      if (!("error" in one)) continue;
+      await Promise.all(made.map((vm) => vm[Symbol.asyncDispose]()));
+      throw ForkyardError.of(one.error);
+    }
+    return made;
+  }
+
+  /** Removes a substrate that nothing lies over. */
+  async removeSubstrate(name: string, options?: CallOptions): Promise<void> {
+    await call(this.#endpoint, "delete", "/v1/substrates/{name}", { path: { name } }, options);
+  }
+
+  /** Every volume, sorted by name. A VM boots on one by `run(image, { volume: { name } })`. */
+  async volumes(options?: CallOptions): Promise<VolumeView[]> {
+    return await call(this.#endpoint, "get", "/v1/volumes", {}, options);
+  }
+
+  /** A volume, its snapshots, and the VMs that have it. */
+  async volume(name: string, options?: CallOptions): Promise<VolumeView> {
+    return await call(this.#endpoint, "get", "/v1/volumes/{name}", { path: { name } }, options);
+  }
+
+  /** Makes a volume of `size` bytes: of zeroes, or a copy of an image's disk. */
+  async createVolume(
+    name: string,
+    options: CallOptions & { size?: number; image?: string } = {},
+  ): Promise<VolumeView> {
+    const body = { name, size: options.size ?? null, image: options.image ?? null };
+    return await call(this.#endpoint, "post", "/v1/volumes", { body }, options);
+  }
+
+  /** Keeps a volume as it is, also while a VM writes it. */
+  async snapshotVolume(name: string, snapshot: string, options?: CallOptions): Promise<VolumeView> {
+    const words = { path: { name }, body: { name: snapshot } };
+    return await call(this.#endpoint, "post", "/v1/volumes/{name}/snapshots", words, options);
+  }
+
+  /** Removes a volume that no VM has, with its snapshots. */
+  async removeVolume(name: string, options?: CallOptions): Promise<void> {
+    await call(this.#endpoint, "delete", "/v1/volumes/{name}", { path: { name } }, options);
+  }
+}

@@ -1,0 +1,5767 @@
+// Made of sdk/openapi.json by `npm run generate`: do not edit.
+
+export interface paths {
+    "/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Everything counted so far, and how things stand, for Prometheus. */
+        get: operations["render"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/openapi.json": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** This description. */
+        get: operations["openapi"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/doctor": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Find what crashes left behind, and what the host lacks. */
+        get: operations["examine"];
+        put?: never;
+        /** Find what crashes left behind, and remove it. */
+        post: operations["repair"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Events of this host, as they happen.
+         * @description Server-sent events: `id` is the position in the stream, `data` the event as JSON. A client
+         *     that names the last `id` it has read, by `since` or by the header `Last-Event-ID`, goes on
+         *     after it. If events after it are gone, an event `lagged` comes first and says how many; a
+         *     restart of the daemon begins a new stream, and then the number is not known. A comment with
+         *     the present `id` is sent every 15 seconds at the latest.
+         */
+        get: operations["events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the recipes of guest images, which are built, and those imported. */
+        get: operations["images"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One guest image. */
+        get: operations["image"];
+        /**
+         * Import an image: the body is a disk, or an archive of a container image.
+         *     If the client goes away before the answer there is no image.
+         */
+        put: operations["import_image"];
+        /** Build a guest image now rather than at the first boot from it. */
+        post: operations["build_image"];
+        /**
+         * Remove a guest image, unless a VM uses it. One from a recipe can be built
+         *     again; one that was imported is gone.
+         */
+        delete: operations["remove_image"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images/{name}/build": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Build a guest image from a Dockerfile: the body is a tar archive of the context. Steps run on the
+         *     host, in a user namespace of their own and on its network: for the host's root alone, not for who
+         *     comes over the network. If the client goes away before the answer there is no image.
+         */
+        put: operations["build_from"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images/{name}/commit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make an image of a VM's disk. One that runs goes on; host keys, machine-id, logs and the like
+         *     are not in the image. What has begun goes on if the client goes away.
+         */
+        post: operations["commit_image"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images/{name}/disk": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The disk of an image that is built or imported. */
+        get: operations["export_image"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images/{name}/pull": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Fetch a container image from its registry and make a guest image of it. If the client goes
+         *     away before the answer there is no image. Registries of the host itself are asked for its root
+         *     alone, not for who comes over the network.
+         */
+        post: operations["pull_image"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/join": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Let in a host that was invited: it comes without a token. */
+        post: operations["join"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/nodes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the nodes of the cluster, by name. */
+        get: operations["list_nodes"];
+        put?: never;
+        /** Invite a host to become a node. Not over the network. */
+        post: operations["invite"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/nodes/{node}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Remove a node for good. Its VMs are forgotten. */
+        delete: operations["remove_node"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/nodes/{node}/activate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Have a node take new work again. */
+        post: operations["activate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/nodes/{node}/drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Have a node take nothing new; what runs on it runs on. */
+        post: operations["drain"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/pages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The page images that memories of clones are views of. */
+        get: operations["pages"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/peer/clones": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make clones of an instant of another host's VM. Their pages are fetched from
+         *     there as they are touched. At most 64 MiB of request. In a cluster its nodes
+         *     alone may ask: they have reserved the room.
+         */
+        post: operations["clones"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/peer/families": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Hear where the places of families are that this host was lent some of, and say how
+         *     it stands to them. Asked again and again, by the host that lent them; in a cluster,
+         *     by its nodes alone.
+         */
+        post: operations["families"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/peer/migrations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Take a step of a VM's way to this host, from the one that it leaves. At most 64 MiB of
+         *     request. In a cluster its nodes alone may ask: they have reserved the room.
+         */
+        post: operations["migrations"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/peer/migrations/{migration}/volume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Take a snapshot of a volume that comes with a VM: the body is a stream as `forkyard-blockd
+         *     send` writes it. In a cluster its nodes alone may ask.
+         */
+        put: operations["volume"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/peer/ticket": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Say how clones of another host's ticket ended that were made here, and wait for it.
+         *     Asked until all of them have; in a cluster, by its nodes alone.
+         */
+        post: operations["ticket"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/ping": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Whether the daemon answers. */
+        get: operations["ping"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/quotas": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List what users have of the cluster, and may have. */
+        get: operations["quotas"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/quotas/{user}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Say what a user may have of the cluster. Not over the network. */
+        post: operations["set_quota"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/substrate-key": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show the key by which this host signs what it pushes. */
+        get: operations["substrate_key"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/substrates": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the substrates that the asker may activate, the oldest first. */
+        get: operations["list_substrates"];
+        put?: never;
+        /** Make a substrate of a running VM of this host. The VM ends as that, unless `live` is said. */
+        post: operations["dock"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/substrates/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show where a substrate's bytes are, and what its guest did before it was docked. */
+        get: operations["inspect_substrate"];
+        put?: never;
+        post?: never;
+        /** Remove a substrate that nothing lies over. */
+        delete: operations["remove_substrate"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/substrates/{name}/activate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make VMs of a substrate. Each is the founder of a family of its own. */
+        post: operations["activate_substrate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/substrates/{name}/push": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Put a substrate into a folder of this host, for other hosts. For the host's operator alone. */
+        post: operations["push_substrate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/substrates/pull": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Bring in a substrate from a folder of this host. For the host's operator alone. */
+        post: operations["pull_substrate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/tickets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the tickets of guests on this host that are not used up, and of other hosts' those
+         *     whose clones are made here.
+         */
+        get: operations["list_tickets"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/tickets/{ticket}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** End a ticket's clones, give back what it promised, and use it up. */
+        delete: operations["remove_ticket"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the tokens, expired ones included. */
+        get: operations["list_tokens"];
+        put?: never;
+        /** Give out a token. Not over the network. */
+        post: operations["create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/tokens/{token}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Take a token back: requests that come with it from now on are refused. Not
+         *     over the network.
+         */
+        delete: operations["remove_token"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What every VM has used of the host so far: the difference between two
+         *     answers is what it used meanwhile.
+         */
+        get: operations["usage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the VMs, the oldest first: in a cluster those of every node, this
+         *     one's first, as the others last told of them.
+         */
+        get: operations["list_vms"];
+        put?: never;
+        /** Boot a VM. Its image is built if it has not been yet, which takes minutes. */
+        post: operations["run"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One VM. */
+        get: operations["one"];
+        put?: never;
+        post?: never;
+        /** End a VM and remove all that is its own. */
+        delete: operations["remove_vm"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/archive": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read a file, or a folder with all that is in it, as a tar stream. A path that ends in `/.`
+         *     is the content of a folder. Sockets, FIFOs and devices are left out.
+         */
+        get: operations["read_archive"];
+        /**
+         * Unpack a tar stream in a guest, where all of it is root's: into a folder that exists,
+         *     or, if it has one file or folder, under that name.
+         */
+        put: operations["write_archive"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/checkpoint": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Keep the present instant of a running VM on disk. It is a VM by itself, in
+         *     the state `checkpoint`, that can be forked any time later.
+         */
+        post: operations["checkpoint"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/console": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Type on a guest's serial console. What is typed, in order, is the body; it
+         *     waits while the guest does not read.
+         */
+        post: operations["console"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/disk": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The disk of a checkpoint, or of a VM that has stopped, as a whole. */
+        get: operations["export_disk"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/exec": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run a command in a guest.
+         * @description With a body of `application/json` the command's input is what the request has. With one of
+         *     `application/x-ndjson` the first line is the request, and each line that follows is input; both
+         *     directions stream at the same time. Over the network a client that has nothing to send sends an
+         *     empty line every 20 seconds at the latest. If the client goes away, all processes of the
+         *     command get SIGHUP, and those left after two seconds SIGKILL, unless it was started with `detach` or `keep`.
+         */
+        post: operations["exec"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read a file's bytes, to its end whatever its size. */
+        get: operations["read_file"];
+        /**
+         * Replace a file as a whole, or make it: others see the old one or the new one. Its
+         *     mode and owner stay; a link stays, and what it leads to is replaced.
+         */
+        put: operations["write_file"];
+        post?: never;
+        /** Remove a file, or a folder: an empty one, or with all that is in it. */
+        delete: operations["remove_file"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/folder": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List a folder, by name. */
+        get: operations["list_folder"];
+        /** Make a folder, and those above it that are not there. */
+        put: operations["make_folder"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/fork": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Fork a running VM into clones. It goes on; each clone wakes in the same
+         *     instant of memory and disk, with an identity of its own.
+         */
+        post: operations["fork"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/forks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Forks of a VM that are under way, and the last ones that were, the oldest first: how
+         *     far each host is with its clones.
+         */
+        get: operations["forks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/inspect": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Where a VM's bytes are, and what its forks took. */
+        get: operations["inspect"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/labels": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give a VM these labels instead of those it had. */
+        post: operations["set_labels"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/lifetime": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Say for how long from now on a VM is wanted, and what becomes of it then. Again and again, it is
+         *     kept alive.
+         */
+        post: operations["set_lifetime"];
+        /** Want a VM until it is removed. */
+        delete: operations["remove_lifetime"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/logs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What a guest has said on its serial console: its kernel, and who else
+         *     writes there. The last mebibyte is kept, and nothing of the time when no daemon ran.
+         */
+        get: operations["logs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/migrate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Move a running VM to another host: a node of the cluster, or a peer. It goes on there as
+         *     who it is; commands under way in it end.
+         */
+        post: operations["migrate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/move": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Move a file or folder within a guest. */
+        post: operations["move_file"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Have a VM stand still until it is told to go on; it can be forked so. */
+        post: operations["pause"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/ports/{port}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Connect to a TCP port of a guest, whether its server listens on the guest's loopback or on all
+         *     addresses.
+         * @description The request has `Connection: Upgrade` and `Upgrade: tcp`. Once the server has taken the
+         *     connection the answer is 101, and from then on the connection carries the server's bytes as they
+         *     are. Each direction ends by itself: by the end of what is sent, over TLS by `close_notify`.
+         *     A connection that breaks off on one side is reset on the other.
+         */
+        get: operations["connect_port"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Let a paused VM go on. */
+        post: operations["resume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the commands that a guest keeps: those started with `detach` or `keep` that run, and the
+         *     last that have ended.
+         */
+        get: operations["sessions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/sessions/{pid}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Attach to a command that a guest keeps.
+         * @description The answer is as that of `exec`: it begins with `started`, then comes what is kept of the
+         *     command's output and what it goes on to write. Each line of the body is input; the command's
+         *     input ends by `eof` alone. The command goes on when the client leaves.
+         */
+        post: operations["attach_session"];
+        /**
+         * Send a command that a guest keeps a signal: unless another is said, one that kills it and all
+         *     that it started.
+         */
+        delete: operations["kill_session"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/start": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Boot a VM that has stopped again, from its own disk; answered once its agent answers. */
+        post: operations["start"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/stat": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Tell of a file: kind, size, mode, owner, time. Of a link, the link itself. */
+        get: operations["stat_file"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Power a VM off; its record stays until it is removed. */
+        post: operations["stop"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/watch": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Watch a folder, until the client goes away or the folder does. */
+        get: operations["watch_folder"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/volumes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the volumes of this host, sorted by name. */
+        get: operations["list_volumes"];
+        put?: never;
+        /** Make a volume: of zeroes, or a copy of an image's disk or of a file of the host. */
+        post: operations["create_volume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/volumes/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show a volume, its snapshots, and the VMs that have it. */
+        get: operations["inspect_volume"];
+        put?: never;
+        post?: never;
+        /** Remove a volume that no VM has, or lies over. */
+        delete: operations["remove_volume"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/volumes/{name}/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Copy a volume that no VM writes, or a snapshot of any, into a new file of the host, as a raw disk. */
+        post: operations["export_volume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/volumes/{name}/resize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Change the size of a volume that no VM has. */
+        post: operations["resize_volume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/volumes/{name}/snapshots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keep a volume as it is, also while a VM writes it. Blocks are shared. */
+        post: operations["snapshot_volume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/volumes/{name}/snapshots/{snapshot}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Remove a snapshot that no VM lies over. */
+        delete: operations["remove_volume_snapshot"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+}
+export type webhooks = Record<string, never>;
+export interface components {
+    schemas: {
+        /** @description `POST /v1/substrates/{name}/activate`: make VMs of a substrate. */
+        ActivateRequest: {
+            /**
+             * Format: int32
+             * @description VMs wanted.
+             */
+            count?: number;
+            name?: components["schemas"]["VmName"] | null;
+            /** @description What each of them and its clones may do on the network. */
+            network?: components["schemas"]["NetworkPolicy"];
+        };
+        /** @description What came of an activation. */
+        ActivateResponse: {
+            /**
+             * Format: int64
+             * @description From the request until user code of the last VM went on, in microseconds.
+             */
+            ready_us: number;
+            /**
+             * Format: int64
+             * @description From the request until the last VM's vCPUs ran, in microseconds.
+             */
+            running_us: number;
+            /** @description A VM or an error for each VM wanted. */
+            vms: components["schemas"]["CloneResult"][];
+        };
+        /** @description The family's private network as one of its VMs sees it. */
+        Address: {
+            /**
+             * Format: ipv4
+             * @description The VM's own address.
+             */
+            ip: string;
+            /** @description The VM's Ethernet address. */
+            mac: components["schemas"]["Mac"];
+            /**
+             * Format: int32
+             * @description Length of the network's prefix, in bits.
+             */
+            prefix: number;
+        };
+        /** @description An error: what happened, why, and what to do about it. */
+        ApiError: {
+            /** @description What the user can do about it. */
+            hint?: string | null;
+            /** @description What to branch on. */
+            kind: components["schemas"]["ErrorKind"];
+            /** @description What happened and why, causes joined by a colon. */
+            message: string;
+        };
+        /**
+         * @description What becomes of a VM whose time is up.
+         * @enum {string}
+         */
+        AtEnd: "rm" | "stop" | "pause";
+        /** @description A page image of a VM's that has not all come from another host yet. */
+        Awaited: {
+            /** @description Pages of it that are still away. */
+            away: components["schemas"]["PageCount"];
+            /** @description The image. */
+            image: components["schemas"]["ImageId"];
+            /** @description Its size. */
+            pages: components["schemas"]["PageCount"];
+            /** @description What it is to the VM. */
+            part: components["schemas"]["VmPart"];
+        };
+        /** @description Bits a second. */
+        BitRate: string;
+        /**
+         * Format: int64
+         * @description A number of bytes.
+         */
+        ByteCount: number;
+        /** @description A checkpoint is on disk. */
+        CheckpointMade: {
+            parent?: components["schemas"]["VmId"] | null;
+        };
+        /** @description A checkpoint is no more. */
+        CheckpointRemoved: {
+            parent?: components["schemas"]["VmId"] | null;
+        };
+        /**
+         * @description `POST /v1/vms/{id}/checkpoint`: keep the present instant of a running VM.
+         *     It is a VM by itself, in the state `checkpoint`, that can be forked.
+         */
+        CheckpointRequest: {
+            /** @description What matters more: to be done soon, or to spare the VM. */
+            mode?: components["schemas"]["ForkMode"];
+            name?: components["schemas"]["VmName"] | null;
+        };
+        /** @description What became of one clone. */
+        CloneResult: {
+            /** @description It runs, with an identity of its own. */
+            vm: components["schemas"]["VmView"];
+        } | {
+            /** @description It does not, and nothing of it is left. */
+            error: components["schemas"]["ApiError"];
+        };
+        /** @description `POST /v1/volumes`: make a volume. */
+        CreateVolume: {
+            /** @description Raw disk that it is a copy of: a file of the host. */
+            file?: string | null;
+            /** @description Image whose disk it is a copy of; zeroes if absent. */
+            image?: string | null;
+            /** @description Its name. */
+            name: components["schemas"]["VmName"];
+            size?: components["schemas"]["ByteCount"] | null;
+        };
+        /** @description An image by what it differs in from one that was sent before. */
+        Delta: {
+            /** @description Pages that differ. */
+            changed: components["schemas"]["PackedRuns"];
+            /** @description The image. */
+            image: components["schemas"]["ImageId"];
+            /** @description The one sent before. */
+            over: components["schemas"]["ImageId"];
+        };
+        /** @description `GET /v1/doctor`, `POST /v1/doctor`: what the host looks like. */
+        Diagnosis: {
+            /** @description Things that were left behind. */
+            leftovers: components["schemas"]["Leftover"][];
+            /** @description What Forkyard has changed on this host for as long as it is needed. */
+            notes?: string[];
+            /** @description Things this host lacks, one line each: what, why it matters, what to do. */
+            problems: string[];
+        };
+        /** @description One layer of a disk. */
+        DiskSlice: {
+            /** @description Bytes it takes there. */
+            allocated: components["schemas"]["ByteCount"];
+            /** @description Where it is on the host. */
+            path: string;
+        };
+        /** @description `POST /v1/substrates`: make a substrate of a running VM. */
+        DockRequest: {
+            /** @description Services that run on, of those that would be stopped. */
+            keep_services?: string[];
+            /** @description Its kind. */
+            kind: components["schemas"]["SubstrateKind"];
+            /** @description Dock a clone; the VM runs on. Otherwise the VM ends as the substrate. */
+            live?: boolean;
+            /**
+             * Format: int32
+             * @description Free memory that is left to the guest, in KiB; a usual size if absent.
+             */
+            margin_kib?: number | null;
+            /** @description Name of the substrate. */
+            name: components["schemas"]["VmName"];
+            /** @description Name or id of the VM. */
+            vm: string;
+        };
+        /** @description When a VM is wanted no more. */
+        Ends: {
+            /** @description What becomes of it then. */
+            action: components["schemas"]["AtEnd"];
+            /**
+             * Format: int64
+             * @description Seconds since 1970.
+             */
+            at: number;
+        };
+        /**
+         * @description The program that an image is there to run, as a container image names it.
+         *     Kept in the image itself, so that it goes where the disk goes.
+         */
+        EntryPoint: {
+            /** @description The program, looked for in its `PATH`, and its arguments. */
+            argv: string[];
+            /** @description Folder it starts in; the root if empty. */
+            dir?: string;
+            /** @description Its environment. `PATH` and `HOME` are made up if they are not here. */
+            env?: {
+                [key: string]: string;
+            };
+            /** @description Time at which a VM starts it. */
+            start?: components["schemas"]["Start"];
+            /**
+             * @description Signal that asks it to end: a name, with or without `SIG`, or a number;
+             *     SIGTERM if empty.
+             */
+            stop_signal?: string;
+            /**
+             * @description Who it runs as: `USER` or `USER:GROUP`, each a name of the image's or a
+             *     number; root if empty.
+             */
+            user?: string;
+        };
+        /**
+         * Format: uuid
+         * @description One life of a VM's memory: fresh at boot and at every restore, for clones
+         *     of clones too. Drawn, never read from a clock.
+         */
+        Epoch: string;
+        /**
+         * @description Why a request was refused or failed, in a form a program can branch on.
+         * @enum {string}
+         */
+        ErrorKind: "invalid" | "not_found" | "conflict" | "exhausted" | "guest" | "timeout" | "host" | "unauthorized" | "forbidden";
+        /**
+         * @description Kind of an event's subject.
+         * @enum {string}
+         */
+        EventKind: "vm" | "fork" | "migration" | "ticket" | "checkpoint" | "image" | "node" | "transfer" | "stream";
+        /** @description Things that an event is about, as far as it is about them. */
+        EventSubject: {
+            fork?: components["schemas"]["ForkId"] | null;
+            /** @description The guest image, by name. */
+            image?: string | null;
+            node?: components["schemas"]["NodeName"] | null;
+            pages?: components["schemas"]["ImageId"] | null;
+            ticket?: components["schemas"]["TicketId"] | null;
+            vm?: components["schemas"]["EventVm"] | null;
+        };
+        /** @description A VM, as an event names it. */
+        EventVm: {
+            family?: components["schemas"]["FamilyId"] | null;
+            /** @description Its id. */
+            id: components["schemas"]["VmId"];
+            /** @description Its name. */
+            name: components["schemas"]["VmName"];
+        };
+        /** @description Something a command did. */
+        ExecEvent: {
+            /** @description It wrote to standard output: base64. */
+            stdout: string;
+        } | {
+            /** @description It wrote to standard error: base64. */
+            stderr: string;
+        } | {
+            /** @description It ended; nothing follows. */
+            exit: components["schemas"]["ExitStatus"];
+        } | {
+            /** @description The guest or the link to it failed; nothing follows. */
+            error: components["schemas"]["ApiError"];
+        } | {
+            /** @description It runs. Only of a command that is kept; nothing follows if it was left to itself. */
+            started: components["schemas"]["ExecStarted"];
+        } | {
+            /**
+             * Format: int32
+             * @description So many bytes of its standard input have been passed on. Only if input is streamed.
+             */
+            taken: number;
+        } | {
+            /** @description It could not be started; nothing follows. */
+            not_started: components["schemas"]["NotStarted"];
+        } | {
+            /** @description It took longer than it was given, and was killed with all that it started; nothing follows. */
+            timed_out: components["schemas"]["ExecTimedOut"];
+        };
+        /**
+         * @description A line that follows the request in a body of `application/x-ndjson`: input for a command that
+         *     runs. Empty lines are ignored; the end of the body is the end of the command's input.
+         */
+        ExecInput: {
+            /**
+             * @description Bytes for its standard input, base64. [`ExecInput::WINDOW`] bytes may be on their way that
+             *     no [`ExecEvent::Taken`] has told of; more, and signals wait behind them.
+             */
+            stdin: string;
+        } | "eof" | {
+            /** @description The terminal has another size. */
+            resize: components["schemas"]["WindowSize"];
+        } | {
+            /**
+             * Format: int32
+             * @description A signal for its process group, by number; 9 kills all that it started, too.
+             */
+            signal: number;
+        };
+        /**
+         * @description `POST /v1/vms/{id}/exec`: run a command in a guest.
+         *
+         *     The answer is a stream of lines, each one [`ExecEvent`] as JSON. What the request leaves open
+         *     is as the container image of the guest says, if it was made of one.
+         */
+        ExecRequest: {
+            /** @description Program and arguments; the program is looked up in the guest's PATH. */
+            argv: string[];
+            /**
+             * @description Leave the command to itself: it reads nothing and goes on whatever becomes of the client. The
+             *     answer ends with [`ExecEvent::Started`]. The last of what it writes is kept for those who
+             *     attach to it.
+             */
+            detach?: boolean;
+            /** @description Environment added to that of the image. */
+            env?: string[][];
+            /**
+             * @description Keep the command: it goes on whatever becomes of the client, which can attach to it again.
+             *     [`ExecEvent::Started`] comes first.
+             */
+            keep?: boolean;
+            /**
+             * @description What the command reads from standard input, base64; then end of file. With a stream of
+             *     [`ExecInput`] it comes before what that brings.
+             */
+            stdin?: string | null;
+            /** @description Label of a command that is kept. */
+            tag?: string | null;
+            /**
+             * Format: int32
+             * @description Seconds after which the command, and all that it started, is killed.
+             */
+            timeout_s?: number | null;
+            tty?: components["schemas"]["WindowSize"] | null;
+            /**
+             * @description `USER` or `USER:GROUP`, each a name of the guest's or a number; if absent the image's, or
+             *     root.
+             */
+            user?: string | null;
+            /** @description Working directory; if absent the image's, or `/`. */
+            workdir?: string | null;
+        };
+        /** @description A command that is kept. */
+        ExecStarted: {
+            /**
+             * Format: int32
+             * @description Its process id in the guest.
+             */
+            pid: number;
+        };
+        /** @description A command that was killed. */
+        ExecTimedOut: {
+            /**
+             * Format: int32
+             * @description Seconds it was given.
+             */
+            after_s: number;
+        };
+        /** @description How a process ended. */
+        ExitStatus: {
+            /**
+             * Format: int32
+             * @description By itself, with this code.
+             */
+            code: number;
+        } | {
+            /**
+             * Format: int32
+             * @description By this signal.
+             */
+            signal: number;
+        };
+        /**
+         * @description How a disk is written when it is exported.
+         * @enum {string}
+         */
+        ExportFormat: "raw" | "qcow2";
+        /** @description `POST /v1/volumes/{name}/export`: copy a volume into a raw disk, a new file of the host. */
+        ExportVolume: {
+            /** @description File, which must not exist. */
+            file: string;
+            /** @description Snapshot to copy; the volume as it is if absent. */
+            snapshot?: string | null;
+        };
+        /**
+         * @description A host of a family, and places of it that are given there. Of two that have a place,
+         *     the one with fewer has it: it was lent those by the other.
+         */
+        FamilyHost: {
+            /** @description The first of the places. */
+            first: components["schemas"]["Member"];
+            /**
+             * Format: int32
+             * @description How many these are.
+             */
+            places: number;
+            /** @description The host's end of the tunnels that families' networks go through. */
+            tunnel: string;
+        };
+        /** @description A VM that was booted, and every clone that descends from it. */
+        FamilyId: string;
+        /** @description A family as the host knows it that lends places of it. */
+        FamilyNews: {
+            /** @description The family's hosts, but for those that it was told of by whom it tells. */
+            hosts: components["schemas"]["FamilyHost"][];
+            /** @description The family. */
+            id: components["schemas"]["FamilyId"];
+            /** @description That host's end of tunnels. */
+            tunnel: string;
+        };
+        /** @description How a host stands to a family that it was lent places of. */
+        FamilyStanding: {
+            /** @description Hosts that it has lent some of these places in turn, and they others. */
+            lent: components["schemas"]["FamilyHost"][];
+            /** @description Whether it has anything of the family. */
+            member: boolean;
+            /** @description Its end of tunnels; none if it has no part in such networks. */
+            tunnel?: string | null;
+        };
+        /**
+         * @description What happens to a file in a folder that is watched.
+         * @enum {string}
+         */
+        FileChange: "created" | "written" | "removed" | "moved_away" | "attributes";
+        /** @description File in a guest. */
+        FileEntry: {
+            /**
+             * Format: int32
+             * @description Group.
+             */
+            gid: number;
+            /** @description Kind. */
+            kind: components["schemas"]["FileKind"];
+            /**
+             * Format: int32
+             * @description Permission bits.
+             */
+            mode: number;
+            /**
+             * Format: int64
+             * @description Last change of the content, in nanoseconds since 1970.
+             */
+            mtime_ns: number;
+            /** @description Name in its folder; what is no UTF-8 in it is replaced. */
+            name: string;
+            /**
+             * Format: int64
+             * @description Size in bytes.
+             */
+            size: number;
+            /** @description Where a link leads. */
+            target?: string | null;
+            /**
+             * Format: int32
+             * @description Owner.
+             */
+            uid: number;
+        };
+        /** @description Change in a folder that is watched: a line of the answer to `GET /v1/vms/{vm}/watch`. */
+        FileEvent: {
+            /** @description What happened. */
+            change: components["schemas"]["FileChange"];
+            /** @description The file, seen from the folder; what is no UTF-8 in it is replaced. */
+            name: string;
+        };
+        /**
+         * @description Kind of a file.
+         * @enum {string}
+         */
+        FileKind: "file" | "folder" | "link" | "other";
+        /** @description Account of a copy into a guest. */
+        FilesWritten: {
+            /**
+             * Format: int64
+             * @description Bytes, holes left out.
+             */
+            bytes: number;
+            /**
+             * Format: int64
+             * @description Files and links.
+             */
+            files: number;
+            /** @description Members that were left out, and why. */
+            notes?: string[];
+        };
+        /** @description A fork has begun. */
+        ForkBegun: {
+            /**
+             * Format: int32
+             * @description Clones to be made, on all hosts that this one has make them.
+             */
+            clones: number;
+            watch?: components["schemas"]["RequestId"] | null;
+        };
+        /** @description One fork: one stop of one parent, and the clones made of it. */
+        ForkId: string;
+        /**
+         * @description What a fork spares.
+         * @enum {string}
+         */
+        ForkMode: "fast" | "live";
+        /** @description A fork is over. */
+        ForkOver: {
+            /**
+             * Format: int32
+             * @description Clones that were not made.
+             */
+            failed: number;
+            /**
+             * Format: int32
+             * @description Clones that run.
+             */
+            ready: number;
+            /** @description Reasons for those, each once; at most eight. */
+            why: string[];
+        };
+        /**
+         * @description How far a host is with clones that it makes.
+         * @enum {string}
+         */
+        ForkPhase: "granted" | "received" | "starting" | "ready" | "failed";
+        /** @description `GET /v1/vms/{vm}/forks`: a fork under way, or one that was lately. */
+        ForkProgress: {
+            /** @description The fork. */
+            fork: components["schemas"]["ForkId"];
+            /** @description Each host that makes clones of it, the one that was asked first. */
+            hosts: components["schemas"]["HostProgress"][];
+            /** @description Whether it is over: nothing of what follows changes any more. */
+            over: boolean;
+            watch?: components["schemas"]["RequestId"] | null;
+        };
+        /** @description This host has come so far with its clones. */
+        ForkReached: {
+            /** @description Phase that it has reached. */
+            phase: components["schemas"]["ForkPhase"];
+        };
+        /**
+         * @description Where the time of one fork went. Times in microseconds from the request
+         *     unless said otherwise.
+         */
+        ForkReport: {
+            /**
+             * Format: int32
+             * @description Times it was gone over for that.
+             */
+            ahead_rounds?: number;
+            /**
+             * Format: int64
+             * @description Copying memory ahead while the parent ran, a length.
+             */
+            ahead_us?: number;
+            /**
+             * Format: int64
+             * @description Part of the pause: copying private pages.
+             */
+            capture_us: number;
+            /** @description Size of the device state. */
+            descriptor: components["schemas"]["ByteCount"];
+            /**
+             * Format: int64
+             * @description Part of the pause: saving the device state.
+             */
+            descriptor_us: number;
+            /**
+             * Format: int64
+             * @description Part of the pause: freezing the disk.
+             */
+            disk_us: number;
+            /**
+             * Format: int64
+             * @description From the publication of the image until the last clone's vCPUs ran, a
+             *     length.
+             */
+            load_us: number;
+            /** @description Pages copied so. */
+            pages_ahead?: components["schemas"]["PageCount"];
+            /** @description Pages of them that hold data and went into the image. */
+            pages_captured: components["schemas"]["PageCount"];
+            /** @description Pages of the image read until then, for all clones together: each once. */
+            pages_fetched: components["schemas"]["PageCount"];
+            /** @description Pages looked at because they were private to the parent. */
+            pages_scanned: components["schemas"]["PageCount"];
+            /**
+             * Format: int64
+             * @description The parent's vCPUs stood still for this long.
+             */
+            pause_us: number;
+            /**
+             * Format: int64
+             * @description Asking the guest to hold still, a length.
+             */
+            quiesce_us: number;
+            /**
+             * Format: int64
+             * @description Until the last clone's user code went on, with its own identity.
+             */
+            ready_us: number;
+            /**
+             * Format: int64
+             * @description Until the last clone's vCPUs ran.
+             */
+            running_us: number;
+            /**
+             * Format: int64
+             * @description Until every shell was there (0 if all were warm).
+             */
+            shells_us: number;
+        };
+        /** @description `POST /v1/vms/{id}/fork`: fork a running VM. */
+        ForkRequest: {
+            /**
+             * Format: int32
+             * @description Clones wanted.
+             */
+            count: number;
+            /** @description Whether they inherit what the VM was told to keep secret. */
+            inherit_secrets?: boolean;
+            /** @description What matters more: the clones or the parent. */
+            mode?: components["schemas"]["ForkMode"];
+            /** @description More paths that these clones do not inherit. */
+            scrub?: string[];
+            /**
+             * @description Whether those on other hosts fetch all pages in the background, and need
+             *     this one no more when they have.
+             */
+            settle?: boolean;
+            /** @description In a cluster: make each on the node with most vCPUs free. Not with `to`. */
+            spread?: boolean;
+            /**
+             * @description Hosts to make them on, in turns: peers by name, and `here`. Here alone if
+             *     there are none.
+             */
+            to?: string[];
+            watch?: components["schemas"]["RequestId"] | null;
+        };
+        /** @description Answer to a fork: one entry a clone, each a VM or the reason there is none. */
+        ForkResponse: {
+            /** @description One entry a clone wanted. */
+            clones: components["schemas"]["CloneResult"][];
+            /** @description The fork. */
+            fork: components["schemas"]["ForkId"];
+            /** @description Where the time went. */
+            report: components["schemas"]["ForkReport"];
+        };
+        /** @description Answer to a fork that nobody waits for. */
+        ForkStarted: {
+            /** @description The fork: its clones, as they come, are the VMs that name it. */
+            fork: components["schemas"]["ForkId"];
+        };
+        /** @description A guest image. */
+        GuestImage: {
+            built?: components["schemas"]["ByteCount"] | null;
+            /** @description Digest of the manifest that the registry had under that name. */
+            digest?: string | null;
+            entry?: components["schemas"]["EntryPoint"] | null;
+            /** @description Its recipe's name, or the one it was imported under. */
+            name: string;
+            /** @description Where it comes from. */
+            origin?: components["schemas"]["ImageOrigin"];
+            /** @description Source that it was made of: the image in its registry, the Dockerfile, or the VM. */
+            source?: string | null;
+            /** @description What it is for. */
+            summary: string;
+        };
+        /**
+         * @description An instant of a VM as another host is given it (SnowFlock's descriptor, paper
+         *     section 4.1).
+         */
+        Handout: {
+            /** @description State of its devices and CPUs, packed by zstd, base64. */
+            devices: string;
+            disk?: components["schemas"]["RemotePages"] | null;
+            /** @description The family, and what the other host may give of it. */
+            family: components["schemas"]["HandoutFamily"];
+            /**
+             * @description Pages of its memory that come before all others, where all pages come first: those that
+             *     clones of such a memory have touched before.
+             */
+            first?: components["schemas"]["PageRun"][];
+            /** @description The fork. */
+            fork: components["schemas"]["ForkId"];
+            /** @description The key they are served by. */
+            key: components["schemas"]["PageSecret"];
+            /**
+             * @description Pages of its memory that come after all others, where all pages come first: data that
+             *     no clone is likely to need at once.
+             */
+            last?: components["schemas"]["PageRun"][];
+            /** @description What its machine is made of. */
+            machine: components["schemas"]["HandoutMachine"];
+            /** @description Its memory. */
+            memory: components["schemas"]["RemotePages"];
+            /** @description Where its host's pager serves these. */
+            pager: string;
+            /** @description The VM it is an instant of. */
+            parent: components["schemas"]["HandoutParent"];
+            /**
+             * Format: int32
+             * @description [`Handout::VERSION`] of whoever made it.
+             */
+            version: number;
+        };
+        /** @description A family as another host is let into it. */
+        HandoutFamily: {
+            /** @description The first of the places that the other host gives to its clones. */
+            first: components["schemas"]["Member"];
+            /** @description The hosts of the family, as far as that one knows. */
+            hosts: components["schemas"]["FamilyHost"][];
+            /** @description Its id. */
+            id: components["schemas"]["FamilyId"];
+            /**
+             * Format: int32
+             * @description Most clones that may be alive at once, if there is a limit.
+             */
+            max_clones?: number | null;
+            /** @description What its VMs may do on the network. */
+            network: components["schemas"]["NetworkPolicy"];
+            /**
+             * Format: int32
+             * @description Its number: its network follows from it, on every host alike.
+             */
+            number: number;
+            /**
+             * Format: int32
+             * @description How many these are.
+             */
+            places: number;
+            /**
+             * @description The end of tunnels of the host that lets it in; none if that has no part in
+             *     such networks.
+             */
+            tunnel?: string | null;
+        };
+        /** @description What a machine is made of. */
+        HandoutMachine: {
+            /** @description Accelerator: `kvm` or `tcg`. */
+            accel: string;
+            /**
+             * Format: int32
+             * @description vCPUs of these that the VM was granted, if not all.
+             */
+            granted?: number | null;
+            /** @description Image its first ancestor booted from. */
+            image: string;
+            /** @description Memory. */
+            memory: components["schemas"]["ByteCount"];
+            /** @description Whether its guest says which of its pages are free. */
+            page_reporting: boolean;
+            /**
+             * Format: int32
+             * @description Number of vCPUs.
+             */
+            vcpus: number;
+        };
+        /** @description The VM a handout is an instant of. */
+        HandoutParent: {
+            /**
+             * Format: int32
+             * @description Forks between it and the VM its family began with.
+             */
+            generation: number;
+            /** @description Its id. */
+            id: components["schemas"]["VmId"];
+            /** @description Whether it is a clone itself. */
+            is_clone: boolean;
+            /** @description Its place in the family. */
+            member: components["schemas"]["Member"];
+            /** @description Its name. */
+            name: components["schemas"]["VmName"];
+            /** @description Paths in the guest that its clones do not inherit. */
+            secrets: string[];
+        };
+        /** @description What a VM takes along that its clones do not. */
+        HandoutVm: {
+            /**
+             * Format: int64
+             * @description Seconds since 1970.
+             */
+            created: number;
+            /** @description This life of its memory. */
+            epoch: components["schemas"]["Epoch"];
+            fork?: components["schemas"]["ForkId"] | null;
+            /** @description What its guest could not do when it came up. */
+            notes: string[];
+            parent?: components["schemas"]["VmId"] | null;
+            /** @description What it was given beside its machine. */
+            terms?: components["schemas"]["Terms"];
+            /**
+             * Format: int32
+             * @description Clones to keep warm.
+             */
+            warm: number;
+        };
+        /** @description `GET /v1/events`: something that happened on a host. */
+        HostEvent: {
+            /** @description Kind of the subject. */
+            kind: components["schemas"]["EventKind"];
+            /**
+             * Format: int64
+             * @description Position in the stream. The first event has 1, each other one more than the one before.
+             */
+            seq: number;
+            /** @description Stream that the event is of: a new one after each start of the daemon. */
+            stream: components["schemas"]["StreamId"];
+            /** @description Things that the event is about. */
+            subject: components["schemas"]["EventSubject"];
+            /**
+             * Format: int64
+             * @description Milliseconds since 1970, by the host's clock.
+             */
+            time_ms: number;
+            /** @description Occurrence, with its data. */
+            what: components["schemas"]["Occurrence"];
+        };
+        /** @description How far one host is with its part of a fork. */
+        HostProgress: {
+            /**
+             * Format: int32
+             * @description Clones that were not made.
+             */
+            failed: number;
+            /**
+             * Format: int32
+             * @description Clones it is to make.
+             */
+            granted: number;
+            /** @description Its name here; none: this one. */
+            host?: string | null;
+            /** @description How far it is. */
+            phase: components["schemas"]["ForkPhase"];
+            /**
+             * Format: int32
+             * @description Clones of these whose user code runs, each as somebody of its own.
+             */
+            ready: number;
+            /** @description Why not, each reason once. */
+            why: string[];
+        };
+        /**
+         * @description What to do with a VM whose pages do not become fewer while they are sent ahead.
+         * @enum {string}
+         */
+        IfStuck: "give-up" | "stop";
+        /** @description A guest image was built, imported or removed. */
+        ImageChanged: {
+            bytes?: components["schemas"]["ByteCount"] | null;
+        };
+        /** @description `POST /v1/images/{name}/commit`: the VM whose disk becomes an image. */
+        ImageCommitRequest: {
+            /** @description Name or id of a VM that runs, has stopped, or is a checkpoint. */
+            vm: string;
+        };
+        /**
+         * Format: uuid
+         * @description One immutable page image.
+         */
+        ImageId: string;
+        /**
+         * @description Where a guest image comes from.
+         * @enum {string}
+         */
+        ImageOrigin: "recipe" | "raw" | "qcow2" | "oci" | "registry" | "dockerfile" | "vm";
+        /** @description `POST /v1/images/{name}/pull`: what to make a guest image of. */
+        ImagePullRequest: {
+            /** @description The image in its registry: `docker.io/library/python:3.12-slim`. */
+            reference: string;
+            /**
+             * Format: int64
+             * @description Size of the guest's disk, in MiB; made up from what is in the image if absent.
+             */
+            size_mib?: number | null;
+            /** @description True if VMs are to start its entry point when they boot. */
+            start?: boolean;
+        };
+        /** @description A page image: where its bytes are, and what has been read of it. */
+        ImageUse: {
+            /**
+             * @description Pages of data it has in all; the rest are zero and take no space.
+             * @default 0
+             */
+            data: components["schemas"]["PageCount"];
+            /**
+             * @description Pages of these that hold data: the others are zero and come from nowhere.
+             * @default 0
+             */
+            data_served: components["schemas"]["PageCount"];
+            /**
+             * @description Pages its own layer does not store because they are elsewhere.
+             * @default 0
+             */
+            deduplicated: components["schemas"]["PageCount"];
+            /**
+             * Format: int32
+             * @description Layers it is made of. Reading costs the same however many there are.
+             * @default 0
+             */
+            layers: number;
+            /**
+             * @description Pages its own layer stores compressed.
+             * @default 0
+             */
+            packed: components["schemas"]["PageCount"];
+            /**
+             * @description Bytes these take.
+             * @default 0
+             */
+            packed_bytes: components["schemas"]["ByteCount"];
+            /**
+             * @description Pages of data it was published with: what it did not have from its
+             *     parent.
+             * @default 0
+             */
+            pages: components["schemas"]["PageCount"];
+            /**
+             * @description Pages served to the kernel so far, for all clones together.
+             * @default 0
+             */
+            pages_served: components["schemas"]["PageCount"];
+            /**
+             * @description Pages its own layer stores as they are.
+             * @default 0
+             */
+            plain: components["schemas"]["PageCount"];
+            /**
+             * @description Pages the kernel got before it asked.
+             * @default 0
+             */
+            prefetched: components["schemas"]["PageCount"];
+            /**
+             * Format: int64
+             * @description Requests these were served in.
+             * @default 0
+             */
+            requests: number;
+            /**
+             * @description Pages of these that it has from the layers below its own.
+             * @default 0
+             */
+            shared: components["schemas"]["PageCount"];
+            /**
+             * @description Pages its clones asked for, each once.
+             * @default 0
+             */
+            touched: components["schemas"]["PageCount"];
+            /**
+             * Format: int32
+             * @description Open files on it.
+             * @default 0
+             */
+            users: number;
+        };
+        /** @description A page image in the pager. */
+        ImageView: {
+            /** @description The image. */
+            id: components["schemas"]["ImageId"];
+            parent?: components["schemas"]["ImageId"] | null;
+            /** @description Its use. */
+            usage: components["schemas"]["ImageUse"];
+        };
+        /**
+         * @description What an image is imported from. Always said, never guessed from content:
+         *     whoever wrote a disk decides what it looks like.
+         * @enum {string}
+         */
+        ImportFormat: "raw" | "qcow2" | "oci";
+        /** @description An invitation. It is good for one node, once. */
+        Invitation: {
+            /**
+             * Format: int64
+             * @description Seconds for which it holds.
+             */
+            expires_s: number;
+            /** @description What `forkyardd --join` takes. */
+            token: string;
+        };
+        /** @description `POST /v1/nodes`: invite a host to become a node. */
+        InviteRequest: {
+            /**
+             * Format: int64
+             * @description Seconds within which it must join: a week at most.
+             */
+            expires_s: number;
+        };
+        /** @description What makes a host a node. */
+        Joined: {
+            /** @description The cluster's authority, in PEM. */
+            authority: string;
+            /** @description The node's certificate, in PEM, signed by it. */
+            certificate: string;
+            /** @description Where the cluster's etcd is. */
+            etcd: string[];
+        };
+        /**
+         * @description `POST /v1/join`: a host that was invited wants to become a node. It is let
+         *     in by the invitation, not by a token.
+         */
+        JoinRequest: {
+            /** @description Where other nodes reach its API. */
+            api: string;
+            /** @description Which invitation. */
+            invitation: string;
+            /** @description Its public key: a point of P-256, uncompressed, base64. */
+            key: string;
+            /** @description What the node is to be called. */
+            name: components["schemas"]["NodeName"];
+            /** @description Where its pager will offer page images to them. */
+            pages: string;
+            /** @description Its secret. */
+            secret: string;
+            /** @description Its end of the tunnels that families' networks go through. */
+            tunnel: string;
+        };
+        /**
+         * @description Command of a guest that goes on without a client: `GET /v1/vms/{id}/sessions`.
+         *
+         *     The guest's agent keeps it, so a daemon that dies changes nothing, and clones have it, too. The
+         *     last [`KeptCommand::OUTPUT`] bytes of its output are kept; so are the last
+         *     [`KeptCommand::ENDED`] commands that have ended.
+         */
+        KeptCommand: {
+            /** @description Program and arguments, cut off after [`KeptCommand::ARGV`] bytes. */
+            argv: string[];
+            /**
+             * Format: int32
+             * @description Clients that are attached.
+             */
+            attached: number;
+            exit?: components["schemas"]["ExitStatus"] | null;
+            /**
+             * Format: int32
+             * @description Bytes of output that are kept.
+             */
+            kept: number;
+            /**
+             * Format: int64
+             * @description Bytes of output that had to go.
+             */
+            lost: number;
+            /**
+             * Format: int32
+             * @description Its process id, by which it is known.
+             */
+            pid: number;
+            /**
+             * Format: int64
+             * @description Seconds since 1970, by the guest's clock, at which it was started.
+             */
+            started: number;
+            /** @description Its label. */
+            tag?: string | null;
+            /** @description It has a terminal. */
+            tty: boolean;
+            /** @description Working directory, if it was started with one. */
+            workdir?: string | null;
+        };
+        /** @description `PUT /v1/vms/{id}/labels`: all the labels that a VM is to have. */
+        Labels: {
+            [key: string]: string;
+        };
+        /** @description Events that the reader has missed. */
+        Lagged: {
+            /**
+             * Format: int64
+             * @description Number of events, of all kinds; none: not known, since they were of an earlier stream.
+             */
+            missed?: number | null;
+        };
+        /** @description A VM that goes on after it has moved. */
+        Landed: {
+            /**
+             * Format: int64
+             * @description From the request until its user code was let go, in microseconds; 0 if that is long ago.
+             */
+            took_us: number;
+            /** @description The VM. */
+            vm: components["schemas"]["VmView"];
+        };
+        /** @description Something found on the host that no record accounts for. */
+        Leftover: {
+            /** @description What it is: `process`, `tap`, `bridge`, `cgroup`, `mount`, `image`, `file`. */
+            kind: string;
+            /** @description Its name, path or process id. */
+            name: string;
+            /** @description Whether it was removed; `doctor` without `--repair` removes nothing. */
+            removed: boolean;
+        };
+        /** @description `PUT /v1/vms/{id}/lifetime`: how long from now on a VM is wanted. */
+        Lifetime: {
+            action?: components["schemas"]["AtEnd"] | null;
+            /**
+             * Format: int32
+             * @description Seconds from now.
+             */
+            ttl_s: number;
+        };
+        /** @description A VM, and on which node it is. */
+        ListedVm: components["schemas"]["VmView"] & {
+            /** @description Whether that node is lost, and the VM with it for as long. */
+            lost?: boolean;
+            node?: components["schemas"]["NodeName"] | null;
+        };
+        /** @description An Ethernet address: its six bytes. */
+        Mac: string;
+        /**
+         * Format: int32
+         * @description Place of a VM in its family: 0 for the one that booted, then 1, 2, …, in
+         *     the order in which clones were promised. Never reused within a family; the
+         *     VM's address and MAC follow from it.
+         */
+        Member: number;
+        /** @description `POST /v1/vms/{vm}/migrate`: move a running VM to another host. */
+        MigrateRequest: {
+            /**
+             * Format: int64
+             * @description Longest time that pages are sent ahead, in ms; no limit if absent.
+             */
+            deadline_ms?: number | null;
+            /** @description What to do if the guest writes pages as fast as they are sent, or the deadline passes. */
+            if_stuck?: components["schemas"]["IfStuck"];
+            /**
+             * Format: int32
+             * @description Longest time that the guest may stand still, in ms; one and a half round trips and 100 ms
+             *     if absent. Pages are sent ahead until what is left takes no longer, as far as can be
+             *     told.
+             */
+            max_gap_ms?: number | null;
+            /** @description Host it moves to: a node of the cluster, or a peer by name. */
+            to: string;
+        };
+        /** @description What a migration came to. */
+        MigrateResponse: {
+            /** @description Where the time went. */
+            report: components["schemas"]["MigrationReport"];
+            /** @description The VM, where it is now. */
+            vm: components["schemas"]["VmView"];
+        };
+        /** @description A VM goes on at another host, or stays here. */
+        MigrationOver: {
+            /**
+             * Format: int64
+             * @description Time until that host had answered that it goes on there, in ms; none: it stays here, or
+             *     that is not known yet.
+             */
+            gap_ms?: number | null;
+            /** @description Host that it was to move to. */
+            to: string;
+            /** @description Reason for which it stays, or for which nothing is known. */
+            why?: string | null;
+        };
+        /**
+         * @description Phase of a migration.
+         * @enum {string}
+         */
+        MigrationPhase: "copying" | "converging" | "handing_over";
+        /** @description A VM that leaves this host has come so far. */
+        MigrationReached: {
+            /**
+             * Format: int64
+             * @description Time that the guest would stand still if it were stopped now, in ms, once that is known.
+             */
+            gap_ms?: number | null;
+            left?: components["schemas"]["PageCount"] | null;
+            /** @description Phase that it has reached. */
+            phase: components["schemas"]["MigrationPhase"];
+            /**
+             * Format: int32
+             * @description Rounds that were sent.
+             */
+            rounds: number;
+            /** @description Host that it moves to. */
+            to: string;
+        };
+        /**
+         * @description Where the time of a migration went. Times are in microseconds, by the clock of the host that
+         *     the VM left.
+         */
+        MigrationReport: {
+            /**
+             * Format: int64
+             * @description Blocks of its volume sent ahead, of 4096 bytes each; 0 if its disk is none.
+             */
+            blocks_ahead?: number;
+            /**
+             * Format: int64
+             * @description Blocks sent while the guest stood still.
+             */
+            blocks_last?: number;
+            /**
+             * Format: int64
+             * @description From the guest's stop here until this host was told that it goes on there: half a round
+             *     trip longer than it stood still.
+             */
+            gap_us: number;
+            /**
+             * Format: int64
+             * @description Part of the gap from there until the answer.
+             */
+            hand_over_us: number;
+            /**
+             * Format: int64
+             * @description The same as the other host measured it: pages that came last, devices loaded, user code let
+             *     go.
+             */
+            land_us: number;
+            /** @description Pages of memory and disk sent ahead. */
+            pages_ahead: components["schemas"]["PageCount"];
+            /** @description Pages sent while the guest stood still. */
+            pages_last: components["schemas"]["PageCount"];
+            /**
+             * Format: int64
+             * @description Until all of a first copy was there, and a machine that waits for the rest.
+             */
+            prepare_us: number;
+            /**
+             * Format: int32
+             * @description Copies of what had been written meanwhile, until little was left.
+             */
+            rounds: number;
+            /**
+             * Format: int64
+             * @description How long they took.
+             */
+            rounds_us: number;
+            /**
+             * Format: int64
+             * @description Part of the gap until all that was left had been copied here.
+             */
+            stop_us: number;
+            /**
+             * Format: int64
+             * @description From the request to the end.
+             */
+            total_us: number;
+        };
+        /**
+         * @description What a family's VMs may do beyond talking to each other. Its founder's
+         *     owner decides; clones have it from there.
+         */
+        NetworkPolicy: {
+            /**
+             * @description All that may be reached; if empty, whatever is no private network.
+             * @default []
+             */
+            allow: string[];
+            /**
+             * @description Whether there is a way out.
+             * @default none
+             */
+            out: components["schemas"]["WayOut"];
+            /**
+             * @description Ports of the host that lead to the founder.
+             * @default []
+             */
+            publish: string[];
+            /** @default null */
+            rate: components["schemas"]["BitRate"] | null;
+        };
+        /** @description A node stands otherwise than before. */
+        NodeChanged: {
+            from?: components["schemas"]["NodeState"] | null;
+            to?: components["schemas"]["NodeState"] | null;
+        };
+        /**
+         * @description What a node is called: 1 to 63 lower-case letters, digits and inner
+         *     hyphens, as a host is (RFC 1123). Its certificate bears it.
+         */
+        NodeName: string;
+        /**
+         * @description How a node stands.
+         * @enum {string}
+         */
+        NodeState: "active" | "draining" | "lost";
+        /** @description `GET /v1/nodes`: a node as the cluster knows it. */
+        NodeView: {
+            /** @description Its API, by TLS. */
+            api: string;
+            /** @description Whether it is the one that answers. */
+            here: boolean;
+            /**
+             * Format: int64
+             * @description Seconds since 1970 at which it joined.
+             */
+            joined: number;
+            /** @description Its name. */
+            name: components["schemas"]["NodeName"];
+            /** @description What it offers. */
+            offers: components["schemas"]["Room"];
+            /** @description Where its pager offers page images to other nodes. */
+            pages: string;
+            /** @description How it stands. */
+            state: components["schemas"]["NodeState"];
+            /** @description What VMs and reservations take of that. */
+            taken: components["schemas"]["Room"];
+            /** @description Its end of the tunnels that families' networks go through. */
+            tunnel: string;
+            /**
+             * Format: int32
+             * @description VMs it was last known to have.
+             */
+            vms: number;
+        };
+        /** @description Why a command could not be started. */
+        NotStarted: {
+            /**
+             * Format: int32
+             * @description As shells report it: 127 if there is no such program, else 126.
+             */
+            code: number;
+            /** @description Why, with the program's name. */
+            message: string;
+        };
+        /** @description Occurrences that events tell of, each with its data. */
+        Occurrence: {
+            /** @description A VM is listed from here on: it boots, or it is a clone that runs. */
+            vm_created: components["schemas"]["VmCreated"];
+        } | {
+            /** @description A VM is in another state. */
+            vm_changed: components["schemas"]["VmChanged"];
+        } | {
+            /** @description A VM does not answer, or answers again. */
+            vm_silence: components["schemas"]["VmSilence"];
+        } | {
+            /** @description A VM is listed no more. */
+            vm_removed: components["schemas"]["VmRemoved"];
+        } | {
+            /** @description A fork has begun. */
+            fork_begun: components["schemas"]["ForkBegun"];
+        } | {
+            /** @description This host has come so far with the clones of a fork. */
+            fork_reached: components["schemas"]["ForkReached"];
+        } | {
+            /** @description A fork is over: each clone runs or has failed. */
+            fork_over: components["schemas"]["ForkOver"];
+        } | {
+            /** @description A VM that leaves this host has come so far. */
+            migration_reached: components["schemas"]["MigrationReached"];
+        } | {
+            /** @description A VM goes on at another host, or stays here. */
+            migration_over: components["schemas"]["MigrationOver"];
+        } | {
+            /** @description A ticket is at another stage. */
+            ticket_changed: components["schemas"]["TicketChanged"];
+        } | {
+            /** @description A checkpoint is on disk. */
+            checkpoint_made: components["schemas"]["CheckpointMade"];
+        } | {
+            /** @description A checkpoint is no more. */
+            checkpoint_removed: components["schemas"]["CheckpointRemoved"];
+        } | {
+            /** @description A guest image was built, imported or removed. */
+            image_changed: components["schemas"]["ImageChanged"];
+        } | {
+            /** @description A node has joined the cluster, stands otherwise than before, or was removed. */
+            node_changed: components["schemas"]["NodeChanged"];
+        } | {
+            /** @description A page image has come from another host, or what was left of it is lost. */
+            transfer_over: components["schemas"]["TransferOver"];
+        } | {
+            /**
+             * @description Events before this one are not in the stream any more: the reader was too slow, or
+             *     asked too late.
+             */
+            lagged: components["schemas"]["Lagged"];
+        };
+        /**
+         * @description Stretches of pages in order, as a text that is a tenth as long as a list of them: the distance
+         *     from the last one and the length of each in LEB128, base64.
+         */
+        PackedRuns: string;
+        /**
+         * Format: int64
+         * @description A number of pages.
+         */
+        PageCount: number;
+        /**
+         * @description Order in which the pages of an image come and the clones that lie over it are let go.
+         * @enum {string}
+         */
+        PageOrder: "on_demand" | "settle_first";
+        /** @description Pages of an image, one after the other. */
+        PageRun: {
+            /**
+             * Format: int64
+             * @description The first.
+             */
+            first: number;
+            /** @description How many. */
+            pages: components["schemas"]["PageCount"];
+        };
+        /**
+         * @description The key by which page images of one fork are served to other hosts: 32
+         *     bytes, base64. It shows itself to nobody who did not ask for it.
+         */
+        PageSecret: string;
+        /** @description How a clone ended. */
+        PeerEnd: {
+            /**
+             * Format: int32
+             * @description Its number in the ticket.
+             */
+            number: number;
+            /** @description How its other processes ended, as it said. */
+            others: components["schemas"]["PeerProcessEnd"][];
+            /**
+             * Format: int32
+             * @description The status it gave to `exit`, if it did.
+             */
+            status?: number | null;
+        };
+        /** @description A migration that the host the VM leaves knows no more of, or gives up. */
+        PeerEndMigration: {
+            /** @description The migration. */
+            migration: components["schemas"]["ForkId"];
+            /** @description The VM. */
+            vm: components["schemas"]["VmId"];
+        };
+        /**
+         * @description `POST /v1/peer/families`: where the places of families are, as a host tells
+         *     those that it lent some of them.
+         */
+        PeerFamiliesRequest: {
+            /** @description The families. */
+            families: components["schemas"]["FamilyNews"][];
+        };
+        /** @description What a host answers to that. */
+        PeerFamiliesResponse: {
+            /** @description One entry a family that it was told of, in their order. */
+            families: components["schemas"]["FamilyStanding"][];
+        };
+        /** @description `POST /v1/peer/clones`: make clones of an instant of a VM on another host. */
+        PeerForkRequest: {
+            /**
+             * Format: int32
+             * @description Clones wanted.
+             */
+            count: number;
+            /**
+             * Format: int32
+             * @description Number of the first of them among the clones of the fork, 1 and up.
+             */
+            first: number;
+            /** @description The instant. */
+            handout: components["schemas"]["Handout"];
+            /** @description Paths in the guest that they do not inherit. */
+            scrub?: string[];
+            /** @description Whether all pages are to be fetched in the background. */
+            settle?: boolean;
+            ticket?: components["schemas"]["PeerTicket"] | null;
+        };
+        /** @description What became of clones on another host. */
+        PeerForkResponse: {
+            /** @description One entry a clone wanted. */
+            clones: components["schemas"]["CloneResult"][];
+            /** @description Where the time went there. */
+            report: components["schemas"]["ForkReport"];
+            /**
+             * @description Pages of memory that they touched until they were ready, in that order; none if they came on
+             *     demand, for then they were asked for.
+             */
+            touched?: components["schemas"]["PageRun"][];
+        };
+        /** @description The last of a VM that stands still. */
+        PeerLand: {
+            /**
+             * @description State of its devices and CPUs, packed by zstd with that of the first copy as the dictionary,
+             *     base64.
+             */
+            devices: string;
+            disk?: components["schemas"]["Delta"] | null;
+            /** @description Its memory. */
+            memory: components["schemas"]["Delta"];
+            /** @description The migration. */
+            migration: components["schemas"]["ForkId"];
+            /** @description The snapshot of its volume that is its disk: it goes on once that has come. */
+            snapshot?: string | null;
+        };
+        /** @description What a host answers to a step. */
+        PeerMigrated: "here" | {
+            /** @description That volume can come, by what differs from this snapshot, which is here, or all of it. */
+            since: string | null;
+        } | {
+            /** @description It goes on here. */
+            landed: components["schemas"]["Landed"];
+        } | "ended";
+        /**
+         * @description `POST /v1/peer/migrations`: one step of a VM's way to the host that is asked, by the host
+         *     that it leaves.
+         */
+        PeerMigration: {
+            /**
+             * @description Say what is there of a volume that is about to come, and keep its name for it. Its
+             *     snapshots come by `PUT /v1/peer/migrations/{migration}/volume`.
+             */
+            volume: components["schemas"]["PeerVolume"];
+        } | {
+            /**
+             * @description Fetch a first copy, and make a machine that waits for the rest. Answered when all of it is
+             *     there.
+             */
+            prepare: components["schemas"]["PeerPrepare"];
+        } | {
+            /** @description Fetch what has been written since. Answered when it is there. */
+            round: components["schemas"]["PeerRound"];
+        } | {
+            /** @description The guest stands still there: fetch what is left, and let it go on here. */
+            land: components["schemas"]["PeerLand"];
+        } | {
+            /** @description Give it up, unless it goes on here: it never will, once this is answered so. */
+            end: components["schemas"]["PeerEndMigration"];
+        };
+        /** @description A VM that is about to move. */
+        PeerPrepare: {
+            disk?: components["schemas"]["ImageId"] | null;
+            /** @description An instant of it. */
+            first: components["schemas"]["Handout"];
+            /** @description What its memory will be called in the end. */
+            memory: components["schemas"]["ImageId"];
+            /** @description What else it is, apart from that. */
+            vm: components["schemas"]["HandoutVm"];
+            volume?: components["schemas"]["VmName"] | null;
+        };
+        /** @description How one process of a clone ended. */
+        PeerProcessEnd: {
+            /**
+             * Format: int32
+             * @description Its number in the ticket.
+             */
+            id: number;
+            /**
+             * Format: int32
+             * @description Its status, if it is known.
+             */
+            status?: number | null;
+        };
+        /** @description One clone that was promised. */
+        PeerPromise: {
+            /** @description Its place in the family, among those that were lent. */
+            member: components["schemas"]["Member"];
+            /**
+             * Format: int32
+             * @description Its number in the ticket.
+             */
+            number: number;
+            /**
+             * Format: int32
+             * @description Processes in it that have numbers.
+             */
+            processes: number;
+            /**
+             * Format: int32
+             * @description vCPUs it is to have online.
+             */
+            vcpus: number;
+        };
+        /** @description Memory that was written since it was sent. */
+        PeerRound: {
+            /** @description It as it is now. */
+            memory: components["schemas"]["Delta"];
+            /** @description The migration. */
+            migration: components["schemas"]["ForkId"];
+        };
+        /** @description Clones that a guest was promised by a ticket: as many as are wanted. */
+        PeerTicket: {
+            /** @description What was promised. */
+            clones: components["schemas"]["PeerPromise"][];
+            /** @description Whom they are told is their parent. */
+            home: string;
+            /** @description The ticket. */
+            id: components["schemas"]["TicketId"];
+            /** @description The VM it was granted to. */
+            owner: components["schemas"]["VmId"];
+            request?: components["schemas"]["RequestId"] | null;
+        };
+        /**
+         * @description `POST /v1/peer/ticket`: how the clones of a ticket ended that were made on another
+         *     host.
+         */
+        PeerTicketRequest: {
+            /** @description The clones whose ends are known by now. */
+            known: number[];
+            /** @description Nobody will ask again. */
+            over: boolean;
+            /** @description The ticket. */
+            ticket: components["schemas"]["TicketId"];
+            /**
+             * Format: int32
+             * @description How long to wait for another, in ms; ten seconds at most.
+             */
+            wait_ms: number;
+        };
+        /** @description What a host answers to that. */
+        PeerTicketResponse: {
+            /** @description The clones that have ended, all of them. */
+            ended: components["schemas"]["PeerEnd"][];
+            /** @description Whether it knows that ticket. */
+            known: boolean;
+        };
+        /** @description The volume that is the disk of a VM that is about to move. */
+        PeerVolume: {
+            /** @description The migration. */
+            migration: components["schemas"]["ForkId"];
+            /** @description Its name. */
+            name: components["schemas"]["VmName"];
+            /** @description Its snapshots that were sent to other hosts, the oldest first. */
+            sent: string[];
+            /** @description Size of the disk. */
+            size: components["schemas"]["ByteCount"];
+            /** @description Its identity, the same on every host: 32 hexadecimal digits. */
+            volume: string;
+        };
+        /** @description `POST /v1/substrates/pull`: bring a substrate in from a folder of the host. */
+        PullRequest: {
+            /** @description Absolute path of the substrate's own folder. */
+            folder: string;
+            name?: components["schemas"]["VmName"] | null;
+            /** @description Public key of the host that must have signed it, beside this host itself. */
+            trust?: string | null;
+            /** @description Accept any signature, or none. */
+            unsigned?: boolean;
+        };
+        /** @description `POST /v1/substrates/{name}/push`: put a substrate into a folder of the host, for other hosts. */
+        PushRequest: {
+            /** @description Absolute path of the folder. In it the substrate is a folder of its own name. */
+            folder: string;
+        };
+        /** @description `POST /v1/quotas/{user}`: what a user's VMs may take of the whole cluster. */
+        QuotaRequest: {
+            /**
+             * Format: int32
+             * @description vCPUs; no limit if absent.
+             */
+            vcpus?: number | null;
+        };
+        /** @description `GET /v1/quotas`: what a user has and may have. */
+        QuotaView: {
+            /**
+             * Format: int32
+             * @description vCPUs of the user's VMs and reservations.
+             */
+            taken: number;
+            /** @description The user: the name of the token that the VMs were run with. */
+            user: string;
+            /**
+             * Format: int32
+             * @description vCPUs they may have; no limit if absent.
+             */
+            vcpus?: number | null;
+        };
+        /** Format: binary */
+        Raw: string;
+        /** @description A page image on another host. */
+        RemotePages: {
+            /** @description The image. */
+            image: components["schemas"]["ImageId"];
+            /** @description When clones are let go. */
+            order?: components["schemas"]["PageOrder"];
+            /** @description Its size. */
+            pages: components["schemas"]["PageCount"];
+        };
+        /** @description Where a daemon is reached over the network. */
+        RemoteView: {
+            /**
+             * @description `sha256:` and the SHA-256 of its certificate in hexadecimal, which a
+             *     client may hold it to (`FORKYARD_CA`).
+             */
+            fingerprint: string;
+            /** @description Address and port it listens on. */
+            listen: string;
+        };
+        /**
+         * Format: uuid
+         * @description One request of a guest's program: asking again under the same id, after an
+         *     answer was lost, asks for nothing new.
+         */
+        RequestId: string;
+        /** @description `POST /v1/volumes/{name}/resize`: change the size of a volume that no VM has. */
+        ResizeVolume: {
+            /** @description New size, a multiple of 4096 bytes. What lies beyond a smaller one is lost. */
+            size: components["schemas"]["ByteCount"];
+        };
+        /**
+         * @description What a node has, or what is taken of it. vCPUs are promised several to a
+         *     processor, and memory several times over: clones share most of theirs.
+         */
+        Room: {
+            /** @description Memory of guests. */
+            memory: components["schemas"]["ByteCount"];
+            /**
+             * Format: int32
+             * @description vCPUs.
+             */
+            vcpus: number;
+        };
+        /** @description Volume that is to be the root disk of a VM. */
+        RootVolume: {
+            /** @description Its name. One that does not exist is made as a copy of the image's disk. */
+            name: components["schemas"]["VmName"];
+            size?: components["schemas"]["ByteCount"] | null;
+        };
+        /** @description `POST /v1/vms`: boot a VM. */
+        RunRequest: {
+            /** @description Boot it even if a first boot of the image is kept that it could be woken from, and keep none. */
+            cold?: boolean;
+            /** @description Environment of every command that is run in it from outside. */
+            env?: {
+                [key: string]: string;
+            };
+            /** @description Image to boot: the name of a recipe. */
+            image: string;
+            /**
+             * @description A kernel of the user's own: path of a bzImage or vmlinux on the host
+             *     with virtio built in or in the image's initramfs.
+             */
+            kernel?: string | null;
+            /** @description What it is told apart by; its clones have them, too. */
+            labels?: components["schemas"]["Labels"];
+            lifetime?: components["schemas"]["Lifetime"] | null;
+            /**
+             * Format: int32
+             * @description Most clones of its family that may be alive at once, promised ones
+             *     included; no limit if absent.
+             */
+            max_clones?: number | null;
+            /**
+             * Format: int64
+             * @description Memory, in MiB.
+             */
+            memory_mib?: number;
+            name?: components["schemas"]["VmName"] | null;
+            /** @description What it and its clones may do on the network. */
+            network?: components["schemas"]["NetworkPolicy"];
+            /** @description Paths in the guest that no clone inherits, unless a fork says so. */
+            secrets?: string[];
+            /**
+             * Format: int32
+             * @description Number of vCPUs.
+             */
+            vcpus?: number;
+            volume?: components["schemas"]["RootVolume"] | null;
+            /**
+             * Format: int32
+             * @description Clones to keep warm, so that a fork of that many need not start QEMU.
+             */
+            warm?: number;
+        };
+        /**
+         * @description What became of a ticket's clone.
+         * @enum {string}
+         */
+        SeatState: "reserved" | "awaited" | "unmade" | "alive" | "ended";
+        /** @description `POST /v1/volumes/{name}/snapshots`: keep a volume as it is. */
+        SnapshotVolume: {
+            /** @description Name of the snapshot. */
+            name: components["schemas"]["VmName"];
+        };
+        /**
+         * @description Time at which a VM starts its image's entry point.
+         * @enum {string}
+         */
+        Start: "at_boot" | "never";
+        /** @description Events of a host from one start of its daemon to the next. */
+        StreamId: string;
+        /** @description What a guest did before it was docked, by its own account. */
+        SubstrateGuest: {
+            /**
+             * Format: int64
+             * @description Files that it removed or emptied.
+             */
+            cleared: number;
+            /** @description Free memory that it gave back. */
+            given_back: components["schemas"]["ByteCount"];
+            /** @description What it could not do, one line each. */
+            notes: string[];
+            /** @description Services that it stopped. */
+            stopped: string[];
+            /** @description Memory that it uses, by what for, in the kernel's words. */
+            used: {
+                [key: string]: components["schemas"]["ByteCount"];
+            };
+        };
+        /** @description `GET /v1/substrates/{name}`: where a substrate's bytes are. */
+        SubstrateInspect: {
+            guest?: components["schemas"]["SubstrateGuest"] | null;
+            parts?: components["schemas"]["SubstrateParts"] | null;
+            /** @description The substrate. */
+            substrate: components["schemas"]["SubstrateView"];
+        };
+        /** @description `GET /v1/substrate-key`: the key by which this host signs what it pushes. */
+        SubstrateKey: {
+            /** @description Its public half, an Ed25519 key in 64 hexadecimal digits. */
+            public: string;
+        };
+        /**
+         * @description Kind of a substrate.
+         * @enum {string}
+         */
+        SubstrateKind: "public" | "restricted" | "private";
+        /** @description Bytes of one part. */
+        SubstratePart: {
+            /** @description The file that it is kept in. */
+            file: components["schemas"]["ByteCount"];
+            /** @description Its page image. */
+            image: components["schemas"]["ImageId"];
+            over?: components["schemas"]["ImageId"] | null;
+            /** @description Those of them that are not in what it lies over. */
+            own: components["schemas"]["ByteCount"];
+            /** @description Pages with data, of all that can be read in it. */
+            raw: components["schemas"]["ByteCount"];
+        };
+        /** @description Bytes of a substrate's parts. */
+        SubstrateParts: {
+            /** @description State of CPUs and devices. */
+            devices: components["schemas"]["ByteCount"];
+            /** @description Its disk, as far as it differs from the guest image. */
+            disk: components["schemas"]["SubstratePart"];
+            /** @description Its memory. */
+            memory: components["schemas"]["SubstratePart"];
+        };
+        /** @description A substrate. */
+        SubstrateView: {
+            /** @description Kept by the host itself: the first boot of an image, which `run` is woken from. */
+            boot?: boolean;
+            /**
+             * Format: int64
+             * @description Seconds since 1970.
+             */
+            created: number;
+            /** @description Name that the VM had. */
+            from: components["schemas"]["VmName"];
+            /** @description Image that the VM, or its ancestor, booted from. */
+            image: string;
+            /** @description Its kind. */
+            kind: components["schemas"]["SubstrateKind"];
+            /** @description Memory of the VMs made of it. */
+            memory: components["schemas"]["ByteCount"];
+            /** @description Its name. */
+            name: components["schemas"]["VmName"];
+            /** @description Name of the user that docked it; none: the host's operator. */
+            owner?: string | null;
+            /** @description False while it is being docked. */
+            ready: boolean;
+            /** @description Bytes that it takes on disk, guest image below it apart. */
+            size: components["schemas"]["ByteCount"];
+            /**
+             * Format: int32
+             * @description Number of vCPUs of the VMs made of it.
+             */
+            vcpus: number;
+            /** @description VMs that lie over it. */
+            vms: components["schemas"]["VmName"][];
+        };
+        /** @description What a VM has been given beside its machine. Clones have their parent's. */
+        Terms: {
+            ends?: components["schemas"]["Ends"] | null;
+            /** @description Environment of every command that is run in it from outside. */
+            env?: {
+                [key: string]: string;
+            };
+            /** @description What it is told apart by. */
+            labels?: components["schemas"]["Labels"];
+        };
+        /** @description A ticket is at another stage. */
+        TicketChanged: {
+            /**
+             * Format: int32
+             * @description Clones of it here: reserved, made or being ended.
+             */
+            clones: number;
+            /** @description Its stage. */
+            stage: components["schemas"]["TicketStage"];
+            /** @description What its numbers number. */
+            ticket: components["schemas"]["TicketKind"];
+        };
+        /** @description A reservation of clones. */
+        TicketId: string;
+        /**
+         * @description What a ticket's numbers number.
+         * @enum {string}
+         */
+        TicketKind: "flat" | "hierarchical";
+        /**
+         * @description How far a ticket is.
+         * @enum {string}
+         */
+        TicketPhase: "granted" | "cloned" | "killed";
+        /** @description One clone of a ticket. */
+        TicketSeat: {
+            /** @description The host that makes it, by its name here; none: this one. */
+            host?: string | null;
+            /**
+             * Format: int32
+             * @description Number of the clone, or of its first process.
+             */
+            number: number;
+            /**
+             * Format: int32
+             * @description Processes in it that have numbers.
+             */
+            processes: number;
+            /** @description What became of it. */
+            state: components["schemas"]["SeatState"];
+            /**
+             * Format: int32
+             * @description The status it gave when it ended, if it gave one.
+             */
+            status?: number | null;
+            vm?: components["schemas"]["VmId"] | null;
+        };
+        /**
+         * @description Stage of a ticket.
+         * @enum {string}
+         */
+        TicketStage: "granted" | "cloned" | "killed" | "spent";
+        /** @description `GET /v1/tickets`: a ticket that is not used up. */
+        TicketView: {
+            /** @description Its clones, in order of their numbers; of another host's ticket those made here. */
+            clones: components["schemas"]["TicketSeat"][];
+            /** @description Its id. */
+            id: components["schemas"]["TicketId"];
+            /** @description What its numbers number. */
+            kind: components["schemas"]["TicketKind"];
+            /**
+             * @description The VM it was granted to; one of another host, if clones of that one's ticket are
+             *     made here.
+             */
+            owner: components["schemas"]["VmId"];
+            /** @description How far it is. */
+            phase: components["schemas"]["TicketPhase"];
+        };
+        /** @description A token that was just given out. The host keeps no copy of it. */
+        TokenGrant: {
+            remote?: components["schemas"]["RemoteView"] | null;
+            /** @description What to send as `Authorization: Bearer …`. */
+            token: components["schemas"]["TokenSecret"];
+            /** @description The token, as it will be listed. */
+            view: components["schemas"]["TokenView"];
+        };
+        /** @description A token that lets its owner use the API over the network. */
+        TokenId: string;
+        /** @description `POST /v1/tokens`: give out a token. */
+        TokenRequest: {
+            /**
+             * Format: int64
+             * @description Seconds it holds; for ever if absent.
+             */
+            expires_s?: number | null;
+            /** @description What its owner calls it: 1 to 64 characters, unique. */
+            name: string;
+        };
+        /** @description A token in full. It shows itself to nobody who did not ask for it. */
+        TokenSecret: string;
+        /** @description A token, as everyone may see it. */
+        TokenView: {
+            /**
+             * Format: int64
+             * @description Seconds since 1970 at which it was given out.
+             */
+            created: number;
+            /**
+             * Format: int64
+             * @description Seconds since 1970 from which on it holds no more; none if it always will.
+             */
+            expires?: number | null;
+            /** @description Its id, the part of it that is no secret. */
+            id: components["schemas"]["TokenId"];
+            /** @description What its owner calls it. */
+            name: string;
+        };
+        /** @description A transfer is over. */
+        TransferOver: {
+            /** @description Pages that are lost: none if all have come. */
+            lost: components["schemas"]["PageCount"];
+            /** @description Pages of the image. */
+            pages: components["schemas"]["PageCount"];
+        };
+        /** @description `GET /v1/usage`: what every VM has used of the host. */
+        Usage: {
+            /**
+             * Format: int64
+             * @description When it was looked at, in microseconds of the host's uptime: the
+             *     difference between two answers is the time between them.
+             */
+            at_us: number;
+            /**
+             * Format: int32
+             * @description Processors of the host.
+             */
+            cpus: number;
+            /**
+             * Format: int64
+             * @description Processor time that the host wanted and did not get since it started, being
+             *     virtual itself, in microseconds of all its processors together.
+             */
+            stolen_us: number;
+            /** @description Every VM, the oldest first. */
+            vms: components["schemas"]["VmUsage"][];
+        };
+        /** @description A VM is in another state. */
+        VmChanged: {
+            /** @description Reason of its end, if it failed. */
+            failure?: string | null;
+            /** @description State before. */
+            from: components["schemas"]["VmState"];
+            /** @description State from here on. */
+            to: components["schemas"]["VmState"];
+        };
+        /** @description A VM is listed from here on. */
+        VmCreated: {
+            /** @description Its guest image. */
+            image: string;
+            parent?: components["schemas"]["VmId"] | null;
+            /** @description Its state: `starting` of one that boots, `running` of a clone. */
+            state: components["schemas"]["VmState"];
+        };
+        /** @description One virtual machine, from its creation to its end. */
+        VmId: string;
+        /** @description `GET /v1/vms/{id}/inspect`: where a VM's bytes are. */
+        VmInspect: {
+            /** @description Disk slices, its own first, then what they lie over. */
+            disk: components["schemas"]["DiskSlice"][];
+            /** @description Reports of its own forks, the newest last. */
+            forks: components["schemas"]["ForkReport"][];
+            memory_image?: components["schemas"]["ImageUse"] | null;
+            /** @description What its family may do on the network. */
+            network?: components["schemas"]["NetworkPolicy"];
+            /**
+             * @description What its guest could not do when it came up, one line each: files of its own that
+             *     could not be written, hooks that failed. It runs all the same.
+             */
+            notes?: string[];
+            /** @description Pages of memory that are its own. */
+            private_pages: components["schemas"]["PageCount"];
+            /** @description Paths in the guest that its clones do not inherit. */
+            secrets?: string[];
+            /** @description The VM. */
+            vm: components["schemas"]["VmView"];
+            /**
+             * Format: int32
+             * @description Clones kept warm for its next fork.
+             */
+            warm: number;
+        };
+        /**
+         * @description What a user calls a VM; a host name as of RFC 1123, so that the guest can
+         *     carry it: 1 to 63 lower-case letters, digits and inner hyphens.
+         */
+        VmName: string;
+        /**
+         * @description What a page image is to a VM.
+         * @enum {string}
+         */
+        VmPart: "memory" | "disk";
+        /** @description A VM is listed no more. */
+        VmRemoved: {
+            /** @description Reason of its end, if it failed. */
+            failure?: string | null;
+            /** @description Its last state. */
+            state: components["schemas"]["VmState"];
+        };
+        /** @description A VM does not answer, or answers again. */
+        VmSilence: {
+            /** @description Reason of its silence; none: it answers again. */
+            why?: string | null;
+        };
+        /**
+         * @description Life of a VM as its owner sees it.
+         * @enum {string}
+         */
+        VmState: "starting" | "warm" | "running" | "paused" | "stopped" | "checkpoint" | "ending";
+        /** @description What one VM has used. */
+        VmUsage: {
+            /**
+             * Format: int64
+             * @description Processor time its QEMU has used since it started, in microseconds;
+             *     0 for a VM that does not run, as the sizes below.
+             */
+            cpu_us: number;
+            /**
+             * Format: int32
+             * @description Forks of it so far.
+             */
+            forks: number;
+            /** @description Bytes of these that are its own. */
+            private: components["schemas"]["ByteCount"];
+            /** @description Bytes of the host's memory its QEMU has mapped, shared ones included. */
+            resident: components["schemas"]["ByteCount"];
+            /** @description The VM. */
+            vm: components["schemas"]["VmView"];
+            /**
+             * Format: int64
+             * @description Time its virtual processors have waited for one of the host's, in
+             *     microseconds: what it has wanted and not got.
+             */
+            waited_us: number;
+            /**
+             * Format: int32
+             * @description Clones kept warm for its next fork; 0 while a fork is under way.
+             */
+            warm: number;
+        };
+        /** @description A VM. */
+        VmView: {
+            /** @description Accelerator: `kvm` or `tcg`. */
+            accel: string;
+            /** @description Its place on the family's network. */
+            address: components["schemas"]["Address"];
+            /** @description Pages of it that are still on another host. */
+            awaits?: components["schemas"]["Awaited"][];
+            /**
+             * Format: int64
+             * @description Seconds since 1970 at which it was created.
+             */
+            created: number;
+            ends?: components["schemas"]["Ends"] | null;
+            /** @description This life of its memory. */
+            epoch: components["schemas"]["Epoch"];
+            /** @description Why it was ended, if not because somebody wanted that. */
+            failure?: string | null;
+            /** @description Its family. */
+            family: components["schemas"]["FamilyId"];
+            fork?: components["schemas"]["ForkId"] | null;
+            /**
+             * Format: int32
+             * @description vCPUs of these that it was granted, if a ticket granted fewer: what it counts for.
+             */
+            granted?: number | null;
+            /** @description The other host it runs on; none if it is this one. */
+            host?: string | null;
+            /** @description Its id. */
+            id: components["schemas"]["VmId"];
+            /** @description Image it, or its ancestor, booted from. */
+            image: string;
+            /** @description What it is told apart by. */
+            labels?: components["schemas"]["Labels"];
+            /** @description Its place in the family. */
+            member: components["schemas"]["Member"];
+            /** @description Memory. */
+            memory: components["schemas"]["ByteCount"];
+            /** @description Its name, unique among the VMs that exist. */
+            name: components["schemas"]["VmName"];
+            parent?: components["schemas"]["VmId"] | null;
+            /**
+             * Format: int32
+             * @description Process id of its QEMU.
+             */
+            pid?: number | null;
+            /** @description Ports of the host that lead to it. */
+            published?: string[];
+            /** @description It runs, but its agent or its QEMU does not answer, for this reason. */
+            silence?: string | null;
+            /** @description Its state. */
+            state: components["schemas"]["VmState"];
+            /**
+             * Format: int32
+             * @description Number of vCPUs.
+             */
+            vcpus: number;
+        };
+        /** @description A volume as it was at one instant. */
+        VolumeSnapshot: {
+            /** @description Its name. */
+            name: string;
+            /** @description Size of the disk. */
+            size: components["schemas"]["ByteCount"];
+            /** @description Clones and checkpoints that lie over it: it goes with the last of them if a fork made it. */
+            vms: components["schemas"]["VmName"][];
+        };
+        /** @description A volume. */
+        VolumeView: {
+            /**
+             * @description Host that it is at, if this is a copy of what it was when it left, or is on its way here. A
+             *     copy shortens the way back, and can be removed.
+             */
+            at?: string | null;
+            /**
+             * Format: int32
+             * @description Number of its last writer: each one that began counts one more.
+             */
+            epoch: number;
+            /** @description Why it cannot be opened; then nothing else is known of it. It can be removed. */
+            failure?: string | null;
+            /** @description Its name. */
+            name: components["schemas"]["VmName"];
+            /** @description Size of the disk. */
+            size: components["schemas"]["ByteCount"];
+            /** @description Its snapshots, the oldest first. */
+            snapshots: components["schemas"]["VolumeSnapshot"][];
+            /** @description Bytes stored for its blocks, those of snapshots included. */
+            stored: components["schemas"]["ByteCount"];
+            vm?: components["schemas"]["VmName"] | null;
+        };
+        /**
+         * @description Whether a family's VMs may open connections to the outside.
+         * @enum {string}
+         */
+        WayOut: "none" | "nat";
+        /** @description Characters that fit on a terminal. */
+        WindowSize: {
+            /**
+             * Format: int32
+             * @description Characters in a line.
+             */
+            cols: number;
+            /**
+             * Format: int32
+             * @description Lines.
+             */
+            rows: number;
+        };
+    };
+    responses: never;
+    parameters: never;
+    requestBodies: never;
+    headers: never;
+    pathItems: never;
+}
+export type ActivateRequest = components['schemas']['ActivateRequest'];
+export type ActivateResponse = components['schemas']['ActivateResponse'];
+export type Address = components['schemas']['Address'];
+export type ApiError = components['schemas']['ApiError'];
+export type AtEnd = components['schemas']['AtEnd'];
+export type Awaited = components['schemas']['Awaited'];
+export type BitRate = components['schemas']['BitRate'];
+export type ByteCount = components['schemas']['ByteCount'];
+export type CheckpointMade = components['schemas']['CheckpointMade'];
+export type CheckpointRemoved = components['schemas']['CheckpointRemoved'];
+export type CheckpointRequest = components['schemas']['CheckpointRequest'];
+export type CloneResult = components['schemas']['CloneResult'];
+export type CreateVolume = components['schemas']['CreateVolume'];
+export type Delta = components['schemas']['Delta'];
+export type Diagnosis = components['schemas']['Diagnosis'];
+export type DiskSlice = components['schemas']['DiskSlice'];
+export type DockRequest = components['schemas']['DockRequest'];
+export type Ends = components['schemas']['Ends'];
+export type EntryPoint = components['schemas']['EntryPoint'];
+export type Epoch = components['schemas']['Epoch'];
+export type ErrorKind = components['schemas']['ErrorKind'];
+export type EventKind = components['schemas']['EventKind'];
+export type EventSubject = components['schemas']['EventSubject'];
+export type EventVm = components['schemas']['EventVm'];
+export type ExecEvent = components['schemas']['ExecEvent'];
+export type ExecInput = components['schemas']['ExecInput'];
+export type ExecRequest = components['schemas']['ExecRequest'];
+export type ExecStarted = components['schemas']['ExecStarted'];
+export type ExecTimedOut = components['schemas']['ExecTimedOut'];
+export type ExitStatus = components['schemas']['ExitStatus'];
+export type ExportFormat = components['schemas']['ExportFormat'];
+export type ExportVolume = components['schemas']['ExportVolume'];
+export type FamilyHost = components['schemas']['FamilyHost'];
+export type FamilyId = components['schemas']['FamilyId'];
+export type FamilyNews = components['schemas']['FamilyNews'];
+export type FamilyStanding = components['schemas']['FamilyStanding'];
+export type FileChange = components['schemas']['FileChange'];
+export type FileEntry = components['schemas']['FileEntry'];
+export type FileEvent = components['schemas']['FileEvent'];
+export type FileKind = components['schemas']['FileKind'];
+export type FilesWritten = components['schemas']['FilesWritten'];
+export type ForkBegun = components['schemas']['ForkBegun'];
+export type ForkId = components['schemas']['ForkId'];
+export type ForkMode = components['schemas']['ForkMode'];
+export type ForkOver = components['schemas']['ForkOver'];
+export type ForkPhase = components['schemas']['ForkPhase'];
+export type ForkProgress = components['schemas']['ForkProgress'];
+export type ForkReached = components['schemas']['ForkReached'];
+export type ForkReport = components['schemas']['ForkReport'];
+export type ForkRequest = components['schemas']['ForkRequest'];
+export type ForkResponse = components['schemas']['ForkResponse'];
+export type ForkStarted = components['schemas']['ForkStarted'];
+export type GuestImage = components['schemas']['GuestImage'];
+export type Handout = components['schemas']['Handout'];
+export type HandoutFamily = components['schemas']['HandoutFamily'];
+export type HandoutMachine = components['schemas']['HandoutMachine'];
+export type HandoutParent = components['schemas']['HandoutParent'];
+export type HandoutVm = components['schemas']['HandoutVm'];
+export type HostEvent = components['schemas']['HostEvent'];
+export type HostProgress = components['schemas']['HostProgress'];
+export type IfStuck = components['schemas']['IfStuck'];
+export type ImageChanged = components['schemas']['ImageChanged'];
+export type ImageCommitRequest = components['schemas']['ImageCommitRequest'];
+export type ImageId = components['schemas']['ImageId'];
+export type ImageOrigin = components['schemas']['ImageOrigin'];
+export type ImagePullRequest = components['schemas']['ImagePullRequest'];
+export type ImageUse = components['schemas']['ImageUse'];
+export type ImageView = components['schemas']['ImageView'];
+export type ImportFormat = components['schemas']['ImportFormat'];
+export type Invitation = components['schemas']['Invitation'];
+export type InviteRequest = components['schemas']['InviteRequest'];
+export type Joined = components['schemas']['Joined'];
+export type JoinRequest = components['schemas']['JoinRequest'];
+export type KeptCommand = components['schemas']['KeptCommand'];
+export type Labels = components['schemas']['Labels'];
+export type Lagged = components['schemas']['Lagged'];
+export type Landed = components['schemas']['Landed'];
+export type Leftover = components['schemas']['Leftover'];
+export type Lifetime = components['schemas']['Lifetime'];
+export type ListedVm = components['schemas']['ListedVm'];
+export type Mac = components['schemas']['Mac'];
+export type Member = components['schemas']['Member'];
+export type MigrateRequest = components['schemas']['MigrateRequest'];
+export type MigrateResponse = components['schemas']['MigrateResponse'];
+export type MigrationOver = components['schemas']['MigrationOver'];
+export type MigrationPhase = components['schemas']['MigrationPhase'];
+export type MigrationReached = components['schemas']['MigrationReached'];
+export type MigrationReport = components['schemas']['MigrationReport'];
+export type NetworkPolicy = components['schemas']['NetworkPolicy'];
+export type NodeChanged = components['schemas']['NodeChanged'];
+export type NodeName = components['schemas']['NodeName'];
+export type NodeState = components['schemas']['NodeState'];
+export type NodeView = components['schemas']['NodeView'];
+export type NotStarted = components['schemas']['NotStarted'];
+export type Occurrence = components['schemas']['Occurrence'];
+export type PackedRuns = components['schemas']['PackedRuns'];
+export type PageCount = components['schemas']['PageCount'];
+export type PageOrder = components['schemas']['PageOrder'];
+export type PageRun = components['schemas']['PageRun'];
+export type PageSecret = components['schemas']['PageSecret'];
+export type PeerEnd = components['schemas']['PeerEnd'];
+export type PeerEndMigration = components['schemas']['PeerEndMigration'];
+export type PeerFamiliesRequest = components['schemas']['PeerFamiliesRequest'];
+export type PeerFamiliesResponse = components['schemas']['PeerFamiliesResponse'];
+export type PeerForkRequest = components['schemas']['PeerForkRequest'];
+export type PeerForkResponse = components['schemas']['PeerForkResponse'];
+export type PeerLand = components['schemas']['PeerLand'];
+export type PeerMigrated = components['schemas']['PeerMigrated'];
+export type PeerMigration = components['schemas']['PeerMigration'];
+export type PeerPrepare = components['schemas']['PeerPrepare'];
+export type PeerProcessEnd = components['schemas']['PeerProcessEnd'];
+export type PeerPromise = components['schemas']['PeerPromise'];
+export type PeerRound = components['schemas']['PeerRound'];
+export type PeerTicket = components['schemas']['PeerTicket'];
+export type PeerTicketRequest = components['schemas']['PeerTicketRequest'];
+export type PeerTicketResponse = components['schemas']['PeerTicketResponse'];
+export type PeerVolume = components['schemas']['PeerVolume'];
+export type PullRequest = components['schemas']['PullRequest'];
+export type PushRequest = components['schemas']['PushRequest'];
+export type QuotaRequest = components['schemas']['QuotaRequest'];
+export type QuotaView = components['schemas']['QuotaView'];
+export type Raw = components['schemas']['Raw'];
+export type RemotePages = components['schemas']['RemotePages'];
+export type RemoteView = components['schemas']['RemoteView'];
+export type RequestId = components['schemas']['RequestId'];
+export type ResizeVolume = components['schemas']['ResizeVolume'];
+export type Room = components['schemas']['Room'];
+export type RootVolume = components['schemas']['RootVolume'];
+export type RunRequest = components['schemas']['RunRequest'];
+export type SeatState = components['schemas']['SeatState'];
+export type SnapshotVolume = components['schemas']['SnapshotVolume'];
+export type Start = components['schemas']['Start'];
+export type StreamId = components['schemas']['StreamId'];
+export type SubstrateGuest = components['schemas']['SubstrateGuest'];
+export type SubstrateInspect = components['schemas']['SubstrateInspect'];
+export type SubstrateKey = components['schemas']['SubstrateKey'];
+export type SubstrateKind = components['schemas']['SubstrateKind'];
+export type SubstratePart = components['schemas']['SubstratePart'];
+export type SubstrateParts = components['schemas']['SubstrateParts'];
+export type SubstrateView = components['schemas']['SubstrateView'];
+export type Terms = components['schemas']['Terms'];
+export type TicketChanged = components['schemas']['TicketChanged'];
+export type TicketId = components['schemas']['TicketId'];
+export type TicketKind = components['schemas']['TicketKind'];
+export type TicketPhase = components['schemas']['TicketPhase'];
+export type TicketSeat = components['schemas']['TicketSeat'];
+export type TicketStage = components['schemas']['TicketStage'];
+export type TicketView = components['schemas']['TicketView'];
+export type TokenGrant = components['schemas']['TokenGrant'];
+export type TokenId = components['schemas']['TokenId'];
+export type TokenRequest = components['schemas']['TokenRequest'];
+export type TokenSecret = components['schemas']['TokenSecret'];
+export type TokenView = components['schemas']['TokenView'];
+export type TransferOver = components['schemas']['TransferOver'];
+export type Usage = components['schemas']['Usage'];
+export type VmChanged = components['schemas']['VmChanged'];
+export type VmCreated = components['schemas']['VmCreated'];
+export type VmId = components['schemas']['VmId'];
+export type VmInspect = components['schemas']['VmInspect'];
+export type VmName = components['schemas']['VmName'];
+export type VmPart = components['schemas']['VmPart'];
+export type VmRemoved = components['schemas']['VmRemoved'];
+export type VmSilence = components['schemas']['VmSilence'];
+export type VmState = components['schemas']['VmState'];
+export type VmUsage = components['schemas']['VmUsage'];
+export type VmView = components['schemas']['VmView'];
+export type VolumeSnapshot = components['schemas']['VolumeSnapshot'];
+export type VolumeView = components['schemas']['VolumeView'];
+export type WayOut = components['schemas']['WayOut'];
+export type WindowSize = components['schemas']['WindowSize'];
+export type $defs = Record<string, never>;
+export interface operations {
+    render: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Metrics in the text format of Prometheus */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain; version=0.0.4": string;
+                };
+            };
+        };
+    };
+    openapi: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OpenAPI 3.1 */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
+    examine: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was found */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Diagnosis"];
+                };
+            };
+        };
+    };
+    repair: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was found, and whether it was removed */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Diagnosis"];
+                };
+            };
+        };
+    };
+    events: {
+        parameters: {
+            query?: {
+                /** @description Family wanted. */
+                family?: components["schemas"]["FamilyId"];
+                /** @description False: end after the events that are there. */
+                follow?: boolean;
+                /** @description Kinds wanted, with commas between them: `vm,fork`; all if absent. */
+                kind?: string;
+                /**
+                 * @description Events after this position, as far as they are kept: an id of this stream, or a number;
+                 *     0 for all that are kept. If absent, the header `Last-Event-ID`, or else from now on.
+                 */
+                since?: string;
+                /** @description VM wanted, by name or id: its own events, and those of its forks and tickets. */
+                vm?: string;
+            };
+            header?: {
+                /** @description As `since`, and before it: browsers send it */
+                "Last-Event-ID"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A stream of events; `data` of each is one of these as JSON. It ends with the daemon */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["HostEvent"];
+                };
+            };
+        };
+    };
+    images: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The images */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GuestImage"][];
+                };
+            };
+        };
+    };
+    image: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The image's name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The image */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GuestImage"];
+                };
+            };
+        };
+    };
+    import_image: {
+        parameters: {
+            query: {
+                /** @description What the body is. */
+                format: components["schemas"]["ImportFormat"];
+                /**
+                 * @description Of a disk with a partition table: the partition with the root file
+                 *     system, counted from 1.
+                 */
+                partition?: number;
+                /**
+                 * @description Of a container image: size of the guest's disk, in MiB; made up from
+                 *     what is in it if absent.
+                 */
+                size_mib?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The image's name from here on */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": components["schemas"]["Raw"];
+            };
+        };
+        responses: {
+            /** @description VMs can be booted from it */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GuestImage"];
+                };
+            };
+        };
+    };
+    build_image: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The recipe's name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It is built */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GuestImage"];
+                };
+            };
+        };
+    };
+    remove_image: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The image's name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The image, no longer there */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GuestImage"];
+                };
+            };
+        };
+    };
+    build_from: {
+        parameters: {
+            query?: {
+                /** @description Path of the Dockerfile in the context; `Dockerfile` if absent. */
+                dockerfile?: string;
+                /** @description Size of the guest's disk, in MiB; made up from what is in the image if absent. */
+                size_mib?: number;
+                /** @description True if VMs are to start its entry point when they boot. */
+                start?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description The image's name from here on */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": components["schemas"]["Raw"];
+            };
+        };
+        responses: {
+            /** @description VMs can be booted from it */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GuestImage"];
+                };
+            };
+        };
+    };
+    commit_image: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The image's name from here on */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ImageCommitRequest"];
+            };
+        };
+        responses: {
+            /** @description VMs can be booted from it */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GuestImage"];
+                };
+            };
+        };
+    };
+    export_image: {
+        parameters: {
+            query: {
+                /** @description How to write it. */
+                format: components["schemas"]["ExportFormat"];
+            };
+            header?: never;
+            path: {
+                /** @description The image's name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The disk */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": components["schemas"]["Raw"];
+                };
+            };
+        };
+    };
+    pull_image: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The image's name from here on */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ImagePullRequest"];
+            };
+        };
+        responses: {
+            /** @description VMs can be booted from it */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GuestImage"];
+                };
+            };
+        };
+    };
+    join: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["JoinRequest"];
+            };
+        };
+        responses: {
+            /** @description It is a node now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Joined"];
+                };
+            };
+        };
+    };
+    list_nodes: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The nodes */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeView"][];
+                };
+            };
+        };
+    };
+    invite: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InviteRequest"];
+            };
+        };
+        responses: {
+            /** @description What the host's daemon is to be started with */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Invitation"];
+                };
+            };
+        };
+    };
+    remove_node: {
+        parameters: {
+            query?: {
+                /** @description True: also if it is alive and has VMs. They are forgotten, not ended. */
+                force?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description Its name */
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The node as it was */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeView"];
+                };
+            };
+        };
+    };
+    activate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its name */
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The node as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeView"];
+                };
+            };
+        };
+    };
+    drain: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its name */
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The node as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeView"];
+                };
+            };
+        };
+    };
+    pages: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The page images */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImageView"][];
+                };
+            };
+        };
+    };
+    clones: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PeerForkRequest"];
+            };
+        };
+        responses: {
+            /** @description One entry a clone: it, or why there is none */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PeerForkResponse"];
+                };
+            };
+        };
+    };
+    families: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PeerFamiliesRequest"];
+            };
+        };
+        responses: {
+            /** @description One entry a family */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PeerFamiliesResponse"];
+                };
+            };
+        };
+    };
+    migrations: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PeerMigration"];
+            };
+        };
+        responses: {
+            /** @description How far it is */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PeerMigrated"];
+                };
+            };
+        };
+    };
+    volume: {
+        parameters: {
+            query: {
+                /** @description Its name. */
+                snapshot: string;
+            };
+            header?: never;
+            path: {
+                /** @description The migration */
+                migration: components["schemas"]["ForkId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": components["schemas"]["Raw"];
+            };
+        };
+        responses: {
+            /** @description All of it is there, durably */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PeerMigrated"];
+                };
+            };
+        };
+    };
+    ticket: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PeerTicketRequest"];
+            };
+        };
+        responses: {
+            /** @description Those that have ended */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PeerTicketResponse"];
+                };
+            };
+        };
+    };
+    ping: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It does */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    quotas: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Users with VMs or a quota, by name */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuotaView"][];
+                };
+            };
+        };
+    };
+    set_quota: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the user's token */
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["QuotaRequest"];
+            };
+        };
+        responses: {
+            /** @description Every user's */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuotaView"][];
+                };
+            };
+        };
+    };
+    substrate_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Its public half */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SubstrateKey"];
+                };
+            };
+        };
+    };
+    list_substrates: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The substrates */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SubstrateView"][];
+                };
+            };
+        };
+    };
+    dock: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DockRequest"];
+            };
+        };
+        responses: {
+            /** @description The substrate; it is on disk */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SubstrateView"];
+                };
+            };
+        };
+    };
+    inspect_substrate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The substrate in full */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SubstrateInspect"];
+                };
+            };
+        };
+    };
+    remove_substrate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The substrate as it was */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SubstrateView"];
+                };
+            };
+        };
+    };
+    activate_substrate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActivateRequest"];
+            };
+        };
+        responses: {
+            /** @description A VM or an error for each VM wanted */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActivateResponse"];
+                };
+            };
+        };
+    };
+    push_substrate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PushRequest"];
+            };
+        };
+        responses: {
+            /** @description The substrate */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SubstrateView"];
+                };
+            };
+        };
+    };
+    pull_substrate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PullRequest"];
+            };
+        };
+        responses: {
+            /** @description The substrate */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SubstrateView"];
+                };
+            };
+        };
+    };
+    list_tickets: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The tickets */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TicketView"][];
+                };
+            };
+        };
+    };
+    remove_ticket: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its id */
+                ticket: components["schemas"]["TicketId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The ticket as it was */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TicketView"];
+                };
+            };
+        };
+    };
+    list_tokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The tokens, without their secrets */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenView"][];
+                };
+            };
+        };
+    };
+    create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TokenRequest"];
+            };
+        };
+        responses: {
+            /** @description The token, shown this once */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenGrant"];
+                };
+            };
+        };
+    };
+    remove_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                token: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The token as it was */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenView"];
+                };
+            };
+        };
+    };
+    usage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Processor time and memory of each VM */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Usage"];
+                };
+            };
+        };
+    };
+    list_vms: {
+        parameters: {
+            query?: {
+                /** @description Those that have all these labels: `NAME=VALUE`, separated by commas. */
+                labels?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The VMs */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListedVm"][];
+                };
+            };
+        };
+    };
+    run: {
+        parameters: {
+            query?: {
+                /** @description This one; if absent, the one that was asked if it has room. */
+                node?: components["schemas"]["NodeName"];
+                /** @description True: the one with most vCPUs free. */
+                spread?: boolean;
+                /** @description False: answer as soon as the request has been accepted. */
+                wait?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RunRequest"];
+            };
+        };
+        responses: {
+            /** @description It runs: its agent has answered */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+            /** @description It is starting; one that does not come up is listed no more */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    one: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The VM */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    remove_vm: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The VM as it was */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    read_archive: {
+        parameters: {
+            query: {
+                /** @description The path; one that does not begin with a slash begins at `/`. */
+                path: string;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The files; cut off if the guest fails */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-tar": components["schemas"]["Raw"];
+                };
+            };
+        };
+    };
+    write_archive: {
+        parameters: {
+            query: {
+                /** @description The path; one that does not begin with a slash begins at `/`. */
+                path: string;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-tar": components["schemas"]["Raw"];
+            };
+        };
+        responses: {
+            /** @description They are there */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FilesWritten"];
+                };
+            };
+        };
+    };
+    checkpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CheckpointRequest"];
+            };
+        };
+        responses: {
+            /** @description The checkpoint; it is on disk */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    console: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": components["schemas"]["Raw"];
+            };
+        };
+        responses: {
+            /** @description It is typed */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    export_disk: {
+        parameters: {
+            query: {
+                /** @description How to write it. */
+                format: components["schemas"]["ExportFormat"];
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The disk */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": components["schemas"]["Raw"];
+                };
+            };
+        };
+    };
+    exec: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ExecRequest"];
+                "application/x-ndjson": components["schemas"]["ExecInput"];
+            };
+        };
+        responses: {
+            /** @description A stream of lines, each one event as JSON; the last is `exit`, `not_started`, `timed_out`, `error`, or `started` of a command that is detached */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": components["schemas"]["ExecEvent"];
+                };
+            };
+        };
+    };
+    read_file: {
+        parameters: {
+            query: {
+                /** @description Most bytes wanted. */
+                limit?: number;
+                /** @description First byte wanted. */
+                offset?: number;
+                /** @description The path. */
+                path: string;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The bytes; cut off if the guest fails */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": components["schemas"]["Raw"];
+                };
+            };
+        };
+    };
+    write_file: {
+        parameters: {
+            query: {
+                /**
+                 * @description Permission bits in octal, such as `755`; if absent those of the file that is
+                 *     there, or 644.
+                 */
+                mode?: string;
+                /** @description Make the folders above that are not there. */
+                parents?: boolean;
+                /** @description The path. */
+                path: string;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": components["schemas"]["Raw"];
+            };
+        };
+        responses: {
+            /** @description It is there */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FilesWritten"];
+                };
+            };
+        };
+    };
+    remove_file: {
+        parameters: {
+            query: {
+                /** @description The path. */
+                path: string;
+                /** @description A folder with all that is in it. */
+                recursive?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It is gone */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    list_folder: {
+        parameters: {
+            query: {
+                /** @description The path; one that does not begin with a slash begins at `/`. */
+                path: string;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The files in it */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileEntry"][];
+                };
+            };
+        };
+    };
+    make_folder: {
+        parameters: {
+            query: {
+                /** @description The path; one that does not begin with a slash begins at `/`. */
+                path: string;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It is there */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    fork: {
+        parameters: {
+            query?: {
+                /** @description False: answer as soon as the request has been accepted. */
+                wait?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ForkRequest"];
+            };
+        };
+        responses: {
+            /** @description One entry a clone: it, or why there is none */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForkResponse"];
+                };
+            };
+            /** @description Begun; clones are listed as they come */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForkStarted"];
+                };
+            };
+        };
+    };
+    forks: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The forks */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForkProgress"][];
+                };
+            };
+        };
+    };
+    inspect: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The VM in full */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmInspect"];
+                };
+            };
+        };
+    };
+    set_labels: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Labels"];
+            };
+        };
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    set_lifetime: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Lifetime"];
+            };
+        };
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    remove_lifetime: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    logs: {
+        parameters: {
+            query?: {
+                /** @description Go on with what the guest says from now on, until its VM ends. */
+                follow?: boolean;
+                /**
+                 * @description False: nothing of what it has said so far, and so nothing of a VM that does not
+                 *     run.
+                 */
+                history?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The bytes as the guest wrote them */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": components["schemas"]["Raw"];
+                };
+            };
+        };
+    };
+    migrate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MigrateRequest"];
+            };
+        };
+        responses: {
+            /** @description It goes on there */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MigrateResponse"];
+                };
+            };
+        };
+    };
+    move_file: {
+        parameters: {
+            query: {
+                /** @description The path. */
+                path: string;
+                /** @description The path that it is to have; folders above that are not there are made. */
+                to: string;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It is there */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    pause: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    connect_port: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The guest's port */
+                port: number;
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Connected: the bytes that follow are those of the port */
+            101: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    resume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    sessions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description They, the oldest first */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeptCommand"][];
+                };
+            };
+        };
+    };
+    attach_session: {
+        parameters: {
+            query?: {
+                /** @description False: nothing of what it writes is wanted, its end alone. */
+                output?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description The session */
+                pid: number;
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-ndjson": components["schemas"]["ExecInput"];
+            };
+        };
+        responses: {
+            /** @description A stream of lines, as of `exec` */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": components["schemas"]["ExecEvent"];
+                };
+            };
+        };
+    };
+    kill_session: {
+        parameters: {
+            query?: {
+                /** @description Signal for its process group, by number; 9 kills all that it started, too. */
+                signal?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The session */
+                pid: number;
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It is sent */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    start: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    stat_file: {
+        parameters: {
+            query: {
+                /** @description The path; one that does not begin with a slash begins at `/`. */
+                path: string;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The file */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileEntry"];
+                };
+            };
+        };
+    };
+    stop: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    watch_folder: {
+        parameters: {
+            query: {
+                /** @description The folder. */
+                path: string;
+                /** @description With all folders below. */
+                recursive?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It is watched: a stream of lines, each one event as JSON; empty ones mean nothing */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": components["schemas"]["FileEvent"];
+                };
+            };
+        };
+    };
+    list_volumes: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The volumes */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeView"][];
+                };
+            };
+        };
+    };
+    create_volume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateVolume"];
+            };
+        };
+        responses: {
+            /** @description The volume; it is on disk */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeView"];
+                };
+            };
+        };
+    };
+    inspect_volume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The volume */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeView"];
+                };
+            };
+        };
+    };
+    remove_volume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The volume as it was */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeView"];
+                };
+            };
+        };
+    };
+    export_volume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ExportVolume"];
+            };
+        };
+        responses: {
+            /** @description The volume */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeView"];
+                };
+            };
+        };
+    };
+    resize_volume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResizeVolume"];
+            };
+        };
+        responses: {
+            /** @description The volume */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeView"];
+                };
+            };
+        };
+    };
+    snapshot_volume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SnapshotVolume"];
+            };
+        };
+        responses: {
+            /** @description The volume; the snapshot is on disk */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeView"];
+                };
+            };
+        };
+    };
+    remove_volume_snapshot: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The volume's name */
+                name: string;
+                /** @description The snapshot's name */
+                snapshot: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The volume */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeView"];
+                };
+            };
+        };
+    };
+}
