@@ -60,6 +60,7 @@ export class Events implements AsyncIterable<Event>, AsyncDisposable {
   readonly #ended = new AbortController();
   readonly #abort: () => void;
   #exchange: Exchange | undefined;
+  #lines: AsyncGenerator<string> | undefined;
   #position: string | undefined;
 
   private constructor(endpoint: Endpoint, options: EventsOptions) {
@@ -74,7 +75,7 @@ export class Events implements AsyncIterable<Event>, AsyncDisposable {
   static async open(endpoint: Endpoint, options: EventsOptions): Promise<Events> {
     const events = new Events(endpoint, options);
     try {
-      events.#exchange = await within(options, (signal) => events.#ask(signal));
+      await within(options, (signal) => events.#ask(signal));
     } catch (error) {
       await events.close();
       throw error;
@@ -121,22 +122,39 @@ export class Events implements AsyncIterable<Event>, AsyncDisposable {
     this.#exchange?.request.destroy();
   }
 
-  async #ask(signal: AbortSignal): Promise<Exchange> {
+  /** Asks for events, and hears where they begin. */
+  async #ask(signal: AbortSignal): Promise<void> {
     const { vm, family, kinds, follow } = this.#options;
     const words = { vm, family, kind: kinds?.join(",") || undefined, since: this.#position, follow };
-    return await open(this.#endpoint, "GET", filled("/v1/events", {}, words), undefined, signal);
+    const exchange = await open(this.#endpoint, "GET", filled("/v1/events", {}, words), undefined, signal);
+    this.#exchange = exchange;
+    this.#lines = everyLine(exchange.answer);
+    // The daemon tells the position at once: a break before the first event loses none.
+    const abort = () => void exchange.request.destroy();
+    signal.addEventListener("abort", abort, { once: true });
+    try {
+      for (let line = await this.#lines.next(); !line.done && line.value.trim(); line = await this.#lines.next()) {
+        if (line.value.startsWith("id:")) this.#position = line.value.slice("id:".length).trim();
+      }
+      signal.throwIfAborted();
+    } catch (error) {
+      signal.throwIfAborted();
+      throw error;
+    } finally {
+      signal.removeEventListener("abort", abort);
+    }
   }
 
   /** Events until the connection ends. */
   async *#told(): AsyncGenerator<Event> {
-    const exchange = this.#exchange;
-    if (!exchange) return;
+    const [exchange, lines] = [this.#exchange, this.#lines];
+    if (!exchange || !lines) return;
     let data: string[] = [];
     let position: string | undefined;
     const silent = () => exchange.request.destroy();
     let timer = setTimeout(silent, SILENCE).unref();
     try {
-      for await (const line of everyLine(exchange.answer)) {
+      for await (const line of lines) {
         timer.refresh();
         const [, name, value = ""] = /^([^:]*):? ?(.*?)\r?$/s.exec(line) ?? [];
         if (name === "data") data.push(value);
@@ -167,7 +185,7 @@ export class Events implements AsyncIterable<Event>, AsyncDisposable {
     for (let wait = FIRST; performance.now() - begun < resumeForMs; wait = Math.min(2 * wait, LONGEST)) {
       try {
         await abortable(pause(Math.min(wait, resumeForMs), undefined, { signal }), signal);
-        this.#exchange = await within({ signal, timeoutMs: LONGEST }, (limit) => this.#ask(limit));
+        await within({ signal, timeoutMs: LONGEST }, (limit) => this.#ask(limit));
         return;
       } catch (error) {
         if (signal.aborted) return;

@@ -4,7 +4,7 @@ import type { Readable } from "node:stream";
 import { type Answer, call, filled } from "./api.js";
 import { type Endpoint } from "./endpoint.js";
 import type { FileEntry, FileEvent, FilesWritten } from "./generated.js";
-import { type CallOptions, type Exchange, type Pieces, all, lines, open, within } from "./http.js";
+import { type CallOptions, type Exchange, type Pieces, all, lines, open, taken, within } from "./http.js";
 import { Stream } from "./stream.js";
 
 /** Paths whose bodies are streams. */
@@ -115,8 +115,8 @@ export class Files {
 
   async #put(to: string, content: string | Uint8Array | Pieces, options: CallOptions): Promise<FilesWritten> {
     const whole = typeof content === "string" || content instanceof Uint8Array;
+    const sent = { content: whole ? [content] : taken(content) };
     return await within(options, async (signal) => {
-      const sent = { content: whole ? [content] : content };
       const { request, answer } = await open(this.#endpoint, "PUT", to, sent, signal);
       try {
         return JSON.parse((await all(answer, signal)).toString()) as Answer<"/v1/vms/{vm}/files", "put">;

@@ -160,6 +160,12 @@ export async function drained(request: http.ClientRequest): Promise<void> {
   });
 }
 
+/** Takes content of a caller's. What a stream fails with before it is read is told when it is read. */
+export function taken(content: Pieces): Pieces {
+  if ("on" in content && typeof content.on === "function") content.on("error", ignore);
+  return content;
+}
+
 /** Passes bytes on in pieces of at most so many. */
 export async function* cut(content: Pieces | Uint8Array | string, most: number): AsyncGenerator<Buffer> {
   const whole = typeof content === "string" || content instanceof Uint8Array;

@@ -17,7 +17,7 @@ import type {
   VmState,
   VmView,
 } from "./generated.js";
-import { type CallOptions, type Pieces, open, upgrade, within } from "./http.js";
+import { type CallOptions, type Pieces, open, taken, upgrade, within } from "./http.js";
 import { Process, type Signal, numberOf } from "./process.js";
 import { type ExecResult, Forked } from "./results.js";
 
@@ -201,10 +201,11 @@ export class Vm implements AsyncDisposable {
     const whole = stdin === undefined || typeof stdin === "string" || stdin instanceof Uint8Array;
     // A word that start() would take for something else.
     const inline = whole && stdin !== "pipe" && Buffer.byteLength(stdin ?? "") <= INLINE;
+    const pieces = whole ? [stdin ?? ""] : taken(stdin);
     const given = inline ? (stdin ?? "") : "pipe";
     const process = await this.start(argv, { ...more, stdin: given });
     try {
-      if (!inline) process.feed(whole ? [stdin ?? ""] : stdin).catch((error) => process.fail(error));
+      if (!inline) process.feed(pieces).catch((error) => process.fail(error));
       return await process.finish({ check: check ?? false });
     } finally {
       await process.close();
