@@ -2,7 +2,7 @@
 
 PREFIX ?= /usr/local
 
-.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps bench-patterns test-sched-ext test-kvm test-ui deb test-deb check install clean
+.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps bench-patterns test-sched-ext test-kvm test-ui test-ts deb test-deb check install clean
 
 help:
 	@echo 'make setup     install the Debian packages it takes (root)'
@@ -13,6 +13,7 @@ help:
 	@echo 'make test-kvm  test on KVM, in a lab of its own where the host has none (root)'
 	@echo 'make deb       build Debian packages into target/deb; test-deb: install, use and purge them on a fresh Debian (root)'
 	@echo 'make test-ui   test the page in a headless Chromium (root; takes the package chromium)'
+	@echo 'make test-ts   test the TypeScript package; takes Node and npm (root)'
 	@echo 'make check     formatting, lints, documentation, house rules'
 	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests; bench-substrate: substrates; bench-volume: volumes; bench-migrate: moves between hosts; bench-apps: MPI on clones; bench-patterns: the examples beside what is done without a fork'
 	@echo 'make install   copy target/dist to PREFIX ($(PREFIX))'
@@ -33,6 +34,9 @@ test-ui: build
 
 bench-migrate: setup
 	cargo xtask bench-cluster --parts moves --rounds 10 --round-trips 0,80,150 --dirtying 0,8,24 --out bench/out/migrate
+
+test-ts: build
+	sdk/typescript/test/run
 
 install: build
 	install -d '$(DESTDIR)$(PREFIX)'

@@ -113,7 +113,7 @@ export class Endpoint {
     const socket = await settled(tls.connect(options), "secureConnect", signal);
     // Before anything is said: the token is for that daemon alone.
     const shown = fingerprint(socket.getPeerCertificate().fingerprint256 ?? "");
-    if (pinned && shown !== fingerprint(this.#ca.slice("sha256:".length))) {
+    if (pinned && (!shown || shown !== fingerprint(this.#ca.slice("sha256:".length)))) {
       socket.destroy();
       throw new Error(`its certificate is sha256:${shown}, not the one that is pinned`);
     }
@@ -132,6 +132,8 @@ export function said(error: unknown): string {
 /** The outcome of a promise, or the signal's reason as soon as there is one. */
 export async function abortable<T>(outcome: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (!signal) return await outcome;
+  // Its failure is told of, unless the signal's reason is.
+  outcome.catch(ignore);
   signal.throwIfAborted();
   let abort = () => {};
   const aborted = new Promise<never>((_, reject) => {

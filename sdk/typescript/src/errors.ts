@@ -59,10 +59,10 @@ export class CommandFailed extends Error {
 }
 
 /** Some clones of a fork were not made. Those that were run: they are in `forked.vms`. */
-export class PartialFork<V> extends Error {
+export class PartialFork extends Error {
   override readonly name = "PartialFork";
 
-  constructor(readonly forked: Forked<V>) {
+  constructor(readonly forked: Forked) {
     const { vms, errors } = forked;
     const total = vms.length + errors.length;
     super(`${errors.length} of ${total} clones were not made: ${errors[0]?.message}`);

@@ -1,8 +1,9 @@
 /** Files of a VM. Its agent does the work: nothing of the image is needed. */
 
-import type { Readable } from "node:stream";
+import { Readable } from "node:stream";
 import { type Answer, call, filled } from "./api.js";
-import { type Endpoint } from "./endpoint.js";
+import { type Endpoint, said } from "./endpoint.js";
+import { Unreachable } from "./errors.js";
 import type { FileEntry, FileEvent, FilesWritten } from "./generated.js";
 import { type CallOptions, type Exchange, type Pieces, all, lines, open, taken, within } from "./http.js";
 import { Stream } from "./stream.js";
@@ -135,13 +136,25 @@ export class Files {
   }
 }
 
-/** The body of an answer, which a signal ends. */
-function ended({ answer }: Exchange, signal: AbortSignal | undefined): Readable {
-  const abort = () => void answer.destroy(signal?.reason);
+/** The body of an answer as a stream, which a signal ends. */
+function ended({ request, answer }: Exchange, signal: AbortSignal | undefined): Readable {
+  const abort = () => void request.destroy();
   signal?.addEventListener("abort", abort, { once: true });
-  answer.once("close", () => signal?.removeEventListener("abort", abort));
   if (signal?.aborted) abort();
-  return answer;
+  async function* pieces(): AsyncGenerator<Buffer> {
+    try {
+      for await (const piece of answer) yield piece as Buffer;
+    } catch (error) {
+      signal?.throwIfAborted();
+      throw new Unreachable(`the daemon closed the connection: ${said(error)}`, { cause: error });
+    }
+  }
+  const stream = Readable.from(pieces(), { objectMode: false });
+  return stream.once("close", () => {
+    signal?.removeEventListener("abort", abort);
+    // One that is left before its end, or was never read.
+    request.destroy();
+  });
 }
 
 async function* changes({ answer }: Exchange): AsyncGenerator<FileEvent> {

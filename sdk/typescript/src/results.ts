@@ -2,6 +2,7 @@
 
 import { type ForkyardError, PartialFork } from "./errors.js";
 import type { ForkReport } from "./generated.js";
+import type { Vm } from "./vm.js";
 
 /** What a command came to. */
 export class ExecResult {
@@ -26,12 +27,12 @@ export class ExecResult {
  * to iterate, unpack or count it throws PartialFork; `vms` and `errors` do not. `await using` removes
  * those that were made.
  */
-export class Forked<V extends AsyncDisposable | unknown = unknown> implements Iterable<V>, AsyncDisposable {
+export class Forked implements Iterable<Vm>, AsyncDisposable {
   constructor(
     /** The fork's. */
     readonly id: string,
     /** Clones that run. */
-    readonly vms: readonly V[],
+    readonly vms: readonly Vm[],
     /** Why the others do not. */
     readonly errors: readonly ForkyardError[],
     /** Where the time went: microseconds, bytes and pages. */
@@ -42,17 +43,17 @@ export class Forked<V extends AsyncDisposable | unknown = unknown> implements It
     return this.#all().length;
   }
 
-  [Symbol.iterator](): Iterator<V> {
+  [Symbol.iterator](): Iterator<Vm> {
     return this.#all()[Symbol.iterator]();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    const removed = this.vms.map((vm) => (vm as AsyncDisposable)[Symbol.asyncDispose]());
+    const removed = this.vms.map((vm) => vm[Symbol.asyncDispose]());
     const failed = (await Promise.allSettled(removed)).find((it) => it.status === "rejected");
     if (failed) throw failed.reason;
   }
 
-  #all(): readonly V[] {
+  #all(): readonly Vm[] {
     if (this.errors.length > 0) throw new PartialFork(this);
     return this.vms;
   }

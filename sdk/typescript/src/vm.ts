@@ -109,7 +109,7 @@ export class Vm implements AsyncDisposable {
   async fork(
     count = 1,
     options: CallOptions & { live?: boolean } & Partial<Omit<ForkRequest, "count" | "mode">> = {},
-  ): Promise<Forked<Vm>> {
+  ): Promise<Forked> {
     const { live, signal, timeoutMs, ...more } = options;
     const body: ForkRequest = { count, mode: live ? "live" : "fast", ...more };
     const made = await call(this.#endpoint, "post", "/v1/vms/{vm}/fork", { ...this.#path, body }, { signal, timeoutMs });

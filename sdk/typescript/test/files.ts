@@ -28,14 +28,20 @@ test("large files stream both ways, and one that is given up stays as it was", a
   const back = await buffer(await files.stream("/tmp/large", { offset: 9 * MIB }));
   assert(back.equals(piece));
   assert.equal((await files.read("/tmp/large")).length, 10 * MIB);
+  const stop = new AbortController();
+  const endless = await files.stream("/dev/zero", { signal: stop.signal });
+  await assert.rejects(async () => {
+    for await (const _ of endless) stop.abort();
+  }, { name: "AbortError" });
+  for await (const _ of await files.stream("/dev/zero")) break;
   const abort = new AbortController();
-  async function* endless() {
+  async function* without() {
     for (let at = 0; ; at += 1) {
       if (at === 5) abort.abort();
       yield piece;
     }
   }
-  await assert.rejects(files.write("/tmp/large", endless(), { signal: abort.signal }), { name: "AbortError" });
+  await assert.rejects(files.write("/tmp/large", without(), { signal: abort.signal }), { name: "AbortError" });
   const half = async function* () {
     yield piece;
     throw new RangeError("no more");

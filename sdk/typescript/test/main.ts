@@ -9,6 +9,7 @@ import "./files.js";
 import "./forks.js";
 import "./life.js";
 import "./network.js";
+import "./package.js";
 // The last: it kills the daemon.
 import "./breaks.js";
 
