@@ -48,6 +48,9 @@ pub fn run(root: &Path, selection: &Selection) -> Result<()> {
             variables.push((THREADS, Path::new(&threads)));
         }
         let jobs = programs::jobs(root, built, selection, &variables);
+        if jobs.is_empty() {
+            bail!("no test program is named like that");
+        }
         stages.run("tests", || {
             all_of(jobs, &mut results, |name| {
                 // Not before: two cargos that build wait for each other.

@@ -76,6 +76,9 @@ pub struct Serve {
     /// Seconds for which requests wait while a VM moves, wakes, or its daemon starts again.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub patience: u32,
+    /// Most connections of one address at once; all come from one if there is a proxy in front.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub per_address: u16,
     /// Certificate, in PEM; HTTPS is spoken then, and nothing else.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,

@@ -1,32 +1,45 @@
 //! A request's way: to its port, if it may, and back.
 //!
-//! A request that is safe to repeat, and has no body, is sent again if the connection to its
-//! server breaks before an answer begins: a VM that moves breaks all. Others are not, unless
-//! not a byte of them was sent.
+//! A request that HTTP lets be repeated (RFC 9110, 9.2.2), and that has no body, is sent once more if
+//! the connection to its server breaks before an answer begins: a VM that moves breaks all of them.
+//! A kept connection that turns out to be broken does not count.
 
 use crate::{
     guest::{Guests, Server},
+    headers::{self, Asked},
     reply::{Refusal, ReplyBody, body},
-    ticket::{self, Shown},
+    serve::Taken,
+    ticket::{self, From, Shown},
 };
 use bytes::Bytes;
-use forkyard_gateway::{Exchanged, Form, Key, Pool, ShareError, Target, exchange, opened, strip};
+use forkyard_gateway::{
+    Exchanged, Form, Key, Pool, ShareError, Target, exchange, opened, strip, upgrades,
+};
 use forkyard_types::VmView;
 use http_body_util::{BodyExt, Empty};
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode, Uri,
     body::{Body, Incoming},
-    header::{self, HeaderName, HeaderValue},
+    client::conn::http1::SendRequest,
+    header::{self, HeaderValue},
     upgrade::OnUpgrade,
 };
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 use tokio::time::Instant;
 
-/// How often a request is sent whose connection breaks without an answer.
-const TRIES: usize = 4;
+/// Requests that may be repeated.
+const REPEATED: [Method; 5] = [
+    Method::GET,
+    Method::HEAD,
+    Method::OPTIONS,
+    Method::PUT,
+    Method::DELETE,
+];
 
 /// Body of a request, as servers are sent it.
 type GuestBody = ReplyBody;
+/// Place of a client's connection, for as long as anything of it is there.
+pub type Place = Arc<Taken>;
 
 /// Passes requests on.
 #[derive(Debug)]
@@ -45,8 +58,13 @@ pub struct Gateway {
 
 impl Gateway {
     /// Answers a request. Dropped, the connection to the server is closed.
-    pub async fn answer(&self, request: Request<Incoming>, from: IpAddr) -> Response<ReplyBody> {
-        self.pass(request, from)
+    pub async fn answer(
+        &self,
+        request: Request<Incoming>,
+        from: IpAddr,
+        place: Place,
+    ) -> Response<ReplyBody> {
+        self.pass(request, from, place)
             .await
             .unwrap_or_else(Refusal::answer)
     }
@@ -55,28 +73,41 @@ impl Gateway {
         &self,
         mut request: Request<Incoming>,
         from: IpAddr,
+        place: Place,
     ) -> Result<Response<ReplyBody>, Refusal> {
-        let mut target = self.target(&request)?;
+        let asked = Asked::of(&request)?;
+        let mut target = self.target(&asked)?;
         let shown = Shown::take(&mut target, request.headers_mut());
         let until = self.guests.until();
-        let vm = self.admit(&target, &shown, until).await?;
-        if shown.in_address && target.form == Form::Host && request.method() == Method::GET {
-            return self.without_token(&target, &shown);
-        }
+        let switches = upgrades(request.headers());
+        let vm = match &self.key {
+            None => self.guests.find(&target.vm, until).await?,
+            Some(key) => {
+                let (token, from, vm, expires) = self.admit(key, &target, &shown, until).await?;
+                if from == From::Cookie && (switches || !request.method().is_safe()) {
+                    headers::same_origin(request.headers(), &asked)?;
+                }
+                let asks_again = from == From::Address && target.form == Form::Host;
+                if asks_again && request.method() == Method::GET && !switches {
+                    return self.without_token(&target, token, expires);
+                }
+                vm
+            }
+        };
         let server = Server {
             vm: vm.id,
             port: target.port,
         };
-        let upgrades = request.headers().contains_key(header::UPGRADE);
         let client = hyper::upgrade::on(&mut request);
         let (mut head, incoming) = request.into_parts();
-        forwarded(&mut head.headers, &target, from, self.tls);
-        strip(&mut head.headers, &[], upgrades);
-        let uri: Uri = target.path.parse().map_err(|_| {
-            let why = "the path cannot be passed on";
-            Refusal::new(StatusCode::BAD_REQUEST, why)
-        })?;
-        let again = head.method.is_idempotent() && incoming.is_end_stream() && !upgrades;
+        strip(&mut head.headers, &[], switches);
+        headers::forwarded(&mut head.headers, &asked, &target, from, self.tls);
+        let uri: Uri = target
+            .path
+            .parse()
+            .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the path cannot be passed on"))?;
+        let empty = incoming.is_end_stream();
+        let again = REPEATED.contains(&head.method) && empty && !switches;
         let sent = Sent {
             method: head.method,
             uri,
@@ -86,21 +117,25 @@ impl Gateway {
             true => self.repeatedly(&server, &sent, until).await?,
             false => {
                 let incoming = incoming.map_err(Into::into).boxed();
+                let client = switches.then_some((client, place));
                 self.once(&server, sent.with(incoming), client, until)
                     .await?
             }
         };
-        Ok(exchanged.response.map(|it| it.map_err(Into::into).boxed()))
+        let mut response = exchanged.response;
+        if target.form == Form::Path {
+            headers::of_shared_origin(response.headers_mut());
+        }
+        Ok(response.map(|it| it.map_err(Into::into).boxed()))
     }
 
-    fn target(&self, request: &Request<Incoming>) -> Result<Target, Refusal> {
-        let host = request.uri().host().or_else(|| {
-            let host = request.headers().get(header::HOST)?;
-            host.to_str().ok()
+    fn target(&self, asked: &Asked) -> Result<Target, Refusal> {
+        let found = Target::of(Some(&asked.host), &asked.path, &self.domain);
+        // Without tokens a name that somebody has lead here would be an origin of theirs.
+        let found = found.filter(|target| {
+            self.key.is_some() || target.form == Form::Host || asked.is_of(&self.domain)
         });
-        let path = request.uri().path_and_query();
-        let path = path.map_or("/", |path| path.as_str());
-        Target::of(host, path, &self.domain).ok_or_else(|| {
+        found.ok_or_else(|| {
             let why = format!(
                 "no VM's port is here: ask for PORT-VM.{} or /vms/VM/ports/PORT/",
                 self.domain
@@ -109,19 +144,18 @@ impl Gateway {
         })
     }
 
-    /// Finds the VM if its port may be reached. Who may not does not learn whether there is one.
-    async fn admit(
+    /// Finds the VM if its port may be reached, and says by what. Who may not does not learn
+    /// whether there is one.
+    async fn admit<'a>(
         &self,
+        key: &Key,
         target: &Target,
-        shown: &Shown,
+        shown: &'a Shown,
         until: Instant,
-    ) -> Result<VmView, Refusal> {
-        let Some(key) = &self.key else {
-            return Ok(self.guests.find(&target.vm, until).await?);
-        };
+    ) -> Result<(&'a str, From, VmView, u64), Refusal> {
         let unauthorized = |why: &str| Refusal::new(StatusCode::UNAUTHORIZED, why);
-        let share = match shown.allowed(key) {
-            Some(Ok(share)) => share,
+        let (token, from, share) = match shown.allowed(key) {
+            Some(Ok(allowed)) => allowed,
             Some(Err(why @ (ShareError::Unknown | ShareError::Expired))) => {
                 return Err(unauthorized(&format!(
                     "{why}: ask who gave it to you for another"
@@ -138,10 +172,11 @@ impl Gateway {
         if share.port != target.port {
             return Err(elsewhere());
         }
-        // By the token's id: a name may be another VM's by now.
+        // By the token's id, which is found by no name: a name may be another VM's by now.
         let vm = self.guests.find(share.vm.as_str(), until).await?;
-        match vm.name.as_str() == target.vm || vm.id.as_str() == target.vm {
-            true => Ok(vm),
+        let named = vm.name.as_str() == target.vm || vm.id.as_str() == target.vm;
+        match vm.id == share.vm && named {
+            true => Ok((token, from, vm, share.expires)),
             false => Err(elsewhere()),
         }
     }
@@ -150,58 +185,53 @@ impl Gateway {
     fn without_token(
         &self,
         target: &Target,
-        shown: &Shown,
+        token: &str,
+        expires: u64,
     ) -> Result<Response<ReplyBody>, Refusal> {
-        let expires = self.key.as_ref().and_then(|key| shown.allowed(key));
-        let cookie = expires.and_then(Result::ok).and_then(|share| {
-            let token = shown.token.as_deref()?;
-            ticket::cookie(token, share.expires, self.tls)
-        });
-        // Two slashes would name another host.
-        let place = format!("/{}", target.path.trim_start_matches('/'));
-        let place = HeaderValue::from_str(&place)
+        let cookie = ticket::cookie(token, expires, self.tls);
+        let place = HeaderValue::from_str(&headers::own_path(&target.path))
             .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the path cannot be passed on"))?;
         let mut response = Response::new(body(Bytes::new()));
         *response.status_mut() = StatusCode::SEE_OTHER;
         let headers = response.headers_mut();
         headers.insert(header::LOCATION, place);
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        headers.insert(
-            header::REFERRER_POLICY,
-            HeaderValue::from_static("no-referrer"),
-        );
+        let none = HeaderValue::from_static("no-referrer");
+        headers.insert(header::REFERRER_POLICY, none);
         if let Some(cookie) = cookie {
             headers.insert(header::SET_COOKIE, cookie);
         }
         Ok(response)
     }
 
-    /// Sends a request until there is an answer.
+    /// Sends a request, and once more if its connection breaks without an answer.
     async fn repeatedly(
         &self,
         server: &Server,
         sent: &Sent,
         until: Instant,
     ) -> Result<Exchanged, Refusal> {
-        let mut tries = 0;
+        let mut broken = 0;
         loop {
-            tries += 1;
-            let mut sender = match self.pool.take(server) {
-                Some(kept) => kept,
-                None => self.opened(server, until).await?,
+            let (mut sender, kept) = match self.pool.take(server) {
+                Some(kept) => (kept, true),
+                None => (self.opened(server, until).await?, false),
             };
             let empty = Empty::new().map_err(|never| match never {}).boxed();
             // It asks for no other protocol.
-            match exchange(&mut sender, sent.with(empty), None).await {
+            match exchange(&mut sender, sent.with(empty), None, ()).await {
+                Ok(exchanged) if exchanged.switched => return Err(nonsense(server)),
                 Ok(exchanged) => {
                     self.pool.put(server.clone(), sender);
                     return Ok(exchanged);
                 }
-                Err(error) if tries < TRIES && Instant::now() < until => {
+                Err(error) if error.is_parse() => return Err(broke(server, &error)),
+                Err(error) if !kept && broken > 0 => return Err(broke(server, &error)),
+                Err(error) => {
                     tracing::debug!(vm = %server.vm, port = %server.port, %error, "sent again");
-                    self.pool.forget(server);
+                    broken += u32::from(!kept);
+                    self.pool.forget(|it| it == server);
                 }
-                Err(error) => return Err(broke(server, &error)),
             }
         }
     }
@@ -211,14 +241,18 @@ impl Gateway {
         &self,
         server: &Server,
         request: Request<GuestBody>,
-        client: OnUpgrade,
+        client: Option<(OnUpgrade, Place)>,
         until: Instant,
     ) -> Result<Exchanged, Refusal> {
         let mut sender = self.opened(server, until).await?;
-        let exchanged = exchange(&mut sender, request, Some(client)).await;
+        let (client, place) = client.unzip();
+        let may_switch = client.is_some();
+        let exchanged = exchange(&mut sender, request, client, place).await;
         let exchanged = exchanged.map_err(|error| broke(server, &error))?;
-        if !exchanged.switched {
-            self.pool.put(server.clone(), sender);
+        match (exchanged.switched, may_switch) {
+            (true, false) => return Err(nonsense(server)),
+            (true, true) => {}
+            (false, _) => self.pool.put(server.clone(), sender),
         }
         Ok(exchanged)
     }
@@ -227,8 +261,10 @@ impl Gateway {
         &self,
         server: &Server,
         until: Instant,
-    ) -> Result<hyper::client::conn::http1::SendRequest<GuestBody>, Refusal> {
-        let stream = self.guests.connect(server, until).await?;
+    ) -> Result<SendRequest<GuestBody>, Refusal> {
+        // Idle ones take places of the VM's.
+        let crowded = || self.pool.forget(|it| it.vm == server.vm);
+        let stream = self.guests.connect(server, until, crowded).await?;
         opened(stream).await.map_err(|error| broke(server, &error))
     }
 }
@@ -258,24 +294,8 @@ fn broke(server: &Server, error: &hyper::Error) -> Refusal {
     Refusal::new(StatusCode::BAD_GATEWAY, why)
 }
 
-/// Says who asked, and by what address; what a client says of that itself is not passed on.
-fn forwarded(headers: &mut HeaderMap, target: &Target, from: IpAddr, tls: bool) {
-    let mut say = |name: &'static str, value: Option<String>| {
-        let name = HeaderName::from_static(name);
-        headers.remove(&name);
-        if let Some(Ok(value)) = value.map(|value| HeaderValue::from_str(&value)) {
-            headers.insert(name, value);
-        }
-    };
-    say("forwarded", None);
-    say("x-forwarded-for", Some(from.to_string()));
-    let scheme = if tls { "https" } else { "http" };
-    say("x-forwarded-proto", Some(scheme.to_owned()));
-    say("x-forwarded-prefix", target.prefix());
-    let host = headers.get(header::HOST).cloned();
-    let name = HeaderName::from_static("x-forwarded-host");
-    headers.remove(&name);
-    if let Some(host) = host {
-        headers.insert(name, host);
-    }
+fn nonsense(server: &Server) -> Refusal {
+    let Server { vm, port } = server;
+    let why = format!("port {port} of {vm} changed to a protocol that nobody asked for");
+    Refusal::new(StatusCode::BAD_GATEWAY, why)
 }

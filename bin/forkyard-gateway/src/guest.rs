@@ -7,11 +7,15 @@
 use forkyard_client::{Client, ClientError, PortStream, of_vm};
 use forkyard_types::{ApiError, ErrorKind, GuestPort, VmId, VmState, VmView};
 use hyper::{Method, StatusCode};
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::time::{Instant, sleep, timeout_at};
 
-/// Between two tries.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Between two tries: the first, and the most.
+const PAUSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 
 /// A port of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +32,8 @@ pub struct Guests {
     client: Client,
     wake: bool,
     patience: Duration,
+    /// Those that are being woken: once for all who wait.
+    waking: Arc<Mutex<HashSet<VmId>>>,
 }
 
 /// No connection.
@@ -37,6 +43,17 @@ pub struct Unreached {
     pub status: StatusCode,
     /// Why.
     pub error: ApiError,
+    /// True if it may be otherwise in a moment.
+    for_now: bool,
+}
+
+/// What became of a VM that did not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stirred {
+    /// It may be moving, or begin to run.
+    Waits,
+    /// It was woken: its servers may start.
+    Woken,
 }
 
 impl Guests {
@@ -46,6 +63,7 @@ impl Guests {
             client,
             wake,
             patience,
+            waking: Arc::default(),
         }
     }
 
@@ -56,61 +74,90 @@ impl Guests {
 
     /// Finds a VM by its name or id.
     pub async fn find(&self, vm: &str, until: Instant) -> Result<VmView, Unreached> {
+        let mut pause = PAUSE[0];
         loop {
             match self.client.call(Method::GET, &of_vm(vm, "")).await {
                 Ok(found) => return Ok(found),
-                Err(error) => wait(unreached(error), until).await?,
+                Err(error) => wait(unreached(error), until, &mut pause).await?,
             }
         }
     }
 
-    /// Connects to a port.
-    pub async fn connect(&self, server: &Server, until: Instant) -> Result<PortStream, Unreached> {
-        let vm = server.vm.as_str();
+    /// Connects to a port. `crowded` is called if the VM has no place left for a connection.
+    pub async fn connect(
+        &self,
+        server: &Server,
+        until: Instant,
+        crowded: impl Fn(),
+    ) -> Result<PortStream, Unreached> {
+        let (vm, mut pause) = (server.vm, PAUSE[0]);
+        let mut stirred = Stirred::Waits;
         loop {
-            match self.client.connect(vm, server.port).await {
+            let mut why = match self.client.connect(vm.as_str(), server.port).await {
                 Ok(stream) => return Ok(stream),
-                Err(error) => {
-                    let later = unreached(error);
-                    if later.error.kind == ErrorKind::Conflict {
-                        self.stir(vm).await?;
-                    }
-                    wait(later, until).await?;
-                }
+                Err(error) => unreached(error),
+            };
+            let kind = why.error.kind;
+            if kind == ErrorKind::Exhausted {
+                crowded();
             }
+            if kind == ErrorKind::Conflict && stirred == Stirred::Waits {
+                stirred = self.stir(vm, until).await?;
+            }
+            // Its server has not started yet.
+            why.for_now |= kind == ErrorKind::Guest && stirred == Stirred::Woken;
+            wait(why, until, &mut pause).await?;
         }
     }
 
     /// Has a VM that sleeps wake, if that is wanted; refuses what no waiting helps.
-    async fn stir(&self, vm: &str) -> Result<(), Unreached> {
-        let found: Result<VmView, _> = self.client.call(Method::GET, &of_vm(vm, "")).await;
+    async fn stir(&self, vm: VmId, until: Instant) -> Result<Stirred, Unreached> {
+        let found: Result<VmView, _> = self.client.call(Method::GET, &of_vm(vm.as_str(), "")).await;
         let Ok(found) = found else {
-            return Ok(());
+            return Ok(Stirred::Waits);
         };
-        let (what, to_wake) = match found.state {
+        let (what, why) = match found.state {
             VmState::Paused => ("resume", "it is paused"),
             VmState::Stopped => ("start", "it has stopped"),
             VmState::Checkpoint => {
                 return Err(asleep(&found, "it is a checkpoint, which never runs"));
             }
-            // It may be moving, or begin to run.
-            VmState::Starting | VmState::Warm | VmState::Running | VmState::Ending => return Ok(()),
+            VmState::Starting | VmState::Warm | VmState::Running | VmState::Ending => {
+                return Ok(Stirred::Waits);
+            }
         };
         if !self.wake {
-            return Err(asleep(&found, to_wake));
+            return Err(asleep(&found, why));
         }
+        if !lock(&self.waking).insert(vm) {
+            return Ok(Stirred::Woken);
+        }
+        let _woken = Woken(&self.waking, vm);
         tracing::info!(vm = %found.name, "{what}: there is a request for it");
-        let path = of_vm(vm, what);
-        match self.client.call::<VmView>(Method::POST, &path).await {
-            // Another request may have been there first.
-            Ok(_)
-            | Err(ClientError::Refused(ApiError {
-                kind: ErrorKind::Conflict,
-                ..
-            })) => Ok(()),
-            Err(error) => Err(unreached(error)),
+        let path = of_vm(vm.as_str(), what);
+        let woken = self.client.call::<VmView>(Method::POST, &path);
+        match timeout_at(until, woken).await {
+            Ok(Err(ClientError::Refused(error))) if error.kind != ErrorKind::Conflict => {
+                Err(unreached(error.into()))
+            }
+            // Somebody else may have been there first; one that takes longer goes on waking.
+            Ok(Ok(_) | Err(_)) | Err(_) => Ok(Stirred::Woken),
         }
     }
+}
+
+/// A VM that is being woken, until dropped.
+struct Woken<'a>(&'a Mutex<HashSet<VmId>>, VmId);
+
+impl Drop for Woken<'_> {
+    fn drop(&mut self) {
+        lock(self.0).remove(&self.1);
+    }
+}
+
+fn lock(waking: &Mutex<HashSet<VmId>>) -> MutexGuard<'_, HashSet<VmId>> {
+    // Whole at every moment.
+    waking.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn asleep(vm: &VmView, why: &str) -> Unreached {
@@ -121,35 +168,55 @@ fn asleep(vm: &VmView, why: &str) -> Unreached {
             message: format!("{} does not run: {why}", vm.name),
             hint: Some("resume or start it, or let the gateway do so: --wake".to_owned()),
         },
+        for_now: false,
     }
 }
 
-/// Waits a little if what is not now may be later.
-async fn wait(unreached: Unreached, until: Instant) -> Result<(), Unreached> {
-    let for_now = [
-        StatusCode::SERVICE_UNAVAILABLE,
-        StatusCode::TOO_MANY_REQUESTS,
-    ];
-    if !for_now.contains(&unreached.status) || Instant::now() >= until {
-        return Err(unreached);
+/// Waits a little, longer each time, if what is not now may be later.
+async fn wait(why: Unreached, until: Instant, pause: &mut Duration) -> Result<(), Unreached> {
+    if !why.for_now || Instant::now() >= until {
+        return Err(why);
     }
-    sleep(PAUSE).await;
+    sleep(*pause).await;
+    *pause = (*pause * 3 / 2).min(PAUSE[1]);
     Ok(())
 }
 
-/// An error as HTTP has it. 503 and 429 are what may be otherwise in a moment.
+/// An error as HTTP has it.
 fn unreached(error: ClientError) -> Unreached {
-    let message = error.to_string();
-    let hint = error.hint().map(str::to_owned);
+    let for_now = if let ClientError::Refused(error) = &error {
+        matches!(
+            error.kind,
+            ErrorKind::Conflict | ErrorKind::Exhausted | ErrorKind::Timeout
+        )
+    } else {
+        // Trust that is not there does not come by waiting.
+        matches!(
+            error,
+            ClientError::NoDaemon { .. }
+                | ClientError::Unreachable { .. }
+                | ClientError::Hangs { .. }
+                | ClientError::Broke { .. }
+        )
+    };
     let ClientError::Refused(error) = error else {
+        // Where the daemon is, and what is wrong there, is no matter of who asks.
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "the daemon is not reached"
+        );
+        let message = "the host does not answer".to_owned();
+        let hint = Some("try again later; the gateway's log says why".to_owned());
         let kind = ErrorKind::Host;
-        let status = StatusCode::SERVICE_UNAVAILABLE;
-        let error = ApiError {
-            kind,
-            message,
-            hint,
+        return Unreached {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            error: ApiError {
+                kind,
+                message,
+                hint,
+            },
+            for_now,
         };
-        return Unreached { status, error };
     };
     let status = match error.kind {
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
@@ -161,5 +228,9 @@ fn unreached(error: ClientError) -> Unreached {
         // The gateway's own rights are meant, not the client's.
         ErrorKind::Unauthorized | ErrorKind::Forbidden => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    Unreached { status, error }
+    Unreached {
+        status,
+        error,
+        for_now,
+    }
 }

@@ -10,8 +10,10 @@
 mod arguments;
 mod gateway;
 mod guest;
+mod headers;
 mod reply;
 mod serve;
+mod stall;
 mod ticket;
 
 use anyhow::Context;
@@ -64,12 +66,16 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 /// Makes a token, and says it.
 async fn share(client: &Client, wanted: Share) -> anyhow::Result<()> {
-    let key = Key::kept_in(&wanted.key)?;
+    // One that is made here would be no gateway's.
+    let key = Key::kept_in(&wanted.key)
+        .context("the gateway makes its key when it starts; --key names another")?;
     let vm: VmView = client.call(Method::GET, &of_vm(&wanted.vm, "")).await?;
     let allowed = Allowed {
         vm: vm.id,
         port: wanted.port,
-        expires: ticket::now() + wanted.expires.as_secs(),
+        expires: ticket::now()
+            .checked_add(wanted.expires.as_secs())
+            .context("--expires is too long")?,
     };
     let token = allowed.token(&key);
     let url = wanted.base.map(|base| base.of(&vm, wanted.port, &token));

@@ -55,7 +55,7 @@ impl Refusal {
 
 impl From<Unreached> for Refusal {
     fn from(unreached: Unreached) -> Self {
-        let Unreached { status, error } = unreached;
+        let Unreached { status, error, .. } = unreached;
         let why = match error.hint {
             Some(hint) => format!("{}: {hint}", error.message),
             None => error.message,

@@ -7,10 +7,13 @@ use hyper::{
 };
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Name of the cookie, and of the token in an address.
+/// Name of the token in an address.
 pub const NAME: &str = "forkyard_token";
 /// Header for programs.
 pub const HEADER: HeaderName = HeaderName::from_static("x-forkyard-token");
+
+/// Names of the cookie: with TLS browsers take it from its own origin alone.
+const COOKIES: [&str; 2] = ["forkyard_token", "__Host-forkyard_token"];
 
 /// Seconds since 1970.
 pub fn now() -> u64 {
@@ -18,42 +21,66 @@ pub fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// What a request shows, taken out of it: servers do not get it.
-#[derive(Debug, Default)]
-pub struct Shown {
-    /// Token, wherever it was.
-    pub token: Option<String>,
-    /// True if it was in the address.
-    pub in_address: bool,
+/// Where a token was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// In the address.
+    Address,
+    /// In the header.
+    Header,
+    /// In a cookie: the browser has sent it, whoever had it ask.
+    Cookie,
 }
 
+/// What a request shows, taken out of it: servers do not get it.
+#[derive(Debug, Default)]
+pub struct Shown(Vec<(String, From)>);
+
 impl Shown {
-    /// Takes the token out of a request. The address counts for more than the header, and that for
-    /// more than the cookie, which counts in an origin of the port's own alone: where VMs share
-    /// one, each may have the browser send what was set by another.
+    /// Takes tokens out of a request. Cookies count in an origin of the port's own alone: where VMs
+    /// share one, each may have the browser send what was set by another.
     pub fn take(target: &mut Target, headers: &mut HeaderMap) -> Self {
-        let of_address = take_from_query(&mut target.path);
+        let mut all = Vec::new();
+        all.extend(take_from_query(&mut target.path).map(|it| (it, From::Address)));
         let of_header = headers.remove(HEADER);
         let of_header = of_header.and_then(|it| it.to_str().ok().map(str::to_owned));
-        let of_cookie = take_from_cookies(headers).filter(|_| target.form == Form::Host);
-        Self {
-            in_address: of_address.is_some(),
-            token: of_address.or(of_header).or(of_cookie),
+        all.extend(of_header.map(|it| (it, From::Header)));
+        let of_cookies = take_from_cookies(headers);
+        if target.form == Form::Host {
+            all.extend(of_cookies.into_iter().map(|it| (it, From::Cookie)));
         }
+        // An address from which a page came may have had one.
+        let came = headers.get(header::REFERER).map(HeaderValue::as_bytes);
+        let name = NAME.as_bytes();
+        if came.is_some_and(|came| came.windows(name.len()).any(|it| it == name)) {
+            headers.remove(header::REFERER);
+        }
+        Self(all)
     }
 
-    /// Reads the token.
-    pub fn allowed(&self, key: &Key) -> Option<Result<Share, ShareError>> {
-        let token = self.token.as_deref()?;
-        Some(Share::read(token, key, now()))
+    /// Finds the first token that holds, as it was shown and as it is; else says why the first
+    /// does not. None if there is none.
+    pub fn allowed(&self, key: &Key) -> Option<Result<(&str, From, Share), ShareError>> {
+        let now = now();
+        let mut why = None;
+        for (token, from) in &self.0 {
+            match Share::read(token, key, now) {
+                Ok(share) => return Some(Ok((token, *from, share))),
+                Err(error) => why = why.or(Some(error)),
+            }
+        }
+        why.map(Err)
     }
 }
 
 /// The cookie that stands for a token, for as long as that holds.
 pub fn cookie(token: &str, expires: u64, tls: bool) -> Option<HeaderValue> {
     let left = expires.saturating_sub(now());
-    let secure = if tls { "; Secure" } else { "" };
-    let text = format!("{NAME}={token}; Path=/; Max-Age={left}; HttpOnly; SameSite=Lax{secure}");
+    let (name, secure) = match tls {
+        true => (COOKIES[1], "; Secure"),
+        false => (COOKIES[0], ""),
+    };
+    let text = format!("{name}={token}; Path=/; Max-Age={left}; HttpOnly; SameSite=Lax{secure}");
     text.parse().ok()
 }
 
@@ -73,33 +100,39 @@ fn take_from_query(path: &mut String) -> Option<String> {
     Some(token)
 }
 
-/// Takes the token out of the cookies, of which the others stay.
-fn take_from_cookies(headers: &mut HeaderMap) -> Option<String> {
-    let all: Vec<String> = headers
-        .get_all(header::COOKIE)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(';'))
-        .map(|part| part.trim().to_owned())
+/// Takes tokens out of the cookies, of which the others stay. Another origin of the domain may have
+/// set one, so that there may be several.
+fn take_from_cookies(headers: &mut HeaderMap) -> Vec<String> {
+    let all = headers.get_all(header::COOKIE).iter();
+    let all: Vec<Vec<u8>> = all
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b';'))
+        .map(|part| part.trim_ascii().to_owned())
         .collect();
-    let of = |part: &String| {
-        let (name, value) = part.split_once('=')?;
-        (name == NAME).then(|| value.to_owned())
+    let of = |part: &Vec<u8>| {
+        let text = std::str::from_utf8(part).ok()?;
+        let (name, value) = text.split_once('=')?;
+        COOKIES.contains(&name).then(|| value.to_owned())
     };
-    let token = all.iter().find_map(of)?;
+    let tokens: Vec<_> = all.iter().filter_map(of).collect();
+    if tokens.is_empty() {
+        return tokens;
+    }
     let rest: Vec<_> = all.into_iter().filter(|part| of(part).is_none()).collect();
     headers.remove(header::COOKIE);
-    if let (false, Ok(rest)) = (rest.is_empty(), rest.join("; ").parse()) {
+    if let (false, Ok(rest)) = (
+        rest.is_empty(),
+        HeaderValue::from_bytes(&rest.join(&b"; "[..])),
+    ) {
         headers.insert(header::COOKIE, rest);
     }
-    Some(token)
+    tokens
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn taken(path: &str, cookies: &str, form: Form) -> (Option<String>, String, Option<String>) {
+    fn taken(path: &str, cookies: &[u8], form: Form) -> (Vec<String>, String, Option<Vec<u8>>) {
         let mut target = Target {
             vm: "p".into(),
             port: "80".parse().expect("a port"),
@@ -107,33 +140,55 @@ mod tests {
             form,
         };
         let mut headers = HeaderMap::new();
-        headers.insert(header::COOKIE, cookies.parse().expect("text"));
+        let cookies = HeaderValue::from_bytes(cookies).expect("a value");
+        headers.insert(header::COOKIE, cookies);
+        let came = HeaderValue::from_static("http://x/?forkyard_token=t");
+        headers.insert(header::REFERER, came);
         let shown = Shown::take(&mut target, &mut headers);
+        assert!(!headers.contains_key(header::REFERER));
         let cookies = headers.get(header::COOKIE);
-        let cookies = cookies.map(|it| it.to_str().expect("text").to_owned());
-        (shown.token, target.path, cookies)
+        let cookies = cookies.map(|it| it.as_bytes().to_owned());
+        let tokens = shown.0.into_iter().map(|(token, _)| token).collect();
+        (tokens, target.path, cookies)
     }
 
     #[test]
-    fn servers_get_all_but_the_token() {
-        let (token, path, cookies) = taken(
+    fn servers_get_all_but_the_tokens() {
+        let (tokens, path, cookies) = taken(
             "/x?a=1&forkyard_token=t&b=2",
-            "c=3; forkyard_token=u; d=4",
+            b"c=\xff; forkyard_token=u; d=4; __Host-forkyard_token=v",
             Form::Host,
         );
-        assert_eq!(token.as_deref(), Some("t"));
+        assert_eq!(tokens, ["t", "u", "v"]);
         assert_eq!(path, "/x?a=1&b=2");
-        assert_eq!(cookies.as_deref(), Some("c=3; d=4"));
-        let (token, path, cookies) = taken("/x?forkyard_token=t", "a=b", Form::Host);
-        assert_eq!((token.as_deref(), path.as_str()), (Some("t"), "/x"));
-        assert_eq!(cookies.as_deref(), Some("a=b"));
+        assert_eq!(cookies.as_deref(), Some(&b"c=\xff; d=4"[..]));
+        let (tokens, path, cookies) = taken("/x?forkyard_token=t", b"a=b", Form::Host);
+        assert_eq!((tokens, path.as_str()), (vec!["t".to_owned()], "/x"));
+        assert_eq!(cookies.as_deref(), Some(&b"a=b"[..]));
     }
 
     #[test]
     fn a_cookie_counts_where_the_origin_is_the_ports_own_alone() {
-        let cookie = "forkyard_token=u";
-        assert_eq!(taken("/", cookie, Form::Host).0.as_deref(), Some("u"));
-        let (token, _, cookies) = taken("/", cookie, Form::Path);
-        assert_eq!((token, cookies), (None, None));
+        let cookie = b"forkyard_token=u";
+        assert_eq!(taken("/", cookie, Form::Host).0, ["u"]);
+        let (tokens, _, cookies) = taken("/", cookie, Form::Path);
+        assert_eq!((tokens, cookies), (vec![], None));
+    }
+
+    #[test]
+    fn a_token_that_does_not_hold_hides_none_that_does() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let key = Key::made_in(&folder.path().join("key")).expect("a key");
+        let share = Share {
+            vm: forkyard_types::VmId::random(),
+            port: "80".parse().expect("a port"),
+            expires: now() + 60,
+        };
+        let of = |token: &str| (token.to_owned(), From::Cookie);
+        let shown = Shown(vec![of("x"), of(&share.token(&key))]);
+        let allowed = shown.allowed(&key).expect("tokens").expect("one holds");
+        assert_eq!(allowed.2, share);
+        assert!(Shown(vec![of("x")]).allowed(&key).expect("one").is_err());
+        assert!(Shown::default().allowed(&key).is_none());
     }
 }

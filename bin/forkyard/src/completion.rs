@@ -142,13 +142,21 @@ fn names(list: &'static str, end: &str) -> Vec<CompletionCandidate> {
         let asked = client.call::<Vec<Value>>(Method::GET, list);
         tokio::time::timeout(PATIENCE, asked).await.ok()?.ok()
     });
+    // Not waited for: a name that is being looked up takes its time.
+    runtime.shutdown_background();
     let name = |it: &Value| it["name"].as_str().map(|name| format!("{name}{end}"));
     answer
         .unwrap_or_default()
         .iter()
         .filter_map(name)
+        // Shells take them as they are.
+        .filter(|name| name.chars().all(is_plain))
         .map(CompletionCandidate::new)
         .collect()
+}
+
+fn is_plain(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || "-_.:/@".contains(letter)
 }
 
 /// The daemon that the environment names: what the words before say is not known here.

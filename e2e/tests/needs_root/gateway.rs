@@ -124,6 +124,27 @@ fn ports_of_vms_are_reached_by_name_with_a_token_and_wait_for_daemons_and_sleepe
     let answer = get(&by_path, "x", &format!("cookie: {cookie}\r\n"));
     assert_eq!(answer.status(), "401", "all ports share that origin");
 
+    // What a page of another origin has a browser send with the cookie.
+    let crossed = |origin: &str| {
+        let head = format!(
+            "POST /cgi-bin/told HTTP/1.0\r\nhost: {of_p}\r\norigin: {origin}\r\ncookie: {cookie}\r\n"
+        );
+        ask(&host, at[0], &head, "x").status().to_owned()
+    };
+    assert_eq!(crossed("http://9-evil.vms.test"), "403");
+    assert_eq!(crossed(&format!("http://{of_p}")), "200");
+    // Nobody else says who asks.
+    let lies = format!("{shown}connection: x-forwarded-for, host\r\nx_forwarded_for: 6.6.6.6\r\n");
+    let answer = get(told, of_p, &lies);
+    assert!(
+        answer.1.contains("HTTP_X_FORWARDED_FOR=127.0.0.1\n"),
+        "{}",
+        answer.1
+    );
+    let outward = format!("/\\evil.test/?forkyard_token={token}");
+    let answer = get(&outward, of_p, "");
+    assert_eq!(answer.header("location"), Some("/evil.test/"));
+
     // Without, with another's, or too late, nothing is told.
     assert_eq!(get(told, of_p, "").status(), "401");
     assert_eq!(get(told, "8080-nobody.vms.test", "").status(), "401");

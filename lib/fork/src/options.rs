@@ -77,5 +77,5 @@ impl Options {
 
 /// Patience with one question, of a host with this patience.
 pub(crate) fn to_answer(patience: Duration) -> Duration {
-    (patience / 10).clamp(Duration::from_secs(2), Duration::from_secs(15))
+    (patience / 4).clamp(Duration::from_secs(1), Duration::from_secs(15))
 }

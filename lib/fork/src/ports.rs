@@ -172,10 +172,12 @@ impl Host {
 /// has been told nothing, and is there or here when it is asked for again.
 fn why_not(vm: &Vm, error: HostError) -> HostError {
     match (error, lock(&vm.moving).clone()) {
-        (HostError::Link(_), Some(moving)) => HostError::Moving {
-            vm: vm.name(),
-            host: moving.peer,
-        },
+        (HostError::Link(_) | HostError::Port(PortError::Agent { .. }), Some(moving)) => {
+            HostError::Moving {
+                vm: vm.name(),
+                host: moving.peer,
+            }
+        }
         (error, _) => error,
     }
 }

@@ -22,6 +22,14 @@ const HOP: [HeaderName; 6] = [
     HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("proxy-authorization"),
 ];
+/// Headers that no end can call a matter of its connection: the message would be another one.
+const MESSAGE: [HeaderName; 5] = [
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::COOKIE,
+    header::AUTHORIZATION,
+    header::UPGRADE,
+];
 
 /// Headers that are for who passes requests on, and are no matter of servers.
 pub type OwnHeaders<'a> = &'a [HeaderName];
@@ -51,12 +59,20 @@ where
     Ok(sender)
 }
 
+/// True if a request wants its connection to become one of another protocol.
+pub fn upgrades(headers: &HeaderMap) -> bool {
+    let mut named = named(headers);
+    headers.contains_key(header::UPGRADE) && named.any(|name| name == header::UPGRADE)
+}
+
 /// Sends a request, whose headers are stripped, and waits for the head of its answer.
-/// `client` is the client's connection, if that may become one of another protocol.
+/// `client` is the client's connection, if that may become one of another protocol; what `holds`
+/// is kept as long as that lasts.
 pub async fn exchange<B>(
     sender: &mut SendRequest<B>,
     request: Request<B>,
     client: Option<OnUpgrade>,
+    holds: impl Send + 'static,
 ) -> Result<Exchanged, hyper::Error>
 where
     B: Body + 'static,
@@ -66,6 +82,7 @@ where
     if let (true, Some(client)) = (switched, client) {
         let server = hyper::upgrade::on(&mut response);
         tokio::spawn(async move {
+            let _holds = holds;
             let (Ok(client), Ok(server)) = tokio::join!(client, server) else {
                 return;
             };
@@ -83,15 +100,15 @@ where
 /// Takes away what is of one connection, and `own`. A request that wants another protocol
 /// goes on wanting it.
 pub fn strip(headers: &mut HeaderMap, own: OwnHeaders<'_>, upgrades: bool) {
-    let connection = headers.remove(header::CONNECTION);
     // What the other end calls a matter of this connection is one, whatever its name.
-    let named = connection.as_ref().and_then(|it| it.to_str().ok());
-    let named: Vec<HeaderName> = named
-        .unwrap_or_default()
-        .split(',')
-        .filter_map(|name| name.trim().parse().ok())
-        .filter(|name| *name != header::UPGRADE)
+    let named: Vec<_> = named(headers)
+        .filter(|name| !MESSAGE.contains(name))
         .collect();
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        // The length of a body that had none: whoever sends it may lie.
+        headers.remove(header::CONTENT_LENGTH);
+    }
+    headers.remove(header::CONNECTION);
     for name in named.iter().chain(&HOP).chain(own) {
         headers.remove(name);
     }
@@ -102,36 +119,82 @@ pub fn strip(headers: &mut HeaderMap, own: OwnHeaders<'_>, upgrades: bool) {
     }
 }
 
+/// What an end names a matter of its connection, in however many headers.
+fn named(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    static OWN: [HeaderName; 1] = [HeaderName::from_static("x-forkyard-token")];
+
+    fn stripped(all: &[(&str, &str)], upgrades: bool) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in all {
+            let name: HeaderName = name.parse().expect("a name");
+            headers.append(name, value.parse().expect("text"));
+        }
+        strip(&mut headers, &OWN, upgrades);
+        let mut names: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| format!("{name}={}", value.to_str().expect("text")))
+            .collect();
+        names.sort();
+        names
+    }
+
     #[test]
     fn servers_get_nothing_of_the_connection_nor_what_is_the_gateways() {
-        static OWN: [HeaderName; 1] = [HeaderName::from_static("x-forkyard-token")];
-        let of = |upgrades| {
-            let mut headers = HeaderMap::new();
-            for (name, value) in [
-                ("x-forkyard-token", "k"),
-                ("connection", "Upgrade, X-Hop"),
-                ("x-hop", "1"),
-                ("upgrade", "websocket"),
-                ("transfer-encoding", "chunked"),
-                ("authorization", "Bearer of-the-server"),
-            ] {
-                let name: HeaderName = name.parse().expect("a name");
-                headers.insert(name, value.parse().expect("text"));
-            }
-            strip(&mut headers, &OWN, upgrades);
-            let mut names: Vec<_> = headers
-                .iter()
-                .map(|(name, value)| format!("{name}={}", value.to_str().expect("text")))
-                .collect();
-            names.sort();
-            names
-        };
+        let all = [
+            ("x-forkyard-token", "k"),
+            ("connection", "Upgrade, X-Hop"),
+            ("connection", "x-second"),
+            ("x-hop", "1"),
+            ("x-second", "1"),
+            ("upgrade", "websocket"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "7"),
+            ("authorization", "Bearer of-the-server"),
+        ];
         let kept = "authorization=Bearer of-the-server";
-        assert_eq!(of(true), [kept, "connection=upgrade", "upgrade=websocket"]);
-        assert_eq!(of(false), [kept]);
+        let switches = [kept, "connection=upgrade", "upgrade=websocket"];
+        assert_eq!(stripped(&all, true), switches);
+        assert_eq!(stripped(&all, false), [kept]);
+    }
+
+    #[test]
+    fn nobody_takes_away_what_makes_a_message_what_it_is() {
+        let all = [
+            ("connection", "host, content-length, cookie, authorization"),
+            ("host", "h"),
+            ("content-length", "7"),
+            ("cookie", "a=b"),
+        ];
+        assert_eq!(
+            stripped(&all, false),
+            ["content-length=7", "cookie=a=b", "host=h"]
+        );
+    }
+
+    #[test]
+    fn another_protocol_is_wanted_by_two_headers() {
+        let wants = |connection: &str, upgrade: bool| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONNECTION, connection.parse().expect("text"));
+            if upgrade {
+                headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+            }
+            upgrades(&headers)
+        };
+        assert!(wants("keep-alive, Upgrade", true));
+        assert!(!wants("keep-alive", true));
+        assert!(!wants("upgrade", false));
     }
 }

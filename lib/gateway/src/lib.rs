@@ -11,7 +11,7 @@ mod pool;
 mod share;
 mod target;
 
-pub use exchange::{Exchanged, OwnHeaders, exchange, opened, strip};
+pub use exchange::{Exchanged, OwnHeaders, exchange, opened, strip, upgrades};
 pub use pool::Pool;
 pub use share::{Key, KeyError, Share, ShareError};
 pub use target::{Form, Target};

@@ -11,9 +11,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+use tokio::time::sleep;
 
-/// Kept for one server.
-const EACH: usize = 16;
+/// Kept for one server: a guest has 64 in all, for all that connects to it.
+const EACH: usize = 4;
 /// How long one is kept that is not used.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -50,13 +51,8 @@ where
 {
     /// Takes the connection to a server that was used last, if one is open.
     pub fn take(&self, server: &K) -> Option<SendRequest<B>> {
-        let mut all = self.lock();
-        // Those of servers that nobody asks any more, too.
-        all.retain(|_, idle| {
-            idle.retain(|it| !it.sender.is_closed() && it.since.elapsed() < IDLE);
-            !idle.is_empty()
-        });
-        Some(all.get_mut(server)?.pop()?.sender)
+        self.reap();
+        Some(self.lock().get_mut(server)?.pop()?.sender)
     }
 
     /// Keeps a connection once its answer has been read, if it is open then. Cancel-safe.
@@ -69,18 +65,32 @@ where
             if sender.ready().await.is_err() {
                 return;
             }
-            let mut all = pool.lock();
-            let idle = all.entry(server).or_default();
-            if idle.len() < EACH {
-                let since = Instant::now();
-                idle.push(Idle { sender, since });
-            }
+            pool.keep(server, sender);
+            // Nobody may come again.
+            sleep(IDLE).await;
+            pool.reap();
         });
     }
 
-    /// Forgets connections to a server, which are closed with that.
-    pub fn forget(&self, server: &K) {
-        self.lock().remove(server);
+    fn keep(&self, server: K, sender: SendRequest<B>) {
+        let mut all = self.lock();
+        let idle = all.entry(server).or_default();
+        if idle.len() < EACH {
+            let since = Instant::now();
+            idle.push(Idle { sender, since });
+        }
+    }
+
+    /// Forgets connections to these servers, which are closed with that.
+    pub fn forget(&self, these: impl Fn(&K) -> bool) {
+        self.lock().retain(|server, _| !these(server));
+    }
+
+    fn reap(&self) {
+        self.lock().retain(|_, idle| {
+            idle.retain(|it| !it.sender.is_closed() && it.since.elapsed() < IDLE);
+            !idle.is_empty()
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<K, Vec<Idle<B>>>> {

@@ -51,16 +51,22 @@ pub enum KeyError {
 
 impl Key {
     /// Reads the key in a file, which is made if it does not exist.
+    pub fn made_in(path: &Path) -> Result<Self, KeyError> {
+        match Self::make(path) {
+            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => Err(KeyError::File {
+                path: path.to_owned(),
+                source,
+            }),
+            Ok(()) | Err(_) => Self::kept_in(path),
+        }
+    }
+
+    /// Reads the key in a file.
     pub fn kept_in(path: &Path) -> Result<Self, KeyError> {
         let failed = |source| KeyError::File {
             path: path.to_owned(),
             source,
         };
-        match Self::make(path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed(error)),
-        }
         let file = fs::File::open(path).map_err(failed)?;
         if file.metadata().map_err(failed)?.mode() & 0o077 != 0 {
             return Err(KeyError::Open(path.to_owned()));
@@ -77,6 +83,9 @@ impl Key {
     fn make(path: &Path) -> io::Result<()> {
         if path.exists() {
             return Ok(());
+        }
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
         }
         let mut bytes = [0; KEY];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -205,8 +214,9 @@ mod tests {
     fn a_key_is_made_once_and_refused_if_others_may_read_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("key");
-        let made = Key::kept_in(&path).expect("made");
-        assert_eq!(made.0, Key::kept_in(&path).expect("read").0);
+        assert!(matches!(Key::kept_in(&path), Err(KeyError::File { .. })));
+        let made = Key::made_in(&path).expect("made");
+        assert_eq!(made.0, Key::made_in(&path).expect("read").0);
         assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 1);
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o640);
         fs::set_permissions(&path, open).expect("set");

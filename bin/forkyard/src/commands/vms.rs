@@ -58,6 +58,9 @@ pub const MADE: &str = "`forkyard ps` shows what comes of it, `forkyard rm` ends
 /// And about one that is changed.
 const CHANGED: &str = "`forkyard ps` shows what comes of it";
 
+/// And about one that is stopped to be started.
+const STOPPED: &str = "it stops, and is not started again: `forkyard start` does that";
+
 /// Awaits work that goes on without this program; on Ctrl-C says so, and what to do then.
 pub async fn interruptible<T>(
     then: &'static str,
@@ -364,22 +367,22 @@ pub async fn start(client: &Client, format: Format, some: Some) -> anyhow::Resul
     .await
 }
 
-/// Powers VMs off, and boots them again from their own disks.
+/// Powers VMs off, and boots them again from their own disks. One that has stopped is booted.
 pub async fn restart(
     client: &Client,
     format: Format,
     vms: Vec<String>,
 ) -> anyhow::Result<ExitCode> {
-    let some = |vms| Some { vms, all: false };
-    let stop = |vm: &str| (Method::POST, of_vm(vm, "stop"));
-    let (stopped, code) = each_of(client, some(vms), stop).await?;
-    // One that was not stopped is not to be started.
-    let vms = stopped.into_iter().map(|vm| vm.id.to_string()).collect();
-    let started = start(client, format, some(vms)).await?;
-    match code? {
-        ExitCode::SUCCESS => Ok(started),
-        failed => Ok(failed),
+    for vm in &vms {
+        let path = of_vm(vm, "stop");
+        let stopped = client.call::<VmView>(Method::POST, &path);
+        match interruptible(STOPPED, stopped).await? {
+            // Whatever is wrong with it, `start` says it.
+            Ok(_) | Err(ClientError::Refused(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
+    start(client, format, Some { vms, all: false }).await
 }
 
 /// Powers VMs off.
@@ -421,19 +424,6 @@ async fn each(
     some: Some,
     request: impl Fn(&str) -> (Method, String),
 ) -> anyhow::Result<ExitCode> {
-    let (done, code) = each_of(client, some, request).await?;
-    match format {
-        Format::Json => output::json(&done)?,
-        Format::Text => done.iter().for_each(|vm| say!("{}", vm.name)),
-    }
-    code
-}
-
-async fn each_of(
-    client: &Client,
-    some: Some,
-    request: impl Fn(&str) -> (Method, String),
-) -> anyhow::Result<(Vec<VmView>, anyhow::Result<ExitCode>)> {
     let (all, mut names) = (some.all, some.vms);
     let (mut done, mut failed) = (Vec::new(), 0);
     let mut tried = BTreeSet::new();
@@ -464,13 +454,18 @@ async fn each_of(
             break;
         }
     }
-    let code = match (interrupted, failed, done.len()) {
-        (Some(interrupted), _, _) => Err(interrupted.into()),
-        (None, 0, _) => Ok(ExitCode::SUCCESS),
-        (None, _, 0) => Ok(ExitCode::FAILURE),
-        (None, _, _) => Ok(ExitCode::from(PARTLY)),
-    };
-    Ok((done, code))
+    match format {
+        Format::Json => output::json(&done)?,
+        Format::Text => done.iter().for_each(|vm| say!("{}", vm.name)),
+    }
+    if let Some(interrupted) = interrupted {
+        return Err(interrupted.into());
+    }
+    Ok(match (failed, done.len()) {
+        (0, _) => ExitCode::SUCCESS,
+        (_, 0) => ExitCode::FAILURE,
+        (_, _) => ExitCode::from(PARTLY),
+    })
 }
 
 #[cfg(test)]

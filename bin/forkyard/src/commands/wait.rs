@@ -75,18 +75,21 @@ pub async fn wait(client: &Client, format: Format, wanted: Wait) -> anyhow::Resu
 
 async fn until(client: &Client, wanted: &Wait) -> anyhow::Result<Option<VmView>> {
     // Before the first look, so that nothing happens unseen in between.
-    let mut events = client
-        .host_events(EventsRequest {
-            kind: EventKinds([EventKind::Vm].into()),
-            vm: None,
-            family: None,
-            since: None,
-            follow: true,
-        })
-        .await?;
+    let mut events = listen(client).await?;
     let mut was = None;
     loop {
-        let vm = look(client, &wanted.vm).await?;
+        let vm = match look(client, &wanted.vm).await {
+            Ok(vm) => vm,
+            // Its VMs run on, and the next daemon takes them over.
+            Err(error) if error.is_no_daemon() || matches!(error, ClientError::Broke { .. }) => {
+                sleep(LOOK).await;
+                if let Ok(anew) = listen(client).await {
+                    events = anew;
+                }
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         let state = vm.as_ref().map(|vm| vm.state);
         match seen(wanted.until, was, state) {
             Seen::Wanted => return Ok(vm),
@@ -99,6 +102,17 @@ async fn until(client: &Client, wanted: &Wait) -> anyhow::Result<Option<VmView>>
             () = sleep(LOOK) => {}
         }
     }
+}
+
+async fn listen(client: &Client) -> Result<EventStream, ClientError> {
+    let request = EventsRequest {
+        kind: EventKinds([EventKind::Vm].into()),
+        vm: None,
+        family: None,
+        since: None,
+        follow: true,
+    };
+    client.host_events(request).await
 }
 
 /// Waits for an event; a daemon that ends has none, and is asked again a little later.
@@ -131,7 +145,9 @@ fn seen(wanted: Until, was: Option<VmState>, state: Option<VmState>) -> Seen {
             never("has been removed")
         }
         // Before it has run somebody may be about to start it.
-        (Until::Running | Until::Paused, Some(VmState::Stopped)) if was.is_some() => {
+        (Until::Running | Until::Paused, Some(VmState::Stopped))
+            if was.is_some_and(|was| was != VmState::Stopped) =>
+        {
             never("has stopped: `forkyard inspect` says why")
         }
         (Until::Running | Until::Paused | Until::Stopped | Until::Removed, _) => Seen::NotYet,
@@ -150,6 +166,8 @@ mod tests {
         assert_eq!(seen(Until::Running, None, None), Seen::NotYet);
         assert_eq!(seen(Until::Running, None, Some(Stopped)), Seen::NotYet);
         assert!(never(Until::Running, Some(Starting), Some(Stopped)));
+        let still = seen(Until::Running, Some(Stopped), Some(Stopped));
+        assert_eq!(still, Seen::NotYet);
         assert!(never(Until::Stopped, Some(Running), None));
         assert!(never(Until::Running, None, Some(Checkpoint)));
         assert_eq!(seen(Until::Removed, Some(Running), None), Seen::Wanted);

@@ -10,15 +10,15 @@ use super::{
     E2b, PRIVATE, Who, is_token,
     reply::{self, Failure},
 };
-use crate::http::ports::carry;
+use crate::http::ports::{Carrier, carry};
 use axum::{
     body::Body,
     extract::Request,
-    http::{HeaderName, StatusCode, Uri, header},
+    http::{HeaderName, StatusCode, Uri},
     response::{IntoResponse, Response},
 };
 use forkyard_fork::{HostError, PortError};
-use forkyard_gateway::{exchange, opened, strip};
+use forkyard_gateway::{exchange, opened, strip, upgrades};
 use forkyard_types::{GuestPort, VmView};
 use tokio::io::{DuplexStream, duplex};
 
@@ -77,16 +77,18 @@ pub async fn pass(e2b: &E2b, vm: &VmView, port: u16, request: Request) -> Respon
 
 async fn through(guest: DuplexStream, mut request: Request) -> Result<Response, hyper::Error> {
     let mut sender = opened(guest).await?;
-    let upgrades = request.headers().contains_key(header::UPGRADE);
+    let switches = upgrades(request.headers());
+    // Counted until its end, whatever it becomes.
+    let carrier = request.extensions().get::<Carrier>().cloned();
     let client = hyper::upgrade::on(&mut request);
     let (mut head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     head.uri = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
-    strip(&mut head.headers, &OWN, upgrades);
+    strip(&mut head.headers, &OWN, switches);
     let mut passed = hyper::Request::new(body);
     *passed.method_mut() = head.method;
     *passed.uri_mut() = head.uri;
     *passed.headers_mut() = head.headers;
-    let answer = exchange(&mut sender, passed, Some(client)).await?;
+    let answer = exchange(&mut sender, passed, Some(client), carrier).await?;
     Ok(answer.response.map(Body::new))
 }

@@ -4,10 +4,10 @@
 //! it is given. Its policy allows it nothing beyond that: no script or style but its own files,
 //! no connection but to this host.
 
+use super::Path;
 use crate::reply::Refusal;
 use axum::{
     Router,
-    extract::Path,
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Redirect, Response},
     routing::get,
