@@ -1534,11 +1534,8 @@ export interface components {
             /** @description The terminal has another size. */
             resize: components["schemas"]["WindowSize"];
         } | {
-            /**
-             * Format: int32
-             * @description A signal for its process group, by number; 9 kills all that it started, too.
-             */
-            signal: number;
+            /** @description A signal for its process group, by number; 9 kills all that it started, too. */
+            signal: components["schemas"]["SignalNumber"];
         };
         /**
          * @description `POST /v1/vms/{id}/exec`: run a command in a guest.
@@ -1555,7 +1552,7 @@ export interface components {
              *     attach to it.
              */
             detach?: boolean;
-            /** @description Environment added to that of the image. */
+            /** @description Environment added to that of the image: names and values. */
             env?: string[][];
             /**
              * @description Keep the command: it goes on whatever becomes of the client, which can attach to it again.
@@ -2991,6 +2988,7 @@ export interface components {
          * @enum {string}
          */
         SeatState: "reserved" | "awaited" | "unmade" | "alive" | "ended";
+        SignalNumber: number;
         /** @description `POST /v1/volumes/{name}/snapshots`: keep a volume as it is. */
         SnapshotVolume: {
             /** @description Name of the snapshot. */
@@ -3587,6 +3585,7 @@ export type Room = components['schemas']['Room'];
 export type RootVolume = components['schemas']['RootVolume'];
 export type RunRequest = components['schemas']['RunRequest'];
 export type SeatState = components['schemas']['SeatState'];
+export type SignalNumber = components['schemas']['SignalNumber'];
 export type SnapshotVolume = components['schemas']['SnapshotVolume'];
 export type Start = components['schemas']['Start'];
 export type StreamId = components['schemas']['StreamId'];
