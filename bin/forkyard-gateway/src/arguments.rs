@@ -26,15 +26,15 @@ pub struct Arguments {
     /// A daemon elsewhere: https://HOST:PORT, with the token in FORKYARD_TOKEN.
     #[arg(long, global = true, env = "FORKYARD_URL")]
     pub url: Option<Place>,
-    /// What its certificate is held to: sha256:FINGERPRINT, or a file in PEM.
+    /// Certificate of that daemon: sha256:FINGERPRINT, or a file in PEM with it or its authority.
     #[arg(long, global = true, env = "FORKYARD_CA", value_name = "CERTIFICATE")]
     pub ca: Option<Trust>,
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Pass requests on until interrupted.
@@ -66,8 +66,8 @@ pub struct Serve {
         default_value = "/var/lib/forkyard/gateway.key"
     )]
     pub key: PathBuf,
-    /// Pass on requests without a token: whoever reaches this address reaches every port of
-    /// every VM.
+    /// Pass on requests without a token: every port of every VM is then open to all that can reach
+    /// this address.
     #[arg(long)]
     pub open: bool,
     /// Let a paused VM go on, and boot a stopped one, when there is a request for it.
@@ -82,7 +82,7 @@ pub struct Serve {
     /// Certificate, in PEM; HTTPS is spoken then, and nothing else.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// Its key, in PEM.
+    /// Key of the certificate, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// TCP at an address passed on to a port of a VM, without a token; may be repeated.
@@ -110,12 +110,12 @@ pub struct Share {
     /// Where browsers reach the gateway, with its domain: the whole address is printed then.
     #[arg(long, value_name = "http[s]://DOMAIN[:PORT]")]
     pub base: Option<Base>,
-    /// How it is printed.
+    /// Format of the output.
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }
 
-/// How answers are printed.
+/// Formats of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people.
@@ -131,7 +131,7 @@ pub struct Forward {
     pub listen: SocketAddr,
     /// VM: name or id.
     pub vm: String,
-    /// Its port.
+    /// Port of the VM.
     pub port: GuestPort,
 }
 
@@ -183,7 +183,7 @@ impl Base {
         }
         format!(
             "{scheme}://{label}.{authority}/?{}={token}",
-            crate::ticket::NAME
+            crate::token::NAME
         )
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     headers::{self, Asked},
     reply::{Refusal, ReplyBody, body},
     serve::Taken,
-    ticket::{self, From, Shown},
+    token::{self, Shown, Source},
 };
 use bytes::Bytes;
 use forkyard_gateway::{
@@ -83,11 +83,11 @@ impl Gateway {
         let vm = match &self.key {
             None => self.guests.find(&target.vm, until).await?,
             Some(key) => {
-                let (token, from, vm, expires) = self.admit(key, &target, &shown, until).await?;
-                if from == From::Cookie && (switches || !request.method().is_safe()) {
+                let (token, source, vm, expires) = self.admit(key, &target, &shown, until).await?;
+                if source == Source::Cookie && (switches || !request.method().is_safe()) {
                     headers::same_origin(request.headers(), &asked)?;
                 }
-                let asks_again = from == From::Address && target.form == Form::Host;
+                let asks_again = source == Source::Address && target.form == Form::Host;
                 if asks_again && request.method() == Method::GET && !switches {
                     return self.without_token(&target, token, expires);
                 }
@@ -131,7 +131,8 @@ impl Gateway {
 
     fn target(&self, asked: &Asked) -> Result<Target, Refusal> {
         let found = Target::of(Some(&asked.host), &asked.path, &self.domain);
-        // Without tokens a name that somebody has lead here would be an origin of theirs.
+        // Without tokens, DNS rebinding: a page of another domain that points at this gateway would
+        // have the same origin as the VMs' ports.
         let found = found.filter(|target| {
             self.key.is_some() || target.form == Form::Host || asked.is_of(&self.domain)
         });
@@ -144,17 +145,17 @@ impl Gateway {
         })
     }
 
-    /// Finds the VM if its port may be reached, and says by what. Who may not does not learn
-    /// whether there is one.
+    /// Finds the VM if a token admits to its port; returns that token with its expiry. A client
+    /// without one does not learn whether the VM exists.
     async fn admit<'a>(
         &self,
         key: &Key,
         target: &Target,
         shown: &'a Shown,
         until: Instant,
-    ) -> Result<(&'a str, From, VmView, u64), Refusal> {
+    ) -> Result<(&'a str, Source, VmView, u64), Refusal> {
         let unauthorized = |why: &str| Refusal::new(StatusCode::UNAUTHORIZED, why);
-        let (token, from, share) = match shown.allowed(key) {
+        let (token, source, share) = match shown.allowed(key) {
             Some(Ok(allowed)) => allowed,
             Some(Err(why @ (ShareError::Unknown | ShareError::Expired))) => {
                 return Err(unauthorized(&format!(
@@ -176,7 +177,7 @@ impl Gateway {
         let vm = self.guests.find(share.vm.as_str(), until).await?;
         let named = vm.name.as_str() == target.vm || vm.id.as_str() == target.vm;
         match vm.id == share.vm && named {
-            true => Ok((token, from, vm, share.expires)),
+            true => Ok((token, source, vm, share.expires)),
             false => Err(elsewhere()),
         }
     }
@@ -188,7 +189,7 @@ impl Gateway {
         token: &str,
         expires: u64,
     ) -> Result<Response<ReplyBody>, Refusal> {
-        let cookie = ticket::cookie(token, expires, self.tls);
+        let cookie = token::cookie(token, expires, self.tls);
         let place = HeaderValue::from_str(&headers::own_path(&target.path))
             .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the path cannot be passed on"))?;
         let mut response = Response::new(body(Bytes::new()));
@@ -296,6 +297,6 @@ fn broke(server: &Server, error: &hyper::Error) -> Refusal {
 
 fn nonsense(server: &Server) -> Refusal {
     let Server { vm, port } = server;
-    let why = format!("port {port} of {vm} changed to a protocol that nobody asked for");
+    let why = format!("port {port} of {vm} switched protocols without being asked to");
     Refusal::new(StatusCode::BAD_GATEWAY, why)
 }

@@ -22,7 +22,7 @@ const PAUSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(5
 pub struct Server {
     /// The VM.
     pub vm: VmId,
-    /// Its port.
+    /// Port of the VM.
     pub port: GuestPort,
 }
 
@@ -67,7 +67,7 @@ impl Guests {
         }
     }
 
-    /// Until when somebody who asks now waits.
+    /// Deadline of a request that comes now.
     pub fn until(&self) -> Instant {
         Instant::now() + self.patience
     }
@@ -140,7 +140,7 @@ impl Guests {
             Ok(Err(ClientError::Refused(error))) if error.kind != ErrorKind::Conflict => {
                 Err(unreached(error.into()))
             }
-            // Somebody else may have been there first; one that takes longer goes on waking.
+            // Another client may have woken it first; a VM that takes longer goes on waking.
             Ok(Ok(_) | Err(_)) | Err(_) => Ok(Stirred::Woken),
         }
     }
@@ -200,7 +200,7 @@ fn unreached(error: ClientError) -> Unreached {
         )
     };
     let ClientError::Refused(error) = error else {
-        // Where the daemon is, and what is wrong there, is no matter of who asks.
+        // The daemon's address and its faults are for the log, not for clients.
         tracing::warn!(
             error = &error as &dyn std::error::Error,
             "the daemon is not reached"

@@ -57,7 +57,8 @@ impl Asked {
         Ok(Self { host, path })
     }
 
-    /// True if the host is the domain's own name or an address: nobody else's name.
+    /// True if the host is the domain itself, `localhost` or an IP address: no name of another
+    /// domain that has been pointed at this gateway.
     pub fn is_of(&self, domain: &str) -> bool {
         let name = match self.host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => name,
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tokens_a_path_is_taken_at_no_name_of_somebody_elses() {
+    fn without_tokens_a_path_is_refused_at_names_of_other_domains() {
         for (host, own) in [
             ("vms.test", true),
             ("VMS.test:8000", true),

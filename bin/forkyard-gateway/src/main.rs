@@ -14,7 +14,7 @@ mod headers;
 mod reply;
 mod serve;
 mod stall;
-mod ticket;
+mod token;
 
 use anyhow::Context;
 use arguments::{Arguments, Command, Format, Share};
@@ -73,7 +73,7 @@ async fn share(client: &Client, wanted: Share) -> anyhow::Result<()> {
     let allowed = Allowed {
         vm: vm.id,
         port: wanted.port,
-        expires: ticket::now()
+        expires: token::now()
             .checked_add(wanted.expires.as_secs())
             .context("--expires is too long")?,
     };

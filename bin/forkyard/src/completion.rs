@@ -18,7 +18,7 @@ use std::{fs, io, path::Path, time::Duration};
 /// What a shell sets to ask.
 const ASKS: &str = "FORKYARD_COMPLETE";
 const PROGRAM: &str = "forkyard";
-/// How long somebody who has pressed a key waits for names.
+/// Time to wait for names: a key has been pressed.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Shells whose words are completed.

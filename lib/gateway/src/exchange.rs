@@ -105,7 +105,7 @@ pub fn strip(headers: &mut HeaderMap, own: OwnHeaders<'_>, upgrades: bool) {
         .filter(|name| !MESSAGE.contains(name))
         .collect();
     if headers.contains_key(header::TRANSFER_ENCODING) {
-        // The length of a body that had none: whoever sends it may lie.
+        // The coding counts, not the length (RFC 9112, 6.3).
         headers.remove(header::CONTENT_LENGTH);
     }
     headers.remove(header::CONNECTION);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_away_what_makes_a_message_what_it_is() {
+    fn a_connection_header_cannot_remove_what_frames_a_message() {
         let all = [
             ("connection", "host, content-length, cookie, authorization"),
             ("host", "h"),

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 /// A look without an event: those of other nodes of a cluster are not told here.
 const LOOK: Duration = Duration::from_secs(1);
-/// What to do for somebody who is interrupted.
+/// Hint after an interrupt.
 const STAYS: &str = "`forkyard ps` shows it";
 
 /// `wait`
@@ -144,7 +144,7 @@ fn seen(wanted: Until, was: Option<VmState>, state: Option<VmState>) -> Seen {
         (Until::Running | Until::Paused | Until::Stopped, None) if was.is_some() => {
             never("has been removed")
         }
-        // Before it has run somebody may be about to start it.
+        // A VM that was stopped from the beginning may be started yet.
         (Until::Running | Until::Paused, Some(VmState::Stopped))
             if was.is_some_and(|was| was != VmState::Stopped) =>
         {

@@ -21,33 +21,33 @@ pub fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Where a token was.
+/// Place of a token in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum Source {
     /// In the address.
     Address,
     /// In the header.
     Header,
-    /// In a cookie: the browser has sent it, whoever had it ask.
+    /// In a cookie, which browsers send for pages of other origins as well.
     Cookie,
 }
 
 /// What a request shows, taken out of it: servers do not get it.
 #[derive(Debug, Default)]
-pub struct Shown(Vec<(String, From)>);
+pub struct Shown(Vec<(String, Source)>);
 
 impl Shown {
     /// Takes tokens out of a request. Cookies count in an origin of the port's own alone: where VMs
     /// share one, each may have the browser send what was set by another.
     pub fn take(target: &mut Target, headers: &mut HeaderMap) -> Self {
         let mut all = Vec::new();
-        all.extend(take_from_query(&mut target.path).map(|it| (it, From::Address)));
+        all.extend(take_from_query(&mut target.path).map(|it| (it, Source::Address)));
         let of_header = headers.remove(HEADER);
         let of_header = of_header.and_then(|it| it.to_str().ok().map(str::to_owned));
-        all.extend(of_header.map(|it| (it, From::Header)));
+        all.extend(of_header.map(|it| (it, Source::Header)));
         let of_cookies = take_from_cookies(headers);
         if target.form == Form::Host {
-            all.extend(of_cookies.into_iter().map(|it| (it, From::Cookie)));
+            all.extend(of_cookies.into_iter().map(|it| (it, Source::Cookie)));
         }
         // An address from which a page came may have had one.
         let came = headers.get(header::REFERER).map(HeaderValue::as_bytes);
@@ -60,7 +60,7 @@ impl Shown {
 
     /// Finds the first token that holds, as it was shown and as it is; else says why the first
     /// does not. None if there is none.
-    pub fn allowed(&self, key: &Key) -> Option<Result<(&str, From, Share), ShareError>> {
+    pub fn allowed(&self, key: &Key) -> Option<Result<(&str, Source, Share), ShareError>> {
         let now = now();
         let mut why = None;
         for (token, from) in &self.0 {
@@ -184,7 +184,7 @@ mod tests {
             port: "80".parse().expect("a port"),
             expires: now() + 60,
         };
-        let of = |token: &str| (token.to_owned(), From::Cookie);
+        let of = |token: &str| (token.to_owned(), Source::Cookie);
         let shown = Shown(vec![of("x"), of(&share.token(&key))]);
         let allowed = shown.allowed(&key).expect("tokens").expect("one holds");
         assert_eq!(allowed.2, share);
