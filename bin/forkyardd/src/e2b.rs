@@ -262,7 +262,7 @@ async fn data(State(e2b): State<E2b>, request: Request) -> Response {
         {
             vm
         }
-        // Of a VM that the endpoint does not serve nobody learns that it is there.
+        // Without a token it is not told whether a VM of another kind exists.
         Some(_) | None => return reply::gone(&target.id),
     };
     match target.port {

@@ -104,7 +104,7 @@ assert unread.stdout.readline()
 unread.stdout.close()
 assert unread.wait() == 141
 assert termios.tcgetattr(its)[3] & termios.ICANON
-# So ends a console that nobody reads any more.
+# A console whose reader has closed its pipe ends so.
 unread = subprocess.Popen(["forkyard", "console", "p"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 unread.stdout.close()
 unread.stdin.write(b"\n")

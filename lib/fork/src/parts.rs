@@ -76,7 +76,7 @@ pub(crate) fn make_folders(folders: &Folders) -> Result<(), HostError> {
         &folders.all_sockets(),
     ] {
         fs::create_dir_all(folder).map_err(HostError::io("create", folder))?;
-        // QEMUs are nobody in particular: they may pass, not look around.
+        // QEMUs run as users of their own: they may pass through, not list.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o711))
             .map_err(HostError::io("open up", folder))?;
     }

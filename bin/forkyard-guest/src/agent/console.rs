@@ -1,6 +1,6 @@
 //! The guest's console, where commands are heard whose clients are the parent's.
 //!
-//! A clone has its parent's commands, and nobody there has asked for their output: it goes where
+//! A clone has its parent's commands, and no client that follows their output: it goes where
 //! `forkyard logs CLONE` shows it, each line with the command's name, up to [`MOST`] bytes of each command.
 
 use std::{
@@ -31,7 +31,7 @@ impl Console {
     /// Writes what a command said; `last` if no more of it is shown. A console that cannot be
     /// written costs the command nothing.
     pub fn tell(&self, name: &str, data: &[u8], last: bool) {
-        // It is to be nobody's terminal because of us.
+        // Opening it must not make it our controlling terminal.
         let flags = nix::libc::O_NOCTTY;
         let opened = File::options()
             .append(true)

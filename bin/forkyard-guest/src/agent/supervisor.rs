@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_deeper_call_than_any_before_waits_for_no_page() {
-        // Whose stack nobody has used yet.
+        // The stack of a new thread: no page of it has been touched yet.
         let thread = thread::spawn(|| {
             touch_what_is_needed();
             let before = faults();

@@ -210,7 +210,7 @@ fn what_a_clones_own_program_says_is_on_its_console_and_a_parents_is_not() {
         let (go, said) = (go.display(), said.display());
         format!("while [ ! -e {go} ]; do sleep 0.01; done; echo {word}; echo >{said}.{word}")
     };
-    // Whose host came anew: nobody is there, and this is no clone.
+    // The host's daemon has started again: no client follows this command, and this is no clone.
     guest.exec(1, &script("parents"));
     guest.agent.sessions.detach_all();
     guest.exec(2, &script("clones"));
