@@ -33,20 +33,16 @@ use anyhow::Context;
 use axum::{
     Router,
     extract::{ConnectInfo, DefaultBodyLimit, Request, State},
-    http::{HeaderMap, HeaderValue, header},
     middleware::{Next, from_fn, from_fn_with_state},
     response::{IntoResponse, Response},
 };
 use forkyard_access::Access;
-use forkyard_e2b::{ENVD_PORT, SandboxAddress, of_host};
+use forkyard_e2b::{ENVD_PORT, Key, is_token, is_told, target};
 use forkyard_fork::Host;
-use forkyard_types::{Labels, VmId, VmState, VmView};
+use forkyard_types::{VmId, VmState, VmView};
 use reply::Failure;
 use std::{
-    fs,
-    io::{self, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    os::unix::fs::OpenOptionsExt,
     path::Path,
     sync::Arc,
     time::Instant,
@@ -54,16 +50,6 @@ use std::{
 use tokio::net::TcpListener;
 use tower::ServiceExt;
 
-/// Labels of the sandbox's that are not its metadata begin so.
-const OURS: &str = "e2b.";
-/// Template that it was made of.
-const TEMPLATE: &str = "e2b.template";
-/// Set if it is paused, and not removed, when its time is up.
-const AUTO_PAUSE: &str = "e2b.autopause";
-/// Set if its ports are reached with a token alone.
-const PRIVATE: &str = "e2b.private";
-/// Seconds that a sandbox is wanted if nothing is said.
-const TIMEOUT_S: u32 = 300;
 /// Most bytes of a request that is no file.
 const BODY: usize = 8 << 20;
 
@@ -88,53 +74,6 @@ struct E2b {
     domain: String,
     watchers: watch::Watchers,
     bodies: Bodies,
-}
-
-/// Secret that tokens of sandboxes are made of; kept, so that they hold for the next daemon.
-struct Key([u8; 32]);
-
-impl std::fmt::Debug for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Key")
-    }
-}
-
-impl Key {
-    fn kept_in(state: &Path) -> anyhow::Result<Self> {
-        let path = state.join("e2b.key");
-        let read = |path: &Path| -> io::Result<Option<[u8; 32]>> {
-            match fs::read(path) {
-                Ok(bytes) => Ok(bytes.try_into().ok()),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(error),
-            }
-        };
-        if let Some(key) = read(&path)? {
-            return Ok(Self(key));
-        }
-        // Absent, or cut off as the last daemon died.
-        let drawn: String = (0..4).map(|_| VmId::random().to_string()).collect();
-        let key = *blake3::hash(drawn.as_bytes()).as_bytes();
-        let new = path.with_extension("new");
-        let mut options = fs::OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = file.open(&new)?;
-        file.write_all(&key)?;
-        file.sync_all()?;
-        fs::rename(&new, &path)?;
-        Ok(Self(key))
-    }
-
-    /// The token for a use of a sandbox.
-    fn token(&self, purpose: &str, vm: VmId) -> String {
-        let text = format!("{purpose}:{vm}");
-        blake3::keyed_hash(&self.0, text.as_bytes()).to_string()
-    }
-}
-
-/// True if a token is the one that is wanted; takes the same time wherever it is wrong.
-fn is_token(shown: &str, wanted: &str) -> bool {
-    blake3::hash(shown.as_bytes()) == blake3::hash(wanted.as_bytes())
 }
 
 /// The endpoint, listening.
@@ -271,29 +210,6 @@ async fn data(State(e2b): State<E2b>, request: Request) -> Response {
     }
 }
 
-/// The sandbox that a request is for, and the port there; none if it is for the API.
-fn target(headers: &HeaderMap, host: Option<&str>) -> Option<SandboxAddress> {
-    let text = |name: &str| {
-        headers
-            .get(name)
-            .and_then(|value: &HeaderValue| value.to_str().ok())
-    };
-    if let Some(id) = text("e2b-sandbox-id") {
-        let port = text("e2b-sandbox-port").and_then(|port| port.parse().ok());
-        return Some(SandboxAddress {
-            id: id.to_owned(),
-            port: port.unwrap_or(ENVD_PORT),
-        });
-    }
-    of_host(host.or_else(|| text(header::HOST.as_str()))?)
-}
-
-/// True if a request that shows no token may be for a VM that it names so: a sandbox of this
-/// endpoint's, by its id, which is drawn. Names are guessed, and other VMs are none of its business.
-fn is_told(labels: &Labels, id: VmId, named: &str) -> bool {
-    labels.0.contains_key(TEMPLATE) && id.as_str() == named
-}
-
 impl E2b {
     /// True if a request shows a token of this VM's that the API handed out, or for a file a signature by it.
     fn holds_token(&self, vm: &VmView, port: u16, request: &Request) -> bool {
@@ -336,7 +252,7 @@ impl E2b {
                 Ok(token.name)
             }
             Err(refused) => {
-                crate::metrics::not_let_in(&refused);
+                crate::counts::not_let_in(&refused);
                 tokio::time::sleep(delay).await;
                 Err(Failure::unauthorized(&format!(
                     "{refused}: `forkyard token create NAME` on the host makes one; give it as E2B_API_KEY"
@@ -393,52 +309,5 @@ impl Who {
         visit
             .admit(party)
             .map_err(|full| Failure::exhausted(full.to_string()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_a_token_a_sandbox_is_found_by_its_id_and_no_other_vm_at_all() {
-        let id = VmId::random();
-        let ours = Labels([(TEMPLATE.to_owned(), "base".to_owned())].into());
-        let others = Labels([("user".to_owned(), "ada".to_owned())].into());
-        assert!(is_told(&ours, id, id.as_str()));
-        for (labels, named) in [(&ours, "p"), (&others, id.as_str()), (&others, "p")] {
-            assert!(!is_told(labels, id, named), "{labels:?} {named}");
-        }
-    }
-
-    #[test]
-    fn the_key_is_kept_and_tokens_are_of_one_sandbox_and_one_purpose() {
-        let folder = tempfile::tempdir().expect("folder");
-        let key = Key::kept_in(folder.path()).expect("made");
-        let (a, b) = (VmId::random(), VmId::random());
-        let again = Key::kept_in(folder.path()).expect("kept");
-        assert_eq!(key.token("envd", a), again.token("envd", a));
-        assert_ne!(key.token("envd", a), key.token("envd", b));
-        assert_ne!(key.token("envd", a), key.token("traffic", a));
-        assert!(is_token(&key.token("envd", a), &again.token("envd", a)));
-        assert!(!is_token("", &key.token("envd", a)));
-        fs::write(folder.path().join("e2b.key"), b"cut").expect("written");
-        let new = Key::kept_in(folder.path()).expect("made anew");
-        assert_ne!(key.token("envd", a), new.token("envd", a));
-    }
-
-    #[test]
-    fn headers_name_a_sandbox_before_the_host_does() {
-        let mut headers = HeaderMap::new();
-        headers.insert("host", HeaderValue::from_static("8080-abc.localhost:3000"));
-        let of = |headers: &HeaderMap| target(headers, None).map(|it| (it.id, it.port));
-        assert_eq!(of(&headers), Some(("abc".into(), 8080)));
-        headers.insert("e2b-sandbox-id", HeaderValue::from_static("xyz"));
-        assert_eq!(of(&headers), Some(("xyz".into(), ENVD_PORT)));
-        headers.insert("e2b-sandbox-port", HeaderValue::from_static("80"));
-        assert_eq!(of(&headers), Some(("xyz".into(), 80)));
-        let mut api = HeaderMap::new();
-        api.insert("host", HeaderValue::from_static("127.0.0.1:3000"));
-        assert_eq!(of(&api), None);
     }
 }

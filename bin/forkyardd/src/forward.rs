@@ -11,31 +11,25 @@
 
 use crate::{
     gate::Asker,
-    http::{
-        Shared,
-        ports::{self, Carrier},
-    },
+    http::Shared,
     reply::Refusal,
+    upgrade::{self, Carrier},
 };
 use axum::{
     body::Body,
     extract::{Extension, Request, State},
-    http::{HeaderMap, HeaderName, Method, header},
+    http::{Method, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use forkyard_client::{Client, ClientError};
 use forkyard_cluster::ClusterError;
+use forkyard_node::{CLONES, MIGRATIONS};
+use forkyard_service::{changes, strip};
 use forkyard_types::{ErrorKind, NodeName};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
-
-/// Where a host has another one make clones.
-pub const CLONES: &str = "/v1/peer/clones";
-
-/// Where a host has a VM move to another one.
-pub const MIGRATIONS: &str = "/v1/peer/migrations";
 
 /// Handles a request here or passes it on.
 pub async fn route(
@@ -87,16 +81,6 @@ pub async fn route(
     response
 }
 
-/// Whether the cluster is to hear of what came of such a request.
-fn changes(method: &Method, path: &str) -> bool {
-    let vms =
-        path == "/v1/vms" || path.starts_with("/v1/vms/") || [CLONES, MIGRATIONS].contains(&path);
-    // What is typed comes as a request a key.
-    let typed = path.ends_with("/console") || path.contains("/sessions/");
-    let quiet = typed || path.ends_with("/exec");
-    vms && !quiet && [Method::POST, Method::DELETE].contains(method)
-}
-
 async fn elsewhere(
     cluster: &forkyard_cluster::Cluster,
     vm: &str,
@@ -114,7 +98,7 @@ pub async fn pass_on(
     asker: &Asker,
     request: Request,
 ) -> Result<Response, ClientError> {
-    if ports::asks_for_tcp(request.headers()) {
+    if upgrade::asks_for_tcp(request.headers()) {
         return connect(client, asker, request).await;
     }
     let (head, body) = request.into_parts();
@@ -165,19 +149,7 @@ async fn connect(
             tracing::debug!(%error, "a connection to a port on another node broke");
         }
     });
-    Ok(ports::switching())
-}
-
-/// What is between two ends of one connection is not passed on.
-fn strip(headers: &mut HeaderMap) {
-    let own: [HeaderName; 3] = [
-        header::CONNECTION,
-        header::TRANSFER_ENCODING,
-        HeaderName::from_static("keep-alive"),
-    ];
-    for name in own {
-        headers.remove(name);
-    }
+    Ok(upgrade::switching())
 }
 
 /// The node that has it does not answer, though it holds its lease.
@@ -186,37 +158,4 @@ pub fn not_reached(node: &NodeName, error: &ClientError) -> Refusal {
     let text = format!("node {node} has it, and was not reached: {error}");
     Refusal::new(ErrorKind::Timeout, &text)
         .hinting("try again; `forkyard node ls` tells whether it is lost")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cluster_hears_of_what_changes_vms_and_of_nothing_else() {
-        for (method, path, wanted) in [
-            (Method::POST, "/v1/vms", true),
-            (Method::POST, "/v1/vms/p/fork", true),
-            (Method::POST, CLONES, true),
-            (Method::POST, MIGRATIONS, true),
-            (Method::POST, "/v1/vms/p/migrate", true),
-            (Method::DELETE, "/v1/vms/p", true),
-            (Method::GET, "/v1/vms/p", false),
-            (Method::POST, "/v1/vms/p/exec", false),
-            (Method::POST, "/v1/vms/p/console", false),
-            (Method::POST, "/v1/vms/p/sessions/9", false),
-            (Method::POST, "/v1/doctor", false),
-        ] {
-            assert_eq!(changes(&method, path), wanted, "{method} {path}");
-        }
-    }
-
-    #[test]
-    fn what_is_of_one_connection_stays_there() {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::TRANSFER_ENCODING, "chunked".parse().expect("text"));
-        headers.insert(header::CONTENT_TYPE, "text/plain".parse().expect("text"));
-        strip(&mut headers);
-        assert_eq!(headers.len(), 1);
-    }
 }

@@ -1,13 +1,11 @@
 //! The API: routes, each with its description, and nothing but translation
 //! between HTTP and the host. A route that is not described does not exist.
 
-mod bodies;
 mod events;
 mod exec;
 mod files;
 mod host;
 mod images;
-mod input;
 mod nodes;
 mod peer;
 pub mod ports;
@@ -15,33 +13,32 @@ mod substrates;
 mod terms;
 mod tickets;
 mod tokens;
-mod ui;
 mod vms;
 mod volumes;
 
-pub use bodies::{Bodies, Budget};
-pub use events::Streams;
-pub use input::{Input, Path, Query, Raw};
+pub use forkyard_service::{
+    bodies::{Bodies, Budget},
+    input::{Input, Path, Query, Raw},
+    streams::Streams,
+};
 
 use crate::{
-    audit,
-    cluster::Node,
-    forward,
+    audit, forward,
     gate::{self, Asker, Gate},
     idle::Idle,
-    metrics,
+    metrics, page,
     reply::Refusal,
 };
 use axum::{
     Extension, Json, Router,
     extract::{DefaultBodyLimit, FromRef, Request, State},
-    http::StatusCode,
     middleware::{Next, from_fn_with_state},
     response::Response,
     routing::any,
 };
 use forkyard_access::Access;
 use forkyard_fork::Host;
+use forkyard_node::Node;
 use forkyard_types::{ErrorKind, ExecEvent, ExecInput, ExportFormat, ImportFormat, RemoteView};
 use std::sync::Arc;
 use utoipa::{
@@ -52,12 +49,6 @@ use utoipa::{
     },
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
-
-/// Most bytes of a request, where nothing else is said.
-const BODY: usize = 1 << 20;
-/// Most bytes of a request to run a command, standard input being part of it, or
-/// to make clones, as the state of devices is, or where all families are.
-const INPUT: usize = 64 << 20;
 
 /// What handlers share.
 #[derive(Clone, Debug)]
@@ -166,7 +157,7 @@ fn common() -> OpenApiRouter<Shared> {
                 .routes(routes!(peer::volume))
                 .routes(routes!(peer::families))
                 .routes(routes!(peer::ticket))
-                .layer(DefaultBodyLimit::max(INPUT)),
+                .layer(DefaultBodyLimit::max(forkyard_service::bodies::INPUT)),
         )
         .routes(routes!(files::read_tree, files::write_tree))
         .routes(routes!(
@@ -266,33 +257,25 @@ pub fn remote(shared: &Shared) -> Router {
         .route("/v1/nodes", axum::routing::post(async move || refused()));
     let gate = Gate {
         access: shared.access.clone(),
-        cluster: shared.cluster.clone(),
+        cluster: shared.cluster.as_ref().map(|node| node.cluster().clone()),
     };
     // The page is for those who have shown no token yet.
     finish(api, shared)
         .layer(from_fn_with_state(gate, gate::judge))
-        .merge(ui::router())
+        .merge(page::router())
 }
 
 fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
     let (router, _) = api.split_for_parts();
-    in_form(router)
+    forkyard_service::input::in_form(router)
         .with_state(shared.clone())
-        .layer(from_fn_with_state(shared.bodies.clone(), bodies::budget))
+        .layer(from_fn_with_state(
+            shared.bodies.clone(),
+            forkyard_service::bodies::budget,
+        ))
         .layer(from_fn_with_state(shared.clone(), forward::route))
         .layer(from_fn_with_state(shared.idle.clone(), busy))
         .layer(axum::middleware::from_fn(audit::note))
-}
-
-/// Refuses paths and methods that there are not, and bodies that are too large.
-fn in_form<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
-    router
-        .fallback(async || Refusal::new(ErrorKind::NotFound, "there is nothing at this path"))
-        .method_not_allowed_fallback(async || {
-            Refusal::new(ErrorKind::Invalid, "this path does not know this method")
-                .answered(StatusCode::METHOD_NOT_ALLOWED)
-        })
-        .layer(DefaultBodyLimit::max(BODY))
 }
 
 /// This description.

@@ -4,32 +4,22 @@
 //! `forkyardd` is this one on stock QEMU.
 
 mod args;
-mod audit;
-mod closed;
 mod cluster;
-mod doors;
 mod e2b;
 mod forward;
-mod gate;
 mod http;
 mod idle;
 mod listen;
 mod log;
 mod metrics;
-mod peers;
-mod remote;
-mod reply;
 mod serve;
-mod tenants;
 
 use anyhow::Context;
 use args::Args;
 use clap::Parser;
 use forkyard_fork::{HostError, MakeEngine};
-use std::{
-    process::ExitCode,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use forkyard_service::{audit, counts, doors, gate, lines, now, page, remote, reply, upgrade};
+use std::process::ExitCode;
 
 /// Runs the daemon as its arguments say, on this engine, until it ends.
 pub fn main(engine: MakeEngine) -> ExitCode {
@@ -63,10 +53,4 @@ fn run(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         .enable_all()
         .build()?
         .block_on(serve::serve(args, engine))
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default().as_secs()
 }

@@ -1,15 +1,13 @@
 //! What the daemon counts, in the words of Prometheus. The names are an
 //! interface: they are listed in docs/operations.md.
 
-mod links;
-
 use crate::reply::Refusal;
 use anyhow::Context;
 use axum::{extract::State, http::header, response::IntoResponse};
-use forkyard_access::Refused;
 use forkyard_fork::{Host, HostError, telemetry};
-use forkyard_types::{ErrorKind, VmState};
-use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
+use forkyard_service::links;
+use forkyard_types::VmState;
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::Arc;
 
@@ -18,9 +16,6 @@ const WARM_SHELLS: &str = "forkyard_warm_shells";
 const PAGE_IMAGES: &str = "forkyard_page_images";
 const IMAGE_PAGES: &str = "forkyard_page_image_pages";
 const PAGES_SERVED: &str = "forkyard_page_image_pages_served";
-const ERRORS: &str = "forkyard_errors_total";
-const NOT_LET_IN: &str = "forkyard_unauthorized_total";
-const CONNECTIONS: &str = "forkyard_connections";
 const BUILD: &str = "forkyard_build_info";
 
 /// From a millisecond, which a warm fork's shells take, to a minute.
@@ -60,9 +55,7 @@ fn describe() {
         PAGES_SERVED,
         "Pages (4096 bytes) of these that were served to the kernel"
     );
-    describe_counter!(ERRORS, "Requests refused or failed, by kind");
-    describe_counter!(NOT_LET_IN, "Requests over the network without a good token");
-    describe_gauge!(CONNECTIONS, "Connections over the network");
+    forkyard_service::counts::describe();
     describe_gauge!(BUILD, "1, and the version that runs");
     describe_counter!(telemetry::FORKS, "Forks, by outcome");
     describe_counter!(telemetry::CLONES, "Clones asked for, by outcome");
@@ -84,52 +77,6 @@ fn describe() {
         "Pages (4096 bytes) of images read until the clones were ready"
     );
     links::describe();
-}
-
-/// A request was refused, or failed.
-pub fn refused(kind: ErrorKind) {
-    let kind = match kind {
-        ErrorKind::Invalid => "invalid",
-        ErrorKind::NotFound => "not_found",
-        ErrorKind::Conflict => "conflict",
-        ErrorKind::Exhausted => "exhausted",
-        ErrorKind::Guest => "guest",
-        ErrorKind::Timeout => "timeout",
-        ErrorKind::Host => "host",
-        ErrorKind::Unauthorized => "unauthorized",
-        ErrorKind::Forbidden => "forbidden",
-    };
-    counter!(ERRORS, "kind" => kind).increment(1);
-}
-
-/// Somebody came over the network without a good token.
-pub fn not_let_in(why: &Refused) {
-    let reason = match why {
-        Refused::NoToken => "none",
-        Refused::Expired { .. } => "expired",
-        Refused::Unknown => "unknown",
-        // Nobody's fault out there.
-        Refused::Store(_) => return,
-    };
-    counter!(NOT_LET_IN, "reason" => reason).increment(1);
-}
-
-/// A connection over the network, until dropped.
-#[derive(Debug)]
-pub struct Connected(());
-
-impl Connected {
-    /// One more.
-    pub fn new() -> Self {
-        gauge!(CONNECTIONS).increment(1);
-        Self(())
-    }
-}
-
-impl Drop for Connected {
-    fn drop(&mut self) {
-        gauge!(CONNECTIONS).decrement(1);
-    }
 }
 
 /// Everything counted so far, and how things stand, for Prometheus.

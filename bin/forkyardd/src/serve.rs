@@ -2,17 +2,15 @@
 
 use crate::{
     args::Args,
-    closed,
-    cluster::Node,
     e2b::{Choices, Endpoint},
     http,
     idle::{self, Idle},
     listen, metrics,
-    peers::{Nodes, PeersFile},
     remote::{self, Remote},
 };
 use forkyard_access::Access;
 use forkyard_fork::MakeEngine;
+use forkyard_node::{Node, Nodes, PeersFile, closed};
 use forkyard_types::RemoteView;
 use futures::FutureExt;
 use std::sync::Arc;
@@ -45,7 +43,7 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         (Some(node), _) => {
             let cluster = node.cluster().clone();
             host.meet(Some(cluster.reach().pages), Box::new(Nodes(cluster)));
-            closed::of_cluster(node, &host).await;
+            closed::of_cluster(node.cluster(), &host).await;
         }
         (None, Some(file)) => host.meet(args.pages, Box::new(file.clone())),
         (None, None) => closed::nothing(&host).await,

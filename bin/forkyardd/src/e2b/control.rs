@@ -1,7 +1,7 @@
 //! The REST API.
 
 use super::{
-    AUTO_PAUSE, E2b, OURS, PRIVATE, TEMPLATE, TIMEOUT_S, Who,
+    E2b, Who,
     input::{Path, body, counted, spawned},
     reply::Failure,
 };
@@ -14,12 +14,13 @@ use axum::{
     routing::{delete, get, post, put},
 };
 use forkyard_e2b::{
-    ENVD_VERSION, ForkRequest, ForkResult, ListQuery, NewSandbox, PauseRequest, Sandbox,
-    SandboxDetail, SnapshotInfo, SnapshotRequest, State as Life, TimeoutRequest, rfc3339,
+    ENVD_VERSION, ForkRequest, ForkResult, ListQuery, NewSandbox, OURS, PRIVATE, PauseRequest,
+    Sandbox, SandboxDetail, SnapshotInfo, SnapshotRequest, State as Life, TEMPLATE, TimeoutRequest,
+    Undone, check, labels, lifetime, rfc3339,
 };
 use forkyard_types::{
-    AtEnd, CheckpointRequest, CloneResult, ForkMode, Labels, Lifetime, NetworkPolicy, RunRequest,
-    VmName, VmState, VmView, WayOut,
+    CheckpointRequest, CloneResult, ForkMode, NetworkPolicy, RunRequest, VmName, VmState, VmView,
+    WayOut,
 };
 use std::collections::BTreeMap;
 
@@ -77,7 +78,7 @@ async fn create(
     asked: Result<Json<NewSandbox>, JsonRejection>,
 ) -> Answer<Response> {
     let wanted = body(asked)?;
-    check(&wanted)?;
+    check(&wanted).map_err(undone)?;
     let vm = spawned(async move {
         let made = e2b.make(&wanted).await?;
         Ok(e2b.told(&made))
@@ -86,55 +87,10 @@ async fn create(
     Ok((StatusCode::CREATED, Json(vm)).into_response())
 }
 
-/// Refuses what would not be done, instead of leaving it out.
-fn check(wanted: &NewSandbox) -> Answer<()> {
-    for (what, value) in [
-        ("mcp", &wanted.mcp),
-        ("volume_mounts", &wanted.volume_mounts),
-        ("iam", &wanted.iam),
-    ] {
-        if value.as_ref().is_some_and(|value| !value.is_null()) {
-            return Err(Failure::unsupported(what));
-        }
-    }
-    if let Some(network) = &wanted.network
-        && let Some(name) = network.more.keys().next()
-    {
-        return Err(Failure::unsupported(&format!("network.{name}")));
-    }
-    if let Some(name) = wanted.metadata.keys().find(|name| name.starts_with(OURS)) {
-        return Err(Failure::invalid(format!(
-            "metadata {name:?}: names that begin with {OURS:?} are the endpoint's own"
-        )));
-    }
-    Ok(())
-}
-
-fn labels(wanted: &NewSandbox) -> Labels {
-    let mut labels = wanted.metadata.clone();
-    labels.insert(TEMPLATE.into(), wanted.template.clone());
-    if wanted.auto_pause == Some(true) {
-        labels.insert(AUTO_PAUSE.into(), "true".into());
-    }
-    let public = wanted
-        .network
-        .as_ref()
-        .and_then(|it| it.allow_public_traffic);
-    if public == Some(false) {
-        labels.insert(PRIVATE.into(), "true".into());
-    }
-    Labels(labels)
-}
-
-/// How long a sandbox with these labels is wanted, and what becomes of it then.
-fn lifetime(labels: &Labels, timeout: Option<u32>) -> Lifetime {
-    let action = match labels.0.contains_key(AUTO_PAUSE) {
-        true => AtEnd::Pause,
-        false => AtEnd::Rm,
-    };
-    Lifetime {
-        ttl_s: timeout.unwrap_or(TIMEOUT_S).clamp(1, Lifetime::MOST_S),
-        action: Some(action),
+fn undone(why: Undone) -> Failure {
+    match why {
+        Undone::Unsupported(what) => Failure::unsupported(&what),
+        Undone::Reserved(_) => Failure::invalid(why.to_string()),
     }
 }
 
@@ -484,6 +440,3 @@ async fn metrics(State(e2b): Shared, Path(id): Path) -> Answer<Json<[(); 0]>> {
 async fn network() -> Failure {
     Failure::unsupported("to change a network")
 }
-
-#[cfg(test)]
-mod tests;

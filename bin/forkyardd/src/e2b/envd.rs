@@ -1,7 +1,7 @@
 //! The daemon in a sandbox, as its clients know it: who may ask it, and what.
 
 use super::{
-    E2b, Who, files, filesystem, is_token, process,
+    E2b, Who, files, filesystem, process,
     reply::{self, Failure},
     watch,
 };
@@ -12,8 +12,7 @@ use axum::{
     http::{HeaderMap, Method, StatusCode},
     response::{IntoResponse, Response},
 };
-use base64::{Engine as _, prelude::BASE64_STANDARD};
-use forkyard_e2b::{Decoder, LONGEST};
+use forkyard_e2b::{Decoder, LONGEST, is_token, user};
 use forkyard_types::{VmId, VmView};
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
@@ -57,15 +56,6 @@ impl Call {
             sign: Duration::from_secs(sign.clamp(*SIGNS_S.start(), *SIGNS_S.end())),
         }
     }
-}
-
-/// The user that `Authorization: Basic` names; it proves nothing.
-fn user(headers: &HeaderMap) -> Option<String> {
-    let value = headers.get("authorization")?.to_str().ok()?;
-    let text = BASE64_STANDARD.decode(value.strip_prefix("Basic ")?).ok()?;
-    let text = String::from_utf8(text).ok()?;
-    let (user, _) = text.split_once(':')?;
-    (!user.is_empty()).then(|| user.to_owned())
 }
 
 /// Answers a request for the daemon of a sandbox that runs.
@@ -183,23 +173,4 @@ where
 pub fn understood<T: DeserializeOwned>(message: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(message)
         .map_err(|wrong| Failure::invalid(format!("the message is wrong: {wrong}")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_user_is_named_by_basic_authorization() {
-        for (value, wanted) in [
-            ("Basic cm9vdDo=", Some("root")),
-            ("Basic Og==", None),
-            ("Bearer cm9vdDo=", None),
-            ("Basic !", None),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert("authorization", value.parse().expect("text"));
-            assert_eq!(user(&headers).as_deref(), wanted, "{value}");
-        }
-    }
 }

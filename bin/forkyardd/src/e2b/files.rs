@@ -1,10 +1,6 @@
 //! Files up and down, in pieces.
 
-use super::{
-    envd::Call,
-    filesystem::{absolute, name},
-    reply::Failure,
-};
+use super::{envd::Call, filesystem::name, reply::Failure};
 use axum::{
     Json,
     body::{Body, Bytes},
@@ -12,7 +8,7 @@ use axum::{
     http::{HeaderName, Method, header},
     response::{IntoResponse, Response},
 };
-use forkyard_e2b::{Operation, Written, sign};
+use forkyard_e2b::{Operation, Written, absolute, sign};
 use forkyard_types::{ErrorKind, FileRead, FileWrite};
 use futures::{Stream, StreamExt, stream};
 use std::{collections::BTreeMap, io};

@@ -3,7 +3,7 @@
 use super::{envd::Call, reply::Failure};
 use forkyard_e2b::{
     EntryInfo, EntryResponse, FileType, ListDirRequest, ListDirResponse, MoveRequest, PathRequest,
-    permissions, rfc3339,
+    absolute, permissions, rfc3339,
 };
 use forkyard_fork::HostError;
 use forkyard_types::{ErrorKind, FileEntry, FileKind};
@@ -11,17 +11,6 @@ use serde_json::{Value, json};
 
 /// Most files of a list of several folders.
 const MOST: usize = 10_000;
-
-/// A path as the guest has it: one that does not begin at the root begins there, as commands do.
-pub fn absolute(path: &str) -> String {
-    let path = path.strip_prefix("~/").unwrap_or(path);
-    let path = path.strip_prefix("./").unwrap_or(path);
-    let path = format!("/{}", path.trim_start_matches('/'));
-    match path.trim_end_matches('/') {
-        "" => "/".to_owned(),
-        plain => plain.to_owned(),
-    }
-}
 
 /// The last part of a path.
 pub fn name(path: &str) -> String {
@@ -132,25 +121,5 @@ pub async fn remove(call: Call, asked: PathRequest) -> Result<Value, Failure> {
     match call.e2b.host.remove_file(call.id(), path, true).await {
         Err(error) if is_missing(&error) => Ok(json!({})),
         done => Ok(done.map(|()| json!({}))?),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_begin_at_the_root_and_end_without_a_slash() {
-        for (path, wanted) in [
-            ("a/b", "/a/b"),
-            ("/a/b/", "/a/b"),
-            ("./a", "/a"),
-            ("~/a", "/a"),
-            ("/", "/"),
-            ("", "/"),
-            ("//a", "/a"),
-        ] {
-            assert_eq!(absolute(path), wanted, "{path}");
-        }
     }
 }

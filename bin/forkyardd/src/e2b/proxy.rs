@@ -7,16 +7,17 @@
 //! A connection to the guest for each request: it is a process there, and ends with the request.
 
 use super::{
-    E2b, PRIVATE, Who, is_token,
+    E2b, Who,
     reply::{self, Failure},
 };
-use crate::http::ports::{Carrier, carry};
+use crate::{http::ports::carry, upgrade::Carrier};
 use axum::{
     body::Body,
     extract::Request,
     http::{HeaderName, StatusCode, Uri},
     response::{IntoResponse, Response},
 };
+use forkyard_e2b::{PRIVATE, is_token};
 use forkyard_fork::{HostError, PortError};
 use forkyard_gateway::{exchange, opened, strip, upgrades};
 use forkyard_types::{GuestPort, VmView};

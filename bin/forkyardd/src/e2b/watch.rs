@@ -3,10 +3,10 @@
 //! Watchers are kept here, each with a bounded queue; one that nobody asks for a while ends, and all
 //! end with the daemon.
 
-use super::{envd::Call, filesystem::absolute, reply::Failure};
+use super::{envd::Call, reply::Failure};
 use axum::body::Body;
 use forkyard_e2b::{
-    EventType, FilesystemEvent, OfWatcher, WatchRequest, WatchResponse, end, frame,
+    EventType, FilesystemEvent, OfWatcher, WatchRequest, WatchResponse, absolute, end, frame,
 };
 use forkyard_fork::{FilesOut, HostError};
 use forkyard_types::{FileChange, FileEvent, FileKind, FileWatch, VmId};

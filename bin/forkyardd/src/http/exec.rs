@@ -1,27 +1,23 @@
 //! Commands in guests over HTTP.
 
-use super::{Answer, Input, Path, bodies::Budget};
-use crate::reply::Refusal;
+use super::{Answer, Budget, Input, Path};
+use crate::{
+    lines::{LINE, LINES, Lines, is_lines},
+    reply::Refusal,
+};
 use axum::{
-    body::{Body, BodyDataStream},
+    body::Body,
     extract::{FromRequest, Request, State},
-    http::{StatusCode, header},
+    http::header,
     response::{IntoResponse, Response},
 };
 use forkyard_fork::{Following, Host};
 use forkyard_types::{
     ApiError, Attach, ErrorKind, ExecEvent, ExecInput, ExecRequest, KeptCommand, SessionSignal,
 };
-use futures::{StreamExt, stream};
-use std::{sync::Arc, time::Duration};
-use tokio::{sync::mpsc, time::timeout};
-
-/// The kind of a stream of lines of JSON.
-const LINES: &str = "application/x-ndjson";
-/// Most bytes of a line.
-const LINE: usize = 256 << 10;
-/// Time for which input is still read after the command has ended.
-const FAREWELL: Duration = Duration::from_secs(10);
+use futures::stream;
+use std::sync::Arc;
+use tokio::sync::mpsc;
 
 /// Run a command in a guest.
 ///
@@ -115,14 +111,6 @@ fn line_of(event: &ExecEvent) -> serde_json::Result<Vec<u8>> {
     Ok(line)
 }
 
-fn is_lines(request: &Request) -> bool {
-    let kind = request.headers().get(header::CONTENT_TYPE);
-    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    kind.split(';')
-        .next()
-        .is_some_and(|kind| kind.trim() == LINES)
-}
-
 async fn streamed(request: Request) -> Result<(ExecRequest, Following), Refusal> {
     if let Some(budget) = request.extensions().get::<Budget>().cloned() {
         budget.take(Some(LINE)).await?;
@@ -165,93 +153,4 @@ fn understood<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T, Refusal>
 
 fn refused(text: &str) -> Refusal {
     Refusal::new(ErrorKind::Invalid, text)
-}
-
-/// Lines of a body that are not empty.
-struct Lines {
-    body: BodyDataStream,
-    pending: Vec<u8>,
-}
-
-impl Lines {
-    /// Reads and discards input after the command has ended. A connection that is closed with unread
-    /// bytes is reset, and the client may lose the end of the answer.
-    async fn drain(mut self) {
-        let drained = async { while let Some(Ok(_)) = self.body.next().await {} };
-        let _ = timeout(FAREWELL, drained).await;
-    }
-
-    fn new(body: BodyDataStream) -> Self {
-        let pending = Vec::new();
-        Self { body, pending }
-    }
-
-    /// The next one; none at the end. Cancel-safe.
-    async fn next(&mut self) -> Result<Option<Vec<u8>>, Refusal> {
-        loop {
-            if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.pending.drain(..=end).collect();
-                if line.trim_ascii().is_empty() {
-                    continue;
-                }
-                return Ok(Some(line));
-            }
-            if self.pending.len() > LINE {
-                let text = format!("a line is longer than {LINE} bytes");
-                return Err(refused(&text).answered(StatusCode::PAYLOAD_TOO_LARGE));
-            }
-            match self.body.next().await {
-                Some(Ok(piece)) => self.pending.extend_from_slice(&piece),
-                Some(Err(_)) => return Err(refused("the body did not come in whole")),
-                None if self.pending.trim_ascii().is_empty() => return Ok(None),
-                None => return Ok(Some(std::mem::take(&mut self.pending))),
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lines(pieces: &[&'static str]) -> Lines {
-        let pieces: Vec<_> = pieces
-            .iter()
-            .map(|piece| Ok::<_, std::io::Error>(*piece))
-            .collect();
-        Lines::new(Body::from_stream(stream::iter(pieces)).into_data_stream())
-    }
-
-    #[tokio::test]
-    async fn lines_come_one_by_one_however_they_are_cut_and_empty_ones_are_none() {
-        let mut lines = lines(&["\n{\"a\"", ":1}\n\n[2]\n \n", "3"]);
-        for wanted in ["{\"a\":1}", "[2]", "3"] {
-            let line = lines.next().await.expect("a line").expect("not the end");
-            assert_eq!(line.trim_ascii(), wanted.as_bytes());
-        }
-        assert!(lines.next().await.expect("the end").is_none());
-    }
-
-    #[tokio::test]
-    async fn a_line_without_end_is_refused_and_not_kept() {
-        let long: &'static str = "x".repeat(LINE + 1).leak();
-        let error = lines(&[long]).next().await.expect_err("too long");
-        assert_eq!(
-            error.into_response().status(),
-            StatusCode::PAYLOAD_TOO_LARGE
-        );
-    }
-
-    #[test]
-    fn only_the_kind_of_a_body_says_that_it_is_a_stream() {
-        for (kind, wanted) in [
-            ("application/x-ndjson", true),
-            ("application/x-ndjson; charset=utf-8", true),
-            ("application/json", false),
-        ] {
-            let request = Request::builder().header(header::CONTENT_TYPE, kind);
-            let request = request.body(Body::empty()).expect("a request");
-            assert_eq!(is_lines(&request), wanted, "{kind}");
-        }
-    }
 }

@@ -2,9 +2,10 @@
 //! that was invited becomes one.
 
 use super::{Answer, Input, Path, Query, spawned};
-use crate::{cluster::Node, reply::Refusal};
+use crate::reply::Refusal;
 use axum::{Json, extract::State, http::StatusCode};
 use forkyard_cluster::{ClusterError, Force};
+use forkyard_node::Node;
 use forkyard_types::{
     ErrorKind, Invitation, InviteRequest, JoinRequest, Joined, NodeName, NodeView, QuotaRequest,
     QuotaView,

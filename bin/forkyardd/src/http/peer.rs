@@ -1,7 +1,7 @@
 //! What other hosts ask of this one.
 
 use super::{Answer, Input, Path, Query, Raw, Shared, spawned};
-use crate::{cluster::Node, gate::Asker, reply::Refusal};
+use crate::{gate::Asker, reply::Refusal};
 use axum::{
     Json,
     body::Body,
@@ -9,6 +9,7 @@ use axum::{
     http::request::Parts,
 };
 use forkyard_fork::Host;
+use forkyard_node::Node;
 use forkyard_types::{
     ErrorKind, ForkId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
     PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest, PeerTicketResponse,

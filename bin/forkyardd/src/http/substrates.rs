@@ -1,13 +1,14 @@
 //! Substrates: VMs that are kept small, and VMs made of them.
 
 use super::{Answer, Input, Path, spawned};
-use crate::{cluster::Node, gate::Asker, reply::Refusal};
+use crate::{gate::Asker, reply::Refusal};
 use axum::{
     Json,
     extract::{Extension, State},
     http::StatusCode,
 };
 use forkyard_fork::Host;
+use forkyard_node::Node;
 use forkyard_types::{
     ActivateRequest, ActivateResponse, DockRequest, ErrorKind, PullRequest, PushRequest,
     SubstrateInspect, SubstrateKey, SubstrateView,

@@ -1,7 +1,7 @@
 //! VMs: boot, fork, run commands in, end.
 
 use super::{Answer, Input, Path, Query, Raw, spawned, substrates::for_the_operator};
-use crate::{cluster::Node, forward, gate::Asker, reply::Refusal};
+use crate::{forward, gate::Asker, reply::Refusal};
 use axum::{
     Json,
     body::{Body, Bytes, to_bytes},
@@ -12,6 +12,7 @@ use axum::{
 use forkyard_client::Client;
 use forkyard_cluster::{Layout, Reservation};
 use forkyard_fork::{Host, HostError, Said};
+use forkyard_node::Node;
 use forkyard_types::{
     CheckpointRequest, CloneResult, ErrorKind, ForkProgress, ForkRequest, ForkResponse,
     ForkStarted, ListedVm, MigrateRequest, MigrateResponse, NodeName, RunRequest, Usage, VmInspect,

@@ -4,8 +4,7 @@
 //! it is given. Its policy allows it nothing beyond that: no script or style but its own files,
 //! no connection but to this host.
 
-use super::Path;
-use crate::reply::Refusal;
+use crate::{input::Path, reply::Refusal};
 use axum::{
     Router,
     http::{HeaderMap, StatusCode, header},
@@ -33,7 +32,7 @@ type File = (&'static str, &'static str, &'static [u8]);
 
 macro_rules! files {
     ($($name:literal: $kind:ident,)*) => {
-        &[$(($name, $kind, include_bytes!(concat!("../../../../ui/", $name)))),*]
+        &[$(($name, $kind, include_bytes!(concat!("../../../ui/", $name)))),*]
     };
 }
 

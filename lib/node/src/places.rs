@@ -1,7 +1,6 @@
 //! Places in the cluster for what users ask for here.
 
-use super::Node;
-use crate::tenants::Rooms;
+use crate::{Node, tenants::Rooms};
 use forkyard_cluster::{ClusterError, Layout, Need, Reservation, Wish};
 use forkyard_fork::HERE;
 use forkyard_types::{ApiError, ByteCount, ErrorKind, ForkRequest, NodeName, RunRequest, VmView};

@@ -250,7 +250,7 @@ async fn act(cluster: &Cluster, host: &Arc<Host>, before: &Seen, seen: &Seen) {
 /// Ends a VM, wherever it is; none is fine.
 async fn end(cluster: &Cluster, host: &Arc<Host>, vm: VmId) -> Result<(), ApiError> {
     let remove = |host: Arc<Host>| async move { host.remove(vm.as_str()).await };
-    match crate::cluster::to_its_end(host, remove).await {
+    match crate::node::to_its_end(host, remove).await {
         Ok(_) => return Ok(()),
         Err(HostError::NoSuchVm { .. }) => {}
         Err(error) => return Err(error.to_api()),

@@ -204,7 +204,7 @@ impl From<Refused> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let kind = self.error.kind;
-        crate::metrics::refused(kind);
+        crate::counts::refused(kind);
         let status = KINDS.iter().find(|(known, ..)| *known == kind);
         let status = status.map_or(StatusCode::INTERNAL_SERVER_ERROR, |(_, status, _)| *status);
         let status = self.status.unwrap_or(status);

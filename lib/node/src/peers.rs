@@ -13,8 +13,7 @@
 //! made of it, TLS above all, is kept until it has changed. It
 //! holds secrets, and is refused if others than its owner may read it.
 
-use crate::forward::{CLONES, MIGRATIONS};
-use crate::tenants;
+use crate::{CLONES, MIGRATIONS, tenants};
 use forkyard_client::{Client, ClientError, Line, Place, Trust, UploadError};
 use forkyard_cluster::Cluster;
 use forkyard_fork::{FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room};

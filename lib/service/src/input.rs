@@ -1,11 +1,15 @@
 //! The body of a request, and what is said to one that is not as it should be.
 
-use super::bodies::{self, Budget};
-use crate::reply::Refusal;
+use crate::{
+    bodies::{self, Budget},
+    reply::Refusal,
+};
 use axum::{
-    Json,
+    Json, Router,
     body::Bytes,
-    extract::{self, FromRequest, FromRequestParts, Request, rejection::JsonRejection},
+    extract::{
+        self, DefaultBodyLimit, FromRequest, FromRequestParts, Request, rejection::JsonRejection,
+    },
     http::{StatusCode, request::Parts},
 };
 use forkyard_types::ErrorKind;
@@ -14,6 +18,9 @@ use utoipa::{
     PartialSchema, ToSchema,
     openapi::{KnownFormat, Object, RefOr, Schema, SchemaFormat, Type},
 };
+
+/// Most bytes of a request, where nothing else is said.
+const BODY: usize = 1 << 20;
 
 /// A body of JSON.
 #[derive(Debug)]
@@ -127,14 +134,22 @@ fn cause(text: &str) -> &str {
     }
 }
 
+/// Refuses paths and methods that there are not, and bodies that are too large.
+pub fn in_form<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
+    router
+        .fallback(async || Refusal::new(ErrorKind::NotFound, "there is nothing at this path"))
+        .method_not_allowed_fallback(async || {
+            Refusal::new(ErrorKind::Invalid, "this path does not know this method")
+                .answered(StatusCode::METHOD_NOT_ALLOWED)
+        })
+        .layer(DefaultBodyLimit::max(BODY))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::in_form;
     use axum::{
-        Router,
         body::Body,
-        extract::DefaultBodyLimit,
         http::Method,
         response::{IntoResponse, Response},
         routing::{get, post},

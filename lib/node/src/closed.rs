@@ -6,7 +6,8 @@
 //! What was closed last is kept by the host, and is closed from the start of the next daemon on, before
 //! anything is known. A name that has no address for the moment opens nothing.
 
-use crate::{cluster::Node, peers::PeersFile};
+use crate::PeersFile;
+use forkyard_cluster::Cluster;
 use forkyard_fork::{Closed, Host};
 use forkyard_types::Transport;
 use std::{
@@ -27,20 +28,20 @@ const AGAIN: Duration = Duration::from_secs(30);
 const NAME: Duration = Duration::from_secs(5);
 
 /// Closes the cluster's ports to guests, as they are known now. Cancel-safe.
-pub async fn of_cluster(node: &Node, host: &Host) {
+pub async fn of_cluster(cluster: &Cluster, host: &Host) {
     let mut closed = BTreeSet::new();
-    for reach in node.cluster().reaches() {
+    for reach in cluster.reaches() {
         closed.extend(of_node(reach.api, reach.pages));
     }
-    let etcd = look_up(node.cluster().etcd()).await;
+    let etcd = look_up(cluster.etcd()).await;
     close(host, closed, etcd).await;
 }
 
 /// Keeps the cluster's ports closed to guests, for ever. Cancel-safe.
-pub async fn keep_cluster(node: &Node, host: &Host) {
+pub async fn keep_cluster(cluster: &Cluster, host: &Host) {
     loop {
-        of_cluster(node, host).await;
-        let _ = timeout(AGAIN, node.cluster().changed()).await;
+        of_cluster(cluster, host).await;
+        let _ = timeout(AGAIN, cluster.changed()).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! The API over the network: TLS alone, and bounds on what a stranger can
 //! hold: connections (`doors`), and the time for each step before the token is seen.
 
-use crate::{doors::Doors, gate::Peer, http::ports::Carrier, metrics::Connected};
+use crate::{counts::Connected, doors::Doors, gate::Peer, upgrade::Carrier};
 use axum::{Router, body::Body};
 use forkyard_tls::{Fingerprint, ServerConfig};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
@@ -59,7 +59,7 @@ impl Remote {
                     let mut ended = ending.subscribe();
                     let visit = doors.enter(peer.ip());
                     tokio::spawn(async move {
-                        let connected = Arc::new(Connected::new());
+                        let connected = Arc::new(Connected::counted());
                         keep_alive(&stream);
                         let served = async {
                             let Some(stream) = secured(&tls, stream, peer).await else {

@@ -4,7 +4,6 @@
 //! until the request is answered. Users and nodes have a budget each, and every user has a part of
 //! that: one cannot keep the others out. Small bodies are bounded by the number of connections.
 
-use super::INPUT;
 use crate::{gate::Asker, reply::Refusal};
 use axum::{
     body::{Body, HttpBody},
@@ -24,6 +23,9 @@ use tokio::{
     time::timeout,
 };
 
+/// Most bytes of a request to run a command, standard input being part of it, or
+/// to make clones, as the state of devices is, or where all families are.
+pub const INPUT: usize = 64 << 20;
 /// KiB of large bodies at once, for users and for nodes.
 const BUDGET: usize = 256 << 10;
 /// KiB of large bodies of one user's at once.

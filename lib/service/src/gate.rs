@@ -7,7 +7,7 @@
 //! others come late, once their address has failed too often.
 
 use crate::{
-    cluster::Node,
+    counts,
     doors::{Party, Visit},
     reply::Refusal,
 };
@@ -19,6 +19,7 @@ use axum::{
 };
 use forkyard_access::Access;
 use forkyard_client::USER;
+use forkyard_cluster::Cluster;
 use forkyard_tls::Fingerprint;
 use forkyard_types::{ErrorKind, NodeName};
 use std::{
@@ -85,7 +86,7 @@ pub struct Gate {
     /// The tokens.
     pub access: Arc<Access>,
     /// The cluster, if there is one.
-    pub cluster: Option<Node>,
+    pub cluster: Option<Cluster>,
 }
 
 /// Passes on what may come in, and answers the rest.
@@ -137,7 +138,7 @@ impl Gate {
         let header = |name| request.headers().get(name)?.to_str().ok();
         if let Some(certificate) = &peer.certificate {
             let known = self.cluster.as_ref();
-            let node = known.and_then(|node| node.cluster().who(certificate));
+            let node = known.and_then(|cluster| cluster.who(certificate));
             return match node {
                 Some(node) => Ok(Asker::Node(
                     node,
@@ -161,7 +162,7 @@ impl Gate {
             Ok(token) => Ok(Asker::User(token.name)),
             Err(refused) => {
                 tracing::info!(peer = %peer.address, error = &refused as &dyn std::error::Error, "not let in");
-                crate::metrics::not_let_in(&refused);
+                counts::not_let_in(&refused);
                 Err(refused.into())
             }
         }

@@ -1,0 +1,27 @@
+//! This host among others: peers that an operator names, or the nodes of a cluster.
+//!
+//! ```text
+//! peers    other hosts as the host's core sees them, asked over the network
+//! node     what a node of a cluster does in the background: reports, fences
+//! places   nodes for VMs and clones that are to be made
+//! tenants  VMs and the room that was handed out for them
+//! closed   ports of all these that guests do not reach
+//! news     events that the cluster tells of
+//! ```
+
+pub mod closed;
+mod news;
+mod node;
+mod peers;
+mod places;
+mod tenants;
+
+pub use node::{Fence, Node, Ready};
+pub use peers::{Nodes, PeersFile};
+pub use tenants::Rooms;
+
+/// Where a host has another one make clones.
+pub const CLONES: &str = "/v1/peer/clones";
+
+/// Where a host has a VM move to another one.
+pub const MIGRATIONS: &str = "/v1/peer/migrations";

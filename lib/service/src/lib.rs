@@ -1,0 +1,34 @@
+//! What lies between a socket and the routes of the daemon's HTTP API.
+//!
+//! ```text
+//! connection --remote: TLS, doors: a place--> request
+//! request --gate: who asks--> audit --bodies: memory, input: form--> a route
+//! route --reply--> answer or error; lines, streams, upgrade: answers without an end
+//! ```
+//!
+//! It knows no VM, and decides nothing about any.
+
+pub mod audit;
+pub mod bodies;
+pub mod counts;
+pub mod doors;
+pub mod gate;
+pub mod input;
+pub mod lines;
+pub mod links;
+pub mod page;
+mod passing;
+pub mod remote;
+pub mod reply;
+pub mod streams;
+pub mod upgrade;
+
+pub use passing::{changes, strip};
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}

@@ -1,0 +1,59 @@
+//! What passes between nodes: requests that another node handles, and news of what they changed.
+
+use axum::http::{HeaderMap, HeaderName, Method, header};
+use forkyard_node::{CLONES, MIGRATIONS};
+
+/// Whether the cluster is to hear of what came of such a request.
+pub fn changes(method: &Method, path: &str) -> bool {
+    let vms =
+        path == "/v1/vms" || path.starts_with("/v1/vms/") || [CLONES, MIGRATIONS].contains(&path);
+    // What is typed comes as a request a key.
+    let typed = path.ends_with("/console") || path.contains("/sessions/");
+    let quiet = typed || path.ends_with("/exec");
+    vms && !quiet && [Method::POST, Method::DELETE].contains(method)
+}
+
+/// What is between two ends of one connection is not passed on.
+pub fn strip(headers: &mut HeaderMap) {
+    let own: [HeaderName; 3] = [
+        header::CONNECTION,
+        header::TRANSFER_ENCODING,
+        HeaderName::from_static("keep-alive"),
+    ];
+    for name in own {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cluster_hears_of_what_changes_vms_and_of_nothing_else() {
+        for (method, path, wanted) in [
+            (Method::POST, "/v1/vms", true),
+            (Method::POST, "/v1/vms/p/fork", true),
+            (Method::POST, CLONES, true),
+            (Method::POST, MIGRATIONS, true),
+            (Method::POST, "/v1/vms/p/migrate", true),
+            (Method::DELETE, "/v1/vms/p", true),
+            (Method::GET, "/v1/vms/p", false),
+            (Method::POST, "/v1/vms/p/exec", false),
+            (Method::POST, "/v1/vms/p/console", false),
+            (Method::POST, "/v1/vms/p/sessions/9", false),
+            (Method::POST, "/v1/doctor", false),
+        ] {
+            assert_eq!(changes(&method, path), wanted, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn what_is_of_one_connection_stays_there() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::TRANSFER_ENCODING, "chunked".parse().expect("text"));
+        headers.insert(header::CONTENT_TYPE, "text/plain".parse().expect("text"));
+        strip(&mut headers);
+        assert_eq!(headers.len(), 1);
+    }
+}
