@@ -44,6 +44,16 @@ with open("/dev/zero", "rb") as zero:
     assert told.stdout.readline() == b"ready\n"
     told.send_signal(signal.SIGINT)
     assert (told.stdout.read(), told.wait()) == (b"told\n", 9)
+# However many small pieces wait before it.
+small = cli("-i", "p", "sh", "-c", trap, stdin=subprocess.PIPE)
+assert small.stdout.readline() == b"ready\n"
+for n in range(100):
+    small.stdin.write(b"%d\n" % n)
+    small.stdin.flush()
+    time.sleep(0.002)
+small.send_signal(signal.SIGINT)
+assert (small.stdout.read(), small.wait()) == (b"told\n", 9)
+small.stdin.close()
 deaf = cli("p", "sh", "-c", "trap '' INT; setsid sleep 1000 & echo ready; sleep 1000")
 assert deaf.stdout.readline() == b"ready\n"
 for _ in range(2):

@@ -8,18 +8,21 @@
 
 use crate::{Host, HostError, alive::silent_for, vm::lock};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use forkyard_guestlink::{Command, Exec, ExecInput as Controls, ExecOut, LinkError, Stream};
+use forkyard_guestlink::{CHUNK, Command, Exec, ExecInput as Controls, ExecOut, LinkError, Stream};
 use forkyard_types::{
     ApiError, Attach, ExecEvent, ExecInput, ExecRequest, ExecStarted, ExecTimedOut,
 };
 use std::{future::pending, sync::Arc, time::Duration};
-use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+    sync::mpsc,
+    task::JoinHandle,
+    time::sleep,
+};
 
 /// Events on their way to a client that reads slowly; more and the guest's
 /// command waits.
 const WAITING: usize = 16;
-/// Most bytes of standard input in one piece.
-const PIECE: usize = 32 << 10;
 const SIGKILL: u8 = 9;
 /// Most bytes of a tag.
 const TAG: usize = 256;
@@ -173,8 +176,8 @@ fn feed(
     events: mpsc::Sender<ExecEvent>,
     end: End,
 ) -> Feeder {
-    let pieces = usize::try_from(ExecInput::WINDOW).unwrap_or(usize::MAX) / PIECE;
-    let (queue, queued) = mpsc::channel(pieces);
+    // Counted in bytes, as clients count them: however small their pieces are, a signal passes by.
+    let (queue, queued) = duplex(usize::try_from(ExecInput::WINDOW).unwrap_or(usize::MAX));
     let (telling, input) = match following {
         Following::Nothing => (None, None),
         Following::Input(input) => (Some(events.clone()), Some(input)),
@@ -188,7 +191,7 @@ fn feed(
 async fn pass_on(
     controls: Controls,
     first: Vec<u8>,
-    mut queued: mpsc::Receiver<Vec<u8>>,
+    mut queued: DuplexStream,
     telling: Option<mpsc::Sender<ExecEvent>>,
 ) {
     // A command that ends without reading all of it is no error; a link that breaks is told of by
@@ -196,9 +199,10 @@ async fn pass_on(
     if controls.send(first).await.is_err() {
         return;
     }
-    while let Some(piece) = queued.recv().await {
-        let taken = u32::try_from(piece.len()).unwrap_or(u32::MAX);
-        if controls.send(piece).await.is_err() {
+    let mut piece = vec![0; CHUNK];
+    while let Ok(length @ 1..) = queued.read(&mut piece).await {
+        let taken = u32::try_from(length).unwrap_or(u32::MAX);
+        if controls.send(piece[..length].to_vec()).await.is_err() {
             return;
         }
         if let Some(events) = &telling
@@ -214,22 +218,18 @@ async fn pass_on(
 async fn hear(
     mut input: mpsc::Receiver<Result<ExecInput, ApiError>>,
     controls: Controls,
-    queue: mpsc::Sender<Vec<u8>>,
+    queue: DuplexStream,
     events: mpsc::Sender<ExecEvent>,
     end: End,
 ) {
     let mut queue = Some(queue);
     while let Some(heard) = input.recv().await {
         let acted: Result<(), ApiError> = match heard {
-            Ok(ExecInput::Stdin(text)) => match (decoded(&text), &queue) {
-                (Ok(bytes), Some(queue)) => {
-                    for piece in bytes.chunks(PIECE) {
-                        if queue.send(piece.to_vec()).await.is_err() {
-                            return;
-                        }
-                    }
-                    Ok(())
-                }
+            Ok(ExecInput::Stdin(text)) => match (decoded(&text), &mut queue) {
+                (Ok(bytes), Some(queue)) => match queue.write_all(&bytes).await {
+                    Ok(()) => Ok(()),
+                    Err(_) => return,
+                },
                 (Ok(_), None) => Err(HostError::Invalid("input after its end".into()).to_api()),
                 (Err(error), _) => Err(error.to_api()),
             },

@@ -53,6 +53,23 @@ impl Outbox {
         self.changed.notify_all();
     }
 
+    /// Sends a message itself if nothing is queued, and queues it otherwise. For threads that have
+    /// nothing else to do: one that writes much need not wake another for each message.
+    pub fn pass(&self, message: ToHost) {
+        let queue = lock(&self.queue);
+        if queue.held || !queue.messages.is_empty() {
+            drop(queue);
+            return self.push(message);
+        }
+        // As in `send_next`: taken before the queue is let go, so that messages keep their order.
+        let Ok(mut port) = self.port.try_lock() else {
+            drop(queue);
+            return self.push(message);
+        };
+        drop(queue);
+        write(&mut port, &message);
+    }
+
     /// Sends a message past the queue, held or not.
     pub fn say_now(&self, message: &ToHost) {
         write(&mut lock(&self.port), message);

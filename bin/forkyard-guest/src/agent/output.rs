@@ -4,6 +4,7 @@ use forkyard_guestlink::{CHUNK, Stream};
 use forkyard_types::{ExitStatus, NotStarted};
 use nix::{
     errno::Errno,
+    fcntl::{FcntlArg, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
     unistd::read,
 };
@@ -24,6 +25,8 @@ use std::{
 
 /// Silence after a command's end that counts as the end of its output.
 const LINGER: Duration = Duration::from_millis(200);
+/// Bytes that a pipe holds.
+const PIPE: i32 = 256 << 10;
 
 /// Where a command's output goes.
 pub trait Sink: Send + Sync + 'static {
@@ -68,7 +71,12 @@ pub fn of(child: &mut Child, terminal: Option<&Arc<OwnedFd>>) -> Vec<(Stream, Ar
     let err = child.stderr.take().map(|pipe| (Stream::Err, pipe.into()));
     let pipes = [out, err].into_iter().flatten();
     pipes
-        .map(|(to, pipe): (_, OwnedFd)| (to, Arc::new(pipe)))
+        .map(|(to, pipe): (_, OwnedFd)| {
+            // A command that writes much is stopped for its reader less often. Not more than is
+            // allowed is fine, too.
+            let _ = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE));
+            (to, Arc::new(pipe))
+        })
         .collect()
 }
 

@@ -58,7 +58,7 @@ impl Sink for Attended {
 
     fn take(&self, stream: Stream, data: &[u8]) {
         match self.flow.take(data.len()) {
-            Way::Host => self.outbox.push(ToHost::ExecOutput {
+            Way::Host => self.outbox.pass(ToHost::ExecOutput {
                 session: self.session,
                 stream,
                 data: data.to_vec(),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{CallId, Session, Stream, ToGuest, ToHost};
+use crate::{CHUNK, CallId, Session, Stream, ToGuest, ToHost};
 use forkyard_types::ExitStatus;
 use proptest::prelude::*;
 
@@ -186,4 +186,14 @@ fn giving_up_between_frames_loses_nothing() {
         assert_eq!(decoder.next_message(), Some(Ok(ToHost::Started)));
     }
     assert_eq!(decoder.skipped(), 0);
+}
+
+#[test]
+fn the_largest_piece_of_output_is_one_write_to_the_port() {
+    let piece = ToHost::ExecOutput {
+        session: Session(u32::MAX),
+        stream: Stream::Err,
+        data: vec![0xff; CHUNK],
+    };
+    assert!(encode(&piece).expect("fits").len() <= 32 << 10);
 }

@@ -94,7 +94,9 @@ impl Exec {
         let out = loop {
             tokio::select! {
                 biased;
-                room = queue.reserve(), if self.owed > 0 => {
+                // Half of the window at once: the guest still has the other half, and each message
+                // stops its processor once.
+                room = queue.reserve(), if self.owed >= WINDOW / 2 => {
                     let chunks = std::mem::take(&mut self.owed);
                     let more = framed(&ToGuest::ExecMore { session: self.session, chunks });
                     // With no link there is nobody to make room for.
