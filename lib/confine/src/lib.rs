@@ -14,7 +14,7 @@ use forkyard_sys_host::{
     process::{Bounds, Capability, Credentials, Surroundings, empty_network, isolate},
     room::{Piece, Room, Use, programs},
 };
-use forkyard_types::VM_UIDS;
+use forkyard_types::{OUTSIDE_FETCHER_UID, VM_UIDS};
 use nix::libc::{self, c_long};
 use std::{fs::File, io, path::Path, process::Command, sync::Arc};
 
@@ -25,8 +25,8 @@ pub const NOBODY: u32 = VM_UIDS.start - 1;
 /// Memory that it may have to itself, beside what it maps without using it.
 const MEMORY: u64 = 2 << 30;
 const THREADS_AT_MOST: u64 = 64;
-/// The user of programs that fetch: theirs are many threads, and counted apart.
-pub const FETCHER: u32 = NOBODY - 1;
+/// The user of programs that fetch for the host's root: theirs are many threads, and counted apart.
+const FETCHER: u32 = NOBODY - 1;
 const THREADS_OF_FETCHERS: u64 = 2048;
 /// Seconds of processor time: enough for a disk of 1 TiB.
 const PROCESSOR: u64 = 2 * 3600;
@@ -40,10 +40,29 @@ const MOUNTED: &str = "/etc/mtab";
 pub enum Who {
     /// [`NOBODY`].
     Nobody,
-    /// [`FETCHER`].
-    Fetcher,
+    /// A user of programs that fetch.
+    Fetcher(Reach),
     /// Root, with the right to read what any user owns and no other.
     Reader,
+}
+
+/// Places that a program that fetches is let to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All that the host reaches.
+    Anywhere,
+    /// The same without the host itself, by whatever name, address or redirection it is found.
+    Outside,
+}
+
+impl Reach {
+    /// The user that such a program runs as.
+    pub fn user(self) -> u32 {
+        match self {
+            Self::Anywhere => FETCHER,
+            Self::Outside => OUTSIDE_FETCHER_UID,
+        }
+    }
 }
 
 /// What a program is left with.
@@ -161,7 +180,7 @@ pub fn confine(command: &mut Command, to: Confinement<'_>) -> io::Result<()> {
     }
     let (id, capability, threads) = match to.who {
         Who::Nobody => (NOBODY, None, Some(THREADS_AT_MOST)),
-        Who::Fetcher => (FETCHER, None, Some(THREADS_OF_FETCHERS)),
+        Who::Fetcher(reach) => (reach.user(), None, Some(THREADS_OF_FETCHERS)),
         // Root's threads are all counted together.
         Who::Reader => (0, Some(Capability::ReadAll), None),
     };

@@ -11,7 +11,7 @@ use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerClient, PagerError, Refusal};
 use forkyard_recipe::{
     Cache, Cancel, Dockerfile, GuestFiles, ImageFile, ImportError, Imported, Kernel, KernelChoice,
-    Recipe, Scrub, Source,
+    Reach, Recipe, Scrub, Source,
 };
 use forkyard_types::{
     ByteCount, GuestImage, ImageId, ImageName, ImageOrigin, ImageReference, Start,
@@ -209,11 +209,12 @@ impl Bases {
     pub fn pull(
         &self,
         name: &ImageName,
-        (reference, size, start): (&ImageReference, Option<ByteCount>, Start),
+        (reference, reach): (&ImageReference, Reach),
+        what: (Option<ByteCount>, Start),
         cancel: &Cancel,
     ) -> Result<GuestImage, HostError> {
-        let what = (size, start);
-        let pulled = self.cache().pull(name, reference, what, cancel, narrate)?;
+        let from = (reference, reach);
+        let pulled = self.cache().pull(name, from, what, cancel, narrate)?;
         let view = view_of_imported(&pulled)?;
         happenings::image(&self.events, &view.name, view.built);
         Ok(view)

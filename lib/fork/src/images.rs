@@ -6,7 +6,7 @@
 
 use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
 use forkyard_disk::{Backing, Format, QemuImg};
-use forkyard_recipe::{Cancel, Dockerfile, EXPORT, Source};
+use forkyard_recipe::{Cancel, Dockerfile, EXPORT, Reach, Source};
 use forkyard_types::{
     ByteCount, ExportFormat, GuestImage, ImageBuildRequest, ImageName, ImagePullRequest,
     ImportFormat, ImportRequest, Start, VmState,
@@ -79,7 +79,12 @@ impl Host {
     }
 
     /// Begins to fetch an image from its registry. Cancel-safe.
-    pub async fn pull(&self, name: &str, request: ImagePullRequest) -> Result<Incoming, HostError> {
+    pub async fn pull(
+        &self,
+        name: &str,
+        request: ImagePullRequest,
+        reach: Reach,
+    ) -> Result<Incoming, HostError> {
         let name: ImageName = name
             .parse()
             .map_err(|error| HostError::Invalid(format!("{error}")))?;
@@ -91,8 +96,8 @@ impl Host {
         let cancel = Cancel::default();
         let given_up = cancel.clone();
         let outcome = tokio::spawn(blocking(move || {
-            let what = (&request.reference, size, start);
-            bases.pull(&name, what, &given_up)
+            let from = (&request.reference, reach);
+            bases.pull(&name, from, (size, start), &given_up)
         }));
         Ok(Incoming {
             pieces: None,

@@ -68,6 +68,7 @@ pub use folders::Folders;
 pub use forkyard_guestlink::Piece;
 pub use forkyard_network::Closed;
 pub use forkyard_pager::{Got, Link, LinkUse, Push};
+pub use forkyard_recipe::Reach;
 pub use forkyard_store::FamilyNo;
 pub use host::{Host, MakeEngine, qemu};
 pub use images::{Incoming, Outgoing};

@@ -28,6 +28,7 @@ mod dhcp;
 mod error;
 mod families;
 mod family_rules;
+mod fetchers;
 mod forwarding;
 mod names;
 mod nft;

@@ -19,7 +19,7 @@
 //! Packets of others are not looked at. A table of others that drops what it
 //! does not know drops ours, too: no table can undo another's drop.
 
-use crate::{Closed, NetworkError, closed, nft::Nft, rules, wall};
+use crate::{Closed, NetworkError, closed, fetchers, nft::Nft, rules, wall};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -31,6 +31,7 @@ pub(crate) const ROUTES: &str = include_str!("routes.json");
 pub(crate) async fn enforce(nft: &Nft, closed: &BTreeSet<Closed>) -> Result<(), NetworkError> {
     let mut commands = wall::read(ROUTES)?;
     commands.extend(closed::elements(closed));
+    commands.extend(fetchers::enforce());
     nft.run(commands).await
 }
 
@@ -38,6 +39,7 @@ pub(crate) async fn enforce(nft: &Nft, closed: &BTreeSet<Closed>) -> Result<(), 
 pub(crate) async fn lift(nft: &Nft) -> Result<(), NetworkError> {
     let table = json!({"table": {"family": "ip", "name": rules::TABLE}});
     // Added first, so that removing what is not there is no error.
-    nft.run(vec![json!({ "add": table }), json!({ "delete": table })])
-        .await
+    let mut commands = vec![json!({ "add": table }), json!({ "delete": table })];
+    commands.extend(fetchers::lift());
+    nft.run(commands).await
 }

@@ -11,7 +11,8 @@
 //! While no daemon runs nothing is watched; the next one begins with rules of its own.
 
 use crate::{
-    Commits, Link, NetworkError, Networks, Watch, nft::apply, refused, routes, rules, tunnels,
+    Commits, Link, NetworkError, Networks, Watch, fetchers, nft::apply, refused, routes, rules,
+    tunnels,
 };
 use nftables::{
     helper::get_current_ruleset_with_args,
@@ -80,6 +81,7 @@ impl Networks {
         commands.extend(read(routes::ROUTES)?);
         commands.extend(self.rules.readmit()?);
         commands.extend(self.closed());
+        commands.extend(fetchers::enforce());
         for family in self.families().values() {
             commands.extend(family.rules().install());
         }

@@ -40,6 +40,7 @@ use crate::{
     key::{Key, KeyMaker},
     progress::{Event, Progress},
 };
+use forkyard_confine::Reach;
 use forkyard_types::{ByteCount, EntryPoint, ImageName, ImageOrigin, ImageReference, Start};
 use incoming::{take_in, write_sparse};
 use job::Job;
@@ -167,14 +168,14 @@ impl Cache {
     pub fn pull(
         &self,
         name: &ImageName,
-        reference: &ImageReference,
+        (reference, reach): (&ImageReference, Reach),
         (size, start): (Option<ByteCount>, Start),
         cancel: &Cancel,
         progress: impl FnMut(Event<'_>),
     ) -> Result<Imported, ImportError> {
         let source = Source::Oci { size, start };
         let bring = |work: &Workplace, incoming: &Path, progress: Progress<'_>| {
-            let digest = pull::fetch(reference, work, incoming, (size, cancel), progress)?;
+            let digest = pull::fetch((reference, reach), work, incoming, (size, cancel), progress)?;
             let mut key = key_of(name, source);
             key.add(digest.to_string().as_bytes());
             Ok(Arrived {

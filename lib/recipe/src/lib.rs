@@ -33,6 +33,7 @@ mod run;
 
 pub use cache::{Cache, ImageFile};
 pub use error::{BuildError, RecipeError};
+pub use forkyard_confine::Reach;
 pub use import::{
     ArchiveError, Cancel, DiskError, Dockerfile, EXPORT, ImportError, Imported, InvalidDockerfile,
     Provenance, Scrub, Source,

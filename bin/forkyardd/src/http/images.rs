@@ -9,7 +9,7 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use forkyard_fork::{Host, Incoming, Outgoing};
+use forkyard_fork::{Host, Incoming, Outgoing, Reach};
 use forkyard_types::{
     ExportRequest, GuestImage, ImageBuildRequest, ImageCommitRequest, ImagePullRequest,
     ImportRequest,
@@ -131,14 +131,18 @@ pub async fn pull_image(
     Path(name): Path<String>,
     Input(request): Input<ImagePullRequest>,
 ) -> Result<(StatusCode, Json<GuestImage>), Refusal> {
-    if request.reference.is_of_this_host() && asker.user().is_some() {
+    let reach = match asker.user() {
+        Some(_) => Reach::Outside,
+        None => Reach::Anywhere,
+    };
+    if request.reference.is_of_this_host() && reach == Reach::Outside {
         return Err(Refusal::new(
             forkyard_types::ErrorKind::Forbidden,
             "a registry of the host itself is asked for the host's root alone",
         ));
     }
     // Not spawned: dropped with the connection, the pull is given up.
-    let image = host.pull(&name, request).await?.finish().await?;
+    let image = host.pull(&name, request, reach).await?.finish().await?;
     Ok((StatusCode::CREATED, Json(image)))
 }
 

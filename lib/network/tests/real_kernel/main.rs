@@ -2,6 +2,7 @@
 //! of its own. Takes root.
 
 mod beyond;
+mod fetchers;
 mod guest;
 mod isolation;
 mod lifecycle;

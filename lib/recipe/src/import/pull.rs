@@ -17,7 +17,7 @@ use crate::{
     progress::{Event, Progress},
     run::{Call, SKOPEO},
 };
-use forkyard_confine::{Confinement, Ends, FETCHER, Network, Who};
+use forkyard_confine::{Confinement, Ends, Network, Reach, Who};
 use forkyard_types::{ByteCount, ImageReference};
 use nix::{fcntl::OFlag, libc};
 use std::{
@@ -33,7 +33,7 @@ const RETRIES: &str = "2";
 /// Writes the image to `incoming`, an archive of one image for this machine; the digest of what
 /// the registry has under the reference.
 pub(super) fn fetch(
-    reference: &ImageReference,
+    (reference, reach): (&ImageReference, Reach),
     work: &Workplace,
     incoming: &Path,
     (size, cancel): (Option<ByteCount>, &Cancel),
@@ -43,7 +43,7 @@ pub(super) fn fetch(
     DirBuilder::new()
         .mode(0o700)
         .create(&folder)
-        .and_then(|()| chown(&folder, Some(FETCHER), Some(FETCHER)))
+        .and_then(|()| chown(&folder, Some(reach.user()), Some(reach.user())))
         .map_err(io_error("make", &folder))?;
     let call = |words: &[&str]| -> Result<Call<'_>, ImportError> {
         let call = SKOPEO
@@ -53,7 +53,7 @@ pub(super) fn fetch(
             .arg(&folder)
             .args(words)
             .confined(Confinement {
-                who: Who::Fetcher,
+                who: Who::Fetcher(reach),
                 reads: &[],
                 writes: &[&folder],
                 largest: unpacked_at_most(size).0,

@@ -73,7 +73,13 @@ impl Drop for Registry {
 
 fn pull(cache: &Cache, reference: &ImageReference, start: Start) -> Result<Imported, ImportError> {
     let name = "web".parse().expect("a name");
-    cache.pull(&name, reference, (None, start), &Cancel::default(), |_| {})
+    cache.pull(
+        &name,
+        (reference, Reach::Anywhere),
+        (None, start),
+        &Cancel::default(),
+        |_| {},
+    )
 }
 
 pub(in crate::import) fn nothing_is_left(cache: &Cache) {
@@ -167,7 +173,7 @@ fn a_pull_that_is_given_up_ends_at_once_and_leaves_nothing() {
             drop(connected);
         });
         let what = (None, Start::Never);
-        cache.pull(&name, &reference, what, &cancel, |_| {})
+        cache.pull(&name, (&reference, Reach::Anywhere), what, &cancel, |_| {})
     });
     assert!(matches!(error, Err(ImportError::Cancelled)), "{error:?}");
     nothing_is_left(&cache);
