@@ -1,7 +1,7 @@
 //! Rules every change keeps, all checked even if the first is broken.
 
 use crate::{
-    features, header, house, openapi, run::cargo, stages::Stages, supply, supply::Adviser,
+    features, header, house, openapi, pages, run::cargo, stages::Stages, supply, supply::Adviser,
     untested, validators::Validators,
 };
 use anyhow::Result;
@@ -61,5 +61,6 @@ pub fn all(root: &Path) -> Result<()> {
     }
     stages.run("targets without tests", || untested::check(root));
     stages.run("house rules", || house::check(root));
+    stages.run("links between pages", || pages::check(root));
     stages.finish()
 }

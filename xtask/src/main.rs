@@ -19,6 +19,7 @@ mod house;
 mod kvm_lab;
 mod openapi;
 mod packages;
+mod pages;
 mod pool;
 mod programs;
 mod results;

@@ -4,6 +4,8 @@ use super::*;
 use clap::CommandFactory;
 use forkyard_types::WayOut;
 
+mod documented;
+
 #[test]
 fn the_words_do_not_contradict_each_other() {
     Args::command().debug_assert();

@@ -1,0 +1,122 @@
+//! Command lines of the documentation, which must be understood.
+
+use super::super::Args;
+use clap::{Parser, error::ErrorKind};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+#[test]
+fn every_command_line_in_the_documentation_is_understood() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut pages = vec![root.join("README.md")];
+    collect(&root.join("docs"), &mut pages);
+    let mut count = 0;
+    let mut refused = Vec::new();
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a page");
+        for words in commands(&text) {
+            count += 1;
+            if let Err(error) = Args::try_parse_from(&words)
+                && !matches!(
+                    error.kind(),
+                    ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+                )
+            {
+                let why = error.to_string();
+                let why = why.lines().next().unwrap_or_default().to_owned();
+                refused.push(format!("{}: {words:?}: {why}", page.display()));
+            }
+        }
+    }
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+    assert!(count > 100, "only {count} command lines were found");
+}
+
+#[test]
+fn command_lines_are_found_as_a_shell_would() {
+    let found = |text: &str| commands(text);
+    assert_eq!(
+        found("    $ forkyard exec p -- sh -c 'a b; c' >out 2>&1 # why"),
+        [["forkyard", "exec", "p", "--", "sh", "-c", "a b; c"]]
+    );
+    assert_eq!(
+        found("```sh\nA=\"b c\" forkyard ps &\nx | forkyard rm p && true\n```\nforkyard in prose"),
+        [vec!["forkyard", "ps"], vec!["forkyard", "rm", "p"]]
+    );
+    assert_eq!(
+        found("    T=$(forkyard token create sdk -o json | jq .token)"),
+        [["forkyard", "token", "create", "sdk", "-o", "json"]]
+    );
+    assert!(found("    forkyard exec p -- …").is_empty());
+}
+
+fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            collect(&path, into);
+        } else if path.extension().is_some_and(|end| end == "md") {
+            into.push(path);
+        }
+    }
+}
+
+/// Gives the calls of `forkyard` in a page's blocks of code, but those that leave something out.
+fn commands(text: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut fenced = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if fenced || line.starts_with("    ") {
+            found.extend(simple_commands(line).into_iter().filter_map(|words| {
+                let own = words.iter().position(|word| !word.contains('='))?;
+                let words = &words[own..];
+                let whole = !words.iter().any(|word| word.contains(['…', '$']));
+                (words[0] == "forkyard" && words.len() > 1 && whole).then(|| words.to_vec())
+            }));
+        }
+    }
+    found
+}
+
+/// Splits a line of a shell into its simple commands, without redirections and comments.
+fn simple_commands(line: &str) -> Vec<Vec<String>> {
+    let mut commands = vec![Vec::new()];
+    let mut word: Option<String> = None;
+    let mut redirected = false;
+    let mut chars = line.trim().trim_start_matches("$ ").chars().peekable();
+    while let Some(char) = chars.next() {
+        let ends_word = matches!(char, ' ' | '|' | ';' | '&' | '>' | '<' | '(' | ')');
+        if ends_word && let Some(done) = word.take() {
+            let descriptor = matches!(char, '>' | '<') && done.parse::<u8>().is_ok();
+            if !redirected
+                && !descriptor
+                && let Some(command) = commands.last_mut()
+            {
+                command.push(done);
+            }
+            redirected = false;
+        }
+        match char {
+            ' ' => {}
+            '#' if word.is_none() => break,
+            '>' | '<' => redirected = true,
+            '&' if redirected => {}
+            '|' | ';' | '&' | '(' | ')' => commands.push(Vec::new()),
+            '\'' | '"' => {
+                let quoted: String = chars.by_ref().take_while(|next| *next != char).collect();
+                word.get_or_insert_default().push_str(&quoted);
+            }
+            '\\' => word.get_or_insert_default().extend(chars.next()),
+            char => word.get_or_insert_default().push(char),
+        }
+    }
+    if let (Some(word), false, Some(command)) = (word, redirected, commands.last_mut()) {
+        command.push(word);
+    }
+    commands.retain(|command| !command.is_empty());
+    commands
+}
