@@ -32,7 +32,7 @@ const SERVER: u16 = 67;
 const CLIENT: u16 = 68;
 /// Seconds that mean for ever.
 const FOR_EVER: u32 = u32::MAX;
-/// What precedes the options, which end in a byte at least.
+/// Length of what precedes the options, which end in a byte at least.
 const HEAD: usize = 241;
 /// As much as fits a frame.
 const MOST: usize = 1500;
@@ -74,7 +74,7 @@ async fn serve(socket: UdpSocket, subnet: Subnet, route: Option<Route>) {
     }
 }
 
-/// What a request is answered with, if it is one that deserves an answer.
+/// Makes the answer to a request, if it is one that deserves an answer.
 fn answer(request: &[u8], subnet: Subnet, route: Option<&Route>) -> Option<Vec<u8>> {
     (request.len() >= HEAD && request.starts_with(&CLIENTS_HEAD)).then_some(())?;
     let request = Message::decode(&mut Decoder::new(request)).ok()?;

@@ -11,7 +11,7 @@ pub enum NetworkError {
     /// Netlink cannot be used at all.
     #[error("cannot talk to the kernel's network")]
     Netlink {
-        /// What the host said.
+        /// Answer of the host.
         source: io::Error,
     },
     /// Another daemon has the networks of this namespace.
@@ -19,17 +19,17 @@ pub enum NetworkError {
         "the family networks belong to another daemon: give each daemon a network namespace of its own"
     )]
     Taken {
-        /// What the kernel said.
+        /// Answer of the kernel.
         source: io::Error,
     },
     /// The kernel refused a change to an interface; it takes CAP_NET_ADMIN.
     #[error("cannot {what} {link}")]
     Link {
-        /// What was tried.
+        /// Attempted action.
         what: &'static str,
         /// On which interface.
         link: String,
-        /// What the kernel said.
+        /// Answer of the kernel.
         source: Box<rtnetlink::Error>,
     },
     /// The kernel does not take in where a family's places are.
@@ -37,15 +37,15 @@ pub enum NetworkError {
     Places {
         /// The family's tunnel.
         link: String,
-        /// What the kernel said.
+        /// Answer of the kernel.
         source: io::Error,
     },
     /// A tap could not be made; it takes CAP_NET_ADMIN and /dev/net/tun.
     #[error("cannot create {link}")]
     Tap {
-        /// Its name.
+        /// Name of it.
         link: String,
-        /// What the kernel said.
+        /// Answer of the kernel.
         source: io::Error,
     },
     /// A port of the host cannot be published.
@@ -53,7 +53,7 @@ pub enum NetworkError {
     Port {
         /// The port.
         port: Publish,
-        /// What the kernel said.
+        /// Answer of the kernel.
         source: io::Error,
     },
     /// DHCP cannot be answered on a family's bridge.
@@ -61,21 +61,21 @@ pub enum NetworkError {
     Dhcp {
         /// The bridge.
         link: String,
-        /// What the kernel said.
+        /// Answer of the kernel.
         source: io::Error,
     },
     /// A setting of the kernel cannot be read or changed.
     #[error("cannot read or change {path}")]
     Setting {
-        /// Its file.
+        /// File of it.
         path: String,
-        /// What the kernel said.
+        /// Answer of the kernel.
         source: io::Error,
     },
     /// A family has no bridge.
     #[error("there is no interface {link}")]
     NoLink {
-        /// What was looked for.
+        /// Name that was looked for.
         link: String,
     },
     /// The rules of this program make no sense to it.
@@ -87,30 +87,30 @@ pub enum NetworkError {
     /// `nft` could not be run.
     #[error("cannot run nft")]
     NoNft {
-        /// What the host said.
+        /// Answer of the host.
         source: io::Error,
     },
     /// `nft`, or the kernel behind it, refused; nothing was changed.
     #[error("nft refused the firewall rules: {said}")]
     Refused {
-        /// What it wrote to its standard error.
+        /// Standard error of it.
         said: String,
     },
-    /// What passed between `nft` and this program was no text or no JSON.
+    /// Text between `nft` and this program was no UTF-8 or no JSON.
     #[error("nft cannot be talked to")]
     Nft {
-        /// What was wrong with it.
+        /// Fault of it.
         source: Box<NftablesError>,
     },
 }
 
 impl NetworkError {
-    /// Whether somebody else has what is wanted.
+    /// Tells whether something else has what is wanted.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Port { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
     }
 
-    /// What the host's owner can do about it, where that is known.
+    /// Gives the operator's remedy, where one is known.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::NoNft { source } if source.kind() == io::ErrorKind::NotFound => {

@@ -65,7 +65,7 @@ impl Forwarding {
         }
     }
 
-    /// Nobody needs it, whoever an earlier daemon may have turned it on for.
+    /// Releases it for all, whatever an earlier daemon turned it on for.
     pub async fn release_all(&self) -> Result<(), NetworkError> {
         let mut needed = self.needed.lock().await;
         needed.by.clear();
@@ -81,7 +81,7 @@ impl Forwarding {
         }
     }
 
-    /// Whether it is on because we turned it on.
+    /// Tells whether it is on because this program turned it on.
     pub async fn is_ours(&self) -> Result<bool, NetworkError> {
         let _turn = self.nft.turn().await;
         let look = || get_current_ruleset_with_args(None::<&str>, ["list", "tables"]);

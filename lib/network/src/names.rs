@@ -27,7 +27,7 @@ impl Link {
         bridge().or_else(tap).or_else(tunnel)
     }
 
-    /// Its name.
+    /// Gives the interface's name.
     pub fn name(self) -> String {
         match self {
             Self::Bridge(family) => format!("{BRIDGE}{family}"),

@@ -9,7 +9,7 @@ use forkyard_sys_host::tap;
 use nix::errno::Errno;
 use std::os::fd::OwnedFd;
 
-/// Its name.
+/// Name of it.
 const NAME: &str = "forkyard-owner";
 
 /// Ownership of a namespace's networks, until it is dropped.

@@ -1,4 +1,4 @@
-//! Who has which address: pure arithmetic over the family's number and the
+//! Addresses of members: pure arithmetic over the family's number and the
 //! member's place in it.
 //!
 //! 10.128.0.0/9 is cut into one /21 a family. The first address of each is
@@ -32,12 +32,12 @@ impl Subnet {
         (family < Self::FAMILIES).then_some(Self(family))
     }
 
-    /// What the member is known by on it, if the family is that large.
+    /// Gives the member's address, if the family is that large.
     pub fn address(self, member: Member) -> Option<Address> {
         (member.0 < Self::MEMBERS).then(|| self.place(member.0))
     }
 
-    /// What the founder is known by: member 0, whom every family has.
+    /// Gives the address of the founder: member 0, which every family has.
     pub fn founder(self) -> Address {
         self.place(0)
     }

@@ -1,4 +1,4 @@
-//! Who answers a guest's questions about names: those the host asks, as far as
+//! Resolvers of guests: those the host asks, as far as
 //! a guest can reach them.
 
 use std::{fs, net::Ipv4Addr, net::UdpSocket};
@@ -34,7 +34,7 @@ fn parse(text: &str) -> Vec<Ipv4Addr> {
     text.lines().filter_map(server).collect()
 }
 
-/// Whether the host itself has this address: only one's own can be bound to.
+/// Tells whether the host itself has this address: only one's own can be bound to.
 fn is_own(address: Ipv4Addr) -> bool {
     address.is_loopback() || address.is_unspecified() || UdpSocket::bind((address, 0)).is_ok()
 }

@@ -1,4 +1,4 @@
-//! What goes beyond the families' networks: one nftables table of family ip.
+//! Traffic beyond the families' networks: one nftables table of family ip.
 //!
 //! ```text
 //! forward    between bridges: never. From a bridge or to one: the family's

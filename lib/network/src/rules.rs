@@ -1,4 +1,4 @@
-//! What may pass: one nftables table of the bridge family.
+//! Frames that may pass: one nftables table of the bridge family.
 //!
 //! A frame from a tap of ours passes if (tap, source MAC, source IPv4) is in
 //! the set `members`, for IPv4 and ARP alike; whatever else a guest sends is
@@ -44,7 +44,7 @@ const STATIONS: &str = "stations";
 /// left, at one stroke.
 pub(crate) const RULES: &str = include_str!("rules.json");
 
-/// Who may send from a tap, and as what.
+/// Sender that a tap may have, and its addresses.
 type Permit = (VmId, Address);
 
 /// The rules in force.

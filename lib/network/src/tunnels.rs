@@ -1,4 +1,4 @@
-//! What may come out of tunnels: one nftables table of the IPv4 family, which sees
+//! Packets that may come out of tunnels: one nftables table of the IPv4 family, which sees
 //! the host a frame comes from, as the bridge does not.
 //!
 //! A host is believed about the places it gives, and checks which of its VMs speaks
@@ -16,7 +16,7 @@ pub(crate) const TABLE: &str = "forkyard_tunnels";
 const PLACES: &str = "places";
 /// Where tunnels end, on every host: what IANA gave VXLAN.
 pub(crate) const PORT: u16 = 4789;
-/// What the networks of families are numbered from, on every host alike. The
+/// First number of families' networks, on every host alike. The
 /// highest twelve bits are in the rules.
 const FIRST: u32 = 0x0046_5000;
 

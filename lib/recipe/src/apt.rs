@@ -36,7 +36,7 @@ impl Source {
         format!("deb {options}{} {} {components}", self.uri, self.suite)
     }
 
-    /// Whether it is Debian's for this release. By shape, for a mirror may have
+    /// Tells whether it is Debian's for this release. By shape, for a mirror may have
     /// any address: third parties use suites or components of their own.
     fn is_debians(&self, suite: &str) -> bool {
         let rest = self.suite.strip_prefix(suite);

@@ -40,7 +40,7 @@ pub struct Cache {
 pub struct ImageFile {
     /// Name of the recipe it was made from, or the one it was imported under.
     pub name: String,
-    /// What it was made of.
+    /// Key of its inputs.
     pub key: Key,
     /// Where it is.
     pub path: PathBuf,
@@ -281,7 +281,7 @@ fn sync_one(path: &Path) -> Result<(), BuildError> {
         .map_err(io_error("sync", path))
 }
 
-/// What is in a directory; nothing if there is no such directory.
+/// Lists a directory; nothing if there is no such directory.
 pub(crate) fn list(dir: &Path) -> Result<Vec<io::Result<fs::DirEntry>>, BuildError> {
     match fs::read_dir(dir) {
         Ok(entries) => Ok(entries.collect()),

@@ -10,7 +10,7 @@ const TRAILER: &str = "TRAILER!!!";
 /// Fields of a header after its magic number, 8 hexadecimal digits each.
 const FIELDS: usize = 13;
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Entry<'a> {
     /// A directory, mode 0755.

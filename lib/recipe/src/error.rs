@@ -1,4 +1,4 @@
-//! What can go wrong, with enough of the circumstances to mend it.
+//! Errors, with enough of the circumstances to mend them.
 
 use crate::modules::ModuleError;
 use std::{io, path::PathBuf};
@@ -7,15 +7,15 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecipeError {
-    /// It, or a file it names, could not be read.
+    /// The recipe, or a file it names, could not be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// Answer of the host.
         source: io::Error,
     },
-    /// It is not TOML, or has a key that is unknown, missing or of the wrong type.
+    /// The recipe is not TOML, or has a key that is unknown, missing or of the wrong type.
     #[error("{} is not a recipe", path.display())]
     Parse {
         /// The recipe.
@@ -30,7 +30,7 @@ pub enum RecipeError {
         path: PathBuf,
         /// The key, such as `files[2].path`.
         key: String,
-        /// What is wrong with its value.
+        /// Fault of its value.
         problem: &'static str,
     },
 }
@@ -55,7 +55,7 @@ pub enum BuildError {
     Spawn {
         /// The program.
         program: &'static str,
-        /// What the host said.
+        /// Answer of the host.
         source: io::Error,
     },
     /// A program failed.
@@ -63,7 +63,7 @@ pub enum BuildError {
     Program {
         /// The program.
         program: &'static str,
-        /// How it ended.
+        /// Exit status of it.
         status: std::process::ExitStatus,
         /// The last lines it said.
         tail: String,
@@ -77,7 +77,7 @@ pub enum BuildError {
         /// The package that should depend on one.
         package: &'static str,
     },
-    /// What is to be booted is a folder, a device or the like.
+    /// The thing to boot is a folder, a device or the like.
     #[error("{} is no file that can be booted", path.display())]
     NoFile {
         /// Where it is.
@@ -95,11 +95,11 @@ pub enum BuildError {
     /// The host's file system refused something.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was to be done: a verb.
+        /// Attempted action: a verb.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// Answer of the host.
         source: io::Error,
     },
 }

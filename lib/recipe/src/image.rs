@@ -19,14 +19,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What mmdebstrap copies from the host or leaves for itself.
+/// Files that mmdebstrap copies from the host or leaves for itself.
 const LEFT_OVERS: [&str; 3] = [
     "etc/hostname",
     "etc/resolv.conf",
     "etc/apt/apt.conf.d/99mmdebstrap",
 ];
 
-/// How a guest's file system is made:
+/// Options by which a guest's file system is made:
 /// - no blocks reserved for root, who is its only user;
 /// - a journal, so that a disk frozen under a running guest mounts as after a
 ///   power cut, but the smallest there is: it is written over and over, and
@@ -80,7 +80,7 @@ pub(crate) fn as_root() -> Result<(), BuildError> {
     }
 }
 
-/// What a file system has room for.
+/// Room of a file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     /// Bytes, a whole number of KiB.

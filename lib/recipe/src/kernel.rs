@@ -41,11 +41,11 @@ pub enum KernelChoice {
 /// A kernel, and the modules its guest must load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// What QEMU boots.
+    /// File that QEMU boots.
     pub image: PathBuf,
     /// Modules as files, in the order in which to load them.
     pub modules: Vec<PathBuf>,
-    /// What it calls itself; unknown for a file of the user's.
+    /// Version by its own account; unknown for a file of the user's.
     pub release: Option<String>,
 }
 

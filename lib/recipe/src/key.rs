@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 /// Digits shown: 128 bits, enough that no two inputs ever share a name.
 const DIGITS: usize = 32;
 
-/// What a thing was made of, in short. Equal inputs have equal keys; inputs
+/// Digest of a thing's inputs. Equal inputs have equal keys; inputs
 /// that differ anywhere have different ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; DIGITS / 2]);

@@ -1,4 +1,4 @@
-//! What a VM boots from: a disk image made from a recipe, Debian's kernel, and
+//! Parts that a VM boots from: a disk image made from a recipe, Debian's kernel, and
 //! an initramfs that carries the guest agent.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What a build tells whoever waits for it.
+//! Progress of a build, as its caller is told of it.
 
 /// Something a build did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

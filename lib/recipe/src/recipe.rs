@@ -1,4 +1,4 @@
-//! What a guest's disk is made of: `images/NAME.toml`.
+//! Recipes of guests' disks: `images/NAME.toml`.
 //!
 //! ```toml
 //! description = "what it is for, in a line"
@@ -63,7 +63,7 @@ pub(crate) struct Body {
     pub(crate) links: Vec<LinkEntry>,
 }
 
-/// How packages get into the image.
+/// Way of packages into the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Variant {
@@ -139,12 +139,12 @@ impl Recipe {
         })
     }
 
-    /// Its name, and that of the image.
+    /// Name of the recipe and of its image.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the image is for, in a line.
+    /// Purpose of the image, in a line.
     pub fn description(&self) -> &str {
         &self.body.description
     }
@@ -178,7 +178,7 @@ impl Recipe {
         Ok(key.finish())
     }
 
-    /// What goes into `file`.
+    /// Content of `file`.
     pub(crate) fn content(&self, file: &FileEntry) -> Result<Vec<u8>, RecipeError> {
         let Some(source) = &file.source else {
             return Ok(file.content.clone().unwrap_or_default().into_bytes());
@@ -254,7 +254,7 @@ impl FileEntry {
     }
 }
 
-/// Whether this is a path from the root that names something below it and goes
+/// Tells whether this is a path from the root that names something below it and goes
 /// straight there.
 fn is_whole_path(path: &Path) -> bool {
     let mut parts = path.components();
@@ -263,7 +263,7 @@ fn is_whole_path(path: &Path) -> bool {
         && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Whether this is a plain name, as Debian's packages and suites have.
+/// Tells whether this is a plain name, as Debian's packages and suites have.
 fn is_word(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text

@@ -84,7 +84,7 @@ impl Parts {
         Ok(Self { file, parts })
     }
 
-    /// Whether there is such a part.
+    /// Tells whether there is such a part.
     pub fn has(&self, name: &str) -> bool {
         self.parts.contains_key(name)
     }

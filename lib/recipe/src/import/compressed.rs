@@ -1,7 +1,7 @@
 //! Archives and layers that are compressed, known by how they begin: names and
 //! media types say it wrongly too often.
 //!
-//! What they unpack to may be of any size: the caller bounds it. What a format lets
+//! Streams may unpack to any size: the caller bounds it. What a format lets
 //! its reader keep in memory is bounded here.
 
 use flate2::bufread::MultiGzDecoder;
@@ -17,7 +17,7 @@ const WINDOW: u32 = 128 << 10;
 /// A block of a tar, and where one says that it is one.
 const BLOCK: u64 = 512;
 const USTAR: std::ops::Range<usize> = 257..262;
-/// How others begin, and what they are.
+/// Magic numbers of other formats, and their names.
 const OTHERS: [(&[u8], &str); 8] = [
     (b"BZh", "compressed by bzip2"),
     (b"LZIP", "compressed by lzip"),
@@ -47,7 +47,7 @@ impl fmt::Display for By {
     }
 }
 
-/// What is known, and is no tar.
+/// A known format that is no tar.
 #[derive(Debug, thiserror::Error)]
 #[error("it is {0}: wanted a tar archive, as it is or compressed by gzip, xz or zstd")]
 struct Other(&'static str);

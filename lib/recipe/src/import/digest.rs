@@ -1,4 +1,4 @@
-//! What tells one part of a container image from every other.
+//! Digests, which tell one part of a container image from every other.
 
 use serde::{Deserialize, Deserializer, de::Error};
 use sha2::{Digest as _, Sha256};
@@ -27,7 +27,7 @@ impl Digest {
         Ok(hashing.digest())
     }
 
-    /// Its digits.
+    /// Hexadecimal digits of it.
     pub fn hex(&self) -> String {
         self.to_string()[PREFIX.len()..].to_owned()
     }

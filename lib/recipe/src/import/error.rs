@@ -16,13 +16,13 @@ pub enum ImportError {
         /// The name.
         name: String,
     },
-    /// What is imported broke off, or cannot be read.
+    /// The input broke off, or cannot be read.
     #[error("what is to be imported did not come in whole")]
     Incoming {
-        /// How it ended.
+        /// Cause of its end.
         source: io::Error,
     },
-    /// Whoever wanted it no longer does.
+    /// The caller has given up.
     #[error("the import was given up")]
     Cancelled,
     /// The disk is not one that a guest can have.
@@ -54,10 +54,10 @@ pub enum ImportError {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
-    /// It is said to be raw, and begins as a qcow2 disk does.
+    /// The disk is said to be raw, and begins as a qcow2 disk does.
     #[error("this is a qcow2 disk, not a raw one: say --format qcow2")]
     IsQcow2,
-    /// It is said to be a qcow2 disk, and is none.
+    /// The disk is said to be qcow2, and is not.
     #[error("this is not a qcow2 disk; if it is a raw one, say --format raw")]
     NotQcow2,
     /// A part of it lies in another file.
@@ -66,13 +66,13 @@ pub enum DiskError {
          flatten it with `qemu-img convert -O qcow2`"
     )]
     NeedsAnother(&'static str),
-    /// It is encrypted.
+    /// The disk is encrypted.
     #[error("the disk is encrypted")]
     Encrypted,
-    /// It is too large.
+    /// The disk is too large.
     #[error("the disk is of {size}: {most} at most")]
     TooLarge {
-        /// Its size.
+        /// Size of it.
         size: ByteCount,
         /// The most there may be.
         most: ByteCount,
@@ -84,13 +84,13 @@ pub enum DiskError {
     NoFileSystem {
         /// The disk, or a partition.
         place: String,
-        /// What is there.
+        /// Content that was found.
         found: &'static str,
     },
-    /// It has partitions, and it was not said which to take.
+    /// The disk has partitions, and none was chosen.
     #[error("the disk has partitions: {}; say which has the root file system: --partition N", .0.join(", "))]
     Partitioned(Vec<String>),
-    /// It has no such partition.
+    /// The disk has no such partition.
     #[error("the disk has no partition {wanted}{}", if .there.is_empty() { "; nor any other".to_owned() } else { format!(", but {}", .there.join(", ")) })]
     NoPartition {
         /// The one asked for.
@@ -104,10 +104,10 @@ pub enum DiskError {
         /// The file.
         path: String,
     },
-    /// Its file system, or a partition, goes on behind its end.
+    /// The file system, or a partition, extends beyond the end of the disk.
     #[error("the {what} is of {wants}, and only {has} are there: the disk was cut off")]
     CutOff {
-        /// What is not whole.
+        /// Part that is not whole.
         what: &'static str,
         /// Bytes it says it has.
         wants: ByteCount,
@@ -120,19 +120,19 @@ pub enum DiskError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
-    /// It is no archive.
+    /// The input is no archive.
     #[error("the archive cannot be read")]
     Tar {
-        /// What is wrong.
+        /// Fault that was found.
         source: io::Error,
     },
-    /// It is compressed, and unpacks to too much.
+    /// The input is compressed, and unpacks to too much.
     #[error("the archive unpacks to more than {most}: if it is to, say --size")]
     Unpacks {
         /// The most there may be.
         most: ByteCount,
     },
-    /// It is an archive of something else.
+    /// The archive is of something else.
     #[error(
         "the archive has neither index.json nor manifest.json: wanted one made by \
          `skopeo copy … oci-archive:`, `podman save --format oci-archive` or `docker save`"
@@ -141,7 +141,7 @@ pub enum ArchiveError {
     /// Something it refers to is not in it.
     #[error("the archive has no {name}, which it refers to")]
     Missing {
-        /// What is missing.
+        /// Missing part.
         name: String,
     },
     /// A part is larger than such a part is.
@@ -155,7 +155,7 @@ pub enum ArchiveError {
     Json {
         /// The part.
         name: String,
-        /// What is wrong.
+        /// Fault that was found.
         source: serde_json::Error,
     },
     /// A part is not the one that was meant.
@@ -163,7 +163,7 @@ pub enum ArchiveError {
     Digest {
         /// The part.
         name: String,
-        /// Its digest.
+        /// Digest of it.
         found: Digest,
         /// The one it should have.
         wanted: Digest,
@@ -173,7 +173,7 @@ pub enum ArchiveError {
     Size {
         /// The part.
         name: String,
-        /// Its size.
+        /// Size of it.
         found: u64,
         /// The one it should have.
         wanted: u64,
@@ -185,12 +185,12 @@ pub enum ArchiveError {
         .found.join(", ")
     )]
     Platform {
-        /// What they are for.
+        /// Platforms of the images there.
         found: Vec<String>,
         /// Highest level of the architecture that guests here have.
         level: u8,
     },
-    /// It has several, and which is meant is not clear.
+    /// The archive has several images, and which is meant is not clear.
     #[error("the archive has several images ({}): make one with a single one", .0.join(", "))]
     Several(Vec<String>),
     /// Of a kind that is not known.
@@ -202,15 +202,15 @@ pub enum ArchiveError {
     /// A layer cannot be unpacked.
     #[error("layer {number} cannot be unpacked")]
     Layer {
-        /// Its number, from 1.
+        /// Number of it, from 1.
         number: usize,
         /// Why.
         source: LayerError,
     },
-    /// It is larger than it may be.
+    /// The part is larger than it may be.
     #[error("what is in the image takes {wants}, and the disk would have {size}: say --size")]
     NoRoom {
-        /// What it takes.
+        /// Size that it takes.
         wants: ByteCount,
         /// The disk's size.
         size: ByteCount,
@@ -224,13 +224,13 @@ pub enum ArchiveError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayerError {
-    /// It cannot be read as what it says it is.
+    /// The part cannot be read as what it says it is.
     #[error("it is corrupt")]
     Corrupt {
-        /// How.
+        /// Fault of it.
         source: io::Error,
     },
-    /// It is larger than it may be.
+    /// The part is larger than it may be.
     #[error("it unpacks to more than {0}")]
     TooLarge(ByteCount),
     /// There are more files than there may be.
@@ -244,7 +244,7 @@ pub enum LayerError {
     Hostile {
         /// The entry.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault of it.
         why: &'static str,
     },
     /// An entry could not be made.
@@ -252,15 +252,15 @@ pub enum LayerError {
     Make {
         /// The entry.
         path: PathBuf,
-        /// What the host said.
+        /// Answer of the host.
         source: io::Error,
     },
-    /// Whoever wanted it no longer does.
+    /// The caller has given up.
     #[error("it was given up")]
     Cancelled,
 }
 
-/// What a reader of an archive says.
+/// Error of a reader of an archive.
 pub(super) fn unreadable(error: FilesError) -> io::Error {
     if let FilesError::Stream(source) = error {
         return source;

@@ -1,4 +1,4 @@
-//! What comes in, written down.
+//! Incoming bytes, written to a file.
 
 use super::{
     ArchiveError, Cancel, DiskError, ImportError, MOST, PAGE, PIECE, Source, compressed, job,

@@ -260,7 +260,7 @@ fn furnish(root: &Path, entry: &EntryPoint) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// What a tree takes on a disk.
+/// Room that a tree takes on a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Taken {
     bytes: u64,

@@ -1,6 +1,6 @@
 //! Layers of a container image, one put over the other in a directory.
 //!
-//! Nobody believes a layer. Every path in it means what it would mean in the
+//! Layers are not trusted. Every path in it means what it would mean in the
 //! guest: it is followed by [`inside`], and so neither a link nor anything else
 //! leads out of the directory; `..` is refused. The directory is nobody's but
 //! ours while this goes on: it may hold programs that run as root for whoever
@@ -45,7 +45,7 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 const LEFT: &[u8] = b".wh..wh.";
 /// Longest path, in bytes, as in the kernel.
 const LONGEST: usize = 4096;
-/// How attributes begin that a guest keeps.
+/// Prefixes of attributes that a guest keeps.
 const ATTRIBUTES: [&[u8]; 2] = [b"security.capability", b"user."];
 /// Bytes of a file copied at once.
 const PIECE: usize = 128 << 10;
@@ -55,7 +55,7 @@ const PIECE: usize = 128 << 10;
 const NAMES: u64 = 512 << 20;
 const EACH_NAME: u64 = 96;
 
-/// What may still be unpacked.
+/// Budget of what may still be unpacked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     pub bytes: u64,
@@ -63,7 +63,7 @@ pub(super) struct Budget {
     /// Bytes of paths that are kept at a time.
     pub names: u64,
     folders: u64,
-    /// What there was in the beginning, to be told.
+    /// Budget in the beginning, for messages.
     pub limits: (ByteCount, u64),
 }
 
@@ -106,11 +106,11 @@ pub(super) struct Tree<'a> {
     root: &'a Path,
     budget: Budget,
     cancel: &'a Cancel,
-    /// What directories are to have as their time, once nothing goes into them.
+    /// Times that directories get once nothing goes into them.
     times: BTreeMap<PathBuf, (i64, u32)>,
 }
 
-/// What one layer has brought so far, and the folders above.
+/// Entries that one layer has brought so far, and the folders above.
 type Fresh = HashSet<PathBuf>;
 
 impl<'a> Tree<'a> {

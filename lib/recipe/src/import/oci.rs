@@ -10,7 +10,7 @@ use forkyard_types::{EntryPoint, Start};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashSet};
 
-/// What this machine runs.
+/// Operating system and architecture of guests.
 const OS: &str = "linux";
 const ARCHITECTURE: &str = "amd64";
 /// Most indexes within indexes.
@@ -24,7 +24,7 @@ const INDEXES: [&str; 2] = [
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 ];
-/// How the kinds of layers begin that can be unpacked.
+/// Prefixes of media types of layers that can be unpacked.
 const LAYER_KINDS: [&str; 4] = [
     "application/vnd.oci.image.layer.v1.tar",
     "application/vnd.oci.image.layer.nondistributable.v1.tar",

@@ -1,4 +1,4 @@
-//! What a qcow2 disk says of itself, before any program believes it.
+//! Header of a qcow2 disk, read before any program believes it.
 //!
 //! A disk of unknown origin may name any file of the host as the one it lies
 //! over, or as the one its data is in: whoever converts it would copy that
@@ -14,7 +14,7 @@ const MAGIC: &[u8; 4] = b"QFI\xfb";
 /// In `incompatible_features`: the data is in another file.
 const DATA_FILE: u64 = 1 << 2;
 
-/// Whether this is how a qcow2 disk begins.
+/// Tells whether a qcow2 disk begins like this.
 pub fn begins(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
@@ -63,7 +63,7 @@ mod tests {
     use proptest::prelude::*;
     use std::{path::Path, process::Command};
 
-    /// How a header says that a disk is encrypted by LUKS.
+    /// Value in a header of a disk that is encrypted by LUKS.
     const LUKS: u32 = 2;
 
     /// A qcow2 disk, made by qemu-img itself.

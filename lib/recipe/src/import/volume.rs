@@ -20,7 +20,7 @@ const PROTECTIVE: u8 = 0xee;
 const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
 /// Most entries of a GPT that are looked at; there are 128 as a rule.
 const ENTRIES: u32 = 1024;
-/// How other things that a disk may hold begin, where, and what they are.
+/// Magic numbers of other things that a disk may hold, their offsets and names.
 const OTHERS: [(u64, &[u8], &str); 8] = [
     (0, b"XFSB", "XFS"),
     (0, b"hsqs", "squashfs"),
@@ -117,7 +117,7 @@ fn other(disk: &File, start: u64) -> io::Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// What to tell of partitions.
+/// Describes partitions for a message.
 fn told(disk: &File, partitions: &[Partition]) -> io::Result<Vec<String>> {
     partitions
         .iter()
