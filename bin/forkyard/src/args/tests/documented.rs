@@ -36,20 +36,21 @@ fn every_command_line_in_the_documentation_is_understood() {
 
 #[test]
 fn command_lines_are_found_as_a_shell_would() {
-    let found = |text: &str| commands(text);
     assert_eq!(
-        found("    $ forkyard exec p -- sh -c 'a b; c' >out 2>&1 # why"),
+        commands("    $ forkyard exec p -- sh -c 'a b; c' >out 2>&1 # why"),
         [["forkyard", "exec", "p", "--", "sh", "-c", "a b; c"]]
     );
     assert_eq!(
-        found("```sh\nA=\"b c\" forkyard ps &\nx | forkyard rm p && true\n```\nforkyard in prose"),
+        commands(
+            "```sh\nA=\"b c\" forkyard ps &\nx | forkyard rm p && true\n```\nforkyard in prose"
+        ),
         [vec!["forkyard", "ps"], vec!["forkyard", "rm", "p"]]
     );
     assert_eq!(
-        found("    T=$(forkyard token create sdk -o json | jq .token)"),
+        commands("    T=$(forkyard token create sdk -o json | jq .token)"),
         [["forkyard", "token", "create", "sdk", "-o", "json"]]
     );
-    assert!(found("    forkyard exec p -- …").is_empty());
+    assert!(commands("    forkyard exec p -- …").is_empty());
 }
 
 fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
@@ -87,7 +88,7 @@ fn simple_commands(line: &str) -> Vec<Vec<String>> {
     let mut commands = vec![Vec::new()];
     let mut word: Option<String> = None;
     let mut redirected = false;
-    let mut chars = line.trim().trim_start_matches("$ ").chars().peekable();
+    let mut chars = line.trim().trim_start_matches("$ ").chars();
     while let Some(char) = chars.next() {
         let ends_word = matches!(char, ' ' | '|' | ';' | '&' | '>' | '<' | '(' | ')');
         if ends_word && let Some(done) = word.take() {
