@@ -1,0 +1,32 @@
+//! When to fork servers, and when to retire them.
+//!
+//! ```text
+//!             fork              first check passes          load has fallen
+//! Empty ----------> Forking --> Joining ----------> Serving ---------------> Draining
+//!   ^                  |            | too late         | sick for too long      | no open request
+//!   |   it failed      |            v                  v                        v
+//!   +------------------+------- Removing <-------------+------------------------+
+//! ```
+//!
+//! Every server has one of [`Config::most`] slots from before its fork is asked for until its
+//! removal is confirmed, and there are no other slots: whatever is measured, whatever fails, there
+//! are never more servers. One fork is under way at a time, of no more clones than there are
+//! healthy servers; forks that fail are asked for again after a time that doubles.
+//!
+//! Does no I/O and reads no clock: the caller passes the time and what it has measured, carries
+//! out the [`Action`]s, and reports what became of them as [`Done`].
+
+mod config;
+mod gate;
+mod scaler;
+mod signal;
+mod slot;
+mod window;
+
+pub use config::{Config, InvalidConfig};
+pub use scaler::{Action, Cause, Done, Scaler, Source};
+pub use signal::{Cpu, Health, Latency, Queue, Sample, Signal, View};
+pub use slot::{SlotNo, Stage};
+
+#[cfg(test)]
+mod tests;

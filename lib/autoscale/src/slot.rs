@@ -1,0 +1,98 @@
+//! Places for servers.
+
+use forkyard_types::VmId;
+use std::{fmt, time::Duration};
+
+/// Number of a slot, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotNo(pub u16);
+
+impl fmt::Display for SlotNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A slot, and the server in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    Empty,
+    /// Its fork has been asked for.
+    Forking,
+    /// A clone that has passed no check yet.
+    Joining {
+        vm: VmId,
+        since: Duration,
+    },
+    /// Gets requests while it is healthy.
+    Serving {
+        vm: VmId,
+        since: Duration,
+        sick: Option<Duration>,
+    },
+    /// Gets no new requests.
+    Draining {
+        vm: VmId,
+        /// Looks in a row that found no open request.
+        idle: u8,
+        sick: Option<Duration>,
+    },
+    /// Its removal has been asked for.
+    Removing {
+        vm: VmId,
+    },
+}
+
+/// Part of its life that a server is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Its fork has been asked for.
+    Forking,
+    /// It has passed no check yet.
+    Joining,
+    /// It gets requests.
+    Serving,
+    /// Its checks fail: it gets none.
+    Sick,
+    /// It gets no new ones, and is removed when it has answered all.
+    Draining,
+    /// Its removal has been asked for.
+    Removing,
+}
+
+impl Slot {
+    pub(crate) fn stage(&self) -> Option<Stage> {
+        Some(match self {
+            Self::Empty => return None,
+            Self::Forking => Stage::Forking,
+            Self::Joining { .. } => Stage::Joining,
+            Self::Serving { sick: None, .. } => Stage::Serving,
+            Self::Serving { sick: Some(_), .. } => Stage::Sick,
+            Self::Draining { .. } => Stage::Draining,
+            Self::Removing { .. } => Stage::Removing,
+        })
+    }
+
+    /// The server, if it gets requests, and since when.
+    pub(crate) fn healthy(&self) -> Option<(VmId, Duration)> {
+        let Self::Serving {
+            vm,
+            since,
+            sick: None,
+        } = *self
+        else {
+            return None;
+        };
+        Some((vm, since))
+    }
+
+    pub(crate) fn vm(&self) -> Option<VmId> {
+        match self {
+            Self::Empty | Self::Forking => None,
+            Self::Joining { vm, .. }
+            | Self::Serving { vm, .. }
+            | Self::Draining { vm, .. }
+            | Self::Removing { vm } => Some(*vm),
+        }
+    }
+}
