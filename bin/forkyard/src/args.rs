@@ -5,6 +5,8 @@ mod network;
 pub use network::Network;
 
 use crate::commands::{
+    autoscale::Autoscale,
+    bench::Bench,
     console::Console,
     copy::End,
     events::Events,
@@ -127,6 +129,16 @@ pub enum Command {
         after_help = "Examples:\n  forkyard port-forward p 8080\n  forkyard port-forward p-3 8080:80 0:5432 -o json"
     )]
     PortForward(PortForward),
+    /// Keep servers that are clones of one VM behind an HAProxy: as many as their load takes.
+    ///
+    /// While the servers are saturated they are doubled by a fork, up to `--max`. When load has fallen, those that
+    /// are too many get no new requests and are removed once they have answered all. A server whose checks fail gets
+    /// none, and is replaced. Wants Debian's `haproxy`. Runs until it is interrupted; then it answers what it has
+    /// been asked and removes the clones, not the VM. If it is killed, they are removed within a minute.
+    #[command(
+        after_help = "Examples:\n  forkyard autoscale web --listen 0.0.0.0:80 --port 8080 --max 8\n  forkyard autoscale web --listen 127.0.0.1:8080 --signal latency --target 300ms -o json"
+    )]
+    Autoscale(Autoscale),
     /// Copy files and folders between here and a VM. Sockets and devices are left out, and told.
     #[command(after_help = "Example: forkyard cp input p:/root && forkyard cp p-3:/root/result .")]
     Cp(Copy),
@@ -442,58 +454,6 @@ pub struct Logs {
     /// Go on with what it says from now on, until the VM ends.
     #[arg(long, short)]
     pub follow: bool,
-}
-
-/// What `bench` measures.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Experiment {
-    /// Forks against QEMU's own means, by the number of clones.
-    Race,
-    /// The parent's pause, by what it has in memory.
-    Pauses,
-    /// Forks in a row, and of clones of clones.
-    Rows,
-    /// Pages copied and read, with and without what spares them.
-    Pages,
-    /// As many clones as the machine holds.
-    Crowd,
-}
-
-/// `bench`
-#[derive(Debug, ClapArgs)]
-pub struct Bench {
-    /// Experiments to do.
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        default_value = "race,pauses,rows,pages,crowd"
-    )]
-    pub only: Vec<Experiment>,
-    /// Numbers of clones to measure; beyond 16, forks alone.
-    #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
-    pub clones: Vec<u16>,
-    /// Rounds; the contenders take turns in each.
-    #[arg(long, default_value_t = 3)]
-    pub rounds: u32,
-    /// Memory of the guest in MiB.
-    #[arg(long, default_value_t = 512)]
-    pub memory: u64,
-    /// vCPUs of the guest.
-    #[arg(long, default_value_t = 2)]
-    pub vcpus: u8,
-    /// Random bytes to put into its memory, in MiB: what it has to copy.
-    #[arg(long, default_value_t = 40)]
-    pub fill: u64,
-    /// The same for parents whose pauses are measured.
-    #[arg(long, value_delimiter = ',', default_value = "64,128,256,512,1024")]
-    pub sizes: Vec<u64>,
-    /// Clones of the crowd: of 1 vCPU and 128 MiB.
-    #[arg(long, value_delimiter = ',', default_value = "64,200")]
-    pub crowd: Vec<u16>,
-    /// Folder for the results.
-    #[arg(long, default_value = "bench/out")]
-    pub out: PathBuf,
 }
 
 #[cfg(test)]

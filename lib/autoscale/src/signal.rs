@@ -45,6 +45,12 @@ pub trait Signal {
     fn load(&self, serving: &[Sample], waiting: u32) -> Option<f64>;
 }
 
+impl<S: Signal + ?Sized> Signal for Box<S> {
+    fn load(&self, serving: &[Sample], waiting: u32) -> Option<f64> {
+        (**self).load(serving, waiting)
+    }
+}
+
 /// Requests in servers and in the queue before them, per request that servers take at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue;

@@ -1,10 +1,8 @@
 //! `bench`.
 
-use crate::{
-    args::{self, Bench, Format},
-    daemon, output,
-};
+use crate::{args::Format, daemon, output};
 use anyhow::Context;
+use clap::{Args, ValueEnum};
 use forkyard_bench::{Experiment, Options, PageSample, Places, Spared, plots, table};
 use forkyard_client::Client;
 use std::{
@@ -15,6 +13,58 @@ use std::{
 
 /// What a parent once had in memory whose clones' pages are counted, in MiB.
 const PAGES_FILL: u64 = 192;
+
+/// What `bench` measures.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Wanted {
+    /// Forks against QEMU's own means, by the number of clones.
+    Race,
+    /// The parent's pause, by what it has in memory.
+    Pauses,
+    /// Forks in a row, and of clones of clones.
+    Rows,
+    /// Pages copied and read, with and without what spares them.
+    Pages,
+    /// As many clones as the machine holds.
+    Crowd,
+}
+
+/// `bench`
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// Experiments to do.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "race,pauses,rows,pages,crowd"
+    )]
+    pub only: Vec<Wanted>,
+    /// Numbers of clones to measure; beyond 16, forks alone.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
+    pub clones: Vec<u16>,
+    /// Rounds; the contenders take turns in each.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// Memory of the guest in MiB.
+    #[arg(long, default_value_t = 512)]
+    pub memory: u64,
+    /// vCPUs of the guest.
+    #[arg(long, default_value_t = 2)]
+    pub vcpus: u8,
+    /// Random bytes to put into its memory, in MiB: what it has to copy.
+    #[arg(long, default_value_t = 40)]
+    pub fill: u64,
+    /// The same for parents whose pauses are measured.
+    #[arg(long, value_delimiter = ',', default_value = "64,128,256,512,1024")]
+    pub sizes: Vec<u64>,
+    /// Clones of the crowd: of 1 vCPU and 128 MiB.
+    #[arg(long, value_delimiter = ',', default_value = "64,200")]
+    pub crowd: Vec<u16>,
+    /// Folder for the results.
+    #[arg(long, default_value = "bench/out")]
+    pub out: PathBuf,
+}
 
 /// Measures, and writes what came of it as JSON, as tables and as plots.
 pub async fn bench(
@@ -34,11 +84,11 @@ pub async fn bench(
             .context("where are the recipes?")?,
     };
     let experiments = bench.only.into_iter().map(|one| match one {
-        args::Experiment::Race => Experiment::Race,
-        args::Experiment::Pauses => Experiment::Pauses,
-        args::Experiment::Rows => Experiment::Rows,
-        args::Experiment::Pages => Experiment::Pages,
-        args::Experiment::Crowd => Experiment::Crowd,
+        Wanted::Race => Experiment::Race,
+        Wanted::Pauses => Experiment::Pauses,
+        Wanted::Rows => Experiment::Rows,
+        Wanted::Pages => Experiment::Pages,
+        Wanted::Crowd => Experiment::Crowd,
     });
     let options = Options {
         experiments: experiments.collect(),

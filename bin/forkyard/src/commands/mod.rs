@@ -1,6 +1,7 @@
 //! What each command does.
 
-mod bench;
+pub mod autoscale;
+pub mod bench;
 pub mod console;
 pub mod copy;
 pub mod events;
@@ -76,6 +77,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Logs(wanted) => logs::logs(&client, format, wanted).await,
         Command::Console(wanted) => console::console(&client, wanted).await,
         Command::PortForward(wanted) => port_forward::port_forward(&client, format, wanted).await,
+        Command::Autoscale(wanted) => autoscale::autoscale(&client, format, wanted).await,
         Command::Cp(wanted) => copy::copy(&client, format, wanted).await,
         Command::Ps(wanted) => vms::list(&client, format, &wanted).await,
         Command::Sessions(wanted) => sessions::sessions(&client, format, wanted).await,
