@@ -3,6 +3,8 @@
 
 #[path = "needs_root/again.rs"]
 mod again;
+#[path = "needs_root/autoscale.rs"]
+mod autoscale;
 #[path = "needs_root/bad_links.rs"]
 mod bad_links;
 #[path = "needs_root/balloon.rs"]
