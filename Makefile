@@ -2,7 +2,7 @@
 
 PREFIX ?= /usr/local
 
-.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps bench-patterns test-sched-ext test-kvm test-ui test-ts deb test-deb check install clean
+.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps bench-autoscale bench-patterns test-sched-ext test-kvm test-ui test-ts deb test-deb check install clean
 
 help:
 	@echo 'make setup     install the Debian packages it takes (root)'
@@ -15,7 +15,7 @@ help:
 	@echo 'make test-ui   test the page in a headless Chromium (root; takes the package chromium)'
 	@echo 'make test-ts   test the TypeScript package; takes Node and npm (root)'
 	@echo 'make check     formatting, lints, documentation, house rules'
-	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests; bench-substrate: substrates; bench-volume: volumes; bench-migrate: moves between hosts; bench-apps: MPI on clones; bench-patterns: the examples beside what is done without a fork'
+	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests; bench-substrate: substrates; bench-volume: volumes; bench-migrate: moves between hosts; bench-apps: MPI on clones; bench-autoscale: a web server that grows by forking; bench-patterns: the examples beside what is done without a fork'
 	@echo 'make install   copy target/dist to PREFIX ($(PREFIX))'
 	@echo 'make clean     remove everything built'
 
@@ -25,7 +25,7 @@ setup:
 build: setup
 	cargo xtask dist
 
-demo demo-cluster bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-apps bench-patterns test test-sched-ext test-kvm deb test-deb check: setup
+demo demo-cluster bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-apps bench-autoscale bench-patterns test test-sched-ext test-kvm deb test-deb check: setup
 	cargo xtask $@
 
 # Opt-in: Chromium is a large package.

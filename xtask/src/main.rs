@@ -131,6 +131,12 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Measure a web server that grows by forking beside a static cluster
+    BenchAutoscale {
+        /// Passed on to bench/autoscale/run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Check and measure programs that grow by forking: Open MPI in Debian guests
     BenchApps {
         /// Passed on to bench/apps/run
@@ -192,6 +198,7 @@ fn main() -> Result<()> {
         Chore::BenchSched { args } => script(&root, "bench/sched/run", &args),
         Chore::BenchVolume { args } => script(&root, "bench/volume/run", &args),
         Chore::BenchSubstrate { args } => script(&root, "bench/substrate/run", &args),
+        Chore::BenchAutoscale { args } => script(&root, "bench/autoscale/run", &args),
         Chore::BenchApps { args } => script(&root, "bench/apps/run", &args),
         Chore::BenchPatterns { args } => script(&root, "bench/patterns/run", &args),
         Chore::BenchFriendly { args } => script(&root, "bench/friendly/run", &args),
