@@ -63,6 +63,8 @@ const GRACE: Duration = Duration::from_secs(30);
 enum Outcome {
     Forked(Vec<(SlotNo, Result<Box<VmView>, String>)>),
     Removed(SlotNo, VmId, Result<(), String>),
+    /// A VM that had stopped by itself.
+    Swept(VmId, Result<(), String>),
     /// Of leases that could not be renewed, one.
     Renewed(Option<String>),
     /// Servers that run no more, or why that is not known.
@@ -329,8 +331,28 @@ impl Autoscaler<'_> {
         });
     }
 
+    /// Removes clones that have stopped by themselves: their records and disks are still there.
+    fn sweep(&mut self) {
+        let leaving = |vm: &VmId| {
+            let mut stages = self.scaler.stages();
+            stages.any(|(_, stage, it)| it == Some(*vm) && stage == Stage::Removing)
+        };
+        let stopped = self.gone.iter().filter(|vm| self.made.contains_key(vm));
+        let stopped: Vec<_> = stopped.filter(|vm| !leaving(vm)).copied().collect();
+        for vm in stopped {
+            let client = self.client.clone();
+            self.tasks.spawn(async move {
+                let removed = remove(&client, vm).await;
+                Outcome::Swept(vm, removed.map_err(|error| told::words(&error)))
+            });
+        }
+    }
+
+    /// What is no server any more keeps the lease it has.
     fn renew(&mut self) {
-        let (client, vms) = (self.client.clone(), self.made.keys().copied().collect());
+        let client = self.client.clone();
+        let servers = self.scaler.stages().filter_map(|(.., vm)| vm);
+        let vms = servers.filter(|vm| self.made.contains_key(vm)).collect();
         self.tasks
             .spawn(async move { Outcome::Renewed(lease(&client, vms).await) });
     }
@@ -382,13 +404,21 @@ impl Autoscaler<'_> {
                     .trouble(&format!("a clone was not removed: {error}"));
                 self.scaler.done(now, Done::NotRemoved { slot });
             }
+            Outcome::Swept(vm, Ok(())) => {
+                self.made.remove(&vm);
+            }
+            Outcome::Swept(_, Err(error)) => {
+                self.told.trouble(&format!(
+                    "a clone that has stopped was not removed: {error}"
+                ));
+            }
             Outcome::Renewed(None) => {}
             Outcome::Renewed(Some(error)) => self
                 .told
                 .trouble(&format!("a lease was not renewed: {error}")),
             Outcome::Listed(Ok(gone)) => {
-                // One that has stopped is still there to be removed.
                 self.gone = gone;
+                self.sweep();
             }
             Outcome::Listed(Err(error)) => self.told.trouble(&error),
         }

@@ -130,12 +130,8 @@ impl Balancer {
         let said = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         let lines: Vec<_> = said.lines().filter(|it| !it.contains("[NOTICE]")).collect();
         let tail = lines[lines.len().saturating_sub(TAIL)..].join("; ");
-        match tail.contains("failed to execute")
-            || tail.contains("No such file") && lines.len() == 1
-        {
-            true => anyhow::anyhow!(
-                "HAProxy cannot be run: {tail}: install it (apt-get install haproxy)"
-            ),
+        match tail.contains("failed to execute") {
+            true => anyhow::anyhow!("HAProxy cannot be run: install it (apt-get install haproxy)"),
             false => anyhow::anyhow!("HAProxy has ended: {tail}"),
         }
     }
