@@ -213,7 +213,7 @@ defaults
     timeout http-keep-alive 5s
     timeout tunnel 1h
     option redispatch 1
-    retries 3
+    retries 5
 
 frontend web
     bind {listen}
@@ -230,7 +230,7 @@ backend {BACKEND}
     option httpchk
     http-check send meth GET uri {check} ver HTTP/1.1 hdr host localhost
     http-check expect rstatus ^[23]
-    default-server check inter 1s fall 3 rise 1 maxconn {most} pool-max-conn {most} pool-purge-delay 2s
+    default-server check inter 1s fall 3 rise 1 observe layer4 error-limit 1 on-error mark-down maxconn {most} pool-max-conn {most} pool-purge-delay 2s
 {servers}"
     )
 }

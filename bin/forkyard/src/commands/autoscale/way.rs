@@ -4,8 +4,9 @@
 //! HAProxy --> FOLDER/sN.sock --a request of the API--> daemon --> port in the VM
 //! ```
 //!
-//! A slot without a VM has no socket: HAProxy tries another server at once. A connection that the
-//! VM does not take is closed before anything was answered on it, which HAProxy sees.
+//! A slot without a VM has no socket: HAProxy tries another server at once. So it is for a moment
+//! with a VM that takes no connection. HAProxy then has it be down; as long as it were connected and
+//! then hung up on, it would choose that server again and again, for it is the one with least to do.
 
 use super::stat::PREFIX;
 use anyhow::Context;
@@ -14,19 +15,23 @@ use forkyard_client::Client;
 use forkyard_types::{GuestPort, VmId};
 use std::{
     fs::{self, Permissions},
+    io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
     io::copy_bidirectional,
     net::{UnixListener, UnixStream},
+    sync::Notify,
     task::JoinHandle,
     time::sleep,
 };
 
-/// Before another try where no connection can be taken.
-const BREATH: Duration = Duration::from_millis(100);
+/// Time for which there is no socket when the VM has taken no connection, and before another try
+/// where none can be taken here.
+const BREATH: Duration = Duration::from_millis(500);
 
 /// The way to one server. Dropped, it takes no more connections; those it has go on.
 #[derive(Debug)]
@@ -58,33 +63,59 @@ impl Way {
         port: GuestPort,
     ) -> anyhow::Result<Self> {
         let path = socket(folder, slot);
-        let _ = fs::remove_file(&path);
-        let opened = UnixListener::bind(&path).and_then(|listener| {
-            // The folder is HAProxy's user's alone.
-            fs::set_permissions(&path, Permissions::from_mode(0o666))?;
-            Ok(listener)
+        let listener = listen(&path);
+        let listener = listener.with_context(|| format!("cannot listen on {}", path.display()))?;
+        let (client, vm, at) = (client.clone(), vm.to_string(), path.clone());
+        let accepting = tokio::spawn(async move {
+            let mut listener = Some(listener);
+            loop {
+                match listener.take().map_or_else(|| listen(&at), Ok) {
+                    Ok(listener) => accept(&client, listener, &vm, port).await,
+                    // Out of file descriptors, say: others may be closed meanwhile.
+                    Err(error) => tell!("forkyard: cannot listen on {}: {error}", at.display()),
+                }
+                let _ = fs::remove_file(&at);
+                sleep(BREATH).await;
+            }
         });
-        let listener = opened.with_context(|| format!("cannot listen on {}", path.display()))?;
-        let accepting = tokio::spawn(accept(client.clone(), listener, vm.to_string(), port));
         Ok(Self { path, accepting })
     }
 }
 
-async fn accept(client: Client, listener: UnixListener, vm: String, port: GuestPort) {
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    // One of a VM that was here before.
+    let _ = fs::remove_file(path);
+    let listener = UnixListener::bind(path)?;
+    // The folder is HAProxy's user's alone.
+    fs::set_permissions(path, Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// Takes connections until the VM does not take one, or none can be taken here.
+async fn accept(client: &Client, listener: UnixListener, vm: &str, port: GuestPort) {
+    let refused = Arc::new(Notify::new());
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                tokio::spawn(pass_on(client.clone(), stream, vm.clone(), port));
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((stream, _)) = accepted else { return };
+                let (client, vm, refused) = (client.clone(), vm.to_owned(), refused.clone());
+                tokio::spawn(async move { pass_on(&client, stream, &vm, port, &refused).await });
             }
-            // Out of file descriptors, say: others may be closed meanwhile.
-            Err(_) => sleep(BREATH).await,
+            () = refused.notified() => return,
         }
     }
 }
 
-/// Failures are HAProxy's to notice: it counts them, and its checks fail.
-async fn pass_on(client: Client, mut local: UnixStream, vm: String, port: GuestPort) {
-    if let Ok(mut remote) = client.connect(&vm, port).await {
-        let _ = copy_bidirectional(&mut local, &mut remote).await;
+async fn pass_on(
+    client: &Client,
+    mut local: UnixStream,
+    vm: &str,
+    port: GuestPort,
+    refused: &Notify,
+) {
+    match client.connect(vm, port).await {
+        // How it ends is HAProxy's to notice.
+        Ok(mut remote) => drop(copy_bidirectional(&mut local, &mut remote).await),
+        Err(_) => refused.notify_one(),
     }
 }
