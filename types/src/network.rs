@@ -29,6 +29,16 @@ impl NetworkPolicy {
     }
 }
 
+/// `POST /v1/vms/{id}/published`: more ports of the host that are to lead to a VM.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishRequest {
+    /// The ports, `[ADDRESS:]PORT:GUESTPORT[/udp]`: all of them or none.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>, min_items = 1, max_items = 256))]
+    pub ports: Vec<Publish>,
+}
+
 /// Whether a family's VMs may open connections to the outside.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +67,11 @@ impl GuestPort {
     /// The port of this number; none for 0.
     pub fn new(number: u16) -> Option<Self> {
         NonZeroU16::new(number).map(Self)
+    }
+
+    /// Its number.
+    pub fn number(self) -> u16 {
+        self.0.get()
     }
 }
 
@@ -197,10 +212,14 @@ impl fmt::Display for BitRate {
 }
 
 /// What ports are numbered for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
     /// TCP.
+    #[default]
     Tcp,
     /// UDP.
     Udp,

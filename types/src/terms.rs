@@ -1,5 +1,6 @@
 //! What a VM is told apart by, and for how long it is wanted.
 
+use crate::VmName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -15,6 +16,17 @@ pub enum AtEnd {
     Stop,
     /// It stands still, in memory, until it is resumed.
     Pause,
+    /// Its last instant is kept as a checkpoint of its name, with its labels; it is removed.
+    Checkpoint,
+}
+
+/// `POST /v1/vms/{id}/rename`: another name for a VM.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RenameRequest {
+    /// The name, which no other VM has.
+    pub name: VmName,
 }
 
 /// `PUT /v1/vms/{id}/lifetime`: how long from now on a VM is wanted.

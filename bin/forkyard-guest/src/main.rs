@@ -10,6 +10,7 @@ mod connect;
 mod dock;
 mod files;
 mod init;
+mod route;
 mod vmfork;
 mod who;
 
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         ("reboot", _) => init::entry::end(RebootMode::RB_AUTOBOOT),
         (_, [role, port]) if role == "connect" => connect::main(port),
         (_, [role, words @ ..]) if role == "dock" => dock::main(words),
+        (_, [role, words @ ..]) if role == "route" => route::main(words),
         (_, [role]) if role == "sync" => {
             nix::unistd::sync();
             ExitCode::SUCCESS

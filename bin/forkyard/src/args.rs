@@ -13,9 +13,10 @@ use crate::commands::{
     exec::{self, Exec},
     friendly::Friendly,
     images::Image,
-    lifetime::{self, AtEnd, Keepalive},
+    lifetime::{self, AtEnd, Keepalive, Rename},
     node::Node,
     port_forward::PortForward,
+    publish::{Closed, Ports},
     sched::Sched,
     sessions::Sessions,
     substrate::Substrate,
@@ -139,6 +140,14 @@ pub enum Command {
         after_help = "Examples:\n  forkyard autoscale web --listen 0.0.0.0:80 --port 8080 --max 8\n  forkyard autoscale web --listen 127.0.0.1:8080 --signal latency --target 300ms -o json"
     )]
     Autoscale(Autoscale),
+    /// Have ports of the host lead to a VM that runs, clones included, until it stops.
+    #[command(
+        after_help = "Examples:\n  forkyard publish p-3 8080:80\n  forkyard publish p 127.0.0.1:5432:5432 5353:53/udp -o json"
+    )]
+    Publish(Ports),
+    /// Close ports of the host that lead to a VM. Connections that are open go on.
+    #[command(after_help = "Example: forkyard unpublish p-3 8080 5353/udp")]
+    Unpublish(Closed),
     /// Copy files and folders between here and a VM. Sockets and devices are left out, and told.
     #[command(after_help = "Example: forkyard cp input p:/root && forkyard cp p-3:/root/result .")]
     Cp(Copy),
@@ -156,6 +165,9 @@ pub enum Command {
         after_help = "Examples:\n  forkyard keepalive p --ttl 10m\n  forkyard keepalive p --ttl 8h --at-end pause\n  forkyard keepalive p --forever"
     )]
     Keepalive(Keepalive),
+    /// Give a VM or a checkpoint another name. Its guest's host name stays until it boots again.
+    #[command(after_help = "Example: forkyard rename p base")]
+    Rename(Rename),
     /// Show a VM in full: its forks, where its bytes are.
     #[command(after_help = "Example: forkyard inspect p-3")]
     Inspect(One),

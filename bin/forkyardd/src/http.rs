@@ -6,6 +6,7 @@ mod exec;
 mod files;
 mod host;
 mod images;
+mod network;
 mod nodes;
 mod peer;
 pub mod ports;
@@ -179,6 +180,9 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(exec::attach, exec::kill))
         .routes(routes!(terms::set_lifetime, terms::remove_lifetime))
         .routes(routes!(terms::set_labels))
+        .routes(routes!(terms::rename))
+        .routes(routes!(network::publish))
+        .routes(routes!(network::unpublish))
         .routes(routes!(vms::pause))
         .routes(routes!(vms::resume))
         .routes(routes!(vms::usage))

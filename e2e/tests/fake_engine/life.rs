@@ -116,3 +116,109 @@ fn a_vm_is_waited_for_until_it_is_as_it_is_wanted() {
     removed.wait().exited(0);
     host.end();
 }
+
+#[test]
+fn ports_are_published_and_closed_while_a_vm_runs_and_outlive_the_daemon() {
+    let host = Host::fake();
+    host.with_loopback();
+    host.ok(["run", "tiny", "--name", "p"]);
+    host.fork("p", 1);
+    let shown = |name: &str| {
+        let ports = host.vm(name).published;
+        let ports: Vec<_> = ports.iter().map(ToString::to_string).collect();
+        ports.join(" ")
+    };
+    let is_free = |port: u16| {
+        let listen = move || std::net::TcpListener::bind(("0.0.0.0", port)).is_ok();
+        host.within(listen)
+    };
+    host.ok([
+        "publish",
+        "p",
+        "8080:80",
+        "127.0.0.1:8081:81",
+        "8080:53/udp",
+    ]);
+    host.ok(["publish", "p-1", "8082:80"]);
+    assert_eq!(shown("p"), "8080:80/tcp 127.0.0.1:8081:81/tcp 8080:53/udp");
+    assert_eq!(shown("p-1"), "8082:80/tcp");
+    let taken = host.start(["publish", "p-1", "8090:1", "8080:1"], "");
+    assert!(taken.wait().exited(1).stderr.contains("another port"));
+    assert_eq!(shown("p-1"), "8082:80/tcp");
+    assert!(is_free(8090), "all of them or none");
+
+    host.kill_9("forkyardd");
+    assert_eq!(shown("p"), "8080:80/tcp 127.0.0.1:8081:81/tcp 8080:53/udp");
+    assert_eq!(shown("p-1"), "8082:80/tcp");
+    assert!(!is_free(8080) && !is_free(8082));
+    let rules = || {
+        let list = || {
+            let nft = ["list", "table", "ip", "forkyard"];
+            let said = std::process::Command::new("nft").args(nft).output();
+            String::from_utf8(said.expect("nft").stdout).expect("text")
+        };
+        host.within(list)
+    };
+    let led = |name: &str, port: u16| {
+        let to = format!("dnat to {}:{port}", host.vm(name).address.ip);
+        rules().contains(&to)
+    };
+    assert!(
+        led("p", 80) && led("p", 53) && led("p-1", 80),
+        "{}",
+        rules()
+    );
+
+    host.ok(["unpublish", "p", "8080"]);
+    assert_eq!(shown("p"), "127.0.0.1:8081:81/tcp 8080:53/udp");
+    assert!(is_free(8080) && !led("p", 80) && led("p", 53) && led("p-1", 80));
+    let none = host.start(["unpublish", "p", "8080"], "").wait().exited(1);
+    assert!(none.stderr.contains("8080/tcp"), "{}", none.stderr);
+    host.ok(["rm", "p-1"]);
+    assert!(is_free(8082), "it ends with its VM");
+    // A founder that boots again has those that it had; a clone of it has none.
+    host.ok(["restart", "p"]);
+    assert_eq!(shown("p"), "127.0.0.1:8081:81/tcp 8080:53/udp");
+    let clone = host.fork("p", 1).remove(0);
+    assert_eq!(clone.published, []);
+    host.ok(["pause", "p"]);
+    host.start(["publish", "p", "8083:1"], "").wait().exited(1);
+    host.end();
+}
+
+#[test]
+fn a_vm_has_another_name_that_nobody_else_has_from_then_on() {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p"]);
+    host.fork("p", 1);
+    let id = host.vm("p").id;
+    host.ok(["rename", "p", "q"]);
+    assert_eq!(host.vm("q").id, id);
+    host.start(["inspect", "p"], "").wait().exited(1);
+    let taken = host.start(["rename", "q", "p-1"], "").wait().exited(1);
+    assert!(taken.stderr.contains("p-1"), "{}", taken.stderr);
+    host.start(["rename", "q", "no name"], "").wait().exited(2);
+    host.kill_9("forkyardd");
+    assert_eq!(host.vm("q").id, id);
+    assert_eq!(host.fork("q", 1)[0].parent, Some(id));
+    host.ok(["run", "tiny", "--name", "p"]);
+    host.end();
+}
+
+#[test]
+fn a_vm_whose_time_is_up_is_kept_as_a_checkpoint_of_its_name() {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p", "--label", "user=ada"]);
+    host.sh("p", "poke 1 9");
+    host.ok(["keepalive", "p", "--ttl", "1", "--at-end", "checkpoint"]);
+    forkyard_e2e::eventually("a checkpoint of its name", || {
+        let listed: Vec<VmView> = host.json(["ps", "--label", "user=ada"]);
+        let [kept] = &listed[..] else { return false };
+        kept.name.as_str() == "p" && kept.state == VmState::Checkpoint && kept.ends.is_none()
+    });
+    assert_eq!(host.processes(MACHINE).len(), 0);
+    let clone = host.fork("p", 1).remove(0);
+    assert_eq!(host.sh(clone.name.as_str(), "peek 1"), "9");
+    assert_eq!(clone.ends, None);
+    host.end();
+}

@@ -4,12 +4,12 @@
 use crate::{
     Host, HostError, commit,
     life::{Body, Life},
-    vm::{Vm, lock, network_of},
+    vm::{Vm, address, lock, network_of},
 };
 use forkyard_guestlink::{Guest, LinkError};
 use forkyard_network::Ports;
 use forkyard_store::{Moving, VmRecord};
-use forkyard_types::{VmId, VmState};
+use forkyard_types::{NetworkPolicy, VmId, VmState};
 use forkyard_vmm::{RunState, VmmErrorKind};
 use futures::future::join_all;
 use std::{
@@ -117,27 +117,38 @@ impl Host {
         Ok(())
     }
 
-    /// Puts the families' rules in force again. Ports lead to founders that run,
+    /// Puts the families' rules in force again. Ports lead to VMs that run,
     /// or ran when the last daemon looked.
     async fn restore_networks(&self, records: &[VmRecord]) -> Result<(), HostError> {
+        let runs = |vm: &&VmRecord| [VmState::Running, VmState::Paused].contains(&vm.state);
+        let take = |vm: &VmRecord| match self.network.take_ports(&vm.publish) {
+            Ok(ports) => ports,
+            Err(error) => {
+                // They lead to the VM all the same, before that program.
+                tracing::warn!(vm = %vm.name, error = &error as &dyn std::error::Error, "taken meanwhile");
+                Ports::default()
+            }
+        };
         for (family, policy) in self.store.networks()? {
-            let founder_runs = records.iter().any(|vm| {
-                vm.family == family.id
-                    && vm.birth.is_none()
-                    && [VmState::Running, VmState::Paused].contains(&vm.state)
-            });
-            let ports = founder_runs.then(|| match self.network.take_ports(&policy.publish) {
-                Ok(ports) => ports,
-                Err(error) => {
-                    // They lead to the founder all the same, before that program.
-                    tracing::warn!(family = %family.id, error = &error as &dyn std::error::Error, "taken meanwhile");
-                    Ports::default()
-                }
-            });
+            let members = records.iter().filter(|vm| vm.family == family.id);
+            let (founder, clones): (Vec<_>, Vec<_>) = members.partition(|vm| vm.birth.is_none());
+            let founder = founder.first().copied();
+            let policy = NetworkPolicy {
+                publish: founder.map_or_else(Vec::new, |vm| vm.publish.clone()),
+                ..policy
+            };
+            let ports = founder.filter(runs).map(take);
             let subnet = network_of(family.number)?;
             self.network
                 .restore_family(family.id, subnet, &policy, ports)
                 .await?;
+            let clones = clones.into_iter().filter(runs);
+            for vm in clones.filter(|vm| !vm.publish.is_empty()) {
+                let to = address(subnet, vm).ip;
+                self.network
+                    .publish(family.id, to, &vm.publish, take(vm))
+                    .await?;
+            }
             self.try_to_stretch(family.id).await;
         }
         Ok(())

@@ -12,7 +12,7 @@
 //! what it had there is gone with its QEMU.
 
 use crate::{Host, HostError, life::Life, vm::Vm};
-use forkyard_types::{Epoch, VmState, VmView};
+use forkyard_types::{Epoch, NetworkPolicy, VmState, VmView};
 use forkyard_vmm::{Cause, console};
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -99,6 +99,10 @@ impl Host {
             .into_iter()
             .find_map(|(family, policy)| (family.id == record.family).then_some(policy))
             .unwrap_or_default();
+        let policy = NetworkPolicy {
+            publish: record.publish.clone(),
+            ..policy
+        };
         let ports = self.network.take_ports(&policy.publish)?;
         self.network
             .publish_again(record.family, vm.network, &policy, ports)

@@ -185,7 +185,12 @@ impl Host {
         request: &RunRequest,
         accel: Accel,
     ) -> Result<Arc<Vm>, HostError> {
-        self.store.put_network(family.id, &request.network)?;
+        // Ports are the VM's own.
+        let policy = NetworkPolicy {
+            publish: Vec::new(),
+            ..request.network.clone()
+        };
+        self.store.put_network(family.id, &policy)?;
         let network = network_of(family.number)?;
         let uid = self.registry().take_uid()?;
         let id = VmId::random();
@@ -224,6 +229,7 @@ impl Host {
                 volume: it.name.clone(),
                 epoch: None,
             }),
+            publish: request.network.publish.clone(),
         };
         let nobody = std::collections::BTreeSet::new();
         self.store

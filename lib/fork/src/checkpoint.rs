@@ -96,6 +96,7 @@ impl Host {
             kernel: None,
             notes: Vec::new(),
             volume: snapshot.layout.disk.volume().cloned().map(VolumeUse::Below),
+            publish: Vec::new(),
             ..of_parent
         };
         let network = parent.network;

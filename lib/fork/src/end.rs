@@ -189,15 +189,8 @@ impl Host {
         if let Some(image) = kept {
             self.retire(image).await;
         }
-        // Ports lead to the founder alone, and to nobody after it.
-        if vm.is_founder() {
-            let closed = self.network.unpublish(vm.record().family).await;
-            note(
-                &vm.record(),
-                "published ports",
-                closed.map_err(HostError::from),
-            );
-        }
+        // They lead to nobody after it.
+        note(&vm.record(), "published ports", self.close_ports(vm).await);
     }
 
     /// Ends a recorded process without a word, if there is one.

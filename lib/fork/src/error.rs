@@ -14,7 +14,7 @@ use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
 use forkyard_recipe::{BuildError, ImportError, RecipeError};
 use forkyard_store::StoreError;
-use forkyard_types::{ApiError, ErrorKind, PageCount, VmId, VmName, VmState};
+use forkyard_types::{ApiError, ErrorKind, PageCount, Transport, VmId, VmName, VmState};
 use forkyard_vmm::{VmmError, VmmErrorKind};
 use std::{
     error::Error,
@@ -105,6 +105,24 @@ pub enum HostError {
     NoBoot {
         /// The VM.
         vm: VmName,
+    },
+    /// No such port of the host leads to the VM.
+    #[error("port {port}/{transport} of the host does not lead to {vm}")]
+    NotPublished {
+        /// The VM.
+        vm: VmName,
+        /// The host's port.
+        port: u16,
+        /// Of which transport.
+        transport: Transport,
+    },
+    /// A guest did not take the way out.
+    #[error("{vm} could not be told of the way out: {said}")]
+    NoWayOut {
+        /// The VM.
+        vm: VmName,
+        /// What its agent said.
+        said: String,
     },
     /// Memory cannot be copied ahead.
     #[error(
@@ -369,9 +387,10 @@ impl HostError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid(_) | Self::Recipe(_) => ErrorKind::Invalid,
-            Self::NoSuchVm { .. } | Self::NoSuchImage { .. } | Self::NoSuchCheckpoint { .. } => {
-                ErrorKind::NotFound
-            }
+            Self::NoSuchVm { .. }
+            | Self::NoSuchImage { .. }
+            | Self::NoSuchCheckpoint { .. }
+            | Self::NotPublished { .. } => ErrorKind::NotFound,
             Self::Files { kind, .. } => *kind,
             Self::Substrate(error) => error.kind(),
             Self::Volume(error) => error.kind(),
@@ -415,7 +434,7 @@ impl HostError {
             Self::Store(StoreError::Exhausted { .. }) | Self::Quota(_) | Self::Bound(_) => {
                 ErrorKind::Exhausted
             }
-            Self::Identity { .. } | Self::Boot { .. } => ErrorKind::Guest,
+            Self::Identity { .. } | Self::Boot { .. } | Self::NoWayOut { .. } => ErrorKind::Guest,
             Self::Silent { .. } | Self::NotSynced { .. } => ErrorKind::Timeout,
             Self::Link(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Link(_) => ErrorKind::Guest,

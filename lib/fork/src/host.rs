@@ -25,8 +25,8 @@ use forkyard_network::Networks;
 use forkyard_pager::{LinkUse, PagerClient, PagerError, Shutdown};
 use forkyard_store::Store;
 use forkyard_types::{
-    DiskSlice, FamilyId, GuestImage, ImageView, PageCount, TicketView, VmId, VmInspect, VmName,
-    VmView,
+    DiskSlice, FamilyId, GuestImage, ImageView, NetworkPolicy, PageCount, TicketView, VmId,
+    VmInspect, VmName, VmView,
 };
 use forkyard_vmm::{Engine, Machine, Qemu, QemuConfig, Verdict, VmmError};
 use std::{
@@ -267,9 +267,7 @@ impl Host {
     pub(crate) fn view_of(&self, vm: &Vm) -> VmView {
         let mut view = vm.view();
         view.awaits = self.arrivals.awaited(&vm.record());
-        if vm.is_founder() {
-            view.published = self.network.policy(view.family).publish;
-        }
+        view.published = self.network.published(view.family, view.address.ip);
         view
     }
 
@@ -297,7 +295,10 @@ impl Host {
                 awaits,
                 ..self.view_of(&vm)
             },
-            network: self.network.policy(record.family),
+            network: NetworkPolicy {
+                publish: record.publish,
+                ..self.network.policy(record.family)
+            },
             memory_image,
             private_pages,
             disk: record

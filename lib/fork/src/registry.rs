@@ -221,6 +221,7 @@ mod tests {
             kernel: None,
             notes: Vec::new(),
             volume: None,
+            publish: Vec::new(),
         }
     }
 

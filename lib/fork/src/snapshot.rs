@@ -234,6 +234,7 @@ impl Layout {
             kernel: None,
             notes: Vec::new(),
             volume: self.disk.volume().cloned().map(VolumeUse::Below),
+            publish: Vec::new(),
         })
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! run, keepalive --> ends at T --T--> removed, stopped or paused; then without an end
+//!                          or kept as a checkpoint
 //!                                `--failed--> once more a little later
 //! ```
 //!
@@ -12,7 +13,7 @@ use crate::{
     Host, HostError,
     vm::{Vm, lock},
 };
-use forkyard_types::{AtEnd, Ends, Labels, Lifetime, Terms, VmId, VmState, VmView};
+use forkyard_types::{AtEnd, CheckpointRequest, Ends, Labels, Lifetime, Terms, VmId, VmState, VmView};
 use std::{collections::BTreeMap, error::Error, sync::Arc, time::Duration};
 use tokio::{select, time::sleep};
 
@@ -191,12 +192,13 @@ impl Host {
         tracing::info!(vm = %name, action = ?later.action, "its time is up");
         let outcome = match later.action {
             AtEnd::Rm => self.remove(&id).await.map(drop),
-            AtEnd::Stop | AtEnd::Pause if !vm.is_running() => Ok(()),
+            AtEnd::Stop | AtEnd::Pause | AtEnd::Checkpoint if !vm.is_running() => Ok(()),
+            AtEnd::Checkpoint => self.turn_into_checkpoint(vm).await,
             AtEnd::Stop => self.stop(&id).await.map(drop),
             AtEnd::Pause => self.pause(&id).await.map(drop),
         };
         let noted = match outcome {
-            Ok(()) if later.action == AtEnd::Rm => Ok(()),
+            Ok(()) if self.registry().get(vm.id).is_none() => Ok(()),
             // Unless somebody has wanted it for longer meanwhile.
             Ok(()) => self.put_terms(vm, |terms| {
                 terms.ends = terms.ends.filter(|ends| *ends != later);
@@ -206,6 +208,27 @@ impl Host {
         if let Err(error) = noted {
             tracing::warn!(vm = %name, error = &error as &dyn Error, "not ended in time; tried again");
         }
+    }
+}
+
+impl Host {
+    /// Keeps a VM's present instant under its name, with its labels, and removes the VM. If the
+    /// checkpoint cannot be made, the VM stays; one that was made stays under a name of its own if
+    /// the VM's cannot be given to it.
+    async fn turn_into_checkpoint(&self, vm: &Arc<Vm>) -> Result<(), HostError> {
+        let request = CheckpointRequest::default();
+        let kept = self.checkpoint_of(vm, request, None).await?;
+        let terms = lock(&vm.terms).clone();
+        self.put_terms(&kept, |own| {
+            *own = Terms {
+                ends: None,
+                ..terms
+            };
+        })?;
+        let name = vm.name();
+        self.remove(vm.id.as_str()).await?;
+        let _turn = kept.turn.lock().await;
+        self.put_name(&kept, name)
     }
 }
 

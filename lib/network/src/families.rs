@@ -5,12 +5,12 @@ use crate::{
     NetworkError, Networks, Ports, Subnet, dhcp::Service, family_rules::Family, names::Link,
     refused, resolvers, silence,
 };
-use forkyard_types::{FamilyId, NetworkPolicy, Route};
+use forkyard_types::{FamilyId, NetworkPolicy, Publish, Route};
 use nix::net::if_::if_nametoindex;
 use rtnetlink::LinkBridge;
 use std::{
     collections::BTreeMap,
-    fs, mem,
+    fs,
     net::Ipv4Addr,
     sync::{MutexGuard, PoisonError},
 };
@@ -19,9 +19,10 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct InForce {
     rules: Family,
-    ports: Ports,
+    /// Held for VMs, by their addresses.
+    ports: BTreeMap<Ipv4Addr, Ports>,
     /// None where somebody else has taken DHCP for every interface.
-    _dhcp: Option<Service>,
+    dhcp: Option<Service>,
 }
 
 impl InForce {
@@ -92,9 +93,14 @@ impl Networks {
         if policy.publish.is_empty() && self.families().contains_key(&family) {
             return Ok(());
         }
-        // What answers for it ends before its successor begins.
-        drop(self.families().remove(&family));
-        self.put_in_force(family, subnet, policy, Some(ports)).await
+        let known = self.families().contains_key(&family);
+        match known {
+            true => {
+                let founder = subnet.founder().ip;
+                self.publish(family, founder, &policy.publish, ports).await
+            }
+            false => self.put_in_force(family, subnet, policy, Some(ports)).await,
+        }
     }
 
     /// Gives the host its address on a bridge.
@@ -114,7 +120,14 @@ impl Networks {
             .add(index, gateway.into(), Subnet::PREFIX)
             .execute()
             .await;
-        added.map_err(|source| refused("give an address to", bridge, source))
+        match added {
+            Err(rtnetlink::Error::NetlinkError(said))
+                if said.to_io().kind() == std::io::ErrorKind::AlreadyExists =>
+            {
+                Ok(())
+            }
+            added => added.map_err(|source| refused("give an address to", bridge, source)),
+        }
     }
 
     async fn put_in_force(
@@ -124,26 +137,32 @@ impl Networks {
         policy: &NetworkPolicy,
         ports: Option<Ports>,
     ) -> Result<(), NetworkError> {
-        let published = match ports {
-            Some(_) => policy.publish.clone(),
-            None => Vec::new(),
-        };
+        let mut published = BTreeMap::new();
+        let mut held = BTreeMap::new();
+        if let Some(ports) = ports
+            && !policy.publish.is_empty()
+        {
+            let founder = subnet.founder().ip;
+            published.insert(founder, policy.publish.clone());
+            held.insert(founder, ports);
+        }
         let family = Family {
             id,
             subnet,
             policy: policy.clone(),
+            routed: policy.is_routed(),
             published,
             resolvers: resolvers::find(),
         };
-        if policy.is_routed() {
+        if family.routed {
             self.forwarding.need(id).await?;
         }
         let install = family.install();
         // Noted first: what may be in force is to be removed.
         let in_force = InForce {
-            _dhcp: answer_dhcp(&family),
+            dhcp: answer_dhcp(&family),
             rules: family,
-            ports: ports.unwrap_or_default(),
+            ports: held,
         };
         self.families().insert(id, in_force);
         let installed = self.nft.run(install).await;
@@ -153,40 +172,124 @@ impl Networks {
         installed
     }
 
+    /// Has more ports of the host lead to a VM of a family. Its guest must be told of the
+    /// way out if the family had none: see `route`.
+    pub async fn publish(
+        &self,
+        family: FamilyId,
+        to: Ipv4Addr,
+        more: &[Publish],
+        ports: Ports,
+    ) -> Result<(), NetworkError> {
+        let _turn = self.altering.lock().await;
+        self.alter(family, |rules| {
+            rules.published.entry(to).or_default().extend(more);
+            rules.routed |= !more.is_empty();
+        })
+        .await?;
+        if let Some(family) = self.families().get_mut(&family) {
+            family.ports.entry(to).or_default().add(ports);
+        }
+        Ok(())
+    }
+
+    /// Closes ports of the host that lead to a VM of a family, all but these.
+    pub async fn unpublish(
+        &self,
+        family: FamilyId,
+        to: Ipv4Addr,
+        kept: &[Publish],
+    ) -> Result<(), NetworkError> {
+        let _turn = self.altering.lock().await;
+        if !self
+            .published(family, to)
+            .iter()
+            .any(|it| !kept.contains(it))
+        {
+            return Ok(());
+        }
+        self.alter(family, |rules| {
+            if let Some(ports) = rules.published.get_mut(&to) {
+                ports.retain(|port| kept.contains(port));
+            }
+            rules.published.retain(|_, ports| !ports.is_empty());
+        })
+        .await?;
+        if let Some(family) = self.families().get_mut(&family) {
+            if let Some(ports) = family.ports.get_mut(&to) {
+                ports.keep(kept);
+            }
+            let published = &family.rules.published;
+            family.ports.retain(|to, _| published.contains_key(to));
+        }
+        Ok(())
+    }
+
+    /// Ports of the host that lead to a VM of a family.
+    pub fn published(&self, family: FamilyId, to: Ipv4Addr) -> Vec<Publish> {
+        let families = self.families();
+        let ports = families
+            .get(&family)
+            .and_then(|it| it.rules.published.get(&to));
+        ports.cloned().unwrap_or_default()
+    }
+
+    /// Changes a family's rules at one stroke: packets see the former or the new ones. If that
+    /// fails the former hold. The caller has the turn to alter.
+    async fn alter(
+        &self,
+        id: FamilyId,
+        change: impl FnOnce(&mut Family),
+    ) -> Result<(), NetworkError> {
+        let Some(former) = self.families().get(&id).map(|it| it.rules.clone()) else {
+            return Ok(());
+        };
+        let mut family = former.clone();
+        change(&mut family);
+        let bridge = Link::Bridge(id).name();
+        if family.routed && !former.routed {
+            self.forwarding.need(id).await?;
+            self.join(&bridge, family.subnet.gateway()).await?;
+        }
+        let commands = family.replace(&former);
+        let told = family.route() != former.route();
+        self.note_rules(id, family.clone());
+        let changed = self.nft.run(commands).await;
+        if changed.is_err() {
+            self.note_rules(id, former);
+        } else if told && let Some(it) = self.families().get_mut(&id) {
+            // One ends before its successor begins.
+            it.dhcp = None;
+            it.dhcp = answer_dhcp(&family);
+        }
+        changed
+    }
+
+    fn note_rules(&self, id: FamilyId, rules: Family) {
+        if let Some(it) = self.families().get_mut(&id) {
+            it.rules = rules;
+        }
+    }
+
     /// What a family's VMs must know of the way out, if there is one.
     pub fn route(&self, family: FamilyId) -> Option<Route> {
         self.families().get(&family)?.rules.route()
     }
 
-    /// What a family may do, its ports as far as they are still published.
+    /// What a family may do, its founder's ports as far as they are published.
     pub fn policy(&self, family: FamilyId) -> NetworkPolicy {
         let families = self.families();
         let Some(InForce { rules, .. }) = families.get(&family) else {
             return NetworkPolicy::default();
         };
         NetworkPolicy {
-            publish: rules.published.clone(),
+            publish: rules
+                .published
+                .get(&rules.subnet.founder().ip)
+                .cloned()
+                .unwrap_or_default(),
             ..rules.policy.clone()
         }
-    }
-
-    /// Closes the ports that lead to a family's founder, which has ended.
-    pub async fn unpublish(&self, family: FamilyId) -> Result<(), NetworkError> {
-        let (commands, ports) = {
-            let mut families = self.families();
-            let Some(family) = families.get_mut(&family) else {
-                return Ok(());
-            };
-            let commands = family.rules.unpublish();
-            family.rules.published.clear();
-            (commands, mem::take(&mut family.ports))
-        };
-        if commands.is_empty() {
-            return Ok(());
-        }
-        let closed = self.nft.run(commands).await;
-        drop(ports);
-        closed
     }
 
     /// Whether packets are passed on by this host because a family needs it.

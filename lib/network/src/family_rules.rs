@@ -8,8 +8,8 @@
 //!                                               this family; new connections,
 //!                                               as the policy says
 //! chain in_ID    from elsewhere to its bridge   the same; new connections to
-//!                                               the founder's published ports
-//! chain to_ID    to a published port            on to the founder
+//!                                               published ports
+//! chain to_ID    to a published port            on to the VM it leads to
 //! ```
 //!
 //! A connection bears its family's mark. The next family with the same
@@ -19,7 +19,7 @@
 use crate::{Subnet, names::Link, rules};
 use forkyard_types::{Allow, BitRate, FamilyId, NetworkPolicy, Publish, Route, WayOut};
 use serde_json::{Value, json};
-use std::net::Ipv4Addr;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What is nobody's on the internet: the host's own networks, those of its
@@ -48,10 +48,12 @@ const AT_ONCE: u64 = 128 << 10;
 pub(crate) struct Family {
     pub id: FamilyId,
     pub subnet: Subnet,
-    /// As its owner decided, for good.
+    /// As its owner decided last; its ports are not looked at.
     pub policy: NetworkPolicy,
-    /// Ports that lead to its founder, which is there.
-    pub published: Vec<Publish>,
+    /// Packets go beyond its network, or did once: the host has an address there.
+    pub routed: bool,
+    /// Ports of the host that lead to VMs which are there, by their addresses.
+    pub published: BTreeMap<Ipv4Addr, Vec<Publish>>,
     /// Who its VMs may ask for names.
     pub resolvers: Vec<Ipv4Addr>,
 }
@@ -63,7 +65,7 @@ impl Family {
             WayOut::Nat => self.resolvers.clone(),
             WayOut::None => Vec::new(),
         };
-        self.policy.is_routed().then(|| Route {
+        self.routed.then(|| Route {
             gateway: self.subnet.gateway(),
             resolvers,
         })
@@ -72,10 +74,10 @@ impl Family {
     /// Commands that put its rules in force.
     pub fn install(&self) -> Vec<Value> {
         let mut commands = vec![add(self.siblings())];
-        if !self.policy.is_routed() {
+        if !self.routed {
             return commands;
         }
-        commands.push(add(self.routed()));
+        commands.push(add(self.routed_network()));
         for (chain, rules) in [("out", self.rules_out()), ("in", self.rules_in())] {
             if self.policy.rate.is_some() {
                 commands.push(add(self.rates(chain)));
@@ -86,7 +88,7 @@ impl Family {
         commands.extend(self.ways(Verdicts::Shown).map(add));
         if !self.published.is_empty() {
             commands.push(add(self.chain("to")));
-            let rules = self.published.iter().map(|port| self.lead(*port));
+            let rules = self.led().map(|(to, port)| self.lead(to, port));
             commands.extend(rules.map(|rule| self.rule("to", rule)));
             commands.extend(self.ports(Verdicts::Shown).map(add));
         }
@@ -96,11 +98,14 @@ impl Family {
     /// Commands that take them back, all of them.
     pub fn remove(&self) -> Vec<Value> {
         let mut commands = vec![delete(self.siblings())];
-        if !self.policy.is_routed() {
+        if !self.routed {
             return commands;
         }
-        commands.extend(self.unpublish());
-        commands.push(delete(self.routed()));
+        if !self.published.is_empty() {
+            commands.extend(self.ports(Verdicts::Omitted).map(delete));
+            commands.push(delete(self.chain("to")));
+        }
+        commands.push(delete(self.routed_network()));
         commands.extend(self.ways(Verdicts::Omitted).map(delete));
         commands.extend(["out", "in"].map(|chain| delete(self.chain(chain))));
         if self.policy.rate.is_some() {
@@ -109,13 +114,17 @@ impl Family {
         commands
     }
 
-    /// Commands that close its published ports.
-    pub fn unpublish(&self) -> Vec<Value> {
-        let mut commands: Vec<_> = self.ports(Verdicts::Omitted).map(delete).collect();
-        if !commands.is_empty() {
-            commands.push(delete(self.chain("to")));
-        }
+    /// Commands that put this in the place of what is in force of it, at one stroke.
+    pub fn replace(&self, former: &Self) -> Vec<Value> {
+        let mut commands = former.remove();
+        commands.extend(self.install());
         commands
+    }
+
+    /// Each port of the host, and the VM it leads to.
+    fn led(&self) -> impl Iterator<Item = (Ipv4Addr, Publish)> {
+        let ports = self.published.iter();
+        ports.flat_map(|(to, ports)| ports.iter().map(|port| (*to, *port)))
     }
 
     fn rules_out(&self) -> Vec<Vec<Value>> {
@@ -144,8 +153,11 @@ impl Family {
         rules.push(self.known());
         let led_here = json!({"match": {
             "op": "in", "left": {"ct": {"key": "status"}}, "right": "dnat"}});
-        let founder = is(ip("daddr"), json!(self.subnet.founder().ip));
-        rules.push(self.open([led_here, founder]));
+        if !self.published.is_empty() {
+            let members: Vec<_> = self.published.keys().collect();
+            let members = is(ip("daddr"), json!({ "set": members }));
+            rules.push(self.open([led_here, members]));
+        }
         rules.push(vec![json!({ "drop": null })]);
         rules
     }
@@ -178,8 +190,8 @@ impl Family {
         matches.into_iter().chain([mark, accept()]).collect()
     }
 
-    /// On to the founder.
-    fn lead(&self, publish: Publish) -> Vec<Value> {
+    /// On to the VM.
+    fn lead(&self, to: Ipv4Addr, publish: Publish) -> Vec<Value> {
         let mut rule = Vec::new();
         if let Some(address) = publish.address {
             rule.push(is(ip("daddr"), json!(address)));
@@ -189,7 +201,6 @@ impl Family {
             json!(publish.transport),
         ));
         rule.push(is(dport(), json!(publish.port)));
-        let to = self.subnet.founder().ip;
         rule.push(json!({"dnat": {"addr": to, "port": publish.guest_port}}));
         rule
     }
@@ -214,7 +225,7 @@ impl Family {
             "family": "ip", "table": rules::TABLE, "name": "siblings", "elem": [pair]}})
     }
 
-    fn routed(&self) -> Value {
+    fn routed_network(&self) -> Value {
         let network = prefix(self.subnet.network(), Subnet::PREFIX);
         json!({"element": {
             "family": "bridge", "table": rules::TABLE, "name": "routed", "elem": [network]}})
@@ -244,7 +255,7 @@ impl Family {
     }
 
     fn ports(&self, verdicts: Verdicts) -> impl Iterator<Item = Value> {
-        self.published.iter().map(move |publish| {
+        self.led().map(move |(_, publish)| {
             let (map, key) = match publish.address {
                 Some(address) => (
                     "published_at",

@@ -79,6 +79,8 @@ pub struct Networks {
     forwarding: Forwarding,
     /// Those whose rules are in force, and the ports that lead to them.
     families: Mutex<BTreeMap<FamilyId, InForce>>,
+    /// Held while rules of a family are altered.
+    altering: tokio::sync::Mutex<()>,
     /// Those that are on other hosts, too, and what the kernel knows of these.
     tunnels: tokio::sync::Mutex<BTreeMap<FamilyId, Laid>>,
     /// Destinations that no guest may reach.
@@ -110,6 +112,7 @@ impl Networks {
             forwarding: Forwarding::new(nft.clone()),
             nft,
             families: Mutex::default(),
+            altering: tokio::sync::Mutex::default(),
             tunnels: tokio::sync::Mutex::default(),
             closed: Mutex::new(closed),
             wall: Mutex::default(),

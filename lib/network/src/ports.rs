@@ -14,7 +14,7 @@ use std::{
 /// socket could see them. Dropped, they are free.
 #[derive(Debug, Default)]
 pub struct Ports {
-    _taken: Vec<OwnedFd>,
+    taken: Vec<(Publish, OwnedFd)>,
 }
 
 impl Ports {
@@ -29,15 +29,26 @@ impl Ports {
                 source,
             });
         }
-        let taken = wanted.iter().map(|port| {
-            take(*port).map_err(|source| NetworkError::Port {
+        let taken = wanted.iter().map(|port| match take(*port) {
+            Ok(held) => Ok((*port, held)),
+            Err(source) => Err(NetworkError::Port {
                 port: *port,
                 source,
-            })
+            }),
         });
         Ok(Self {
-            _taken: taken.collect::<Result<_, _>>()?,
+            taken: taken.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Holds others as well.
+    pub(crate) fn add(&mut self, others: Self) {
+        self.taken.extend(others.taken);
+    }
+
+    /// Frees all but these.
+    pub(crate) fn keep(&mut self, kept: &[Publish]) {
+        self.taken.retain(|(port, _)| kept.contains(port));
     }
 }
 

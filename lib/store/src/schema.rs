@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 17] = [
+const STEPS: [&str; 18] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -155,6 +155,14 @@ const STEPS: [&str; 17] = [
         is_tcp INTEGER NOT NULL,
         PRIMARY KEY (place, is_tcp)
     ) STRICT;
+",
+    // Ports of the host are each VM's own, clones' too, and not the family's founder's alone.
+    "
+    ALTER TABLE vm ADD COLUMN publish TEXT NOT NULL DEFAULT '[]';
+    UPDATE vm SET publish = COALESCE(
+        (SELECT json_extract(network, '$.publish') FROM family WHERE family.id = vm.family), '[]')
+        WHERE parent IS NULL;
+    UPDATE family SET network = json_remove(network, '$.publish') WHERE network IS NOT NULL;
 ",
 ];
 

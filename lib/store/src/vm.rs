@@ -5,7 +5,7 @@ use crate::{
     row::{from_json, json, optional, parsed},
 };
 use forkyard_types::{
-    ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, RequestId, VmId, VmName, VmState,
+    ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, Publish, RequestId, VmId, VmName, VmState,
     VolumeUse,
 };
 use rusqlite::{Row, params};
@@ -78,6 +78,8 @@ pub struct VmRecord {
     pub notes: Vec<String>,
     /// Volume that is its disk, or lies below its slices.
     pub volume: Option<VolumeUse>,
+    /// Ports of the host that lead to it while it runs.
+    pub publish: Vec<Publish>,
 }
 
 fn state_text(state: VmState) -> &'static str {
@@ -144,6 +146,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         kernel: row.get("kernel")?,
         notes: from_json(row, "notes")?,
         volume: from_json(row, "volume")?,
+        publish: from_json(row, "publish")?,
     })
 }
 
@@ -154,10 +157,11 @@ impl Store {
         let secrets = json(&vm.secrets).map_err(self.failed())?;
         let notes = json(&vm.notes).map_err(self.failed())?;
         let volume = json(&vm.volume).map_err(self.failed())?;
+        let publish = json(&vm.publish).map_err(self.failed())?;
         let written = self.lock().execute(
-            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27)
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27,?28)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13,
-                 warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23, granted=?24, notes=?25, volume=?27",
+                 warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23, granted=?24, notes=?25, volume=?27, publish=?28",
             params![
                 vm.id.as_str(),
                 vm.name.as_str(),
@@ -186,6 +190,7 @@ impl Store {
                 notes,
                 vm.kernel,
                 volume,
+                publish,
             ],
         );
         match written {
@@ -265,6 +270,7 @@ mod tests {
             kernel: Some("/boot/vmlinuz".into()),
             notes: vec!["a note".into()],
             volume: None,
+            publish: vec!["8080:80".parse().expect("a port")],
         }
     }
 

@@ -244,6 +244,18 @@ class AsyncVm:
         """Send a command that it keeps a signal; see Vm.kill_session."""
         await on_thread(self._sync.kill_session, pid, signal)
 
+    async def rename(self, name: str) -> None:
+        """Give it another name; see Vm.rename."""
+        await on_thread(self._sync.rename, name)
+
+    async def publish(self, *ports: str) -> list[str]:
+        """Have ports of the host lead to it; see Vm.publish."""
+        return await on_thread(self._sync.publish, *ports)
+
+    async def unpublish(self, port: int, transport: str = "tcp") -> None:
+        """Close a port of the host that leads to it."""
+        await on_thread(self._sync.unpublish, port, transport)
+
     async def keepalive(self, ttl: int | None, action: str | None = None) -> None:
         """Say for how long it is wanted; see Vm.keepalive."""
         await on_thread(self._sync.keepalive, ttl, action)

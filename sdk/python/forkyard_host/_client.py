@@ -340,13 +340,32 @@ class Vm:
     def keepalive(self, ttl: int | None, action: str | None = None) -> None:
         """Want it for `ttl` seconds from now on, or until it is removed if None.
 
-        `action`: what becomes of it then: rm, stop or pause; as before, or rm, if absent.
+        `action`: what becomes of it then: rm, stop, pause or checkpoint; as before, or rm, if absent.
         """
         path = of_vm(self.id, "lifetime")
         if ttl is None:
             self.view = self._end.call("DELETE", path)
         else:
             self.view = self._end.call("POST", path, {"ttl_s": ttl, "action": action})
+
+    def rename(self, name: str) -> None:
+        """Give it another name, which no other has. Its guest's host name stays until it boots again."""
+        self.view = self._end.call("POST", of_vm(self.id, "rename"), {"name": name})
+        self.name = self.view["name"]
+
+    def publish(self, *ports: str) -> list[str]:
+        """Have ports of the host lead to it until it stops: "[ADDRESS:]PORT:GUESTPORT[/udp]"; all that do."""
+        self.view = self._end.call("POST", of_vm(self.id, "published"), {"ports": list(ports)})
+        return self.published
+
+    def unpublish(self, port: int, transport: str = "tcp") -> None:
+        """Close a port of the host that leads to it. Connections that are open go on."""
+        self.view = self._end.call("DELETE", of_vm(self.id, "published", str(port)) + f"?transport={transport}")
+
+    @property
+    def published(self) -> list[str]:
+        """Ports of the host that lead to it, as of the last answer."""
+        return list(self.view.get("published", []))
 
     def set_labels(self, labels: Mapping[str, str]) -> None:
         """Give it these labels instead of those it had."""

@@ -8,7 +8,7 @@
 
 mod connections;
 mod cpus;
-mod etc;
+pub mod etc;
 mod files;
 pub mod generators;
 pub mod network;

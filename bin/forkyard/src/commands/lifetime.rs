@@ -1,10 +1,10 @@
-//! `keepalive`: for how long VMs are wanted.
+//! `keepalive` and `rename`: for how long VMs are wanted, and what they are called.
 
 use super::vms::PARTLY;
 use crate::{args::Format, output};
 use clap::{Args, ValueEnum};
 use forkyard_client::{Client, of_vm};
-use forkyard_types::{Lifetime, VmView};
+use forkyard_types::{Lifetime, RenameRequest, VmName, VmView};
 use hyper::Method;
 use std::process::ExitCode;
 
@@ -17,6 +17,8 @@ pub enum AtEnd {
     Stop,
     /// It stands still until `forkyard resume`.
     Pause,
+    /// Its last instant is kept as a checkpoint of its name, to be forked later; it is removed.
+    Checkpoint,
 }
 
 impl From<AtEnd> for forkyard_types::AtEnd {
@@ -25,6 +27,7 @@ impl From<AtEnd> for forkyard_types::AtEnd {
             AtEnd::Rm => Self::Rm,
             AtEnd::Stop => Self::Stop,
             AtEnd::Pause => Self::Pause,
+            AtEnd::Checkpoint => Self::Checkpoint,
         }
     }
 }
@@ -96,6 +99,26 @@ pub async fn keepalive(
         (0, _) => ExitCode::FAILURE,
         (_, _) => ExitCode::from(PARTLY),
     })
+}
+
+/// `rename`
+#[derive(Debug, Args)]
+pub struct Rename {
+    /// Name or id of the VM or checkpoint.
+    vm: String,
+    /// Its name from now on.
+    name: VmName,
+}
+
+/// Gives a VM another name.
+pub async fn rename(client: &Client, format: Format, wanted: Rename) -> anyhow::Result<ExitCode> {
+    let request = RenameRequest { name: wanted.name };
+    let vm: VmView = client.post(&of_vm(&wanted.vm, "rename"), &request).await?;
+    match format {
+        Format::Json => output::json(&vm)?,
+        Format::Text => say!("{}", vm.name),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

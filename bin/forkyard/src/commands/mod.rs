@@ -16,6 +16,7 @@ mod migrate;
 pub mod node;
 pub mod port_forward;
 mod progress;
+pub mod publish;
 pub mod removal;
 pub mod sched;
 pub mod sessions;
@@ -78,10 +79,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Console(wanted) => console::console(&client, wanted).await,
         Command::PortForward(wanted) => port_forward::port_forward(&client, format, wanted).await,
         Command::Autoscale(wanted) => autoscale::autoscale(&client, format, wanted).await,
+        Command::Publish(wanted) => publish::publish(&client, format, wanted).await,
+        Command::Unpublish(wanted) => publish::unpublish(&client, format, wanted).await,
         Command::Cp(wanted) => copy::copy(&client, format, wanted).await,
         Command::Ps(wanted) => vms::list(&client, format, &wanted).await,
         Command::Sessions(wanted) => sessions::sessions(&client, format, wanted).await,
         Command::Keepalive(wanted) => lifetime::keepalive(&client, format, wanted).await,
+        Command::Rename(wanted) => lifetime::rename(&client, format, wanted).await,
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,
         Command::Pause(some) => vms::pause(&client, format, some).await,
         Command::Resume(some) => vms::resume(&client, format, some).await,

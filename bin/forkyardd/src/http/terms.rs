@@ -1,10 +1,10 @@
 //! Labels and lifetimes of VMs.
 
-use super::{Answer, Input, Path};
+use super::{Answer, Input, Path, spawned};
 use crate::reply::Refusal;
 use axum::{Json, extract::State};
 use forkyard_fork::Host;
-use forkyard_types::{Labels, Lifetime, VmView};
+use forkyard_types::{Labels, Lifetime, RenameRequest, VmView};
 use std::sync::Arc;
 
 type Shared = State<Arc<Host>>;
@@ -39,4 +39,17 @@ pub async fn set_labels(
     Input(labels): Input<Labels>,
 ) -> Answer<VmView> {
     Ok(Json(host.set_labels(&vm, labels)?))
+}
+
+/// Give a VM or a checkpoint another name. The guest's host name stays until it boots again.
+#[utoipa::path(post, path = "/v1/vms/{vm}/rename", operation_id = "rename_vm", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    request_body = RenameRequest,
+    responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
+pub async fn rename(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Input(wanted): Input<RenameRequest>,
+) -> Answer<VmView> {
+    let done = spawned(async move { host.rename(&vm, wanted.name).await });
+    Ok(Json(done.await?))
 }

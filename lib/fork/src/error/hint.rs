@@ -14,6 +14,14 @@ impl HostError {
                 "`forkyard ps` lists the VMs",
             ),
             (
+                matches!(self, Self::NotPublished { .. }),
+                "`forkyard ps` lists the ports that lead to each VM",
+            ),
+            (
+                matches!(self, Self::NoWayOut { .. }),
+                "a VM that booted under an older version has an older agent: boot it anew; or use `forkyard port-forward`, which needs no way out",
+            ),
+            (
                 matches!(self, Self::NoSuchImage { .. }),
                 "`forkyard image ls` lists the images",
             ),

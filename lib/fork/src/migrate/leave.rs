@@ -151,7 +151,7 @@ impl Host {
                 "a program in it has a ticket, or was made by one, and is told how that ends by this host",
             );
         }
-        if vm.is_founder() && !self.network.policy(record.family).publish.is_empty() {
+        if !record.publish.is_empty() {
             return refuse("ports of this host lead to it");
         }
         Ok(())

@@ -186,7 +186,12 @@ impl Host {
         name: VmName,
     ) -> Result<(VmView, ForkReport), HostError> {
         let policy = &source.founders.network;
-        self.store.put_network(family.id, policy)?;
+        // Ports are the VM's own.
+        let of_family = NetworkPolicy {
+            publish: Vec::new(),
+            ..policy.clone()
+        };
+        self.store.put_network(family.id, &of_family)?;
         let subnet = network_of(family.number)?;
         let ports = self.network.take_ports(&policy.publish)?;
         let members = self
@@ -240,6 +245,12 @@ impl Host {
         let one = made.into_iter().next();
         let (_, vm) = one.ok_or_else(|| HostError::Invalid("no VM was made".into()))?;
         let vm = vm?;
+        if !policy.publish.is_empty() {
+            let vm = self.vm(vm.id.as_str())?;
+            vm.change(&self.store, |record| {
+                record.publish.clone_from(&policy.publish)
+            })?;
+        }
         if source.founders.warm > 0 {
             let vm = self.vm(vm.id.as_str())?;
             vm.change(&self.store, |record| record.warm = source.founders.warm)?;

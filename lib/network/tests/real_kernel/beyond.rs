@@ -295,7 +295,10 @@ fn a_published_port_outlives_its_daemon_and_not_its_founder() {
         let client = listen(&outside, NEIGHBOUR);
         client.send_to(b"one", (HOST, PORT)).expect("sent");
         assert!(parent.hears(80, PATIENCE).is_some());
-        networks.unpublish(parent.family).await.expect("closed");
+        networks
+            .unpublish(parent.family, subnet.founder().ip, &[])
+            .await
+            .expect("closed");
         assert_eq!(networks.policy(parent.family).publish, []);
         // Another connection: what was known of the first one stays.
         let client = outside.within(|| UdpSocket::bind((NEIGHBOUR, 0)).expect("bound"));

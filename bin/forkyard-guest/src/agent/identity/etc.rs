@@ -10,6 +10,7 @@ use super::files;
 use forkyard_types::{Identity, VmId};
 use std::{
     fs, io,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
 };
 
@@ -35,6 +36,11 @@ pub fn write(root: &Path, identity: &Identity) -> Vec<String> {
         .collect()
 }
 
+/// Writes below a root whom to ask for names.
+pub fn write_resolvers(root: &Path, resolvers: &[Ipv4Addr]) -> io::Result<()> {
+    Etc(root).name_resolvers(resolvers)
+}
+
 struct Etc<'a>(&'a Path);
 
 impl Etc<'_> {
@@ -58,7 +64,13 @@ impl Etc<'_> {
     /// Whom to ask for names. Written anew for those that the family has.
     fn set_resolvers(&self, identity: &Identity) -> io::Result<()> {
         let resolvers = identity.route.iter().flat_map(|route| &route.resolvers);
+        let resolvers: Vec<_> = resolvers.copied().collect();
+        self.name_resolvers(&resolvers)
+    }
+
+    fn name_resolvers(&self, resolvers: &[Ipv4Addr]) -> io::Result<()> {
         let lines: String = resolvers
+            .iter()
             .map(|resolver| format!("nameserver {resolver}\n"))
             .collect();
         let path = self.at("etc/resolv.conf");

@@ -9,7 +9,8 @@ use forkyard_sys_guest::{announce::announce, interface::Interface};
 use forkyard_types::{Address, Route};
 use nix::net::if_::if_nametoindex;
 use std::{
-    fs,
+    fs, io,
+    net::Ipv4Addr,
     sync::{Mutex, PoisonError},
 };
 
@@ -60,6 +61,17 @@ pub fn become_address(
         notes.push(format!("a route was not made again: {error}"));
     }
     Ok(notes)
+}
+
+/// Takes the way out of a family that had none when this VM got its address. One that is
+/// there is left alone.
+pub fn take_gateway(gateway: Ipv4Addr) -> Outcome<()> {
+    let name = interface().ok_or("this VM has no network interface")?;
+    let card = Interface::new(&name).map_err(doing("open the network interface"))?;
+    match card.set_gateway(gateway) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        set => set.map_err(doing("set the way out")),
+    }
 }
 
 /// Tells the neighbours, now that they can hear, where this VM is.
