@@ -13,7 +13,9 @@ use crate::{
     Host, HostError,
     vm::{Vm, lock},
 };
-use forkyard_types::{AtEnd, CheckpointRequest, Ends, Labels, Lifetime, Terms, VmId, VmState, VmView};
+use forkyard_types::{
+    AtEnd, CheckpointRequest, Ends, Labels, Lifetime, Terms, VmId, VmState, VmView,
+};
 use std::{collections::BTreeMap, error::Error, sync::Arc, time::Duration};
 use tokio::{select, time::sleep};
 
