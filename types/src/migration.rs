@@ -1,8 +1,8 @@
 //! Moving a running VM to another host: what a user asks, and what the hosts tell each other.
 
 use crate::{
-    ByteCount, Epoch, ForkId, Handout, ImageId, PageCount, PageNo, PageRun, Terms, VmId, VmName,
-    VmView,
+    ByteCount, Epoch, ForkId, GuestCpu, Handout, ImageId, PageCount, PageNo, PageRun, Terms, VmId,
+    VmName, VmView,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,9 @@ pub enum IfStuck {
     GiveUp,
     /// Stop it all the same, for as long as the rest takes.
     Stop,
+    /// Have its vCPUs run for a part of the time alone, an eighth of it at least, until what is
+    /// left can be sent within the gap. If it cannot even then, or the deadline passes, leave it where it is.
+    Slow,
 }
 
 /// What a migration came to.
@@ -82,6 +85,9 @@ pub struct MigrationReport {
     /// Blocks sent while the guest stood still.
     #[serde(default)]
     pub blocks_last: u64,
+    /// Part of the time for which its vCPUs ran in the end, in percent, if they were slowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slowed_to_percent: Option<u8>,
 }
 
 /// `POST /v1/peer/migrations`: one step of a VM's way to the host that is asked, by the host
@@ -119,6 +125,12 @@ pub struct PeerVolume {
     pub size: ByteCount,
     /// Its snapshots that were sent to other hosts, the oldest first.
     pub sent: Vec<String>,
+    /// CPU that the VM was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<GuestCpu>,
+    /// Its accelerator: `kvm` or `tcg`.
+    #[serde(default)]
+    pub accel: String,
 }
 
 /// `PUT /v1/peer/migrations/{migration}/volume`: the snapshot that comes.
@@ -212,6 +224,10 @@ pub struct PeerLand {
     /// The snapshot of its volume that is its disk: it goes on once that has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
+    /// Numbers of the commands in it that this host's clients follow, and will follow by
+    /// `GET /v1/peer/migrations/{migration}/commands`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<u32>,
 }
 
 /// A migration that the host the VM leaves knows no more of, or gives up.

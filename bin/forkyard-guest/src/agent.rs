@@ -149,6 +149,7 @@ impl Agent {
         }
         match message {
             ToGuest::Hello { version: _ } => self.hello(),
+            ToGuest::Moved { version: _ } => self.hello_after_move(),
             ToGuest::Quiesce { fork } => self.quiesce(fork),
             ToGuest::Resume => self.resume(),
             ToGuest::Ping => self.ask_time(),
@@ -178,6 +179,17 @@ impl Agent {
         self.sessions.detach_all();
         self.calls.hang_up();
         self.outbox.clear();
+        self.answer_hello();
+    }
+
+    /// The host that this VM has moved to has those follow the commands that followed them before.
+    fn hello_after_move(&mut self) {
+        self.calls.hang_up();
+        self.outbox.keep(|message| message.session().is_some());
+        self.answer_hello();
+    }
+
+    fn answer_hello(&mut self) {
         // Past the queue: an earlier host may have died holding us still.
         self.outbox.say_now(&ToHost::Hello {
             version: VERSION,

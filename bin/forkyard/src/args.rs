@@ -97,8 +97,8 @@ pub enum Command {
     /// Move a running VM to another host, where it goes on as who it is.
     ///
     /// Its memory is sent while it runs; it stands still for what is left in the end. Its name,
-    /// addresses and programs go along; commands that `exec` runs in it end. If anything fails, it
-    /// goes on here.
+    /// addresses and programs go along, and commands that `exec` runs in it go on. If anything fails,
+    /// it goes on here.
     #[command(
         after_help = "Examples:\n  forkyard migrate p --to b\n  forkyard migrate p --to b --max-gap 50 --deadline 60 --if-stuck stop -o json"
     )]
@@ -290,8 +290,13 @@ pub struct Migrate {
     #[arg(long, value_name = "SECONDS")]
     pub deadline: Option<u32>,
     /// What to do if it writes memory as fast as that is sent, or the deadline passes: leave it
-    /// here, or stop it for as long as the rest takes.
-    #[arg(long, value_enum, default_value = "give-up")]
+    /// here, stop it for as long as the rest takes, or slow it.
+    #[arg(
+        long,
+        visible_alias = "converge",
+        value_enum,
+        default_value = "give-up"
+    )]
     pub if_stuck: IfStuck,
 }
 
@@ -302,6 +307,8 @@ pub enum IfStuck {
     GiveUp,
     /// Stop it all the same.
     Stop,
+    /// Have its vCPUs run for a part of the time, an eighth at least; if that does not help, leave it.
+    Slow,
 }
 
 /// `run`

@@ -3,6 +3,10 @@
 
 use forkyard_e2e::{Cluster, eventually, is_sound, steps};
 use forkyard_types::{VmState, VmView, VolumeView};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    process::Child,
+};
 
 /// Steps that are tried, spread evenly; `FORKYARD_E2E_STEPS=1` tries all.
 const SOME: u64 = 7;
@@ -101,6 +105,117 @@ fn a_daemon_killed_at_any_step_of_a_migration_leaves_its_vm_on_exactly_one_host(
                 .host(host)
                 .ok(["volume", "rm", volume.name.as_str()]);
         }
+    }
+    cluster.end();
+}
+
+/// A command that says what it hears, and its client at a host.
+struct Copying {
+    client: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Copying {
+    fn at(host: &forkyard_e2e::Host) -> Self {
+        let mut client = host.talk_to(["exec", "-i", "p", "--", "sh", "-c", "cat; end 7"]);
+        let said = BufReader::new(client.stdout.take().expect("piped"));
+        let mut this = Self { client, said };
+        this.says_again("first\n");
+        this
+    }
+
+    fn say(&mut self, text: &str) {
+        let input = self.client.stdin.as_mut().expect("piped");
+        input.write_all(text.as_bytes()).expect("it listens");
+        input.flush().expect("it listens");
+    }
+
+    #[track_caller]
+    fn says_again(&mut self, line: &str) {
+        self.say(line);
+        let mut said = String::new();
+        self.said.read_line(&mut said).expect("it says something");
+        assert_eq!(said, line);
+    }
+
+    /// Ends its input; what it says after that, and its exit code.
+    fn ends(mut self) -> (Vec<u8>, Option<i32>) {
+        drop(self.client.stdin.take());
+        let mut rest = Vec::new();
+        self.said.read_to_end(&mut rest).expect("its end");
+        (rest, self.client.wait().expect("ended").code())
+    }
+}
+
+#[test]
+fn a_command_under_way_goes_on_across_moves_and_its_client_misses_and_repeats_nothing() {
+    let mut cluster = Cluster::fake_with_steps(2);
+    cluster.host(0).ok(["run", "tiny", "--name", "p"]);
+    let mut one = Copying::at(cluster.host(0));
+    let words = ["exec", "p", "--", "sh", "-c", "echo begun; wait"];
+    let left = cluster.host(0).start(words, "");
+    eventually("it has begun", || left.said() == "begun\n");
+    cluster.host(0).ok(["migrate", "p", "--to", "h1"]);
+    one.says_again("there\n");
+    // Over two hosts, and back at the first: its client is still served by the way it came.
+    let mut two = Copying::at(cluster.host(1));
+    cluster.host(1).ok(["migrate", "p", "--to", "h0"]);
+    one.says_again("and back\n");
+    two.says_again("from there\n");
+    // More than the windows on the way hold without being opened again.
+    for number in 0..50 {
+        two.says_again(&format!("{number}\n"));
+    }
+    assert_eq!(one.ends(), (Vec::new(), Some(7)));
+    assert_eq!(two.ends(), (Vec::new(), Some(7)));
+    // Where the way breaks, the client is told where the VM is.
+    cluster.host(0).ok(["migrate", "p", "--to", "h1"]);
+    cluster.kill_daemon(1);
+    let told = left.wait();
+    assert!(told.stderr.contains("has moved to h1"), "{}", told.stderr);
+    // The command's own failure is another code.
+    assert_eq!(told.code, Some(125));
+    cluster.replace_daemon(1);
+    home(&cluster);
+    cluster.host(0).ok(["rm", "p"]);
+    cluster.end();
+}
+
+#[test]
+fn a_host_whose_cpu_lacks_something_refuses_a_vm_before_anything_is_sent() {
+    let cluster = Cluster::fake_with_steps(2);
+    let (here, there) = (cluster.host(0), cluster.host(1));
+    let has = |host: &forkyard_e2e::Host, features: &str| {
+        std::fs::write(host.folder().join("run/cpu"), features).expect("written");
+    };
+    has(here, "sse avx avx2");
+    has(there, "sse avx");
+    here.ok(["run", "tiny", "--name", "p"]);
+    here.ok(["run", "tiny", "--name", "q", "--volume", "d"]);
+    for words in [
+        ["migrate", "p", "--to", "h1"],
+        ["migrate", "q", "--to", "h1"],
+        ["fork", "p", "--to", "h1"],
+    ] {
+        let why = here.start(words, "").wait();
+        assert_ne!(why.code, Some(0), "{words:?}");
+        assert!(why.stderr.contains("avx2"), "{words:?}: {}", why.stderr);
+    }
+    assert!(there.json::<Vec<VolumeView>>(["volume", "ls"]).is_empty());
+    // What has more will do.
+    has(there, "sse avx avx2 avx512f");
+    here.ok(["migrate", "p", "--to", "h1"]);
+    // Programs that began there may use that.
+    assert!(
+        there
+            .fails(["migrate", "p", "--to", "h0"])
+            .contains("avx512f")
+    );
+    there.ok(["rm", "p"]);
+    here.ok(["rm", "q"]);
+    here.ok(["volume", "rm", "d"]);
+    for host in [here, there] {
+        std::fs::remove_file(host.folder().join("run/cpu")).expect("removed");
     }
     cluster.end();
 }

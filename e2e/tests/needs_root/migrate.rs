@@ -14,6 +14,8 @@ const COUNT: &str = "mkdir -p /m && mount -t tmpfs m /m && \
     dd if=/dev/urandom of=/m/data bs=60k count=100 2>/dev/null && dd if=/dev/urandom of=/root/data bs=60k count=50 2>/dev/null && \
     (n=0; while :; do n=$((n+1)); echo $n >/m/n; echo $n >>/root/n; echo $n; sleep 0.05; done \
      | nc SIBLING 9) >/dev/null 2>&1 </dev/null & ";
+/// Says numbers until it is told to end.
+const SAY: &str = "n=0; while [ ! -e /tmp/stop ]; do n=$((n+1)); echo $n; sleep 0.2; done; exit 3";
 const SUMS: &str = "md5sum /m/data /root/data; cat /proc/sys/kernel/random/boot_id; pidof nc";
 
 fn number(host: &Host, vm: &str) -> u64 {
@@ -30,7 +32,8 @@ fn gaps(host: &Host, vm: &str) -> String {
 }
 
 fn moved(host: &Host, to: &str) -> MigrateResponse {
-    host.json(["migrate", "p", "--to", to])
+    // However busy this host is: how long it stands still is not what is tested.
+    host.json(["migrate", "p", "--to", to, "--if-stuck", "stop"])
 }
 
 #[track_caller]
@@ -63,6 +66,8 @@ fn a_vm_goes_on_elsewhere_as_who_it_is_and_comes_back() {
     eventually("it to count", || {
         !here.sh("p", "cat /m/n 2>/dev/null || true").is_empty()
     });
+    let client = here.start(["exec", "p", "--", "sh", "-c", SAY], "");
+    eventually("it says something", || !client.said().is_empty());
     let before: VmInspect = here.json(["inspect", "p"]);
     let sums = here.sh("p", SUMS);
     let counted = number(here, "p");
@@ -100,6 +105,11 @@ fn a_vm_goes_on_elsewhere_as_who_it_is_and_comes_back() {
     assert_eq!(here.sh("p", SUMS), sums);
     goes_on((here, &name));
     assert_eq!(gaps(here, "p"), "", "on the disk");
+    // Its client has been there all the while.
+    here.sh("p", "touch /tmp/stop");
+    let said = client.wait().exited(3).text();
+    let said: Vec<u64> = said.lines().map(|line| line.parse().expect("a number")).collect();
+    assert!(said.iter().copied().eq(1..=said.len() as u64), "{said:?}");
     assert!(there.vms().iter().all(|vm| vm.host.is_some()));
     here.ok(["rm", "p", &name]);
     eventually("it to be forgotten there", || there.vms().is_empty());

@@ -18,7 +18,12 @@ pub type PortStream = TokioIo<Upgraded>;
 impl Client {
     /// Connects to a TCP port of a VM; returns once its server has taken the connection.
     pub async fn connect(&self, vm: &str, port: GuestPort) -> Result<PortStream, ClientError> {
-        match self.upgrade(&of_vm(vm, &format!("ports/{port}"))).await? {
+        self.upgraded(&of_vm(vm, &format!("ports/{port}"))).await
+    }
+
+    /// Asks for a connection by the path of a port, or of another host's commands.
+    pub async fn upgraded(&self, path: &str) -> Result<PortStream, ClientError> {
+        match self.upgrade(path).await? {
             Ok(stream) => Ok(stream),
             Err(response) => Err(refused(response).await),
         }

@@ -8,7 +8,7 @@ use crate::{
     processes::{self, Watched},
 };
 use async_trait::async_trait;
-use forkyard_types::VmId;
+use forkyard_types::{GuestCpu, VmId};
 use forkyard_vmm::{
     Accel, AccelChoice, BootSpec, Engine, Machine, MachineRecord, MachineSpec, Probe, RootDisk,
     Shell, ShellSpec, Verdict, VmmError, files,
@@ -201,6 +201,15 @@ impl Engine for FakeEngine {
     async fn clear(&self, vm: VmId, dir: &Path) -> Result<(), VmmError> {
         self.end_processes(vm).await?;
         remove_sockets(dir)
+    }
+
+    /// As a file `cpu` in the host's run folder has it: features, apart by blanks.
+    fn cpu(&self, _: Accel) -> Result<GuestCpu, VmmError> {
+        let features = fs::read_to_string(self.home.join("cpu")).unwrap_or_default();
+        Ok(GuestCpu {
+            model: "made up".into(),
+            features: features.split_whitespace().map(str::to_owned).collect(),
+        })
     }
 
     fn version(&self) -> Result<String, VmmError> {

@@ -67,7 +67,7 @@ pub use error::HostError;
 pub use exec::Following;
 pub use files::{FilesIn, FilesOut};
 pub use folders::Folders;
-pub use forkyard_guestlink::Piece;
+pub use forkyard_guestlink::{Duplex, Piece, Visitors};
 pub use forkyard_network::Closed;
 pub use forkyard_pager::{Got, Link, LinkUse, Push};
 pub use forkyard_recipe::Reach;

@@ -30,12 +30,14 @@
 //! | after that, and it has | it is there |
 
 mod arrive;
+mod commands;
 mod converge;
 mod give_up;
 mod land;
 mod leave;
 mod resolve;
 mod send;
+mod slow;
 mod volume;
 
 pub(crate) use arrive::Incoming;

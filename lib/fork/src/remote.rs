@@ -38,6 +38,7 @@ pub use order::{SettleFirst, UnknownOrder};
 pub(crate) use take::{page_run, received, run, unpacked};
 
 use crate::{Granted, Host, HostError, Lot, Room};
+use forkyard_guestlink::Duplex;
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, FamilyRecord};
 use forkyard_types::{
@@ -82,6 +83,10 @@ pub trait Peer: fmt::Debug + Send + Sync {
         snapshot: String,
         stream: UnixStream,
     ) -> BoxFuture<'_, Result<PeerMigrated, ApiError>>;
+
+    /// Connects to the commands in a VM that has moved there, as frames of the link to its guest.
+    /// Cancel-safe.
+    fn commands(&self, migration: ForkId) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>>;
 
     /// Tells it where places of families are that it was lent some of, and asks how it
     /// stands to them. Cancel-safe.

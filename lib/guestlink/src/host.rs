@@ -9,16 +9,19 @@
 //! what exceeds its window ends its command, and nothing grows with it. It is read
 //! no faster than is good for the host.
 
+mod elsewhere;
 mod error;
 mod exec;
 mod pace;
 mod slot;
 mod tasks;
 
+pub use elsewhere::{Duplex, Visitors};
 pub use error::LinkError;
 pub use exec::{Exec, ExecInput, ExecOut};
 
 use crate::{Answer, CallId, Command, Identify, Request, Session, ToGuest, VERSION, encode};
+use elsewhere::Elsewhere;
 use exec::Desk;
 use forkyard_types::{ApiError, Epoch, ForkId};
 use slot::Slot;
@@ -31,6 +34,7 @@ use std::{
     },
     time::Duration,
 };
+use tasks::Ends;
 use tokio::{
     net::UnixStream,
     sync::{mpsc, watch},
@@ -91,6 +95,9 @@ struct Shared {
     alive: Slot<()>,
     waking: Mutex<Option<Waking>>,
     desks: Mutex<BTreeMap<Session, Desk>>,
+    /// Commands of a host that the VM has left, and where what they do goes.
+    visitors: Mutex<BTreeMap<Session, mpsc::Sender<Frame>>>,
+    moved: mpsc::Sender<Elsewhere>,
     calls: Mutex<BTreeMap<CallId, Call>>,
     next: AtomicU32,
 }
@@ -111,6 +118,7 @@ impl Guest {
             })?;
         let (queue, queued) = mpsc::channel(QUEUE);
         let (direct, directed) = mpsc::channel(QUEUE);
+        let (moved, elsewhere) = mpsc::channel(1);
         let shared = Arc::new(Shared {
             queue,
             direct,
@@ -123,13 +131,21 @@ impl Guest {
             alive: Slot::default(),
             waking: Mutex::default(),
             desks: Mutex::default(),
+            visitors: Mutex::default(),
+            moved,
             calls: Mutex::default(),
             // What a command of an earlier connection still says must not be
             // taken for another's.
             next: AtomicU32::new(Epoch::random().0.as_fields().0),
         });
         let (open, last) = watch::channel(());
-        tasks::start(&shared, stream, queued, directed, calls, last);
+        let ends = Ends {
+            queued,
+            directed,
+            last,
+            elsewhere,
+        };
+        tasks::start(&shared, stream, ends, calls);
         Ok(Self {
             shared,
             _open: Arc::new(open),
@@ -139,9 +155,21 @@ impl Guest {
     /// Asks the agent who it is; it may be long in answering, while its guest
     /// boots. Cancel-safe.
     pub async fn hello(&self, within: Duration) -> Result<Hello, LinkError> {
-        self.shared.hello.clear();
         // Bytes wait in QEMU until the agent opens its port: once is enough.
-        self.say(ToGuest::Hello { version: VERSION }).await?;
+        self.greet(ToGuest::Hello { version: VERSION }, within)
+            .await
+    }
+
+    /// Asks the agent of a VM that comes from another host who it is, with the commands that host
+    /// has started going on. Cancel-safe.
+    pub async fn hello_after_move(&self, within: Duration) -> Result<Hello, LinkError> {
+        self.greet(ToGuest::Moved { version: VERSION }, within)
+            .await
+    }
+
+    async fn greet(&self, word: ToGuest, within: Duration) -> Result<Hello, LinkError> {
+        self.shared.hello.clear();
+        self.say(word).await?;
         self.await_slot(&self.shared.hello, "the guest's agent", within)
             .await
             .and_then(understood)

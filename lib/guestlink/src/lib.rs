@@ -25,7 +25,7 @@ pub use client::{CallError, Checkpointing, Client, Cloning, IDENTITY_FILE, SOCKE
 pub use frame::{Decoder, EncodeError, FrameError, MAX_PAYLOAD, encode};
 pub use frames::{Frames, MOST_FRAMES, joined};
 #[cfg(feature = "host")]
-pub use host::{Exec, ExecInput, ExecOut, Guest, Hello, LinkError};
+pub use host::{Duplex, Exec, ExecInput, ExecOut, Guest, Hello, LinkError, Visitors};
 pub use message::*;
 pub use parts::{CONNECTED, END, Parts, Piece, part};
 pub use sync::{FrameReader, ReadError, send};

@@ -11,7 +11,7 @@ use forkyard_types::{
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages; both sides must speak the same one.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// Most bytes of a command's input or output in one message: with its frame it fits into 32 KiB, which
 /// is what a guest's kernel sends through the port at once. A byte more would cost a second exit.
@@ -129,6 +129,39 @@ pub enum ToGuest {
         /// The question's number.
         session: Session,
     },
+    /// First word of the host that this VM has moved to, instead of [`ToGuest::Hello`], and answered
+    /// as that: commands of the earlier connection go on under their numbers, and what they wait to
+    /// say is said here.
+    Moved {
+        /// The host's [`VERSION`].
+        version: u16,
+    },
+}
+
+impl ToGuest {
+    /// Command that this is about, if it is about one.
+    pub fn session(&self) -> Option<Session> {
+        match self {
+            Self::Exec { session, .. }
+            | Self::ExecInput { session, .. }
+            | Self::ExecMore { session, .. }
+            | Self::ExecDetach { session }
+            | Self::ExecSignal { session, .. }
+            | Self::ExecResize { session, .. }
+            | Self::Attach { session, .. }
+            | Self::ListKept { session } => Some(*session),
+            Self::Hello { .. }
+            | Self::Quiesce { .. }
+            | Self::Resume
+            | Self::Identify(_)
+            | Self::Release
+            | Self::Reply { .. }
+            | Self::Ping
+            | Self::Time { .. }
+            | Self::StoodStill
+            | Self::Moved { .. } => None,
+        }
+    }
 }
 
 /// A command to be run. What it leaves open is as the image's entry point has it.
@@ -282,6 +315,27 @@ pub enum ToHost {
         /// They, the oldest first.
         commands: Vec<KeptCommand>,
     },
+}
+
+impl ToHost {
+    /// Command that this is about, if it is about one.
+    pub fn session(&self) -> Option<Session> {
+        match self {
+            Self::ExecOutput { session, .. }
+            | Self::ExecEnd { session, .. }
+            | Self::ExecMore { session, .. }
+            | Self::ExecStarted { session, .. }
+            | Self::Kept { session, .. } => Some(*session),
+            Self::Started
+            | Self::Hello { .. }
+            | Self::Quiesced { .. }
+            | Self::Identified { .. }
+            | Self::Released { .. }
+            | Self::Call { .. }
+            | Self::Forget { .. }
+            | Self::AskTime { .. } => None,
+        }
+    }
 }
 
 /// A standard stream.

@@ -16,7 +16,7 @@
 use crate::{CLONES, MIGRATIONS, tenants};
 use forkyard_client::{Client, ClientError, Line, Place, Trust, UploadError};
 use forkyard_cluster::Cluster;
-use forkyard_fork::{FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room};
+use forkyard_fork::{Duplex, FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room};
 use forkyard_sys_host::tcp::round_trip;
 use forkyard_types::{
     ApiError, ErrorKind, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
@@ -380,6 +380,17 @@ impl Peer for Daemon {
             })
         })
         .boxed()
+    }
+
+    fn commands(&self, migration: ForkId) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>> {
+        let path = format!("{MIGRATIONS}/{migration}/commands");
+        let asked = async move { self.client.upgraded(&path).await };
+        asked
+            .map(|answer| match answer {
+                Ok(stream) => Ok(Box::new(stream) as Box<dyn Duplex>),
+                Err(error) => Err(told(&error)),
+            })
+            .boxed()
     }
 
     fn families(

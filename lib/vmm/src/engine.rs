@@ -1,12 +1,12 @@
 //! What Forkyard needs of a virtual machine monitor.
 
 use crate::{
-    AccelChoice, BootSpec, Console, Exit, MachineRecord, Precedence, Probe, Region, ShellSpec,
-    Verdict, VmmError,
+    Accel, AccelChoice, BootSpec, Console, Exit, MachineRecord, Precedence, Probe, Region,
+    ShellSpec, Verdict, VmmError,
 };
 use async_trait::async_trait;
 use forkyard_sys_host::userfault::Userfault;
-use forkyard_types::VmId;
+use forkyard_types::{GuestCpu, VmId};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -59,6 +59,9 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// daemon leaves that dies before it has recorded a machine. No error if there is
     /// nothing. Cancel-safe: call it again.
     async fn clear(&self, vm: VmId, dir: &Path) -> Result<(), VmmError>;
+
+    /// Says which CPU its guests are given. Blocks for a start of its program, once.
+    fn cpu(&self, accel: Accel) -> Result<GuestCpu, VmmError>;
 
     /// Says which program it runs, and of which version: a state that one has saved is not for
     /// others to load. Blocks for a start of that program, once.

@@ -21,6 +21,7 @@ mod argv;
 mod calls;
 mod cgroup;
 pub mod console;
+mod cpu;
 mod disk;
 mod engine;
 mod error;

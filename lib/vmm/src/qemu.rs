@@ -1,8 +1,8 @@
 //! The engine on stock QEMU: starting it and finding it again.
 
 use crate::{
-    AccelChoice, BootSpec, Engine, Kernel, Machine, MachineRecord, MachineSpec, Probe, QemuMachine,
-    QemuShell, RootDisk, Shell, ShellSpec, Verdict, VmmError, argv, calls,
+    Accel, AccelChoice, BootSpec, Engine, Kernel, Machine, MachineRecord, MachineSpec, Probe,
+    QemuMachine, QemuShell, RootDisk, Shell, ShellSpec, Verdict, VmmError, argv, calls,
     cgroup::Parent,
     disk::Disk,
     files,
@@ -20,8 +20,9 @@ use forkyard_sys_host::huge::without_huge_pages;
 use forkyard_sys_host::process::{
     Bounds, Credentials, Ends, Surroundings, empty_network, in_cgroup, isolate, spawn_first,
 };
-use forkyard_types::VmId;
+use forkyard_types::{GuestCpu, VmId};
 use std::{
+    collections::BTreeSet,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -402,6 +403,17 @@ impl Engine for Qemu {
             dir: dir.to_owned(),
         };
         remains.end().await
+    }
+
+    fn cpu(&self, accel: Accel) -> Result<GuestCpu, VmmError> {
+        match accel {
+            Accel::Kvm => crate::cpu::of_host(),
+            // What it translates depends on itself alone.
+            Accel::Tcg => Ok(GuestCpu {
+                model: format!("{} of {}", accel.cpu_model(), self.version()?),
+                features: BTreeSet::new(),
+            }),
+        }
     }
 
     fn version(&self) -> Result<String, VmmError> {

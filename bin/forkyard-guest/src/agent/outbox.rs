@@ -90,7 +90,12 @@ impl Outbox {
 
     /// Forgets what is queued.
     pub fn clear(&self) {
-        lock(&self.queue).messages.clear();
+        self.keep(|_| false);
+    }
+
+    /// Forgets what is queued, but for some.
+    pub fn keep(&self, wanted: impl FnMut(&ToHost) -> bool) {
+        lock(&self.queue).messages.retain(wanted);
         self.changed.notify_all();
     }
 

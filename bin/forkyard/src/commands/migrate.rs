@@ -19,16 +19,23 @@ use std::{convert::Infallible, future::pending, process::ExitCode};
 /// What to do about a VM that moves.
 const MOVES: &str = "`forkyard events --vm VM` shows how far it is, `forkyard ps` where";
 
+impl From<args::IfStuck> for IfStuck {
+    fn from(wanted: args::IfStuck) -> Self {
+        match wanted {
+            args::IfStuck::GiveUp => Self::GiveUp,
+            args::IfStuck::Stop => Self::Stop,
+            args::IfStuck::Slow => Self::Slow,
+        }
+    }
+}
+
 /// Moves a VM to another host.
 pub async fn migrate(client: &Client, format: Format, wanted: Migrate) -> anyhow::Result<ExitCode> {
     let request = MigrateRequest {
         to: wanted.to,
         max_gap_ms: wanted.max_gap,
         deadline_ms: wanted.deadline.map(|seconds| u64::from(seconds) * 1000),
-        if_stuck: match wanted.if_stuck {
-            args::IfStuck::GiveUp => IfStuck::GiveUp,
-            args::IfStuck::Stop => IfStuck::Stop,
-        },
+        if_stuck: wanted.if_stuck.into(),
     };
     let path = of_vm(&wanted.vm, "migrate");
     let moved = async { client.post::<MigrateResponse>(&path, &request).await };
@@ -81,11 +88,17 @@ fn told(report: &MigrationReport) -> String {
         gap_us,
         pages_ahead,
         pages_last,
+        slowed_to_percent,
         ..
     } = *report;
     let seconds = |us: u64| us as f64 / 1e6;
+    let slowed = slowed_to_percent.map_or(String::new(), |percent| {
+        format!(
+            "; it wrote as fast as that is sent, and ran for {percent} % of the time until then"
+        )
+    });
     format!(
-        "stood still for {:.0} ms of {:.1} s; sent {pages_ahead} ahead, {rounds} times what was written meanwhile, and {pages_last} in the end",
+        "stood still for {:.0} ms of {:.1} s; sent {pages_ahead} ahead, {rounds} times what was written meanwhile, and {pages_last} in the end{slowed}",
         seconds(gap_us) * 1e3,
         seconds(total_us),
     )

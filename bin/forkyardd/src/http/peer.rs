@@ -1,21 +1,31 @@
 //! What other hosts ask of this one.
 
-use super::{Answer, Input, Path, Query, Raw, Shared, spawned};
-use crate::{gate::Asker, reply::Refusal};
+use super::{
+    Answer, Input, Path, Query, Raw, Shared,
+    ports::{self},
+    spawned,
+};
+use crate::{
+    gate::Asker,
+    reply::Refusal,
+    upgrade::{self, Carrier},
+};
 use axum::{
     Json,
     body::Body,
-    extract::{FromRequestParts, State},
+    extract::{FromRequestParts, Request, State},
     http::request::Parts,
+    response::Response,
 };
 use forkyard_fork::Host;
 use forkyard_node::Node;
 use forkyard_types::{
-    ErrorKind, ForkId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
+    ApiError, ErrorKind, ForkId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
     PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest, PeerTicketResponse,
     SentVolume,
 };
 use futures::StreamExt;
+use hyper_util::rt::TokioIo;
 use std::sync::Arc;
 
 /// A host that may ask: one with a token or, in a cluster, a node. To be taken before
@@ -102,6 +112,38 @@ pub async fn volume(
         }
     }
     Ok(Json(incoming.finish().await?))
+}
+
+/// Follow the commands in a VM that has come to this host, whose clients are those of the host that
+/// asks: the one that it came from.
+///
+/// The request has `Connection: Upgrade` and `Upgrade: tcp`. After the answer, 101, the connection
+/// carries frames of the link between host and agent. In a cluster its nodes alone may ask.
+#[utoipa::path(get, path = "/v1/peer/migrations/{migration}/commands", operation_id = "follow_commands", tag = "peers",
+    params(("migration" = ForkId, Path, description = "The migration")),
+    responses((status = 101, description = "Connected"),
+        (status = 426, body = ApiError, description = "The request asks for no upgrade to `tcp`"), Refusal))]
+pub async fn commands(
+    State(host): State<Arc<Host>>,
+    _: Neighbour,
+    Path(migration): Path<ForkId>,
+    mut request: Request,
+) -> Result<Response, Refusal> {
+    if !ports::asks_for_tcp(request.headers()) {
+        return Ok(ports::not_asked_for());
+    }
+    let carrier = request.extensions().get::<Carrier>().cloned();
+    let upgrade = hyper::upgrade::on(&mut request);
+    let commands = host.commands(migration)?;
+    tokio::spawn(async move {
+        // Counted until its end.
+        let _carrier = carrier;
+        match upgrade.await {
+            Ok(there) => commands.carry(TokioIo::new(there)).await,
+            Err(error) => tracing::info!(%error, "a host went away as it was to follow commands"),
+        }
+    });
+    Ok(ports::switching())
 }
 
 /// Hear where the places of families are that this host was lent some of, and say how

@@ -47,15 +47,7 @@ pub async fn connect(
     mut request: Request,
 ) -> Result<Response, Refusal> {
     if !asks_for_tcp(request.headers()) {
-        let refusal = Refusal::new(
-            types::ErrorKind::Invalid,
-            "this path is for connections alone",
-        )
-        .hinting(
-            "ask with `Connection: Upgrade` and `Upgrade: tcp`, or use `forkyard port-forward`",
-        )
-        .answered(StatusCode::UPGRADE_REQUIRED);
-        return Ok(([(header::UPGRADE, TCP)], refusal).into_response());
+        return Ok(not_asked_for());
     }
     let carrier = request.extensions().get::<Carrier>().cloned();
     let upgrade = hyper::upgrade::on(&mut request);
@@ -69,6 +61,17 @@ pub async fn connect(
         }
     });
     Ok(switching())
+}
+
+/// The answer to a request that wants no connection, where there is nothing else.
+pub fn not_asked_for() -> Response {
+    let refusal = Refusal::new(
+        types::ErrorKind::Invalid,
+        "this path is for connections alone",
+    )
+    .hinting("ask with `Connection: Upgrade` and `Upgrade: tcp`, or use `forkyard port-forward`")
+    .answered(StatusCode::UPGRADE_REQUIRED);
+    ([(header::UPGRADE, TCP)], refusal).into_response()
 }
 
 /// A connection that is over before both of its directions have ended.

@@ -317,7 +317,7 @@ pub async fn checkpoint(
 }
 
 /// Move a running VM to another host: a node of the cluster, or a peer. It goes on there as
-/// who it is; commands under way in it end.
+/// who it is; commands under way in it go on, and this host goes on serving their clients.
 #[utoipa::path(post, path = "/v1/vms/{vm}/migrate", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
     request_body = MigrateRequest,
     responses((status = 200, body = MigrateResponse, description = "It goes on there"), Refusal))]

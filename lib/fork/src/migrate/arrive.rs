@@ -41,10 +41,12 @@ pub(crate) struct Incoming {
     /// Told when one has landed, or was given up.
     pub(super) over: Notify,
     pub volumes: Volumes,
+    pub commands: super::commands::Commands,
 }
 
 #[derive(Debug)]
 pub(super) enum Stage {
+    /// Its machine is being made, or pages of a round come.
     Preparing {
         /// It was given up meanwhile.
         ended: bool,
@@ -116,24 +118,13 @@ impl Host {
                 return Err(error);
             }
         };
-        let waiting = {
-            let mut stages = lock(&self.incoming.stages);
-            match stages.get_mut(&migration) {
-                Some(stage @ Stage::Preparing { ended: false }) => {
-                    *stage = Stage::Waiting(Box::new(waiting));
-                    None
-                }
-                Some(_) | None => {
-                    stages.remove(&migration);
-                    Some(waiting)
-                }
-            }
-        };
+        let waiting = self.wait_on(migration, waiting);
         self.incoming.over.notify_waiters();
         match waiting {
             Some(waiting) => {
                 self.dispose(waiting).await;
                 self.give_up_volume(migration).await;
+                self.over_with(migration);
                 Err(HostError::Invalid("the migration was given up".into()))
             }
             None => {
@@ -237,16 +228,8 @@ impl Host {
             let ready = async {
                 let address = crate::vm::address(layout.of.network, &shell.record);
                 self.network.admit(&[(shell.record.id, address)]).await?;
-                // Its host may have given it up, and withdrawn them.
-                let given_up = async {
-                    while !self.incoming.is_given_up(migration) {
-                        sleep(SOON).await;
-                    }
-                };
-                tokio::select! {
-                    come = self.all_here(&first.parent.name, here.all()) => come,
-                    () = given_up => Err(HostError::Invalid("the migration was given up".into())),
-                }
+                self.all_here_or_given_up(migration, &first.parent.name, here)
+                    .await
             };
             match ready.await {
                 Ok(()) => Ok((shell, layout)),
@@ -277,11 +260,11 @@ impl Host {
     }
 
     /// Takes what waits out, if it does: for a round it is put back.
-    fn take_waiting(&self, migration: ForkId) -> Result<Box<Waiting>, HostError> {
+    fn take_waiting(&self, migration: ForkId, then: Stage) -> Result<Box<Waiting>, HostError> {
         let mut stages = lock(&self.incoming.stages);
         match stages.remove(&migration) {
             Some(Stage::Waiting(waiting)) => {
-                stages.insert(migration, Stage::Landing);
+                stages.insert(migration, then);
                 Ok(waiting)
             }
             other => {
@@ -296,7 +279,8 @@ impl Host {
     }
 
     async fn take_round(&self, round: PeerRound) -> Result<PeerMigrated, HostError> {
-        let mut waiting = self.take_waiting(round.migration)?;
+        let preparing = Stage::Preparing { ended: false };
+        let mut waiting = self.take_waiting(round.migration, preparing)?;
         let before = waiting.here.memory;
         let image = round.memory.image;
         let now = Images {
@@ -307,7 +291,7 @@ impl Host {
             self.fetch_over(&waiting.coming, &round.memory, before)
                 .await?;
             let name = waiting.layout.of.name.clone();
-            self.all_here(&name, now.all()).await
+            self.all_here_or_given_up(round.migration, &name, now).await
         };
         let fetched = fetched.await;
         match &fetched {
@@ -319,15 +303,59 @@ impl Host {
             Err(_) => self.forget_image(&mut waiting.coming, image).await,
         }
         waiting.heard = Instant::now();
-        lock(&self.incoming.stages).insert(round.migration, Stage::Waiting(waiting));
+        if let Some(waiting) = self.wait_on(round.migration, *waiting) {
+            self.dispose(waiting).await;
+            self.give_up_volume(round.migration).await;
+            self.over_with(round.migration);
+            return Err(HostError::Invalid("the migration was given up".into()));
+        }
         self.incoming.over.notify_waiters();
         fetched.map(|()| PeerMigrated::Here)
+    }
+
+    /// Has a machine wait, unless its migration was given up meanwhile: then it is the caller's, and
+    /// the stage is known until that says [`Self::over_with`].
+    fn wait_on(&self, migration: ForkId, waiting: Waiting) -> Option<Waiting> {
+        let mut stages = lock(&self.incoming.stages);
+        match stages.get_mut(&migration) {
+            Some(stage @ Stage::Preparing { ended: false }) => {
+                *stage = Stage::Waiting(Box::new(waiting));
+                None
+            }
+            Some(Stage::Preparing { ended: true } | Stage::Waiting(_) | Stage::Landing) | None => {
+                Some(waiting)
+            }
+        }
+    }
+
+    fn over_with(&self, migration: ForkId) {
+        lock(&self.incoming.stages).remove(&migration);
+        self.incoming.over.notify_waiters();
+    }
+
+    /// Waits until all of these images has come, or the host that the VM leaves has given it up, and
+    /// may have withdrawn them.
+    async fn all_here_or_given_up(
+        &self,
+        migration: ForkId,
+        name: &VmName,
+        images: Images,
+    ) -> Result<(), HostError> {
+        let given_up = async {
+            while !self.incoming.is_given_up(migration) {
+                sleep(SOON).await;
+            }
+        };
+        tokio::select! {
+            come = self.all_here(name, images.all()) => come,
+            () = given_up => Err(HostError::Invalid("the migration was given up".into())),
+        }
     }
 
     #[instrument(name = "land", skip_all, fields(migration = %land.migration))]
     async fn land(&self, land: PeerLand) -> Result<PeerMigrated, HostError> {
         let begun = Instant::now();
-        let waiting = *self.take_waiting(land.migration)?;
+        let waiting = *self.take_waiting(land.migration, Stage::Landing)?;
         let landed = self.let_go_on(waiting, &land, begun).await;
         lock(&self.incoming.stages).remove(&land.migration);
         self.incoming.over.notify_waiters();

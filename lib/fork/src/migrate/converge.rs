@@ -98,6 +98,50 @@ impl Convergence {
             false => Next::Round,
         }
     }
+
+    /// Begins to count rounds anew, for the guest is slower now.
+    pub fn is_slower(&mut self) {
+        self.stalled = 0;
+    }
+}
+
+/// Part of the time for which a guest's vCPUs run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    Half,
+    Quarter,
+    Eighth,
+}
+
+impl Pace {
+    /// The next smaller one, of a guest that is not slowed if there is none yet; none if this is the
+    /// smallest.
+    pub fn below(share: Option<Self>) -> Option<Self> {
+        match share {
+            None => Some(Self::Half),
+            Some(Self::Half) => Some(Self::Quarter),
+            Some(Self::Quarter) => Some(Self::Eighth),
+            Some(Self::Eighth) => None,
+        }
+    }
+
+    /// So much of a time.
+    pub fn of(self, time: Duration) -> Duration {
+        match self {
+            Self::Half => time / 2,
+            Self::Quarter => time / 4,
+            Self::Eighth => time / 8,
+        }
+    }
+
+    /// In percent.
+    pub fn percent(self) -> u8 {
+        match self {
+            Self::Half => 50,
+            Self::Quarter => 25,
+            Self::Eighth => 12,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -145,6 +189,31 @@ mod tests {
         };
         assert!(rounds <= 4, "{rounds}");
         assert!(gap > 5 * SECOND && gap < 10 * SECOND, "{gap:?}");
+    }
+
+    #[test]
+    fn a_guest_that_writes_faster_converges_once_it_is_slow_enough() {
+        let (mut convergence, mut share) = (usual(), None);
+        let mut left = 40_000;
+        let slowest = loop {
+            let took = left * 1_000_000 / 6000;
+            convergence.sent(PageCount(left), Duration::from_micros(took));
+            let writes = share
+                .map_or(SECOND, |share: Pace| share.of(SECOND))
+                .as_millis()
+                * 9;
+            left = (u64::try_from(writes).expect("few") * took / 1_000_000).min(50_000);
+            match convergence.next(PageCount(left), Duration::ZERO) {
+                Next::Round => {}
+                Next::Stop => break share,
+                Next::Stuck { .. } => {
+                    share = Pace::below(share);
+                    assert!(share.is_some(), "still stuck");
+                    convergence.is_slower();
+                }
+            }
+        };
+        assert!(slowest.is_some());
     }
 
     #[test]

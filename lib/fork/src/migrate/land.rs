@@ -8,6 +8,7 @@ use crate::{
     snapshot::WarmShell,
     vm::Vm,
 };
+use forkyard_guestlink::Session;
 use forkyard_types::{Landed, PeerLand, VmState};
 use std::{
     sync::Arc,
@@ -67,6 +68,8 @@ impl Host {
                 .await?;
             record.state = VmState::Starting;
             self.store.put_vm(&record)?;
+            let commands: Vec<_> = land.commands.iter().copied().map(Session).collect();
+            let commands = guest.take_over(&commands);
             let machine = shell.load(&devices).instrument(debug_span!("load")).await?;
             let body = Arc::new(Body::new(machine, guest.clone()));
             let life = Life::Starting {
@@ -75,7 +78,8 @@ impl Host {
             };
             let vm = Arc::new(Vm::new(record.clone(), layout.of.network, life));
             let ready = async {
-                guest.hello(HELLO).instrument(debug_span!("hello")).await?;
+                let hello = guest.hello_after_move(HELLO);
+                hello.instrument(debug_span!("hello")).await?;
                 self.network.open_port(record.family, record.id).await?;
                 // From here on it is here.
                 vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
@@ -91,10 +95,11 @@ impl Host {
                 self.store.remove_landed(land.migration)?;
                 return Err(error);
             }
-            Ok(vm)
+            Ok((vm, commands))
         };
         match outcome.await {
-            Ok(vm) => {
+            Ok((vm, commands)) => {
+                self.keep_commands(land, commands);
                 self.incoming.volumes.forget(land.migration);
                 self.take_in(vm.clone(), calls);
                 if let Err(error) = self.take_terms(&vm, terms) {

@@ -2,7 +2,8 @@
 
 use super::{
     Images,
-    converge::{Convergence, Next},
+    converge::{Convergence, Next, Pace},
+    slow::Slow,
     volume::LeavingVolume,
 };
 use crate::{
@@ -194,7 +195,15 @@ impl Host {
             self.send_volume_first(leaving, report).await?;
             self.send_first(leaving, report).await?;
             report.prepare_us = micros(begun.elapsed());
-            self.converge(leaving, request, report, begun).await
+            let mut slow = None;
+            let converged = self
+                .converge(leaving, request, report, begun, &mut slow)
+                .await;
+            // Before it is stopped for good, or goes on here.
+            if let Some((slow, _)) = slow {
+                slow.end().await;
+            }
+            converged
         };
         let stopped = match ahead.await {
             Ok(()) => self.stop_and_land(leaving, report).await,
@@ -283,6 +292,7 @@ impl Host {
         request: &MigrateRequest,
         report: &mut MigrationReport,
         begun: Instant,
+        slow: &mut Option<(Slow, Pace)>,
     ) -> Result<(), HostError> {
         let millis = |ms: u64| Duration::from_millis(ms);
         let mut convergence = Convergence::new(
@@ -316,17 +326,32 @@ impl Host {
             self.tell_of(leaving, MigrationPhase::Converging, report.rounds, known);
             match convergence.next(left, begun.elapsed()) {
                 Next::Stop => break,
-                Next::Stuck { gap, late } => match request.if_stuck {
-                    IfStuck::Stop => break,
-                    IfStuck::GiveUp => {
+                Next::Stuck { gap, late } => {
+                    let slower = match request.if_stuck {
+                        IfStuck::Stop => break,
+                        IfStuck::GiveUp => None,
+                        IfStuck::Slow if late => None,
+                        IfStuck::Slow => Pace::below(slow.as_ref().map(|(_, share)| *share)),
+                    };
+                    let Some(share) = slower else {
                         return Err(HostError::NotConverging {
                             vm: leaving.vm.name(),
                             left,
                             gap_ms: u64::try_from(gap.as_millis()).unwrap_or(u64::MAX),
                             late,
                         });
-                    }
-                },
+                    };
+                    tracing::info!(vm = %leaving.vm.name(), ?share, "slowed: it writes as fast as its pages are sent");
+                    report.slowed_to_percent = Some(share.percent());
+                    *slow = Some(match slow.take() {
+                        None => (Slow::start(&leaving.body, share), share),
+                        Some((slow, _)) => {
+                            slow.set(share);
+                            (slow, share)
+                        }
+                    });
+                    convergence.is_slower();
+                }
                 Next::Round => {}
             }
             let round = Instant::now();

@@ -161,6 +161,9 @@ impl Host {
         // Nobody forks or resumes what has left.
         let body = vm.take_body();
         vm.pass(Life::Ending);
+        if let Some(body) = &body {
+            self.follow_commands(body, (migration, peer));
+        }
         // Before anything is ended here: they send to this host until they are told.
         let host = self.handle();
         tokio::spawn(async move {

@@ -95,6 +95,14 @@ impl Host {
                 .volume
                 .as_ref()
                 .and_then(|volume| volume.sent.clone()),
+            // It holds still: no other will be known there, and none of these ends until then.
+            commands: leaving
+                .body
+                .guest
+                .sessions()
+                .iter()
+                .map(|session| session.0)
+                .collect(),
         })
     }
 

@@ -122,6 +122,11 @@ impl Host {
             volume: status.id,
             size: forkyard_types::ByteCount(status.size),
             sent: sent.clone(),
+            accel: leaving.vm.record().accel,
+            cpu: Some(
+                self.engine
+                    .cpu(crate::accel_of(&leaving.vm.record().accel))?,
+            ),
         };
         let answer = self.step(leaving, PeerMigration::Volume(asked)).await?;
         let since = match answer {

@@ -324,11 +324,17 @@ impl Host {
         }
     }
 
+    /// A VM is here, and not on its way elsewhere.
+    fn has_here(&self, vm: VmId) -> bool {
+        let found = self.registry().get(vm);
+        found.is_some_and(|vm| lock(&vm.moving).is_none())
+    }
+
     async fn look_at(&self, name: &str, peer: &dyn Peer) {
         let asked = timeout(ANSWERS, peer.vms());
         let (listed, answer) = self.abroad.listed(name, asked).await;
         let vms = match answer {
-            Ok(Ok(vms)) => vms,
+            Ok(Ok(vms)) => without_echoes(vms, |vm| self.has_here(vm)),
             Ok(Err(error)) => return self.silent(name, &error),
             Err(_) => {
                 return self.silent(name, &late(ANSWERS));
@@ -411,6 +417,17 @@ pub(crate) fn late(after: Duration) -> ApiError {
 /// As a list of VMs is ordered.
 pub(crate) fn order(vms: &mut [VmView]) {
     vms.sort_by_key(|vm| (vm.created, vm.family, vm.member));
+}
+
+/// Removes from another host's list what it has from this one's: VMs that are here, and more than
+/// one entry of each of the others. Two hosts that list what each lists of the other would never find
+/// out that a VM is not there, and list it more often each time.
+fn without_echoes(mut vms: Vec<VmView>, is_here: impl Fn(VmId) -> bool) -> Vec<VmView> {
+    // What is there itself comes first.
+    vms.sort_by_key(|vm| vm.host.is_some());
+    let mut seen = BTreeSet::new();
+    vms.retain(|vm| !is_here(vm.id) && seen.insert(vm.id));
+    vms
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::{
     take::{page_run, run},
 };
 use crate::{
-    Host, HostError,
+    Host, HostError, accel_of,
     clone::{Asked, Origin},
     fork::micros,
     progress::Going,
@@ -179,6 +179,7 @@ impl Host {
                 memory: of.memory,
                 accel: of.accel.clone(),
                 page_reporting: self.options.page_reporting,
+                cpu: Some(self.engine.cpu(accel_of(&of.accel))?),
             },
             devices: String::new(),
             memory,

@@ -18,9 +18,9 @@ use forkyard_network::Subnet;
 use forkyard_pager::{Fetching, PagerError, Refusal, Run};
 use forkyard_store::{FamilyNo, FamilyRecord, StoreError};
 use forkyard_types::{
-    CloneResult, FamilyId, ForkMode, ForkPhase, ForkReport, Handout, HandoutFamily, ImageId,
-    Member, NetworkPolicy, PageCount, PageOrder, PageRun, PeerForkRequest, PeerForkResponse,
-    PeerTicket, RemotePages, VmPart, VmView,
+    CloneResult, FamilyId, ForkMode, ForkPhase, ForkReport, GuestCpu, Handout, HandoutFamily,
+    ImageId, Member, NetworkPolicy, PageCount, PageOrder, PageRun, PeerForkRequest,
+    PeerForkResponse, PeerTicket, RemotePages, VmPart, VmView,
 };
 use forkyard_vmm::Accel;
 use std::{
@@ -237,7 +237,15 @@ impl Host {
         if accel == Accel::Kvm && self.options.accel == crate::AccelChoice::Tcg {
             return refuse("it runs by KVM, and this host's VMs may not".into());
         }
-        Ok(())
+        self.check_cpu(accel, machine.cpu.as_ref())
+    }
+
+    /// Refuses a guest whose CPU this host has not.
+    pub(crate) fn check_cpu(&self, accel: Accel, cpu: Option<&GuestCpu>) -> Result<(), HostError> {
+        let Some(cpu) = cpu else { return Ok(()) };
+        let ours = self.engine.cpu(accel)?;
+        let suits = ours.suits(cpu);
+        suits.map_err(|unlike| HostError::Invalid(unlike.to_string()))
     }
 
     /// Lets its family in.

@@ -46,8 +46,12 @@ impl Host {
             name,
             volume,
             sent,
+            cpu,
+            accel,
             ..
         } = asked;
+        // Before any of it is sent.
+        self.check_cpu(crate::accel_of(&accel), cpu.as_ref())?;
         let mut known = self.copy_of(&name)?;
         if let Some(copy) = &known
             && let Some(former) = copy.arriving

@@ -61,6 +61,14 @@ pub enum LinkError {
         /// How.
         source: Arc<FrameError>,
     },
+    /// The VM goes on at another host, and the way there broke.
+    #[error("the VM has moved to {host}, and the connection to that host broke")]
+    Moved {
+        /// What that host is called here.
+        host: String,
+        /// Why there was no connection; none if there was one.
+        source: Option<Arc<io::Error>>,
+    },
     /// The guest sent more than it was given room for, or lost the command.
     #[error("the guest's agent lost track of the command")]
     Lost,

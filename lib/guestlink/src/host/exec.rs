@@ -148,7 +148,7 @@ impl Drop for Exec {
 }
 
 /// Tells the agent, now or, if much else is on its way to it, as soon as there is room.
-fn hang_up(guest: &Guest, detach: ToGuest) {
+pub(super) fn hang_up(guest: &Guest, detach: ToGuest) {
     if say_at_once(&guest.shared.queue, &detach) {
         return;
     }

@@ -1,6 +1,9 @@
 //! The two tasks of a connection: one writes, one reads.
 
-use super::{Call, Frame, LinkError, Shared, Waking, exec::Desk, lock, pace::Pace, say_at_once};
+use super::{
+    Call, Frame, LinkError, Shared, Waking, elsewhere::Elsewhere, exec::Desk, lock, pace::Pace,
+    say_at_once,
+};
 use crate::{CallId, Decoder, FrameError, Request, ToGuest, ToHost};
 use forkyard_types::{ApiError, ErrorKind};
 use std::{
@@ -9,11 +12,8 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::UnixStream,
     sync::{mpsc, watch},
 };
 
@@ -22,35 +22,69 @@ const CALLS: usize = 64;
 /// Frames that make no sense before the guest is given up on.
 const NONSENSE: u32 = 64;
 
+/// What a connection's task is given of its handles.
+#[derive(Debug)]
+pub struct Ends {
+    pub queued: mpsc::Receiver<Frame>,
+    pub directed: mpsc::Receiver<Frame>,
+    /// Fails when the last handle goes.
+    pub last: watch::Receiver<()>,
+    /// Filled once the VM has moved.
+    pub elsewhere: mpsc::Receiver<Elsewhere>,
+}
+
 pub fn start(
     shared: &Arc<Shared>,
     stream: UnixStream,
-    queued: mpsc::Receiver<Frame>,
-    directed: mpsc::Receiver<Frame>,
+    mut ends: Ends,
     calls: mpsc::Sender<(CallId, Request)>,
-    mut last: watch::Receiver<()>,
 ) {
-    let (read, write) = stream.into_split();
     // The tasks keep what handles share, but no handle: when the last of
     // those goes, `last` fails and the connection closes.
     let shared = shared.clone();
     tokio::spawn(async move {
-        let why = tokio::select! {
-            why = writer(write, queued, directed, shared.held.subscribe()) => why,
-            why = reader(read, &shared, calls) => why,
-            _ = last.changed() => LinkError::Closed,
+        let held = shared.held.subscribe();
+        let moved = tokio::select! {
+            biased;
+            // First: the machine here ends as soon as this is said.
+            Some(elsewhere) = ends.elsewhere.recv() => Ok(elsewhere),
+            why = carry(stream, (&mut ends.queued, &mut ends.directed), held, &shared, &calls) => Err(why),
+            _ = ends.last.changed() => Err(LinkError::Closed),
+        };
+        let why = match moved {
+            Err(why) => why,
+            Ok(elsewhere) => tokio::select! {
+                why = elsewhere.follow(&mut ends.queued, &mut ends.directed, &shared, &calls) => why,
+                _ = ends.last.changed() => LinkError::Closed,
+            },
         };
         shared.closed.send_replace(Some(why.clone()));
         for (_, desk) in std::mem::take(&mut *lock(&shared.desks)) {
             desk.lose(why.clone());
         }
+        lock(&shared.visitors).clear();
     });
 }
 
+/// Writes and reads until one of both fails.
+pub async fn carry(
+    stream: impl AsyncRead + AsyncWrite,
+    (queued, directed): (&mut mpsc::Receiver<Frame>, &mut mpsc::Receiver<Frame>),
+    held: watch::Receiver<bool>,
+    shared: &Shared,
+    calls: &mpsc::Sender<(CallId, Request)>,
+) -> LinkError {
+    let (read, write) = tokio::io::split(stream);
+    tokio::select! {
+        why = writer(write, queued, directed, held) => why,
+        why = reader(read, shared, calls) => why,
+    }
+}
+
 async fn writer(
-    mut socket: OwnedWriteHalf,
-    mut queued: mpsc::Receiver<Frame>,
-    mut directed: mpsc::Receiver<Frame>,
+    mut to: impl AsyncWrite + Unpin,
+    queued: &mut mpsc::Receiver<Frame>,
+    directed: &mut mpsc::Receiver<Frame>,
     mut held: watch::Receiver<bool>,
 ) -> LinkError {
     loop {
@@ -67,23 +101,28 @@ async fn writer(
         let Some(frame) = frame else {
             return LinkError::Closed;
         };
-        if let Err(error) = socket.write_all(&frame).await {
+        // Flushed: a stream over TLS keeps what it is given.
+        let written = async {
+            to.write_all(&frame).await?;
+            to.flush().await
+        };
+        if let Err(error) = written.await {
             return failed(error);
         }
     }
 }
 
 async fn reader(
-    mut socket: OwnedReadHalf,
+    mut from: impl AsyncRead + Unpin,
     shared: &Shared,
-    calls: mpsc::Sender<(CallId, Request)>,
+    calls: &mpsc::Sender<(CallId, Request)>,
 ) -> LinkError {
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; 64 << 10];
     let mut nonsense = 0;
     let mut pace = Pace::new(Instant::now());
     loop {
-        let read = match socket.read(&mut buffer).await {
+        let read = match from.read(&mut buffer).await {
             Ok(0) => return LinkError::Closed,
             Ok(read) => read,
             Err(error) => return failed(error),
@@ -93,7 +132,7 @@ async fn reader(
         while let Some(message) = decoder.next_message::<ToHost>() {
             messages += 1;
             match message {
-                Ok(message) => shared.hear(message, &calls),
+                Ok(message) => shared.hear(message, calls),
                 Err(error) => {
                     nonsense += 1;
                     if nonsense > NONSENSE {
@@ -133,6 +172,9 @@ impl Shared {
     fn hear(&self, message: ToHost, calls: &mpsc::Sender<(CallId, Request)>) {
         // Whatever it says: what it is asked may be behind much else.
         self.alive.fill(());
+        if self.is_for_visitor(&message) {
+            return;
+        }
         match message {
             ToHost::Started => self.restarted(),
             ToHost::Hello { version, epoch } => self.hello.fill((version, epoch)),
@@ -193,6 +235,7 @@ impl Shared {
         for (_, desk) in std::mem::take(&mut *lock(&self.desks)) {
             desk.lose(LinkError::Lost);
         }
+        lock(&self.visitors).clear();
         let again = match lock(&self.waking).clone() {
             Some(Waking { identify, released }) => {
                 let release = released.then_some(ToGuest::Release);

@@ -2,6 +2,7 @@
 
 mod commands;
 mod flood;
+mod moves;
 
 use super::*;
 use crate::{Ask, Decoder, Stream, ToHost, WINDOW, encode};

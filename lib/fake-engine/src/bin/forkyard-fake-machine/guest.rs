@@ -85,7 +85,7 @@ impl Link {
 fn hear(machine: &Machine, link: &mut Link, message: ToGuest) -> io::Result<()> {
     let mut known: Known = machine.memory.knows()?;
     match message {
-        ToGuest::Hello { .. } => {
+        ToGuest::Hello { .. } | ToGuest::Moved { .. } => {
             // The calls of an earlier connection are over.
             known.programs.retain(|running| running.call.is_none());
             link.say(&ToHost::Hello {
@@ -99,6 +99,9 @@ fn hear(machine: &Machine, link: &mut Link, message: ToGuest) -> io::Result<()> 
         | ToGuest::StoodStill
         | ToGuest::Time { .. }
         | ToGuest::ExecResize { .. } => return Ok(()),
+        ToGuest::ExecInput { session, data } if known.copies(session).is_some() => {
+            copy(machine, link, &mut known, session, data)?;
+        }
         ToGuest::ExecInput { session, data } => {
             let said = link.connections.input(session, &data);
             return said.iter().try_for_each(|message| link.say(message));
@@ -158,6 +161,38 @@ fn hear(machine: &Machine, link: &mut Link, message: ToGuest) -> io::Result<()> 
         }
     }
     machine.memory.know(&known)
+}
+
+impl Known {
+    /// The program that says what this session's client says.
+    fn copies(&self, session: Session) -> Option<usize> {
+        let is_it = |it: &Running| it.session == Some(session) && it.program.copies();
+        self.programs.iter().position(is_it)
+    }
+}
+
+/// Says what was heard; no bytes are the end of input, after which the program goes on.
+fn copy(
+    machine: &Machine,
+    link: &mut Link,
+    known: &mut Known,
+    session: Session,
+    data: Vec<u8>,
+) -> io::Result<()> {
+    let Some(at) = known.copies(session) else {
+        return Ok(());
+    };
+    if data.is_empty() {
+        let running = known.programs.remove(at);
+        return go_on(machine, link, known, running);
+    }
+    let stream = Stream::Out;
+    link.say(&ToHost::ExecOutput {
+        session,
+        stream,
+        data,
+    })?;
+    link.say(&ToHost::ExecMore { session, chunks: 1 })
 }
 
 /// In a clone: the program that asked for it goes on, and no other.

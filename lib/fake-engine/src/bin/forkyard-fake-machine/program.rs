@@ -3,6 +3,7 @@
 //! ```text
 //! hostname | echo WORD... | true | false | end CODE | wait | poweroff | reboot
 //! poke PAGE BYTE | peek PAGE            memory
+//! cat                                   says what it hears, until its input ends
 //! serve PORT                            from now on a server listens there: see `servers`
 //! request N | clone | join | kill | checkpoint | exit STATUS    calls of the fork API
 //! /…/forkyard-guest dock                says that it is ready
@@ -106,6 +107,12 @@ impl Program {
         });
     }
 
+    /// True while it waits for input, to say it again.
+    pub fn copies(&self) -> bool {
+        let now = self.at.checked_sub(1).and_then(|at| self.lines.get(at));
+        now.is_some_and(|line| line == "cat")
+    }
+
     /// Goes on as this clone.
     pub fn cloned(&mut self, number: u16) {
         self.number = number;
@@ -147,7 +154,7 @@ impl Program {
             ("true", _) => (None, Wish::GoOn),
             ("false", _) => (None, Wish::End(1)),
             ("end", _) => (None, Wish::End(status)),
-            ("wait", _) => (None, Wish::Wait),
+            ("wait" | "cat", _) => (None, Wish::Wait),
             ("poweroff", _) => (None, Wish::PowerOff),
             ("reboot", _) => (None, Wish::Reboot),
             ("poke", _) => {

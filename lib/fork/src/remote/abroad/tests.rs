@@ -95,3 +95,23 @@ fn a_host_that_is_silent_is_said_to_be_and_its_clones_are_shown_as_they_were() {
     away.learn(fork, "b", &[vm(fork, None)]);
     assert!(away.views().all(|vm| vm.silence.is_none()));
 }
+
+#[test]
+fn of_what_another_host_lists_nothing_counts_that_is_here_and_nothing_twice() {
+    let fork = ForkId::random();
+    let (here, there, on) = (vm(fork, None), vm(fork, None), vm(fork, None));
+    let at = |vm: &VmView, host: &str| VmView {
+        host: Some(host.into()),
+        ..vm.clone()
+    };
+    let listed = vec![
+        at(&here, "a"),
+        at(&there, "c"),
+        there.clone(),
+        at(&on, "c"),
+        at(&on, "c"),
+    ];
+    let left = without_echoes(listed, |id| id == here.id);
+    let left: Vec<_> = left.iter().map(|vm| (vm.id, vm.host.clone())).collect();
+    assert_eq!(left, [(there.id, None), (on.id, Some("c".into()))]);
+}
