@@ -11,6 +11,7 @@ use crate::commands::{
     bench::Bench,
     console::Console,
     copy::End,
+    evacuate::Evacuate,
     events::Events,
     exec::{self, Exec},
     friendly::Friendly,
@@ -103,6 +104,14 @@ pub enum Command {
         after_help = "Examples:\n  forkyard migrate p --to b\n  forkyard migrate p --to b --max-gap 50 --deadline 60 --if-stuck stop -o json"
     )]
     Migrate(Migrate),
+    /// Move all VMs of a host to others: by priority, several at a time.
+    ///
+    /// First says what goes where, and what will not make it and why. A node takes nothing new from
+    /// then on. What is left after an interruption moves when this is said again.
+    #[command(
+        after_help = "Examples:\n  forkyard evacuate --plan\n  forkyard evacuate b --deadline 10m --priority tier=db --priority tier=web\n  forkyard evacuate --to c,d -o json"
+    )]
+    Evacuate(Evacuate),
     /// Run a command in a VM, and exit as it does.
     ///
     /// Environment, working directory and user are those of the VM's container image unless set here. Ctrl-C is sent to the command, a second one ends

@@ -181,6 +181,109 @@ fn a_command_under_way_goes_on_across_moves_and_its_client_misses_and_repeats_no
     cluster.end();
 }
 
+#[derive(serde::Deserialize)]
+struct Evacuated {
+    plan: Plan,
+    moved: Vec<Moved>,
+    stays: Vec<Stays>,
+}
+
+#[derive(serde::Deserialize)]
+struct Plan {
+    moves: Vec<Moved>,
+    stays: Vec<Stays>,
+}
+
+#[derive(serde::Deserialize)]
+struct Moved {
+    vm: String,
+    to: String,
+}
+
+#[derive(serde::Deserialize)]
+struct Stays {
+    vm: String,
+    why: String,
+}
+
+fn names(moves: &[Moved]) -> Vec<&str> {
+    moves.iter().map(|it| it.vm.as_str()).collect()
+}
+
+#[test]
+fn an_evacuation_moves_what_it_can_by_priority_and_says_beforehand_what_stays() {
+    let cluster = Cluster::fake_with_steps(3);
+    let (here, there) = (cluster.host(0), cluster.host(1));
+    for (name, label) in [("a", "tier=web"), ("b", "tier=db"), ("c", "tier=web")] {
+        here.ok(["run", "tiny", "--name", name, "--label", label]);
+    }
+    here.ok(["run", "tiny", "--name", "still"]);
+    here.ok(["pause", "still"]);
+    // One that its first host refuses gets to the other.
+    there.ok(["run", "tiny", "--name", "b"]);
+    let words = [
+        "evacuate",
+        "--to",
+        "h1,h2",
+        "--priority",
+        "tier=db",
+        "-o",
+        "json",
+    ];
+    let all = |more: &[&str]| -> (Option<i32>, String) {
+        let words = words.iter().chain(more);
+        let outcome = here.start(words, "").wait();
+        (outcome.code, outcome.text())
+    };
+    let (code, said) = all(&["--plan"]);
+    let plan: Plan = serde_json::from_str(&said).expect("a plan");
+    assert_eq!(code, Some(3), "one stays");
+    // The others by size, which is about the same.
+    assert_eq!(names(&plan.moves)[0], "b");
+    assert_eq!(plan.moves.len(), 3);
+    assert!(
+        plan.stays
+            .iter()
+            .all(|it| it.vm == "still" && it.why.contains("paused"))
+    );
+    assert_eq!(here.vms().iter().filter(|vm| vm.host.is_some()).count(), 0);
+    // There is no time at all.
+    let (_, said) = all(&["--plan", "--deadline", "1s"]);
+    let late: Plan = serde_json::from_str(&said).expect("a plan");
+    assert!(late.moves.is_empty());
+    let is_late = |it: &&Stays| it.why.contains("too late");
+    assert_eq!(late.stays.iter().filter(is_late).count(), 3);
+
+    let (code, said) = all(&["--at-once", "2"]);
+    let done: Evacuated = serde_json::from_str(&said).expect("an outcome");
+    assert_eq!(code, Some(3));
+    assert_eq!(names(&done.plan.moves)[0], "b");
+    assert_eq!(done.moved.len(), 3);
+    let b = done.moved.iter().find(|it| it.vm == "b").expect("it moved");
+    assert_eq!(b.to, "h2");
+    assert_eq!(done.stays.len(), 1);
+    for moved in &done.moved {
+        let number = if moved.to == "h1" { 1 } else { 2 };
+        let at = cluster.host(number).vm(&moved.vm);
+        assert_eq!(
+            (at.state, at.host),
+            (VmState::Running, None),
+            "{}",
+            moved.vm
+        );
+    }
+    // Again: there is nothing left to do but what could not be done before.
+    here.ok(["resume", "still"]);
+    let (code, said) = all(&[]);
+    let done: Evacuated = serde_json::from_str(&said).expect("an outcome");
+    assert_eq!((code, names(&done.moved)), (Some(0), vec!["still"]));
+    assert!(here.vms().iter().all(|vm| vm.host.is_some()));
+    for number in [1, 2] {
+        cluster.host(number).ok(["rm", "--all"]);
+    }
+    cluster.end();
+}
+
 #[test]
 fn a_host_whose_cpu_lacks_something_refuses_a_vm_before_anything_is_sent() {
     let cluster = Cluster::fake_with_steps(2);

@@ -108,7 +108,10 @@ fn a_vm_goes_on_elsewhere_as_who_it_is_and_comes_back() {
     // Its client has been there all the while.
     here.sh("p", "touch /tmp/stop");
     let said = client.wait().exited(3).text();
-    let said: Vec<u64> = said.lines().map(|line| line.parse().expect("a number")).collect();
+    let said: Vec<u64> = said
+        .lines()
+        .map(|line| line.parse().expect("a number"))
+        .collect();
     assert!(said.iter().copied().eq(1..=said.len() as u64), "{said:?}");
     assert!(there.vms().iter().all(|vm| vm.host.is_some()));
     here.ok(["rm", "p", &name]);

@@ -4,6 +4,7 @@ pub mod autoscale;
 pub mod bench;
 pub mod console;
 pub mod copy;
+pub mod evacuate;
 pub mod events;
 pub mod exec;
 pub mod friendly;
@@ -74,6 +75,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Fork(fork) => vms::fork(&client, format, fork).await,
         Command::Checkpoint(checkpoint) => vms::checkpoint(&client, format, checkpoint).await,
         Command::Migrate(wanted) => migrate::migrate(&client, format, wanted).await,
+        Command::Evacuate(wanted) => evacuate::evacuate(&client, format, wanted).await,
         Command::Exec(command) => exec::exec(&client, format, command).await,
         Command::Logs(wanted) => logs::logs(&client, format, wanted).await,
         Command::Console(wanted) => console::console(&client, wanted).await,
