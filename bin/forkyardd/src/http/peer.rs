@@ -2,7 +2,7 @@
 
 use super::{
     Answer, Input, Path, Query, Raw, Shared,
-    ports::{self},
+    ports,
     spawned,
 };
 use crate::{
@@ -129,7 +129,7 @@ pub async fn commands(
     Path(migration): Path<ForkId>,
     mut request: Request,
 ) -> Result<Response, Refusal> {
-    if !ports::asks_for_tcp(request.headers()) {
+    if !upgrade::asks_for_tcp(request.headers()) {
         return Ok(ports::not_asked_for());
     }
     let carrier = request.extensions().get::<Carrier>().cloned();
@@ -143,7 +143,7 @@ pub async fn commands(
             Err(error) => tracing::info!(%error, "a host went away as it was to follow commands"),
         }
     });
-    Ok(ports::switching())
+    Ok(upgrade::switching())
 }
 
 /// Hear where the places of families are that this host was lent some of, and say how
