@@ -49,6 +49,14 @@ pub enum Command {
         #[arg(value_parser = size)]
         size: u64,
     },
+    /// Make a volume over a snapshot of another: it reads what it was not written from that
+    #[command(after_help = "Example:\n  forkyard-blockd branch mine d monday")]
+    Branch {
+        name: String,
+        volume: String,
+        /// May be taken later: before the first read
+        snapshot: String,
+    },
     /// List volumes
     Ls,
     /// Describe a volume, in JSON
@@ -145,6 +153,15 @@ impl Command {
         Ok(Some(match self {
             Self::Serve { .. } => return Ok(None),
             Self::Create { name, size } => Request::Create { name, size },
+            Self::Branch {
+                name,
+                volume,
+                snapshot,
+            } => Request::Branch {
+                name,
+                volume,
+                snapshot,
+            },
             Self::Ls => Request::List {},
             Self::Inspect { name } => Request::Inspect { name },
             Self::Open { name, takeover } => Request::Open { name, takeover },

@@ -235,8 +235,15 @@ impl Connection<'_> {
                 });
                 self.written(cookie, written, durability);
             }
-            Command::Trim { range, durability }
-            | Command::WriteZeroes {
+            Command::Trim { range, durability } => {
+                let written = self.writer().and_then(|epoch| {
+                    let (offset, length) = (range.offset, u64::from(range.length));
+                    let discarded = self.opened.store.discard(epoch, offset, length);
+                    discarded.map_err(|error| self.code(&error))
+                });
+                self.written(cookie, written, durability);
+            }
+            Command::WriteZeroes {
                 range, durability, ..
             } => {
                 let written = self.writer().and_then(|epoch| {

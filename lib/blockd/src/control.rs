@@ -2,7 +2,7 @@
 
 use crate::{Answer, Request, exports::writer_name, passes::Passes, protocol::MAX_LINE};
 use forkyard_volume::{Epoch, Opening, Policy, Takeover, View};
-use forkyard_volume_store::{Blame, Library, StoreError};
+use forkyard_volume_store::{BaseFacts, Blame, Library, StoreError};
 use std::{
     io::{self, BufRead, BufReader, BufWriter, Read, Write},
     os::unix::net::UnixStream,
@@ -104,6 +104,13 @@ fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer
         Request::Create { name, size } => {
             library.create(&name, size)?;
         }
+        Request::Branch {
+            name,
+            volume,
+            snapshot,
+        } => {
+            library.branch(&name, BaseFacts { volume, snapshot })?;
+        }
         Request::List {} => return Ok(Answer::Volumes(library.names()?)),
         Request::Inspect { name } => {
             return Ok(Answer::Volume(library.inspect(&name)?.into()));
@@ -141,8 +148,7 @@ fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer
         }
         Request::Flush { name } => library.open(&name)?.flush()?,
         Request::DropSnapshot { name, snapshot } => {
-            let store = library.open(&name)?;
-            store.drop_snapshot(store.snapshot_called(&snapshot)?)?;
+            library.drop_snapshot(&name, &snapshot)?;
         }
         Request::Changed { name, since } => {
             return Ok(Answer::Blocks(library.open(&name)?.changed(&since)?.0));

@@ -19,6 +19,15 @@ pub enum Request {
         /// Size in bytes.
         size: u64,
     },
+    /// Make a volume over a snapshot, which may be taken later.
+    Branch {
+        /// Name of the volume, which must not exist.
+        name: String,
+        /// Volume that it lies over.
+        volume: String,
+        /// Snapshot of that.
+        snapshot: String,
+    },
     /// List volumes.
     List {},
     /// Describe a volume.
@@ -239,6 +248,9 @@ pub struct Status {
     pub writer: Writer,
     /// Snapshots, oldest first.
     pub snapshots: Vec<SnapshotStatus>,
+    /// Snapshot that it lies over, VOLUME@SNAPSHOT, if it is a branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
 }
 
 /// State of the writer.
@@ -280,6 +292,9 @@ impl From<Facts> for Status {
                 Opening::Open => Writer::Open,
             },
             snapshots: snapshots.collect(),
+            base: facts
+                .base
+                .map(|it| format!("{}@{}", it.volume, it.snapshot)),
         }
     }
 }

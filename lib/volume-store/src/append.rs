@@ -2,7 +2,7 @@
 
 use crate::{Found, Patience, Scratch, Store, StoreError};
 use forkyard_volume::{
-    BLOCK_BYTES, Batch, BlockData, BlockNo, Change, Epoch, Position, Range, Refusal, Sequence, View,
+    BLOCK_BYTES, Batch, BlockData, BlockNo, Change, Epoch, Position, Refusal, Sequence, View,
 };
 use std::{
     fs::File,
@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Records of one write at most.
-const MOST: usize = 256;
+pub(crate) const MOST: usize = 256;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// End of the log, in files.
@@ -168,12 +168,8 @@ impl Store {
         }
         self.zero_part(&mut appender, epoch, offset, first * BLOCK)?;
         if last > first {
-            let range = Range {
-                first: BlockNo(first),
-                count: last - first,
-            };
-            let ranges = &[range];
-            self.append(&mut appender, &[Change::Zero { epoch, ranges }])?;
+            self.cover(&mut appender, epoch, first, last)?;
+            self.zero_blocks(&mut appender, epoch, first, last)?;
         }
         self.zero_part(&mut appender, epoch, last * BLOCK, end)
     }

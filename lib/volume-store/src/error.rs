@@ -55,6 +55,25 @@ pub enum StoreError {
         /// Snapshot.
         snapshot: String,
     },
+    /// A branch lies over it.
+    #[error("{branch} lies over volume {volume} (remove that first)")]
+    Below {
+        /// Volume.
+        volume: String,
+        /// Branch.
+        branch: String,
+    },
+    /// A branch cannot do that.
+    #[error("{volume} lies over another volume, and cannot be {what} (export it, and import that)")]
+    Branch {
+        /// Branch.
+        volume: String,
+        /// What it cannot be.
+        what: &'static str,
+    },
+    /// File that does not say what a branch lies over.
+    #[error("{} does not say over which snapshot the volume lies", .0.display())]
+    Base(PathBuf),
     /// Another process has it open.
     #[error("volume {0} is open in another process (end that first)")]
     InUse(String),
@@ -113,8 +132,12 @@ impl StoreError {
             | Self::NoDisk(_)
             | Self::Stream(_)
             | Self::OtherVolume(_)
+            | Self::Below { .. }
+            | Self::Branch { .. }
             | Self::NotCached => Blame::Caller,
-            Self::Damaged(_) | Self::Io { .. } | Self::Failed | Self::InUse(_) => Blame::Host,
+            Self::Damaged(_) | Self::Io { .. } | Self::Failed | Self::InUse(_) | Self::Base(_) => {
+                Blame::Host
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! FOLDER/NAME/lock              held by the process that has the volume open
 //!             checkpoint        replaced as a whole
+//!             base              of a branch: the snapshot that it lies over
 //!             0000000001.seg    segments of the log
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! takes up.
 
 mod append;
+mod base;
 mod copy;
 mod error;
 mod files;
@@ -27,6 +29,7 @@ mod store;
 mod stream;
 mod upkeep;
 
+pub use base::BaseFacts;
 pub use error::{Blame, StoreError};
 pub use library::Library;
 pub use read::{Found, Patience, Scratch};

@@ -1,6 +1,6 @@
 //! Folder of volumes.
 
-use crate::{Facts, Store, StoreError, files::sync, store::blocks};
+use crate::{BaseFacts, Facts, Store, StoreError, base::Base, files::sync, store::blocks};
 use forkyard_volume::{Geometry, Opening, Refusal, Volume, VolumeId};
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ const GONE: &str = "gone";
 /// Volumes of a folder. Each is opened when it is first asked for, and stays open.
 #[derive(Debug)]
 pub struct Library {
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     geometry: Geometry,
     open: Mutex<BTreeMap<String, Arc<Store>>>,
     /// Volumes that were begun.
@@ -126,7 +126,11 @@ impl Library {
     }
 
     /// Makes a volume of zeroes that has no name yet.
-    fn fresh(&self, name: &str, (id, size): (VolumeId, u64)) -> Result<PathBuf, StoreError> {
+    pub(crate) fn fresh(
+        &self,
+        name: &str,
+        (id, size): (VolumeId, u64),
+    ) -> Result<PathBuf, StoreError> {
         let blocks = blocks(size)?;
         // Names of volumes have no dot: it can be taken for none.
         let number = self.made.fetch_add(1, Ordering::Relaxed);
@@ -139,7 +143,7 @@ impl Library {
     }
 
     /// Gives a volume its name, and opens it.
-    fn keep(&self, fresh: &Path, name: &str) -> Result<Arc<Store>, StoreError> {
+    pub(crate) fn keep(&self, fresh: &Path, name: &str) -> Result<Arc<Store>, StoreError> {
         let mut stores = self.stores();
         let place = self.folder.join(name);
         let kept = self.refuse_taken(name).and_then(|()| {
@@ -150,15 +154,21 @@ impl Library {
             return Err(error);
         }
         sync(&self.folder)?;
-        let store = Arc::new(Store::recover(&place, name)?);
-        stores.insert(name.to_owned(), Arc::clone(&store));
-        Ok(store)
+        self.open_in(&mut stores, name)
     }
 
     /// Opens a volume, or returns it if it is open.
     pub fn open(&self, name: &str) -> Result<Arc<Store>, StoreError> {
         check_name(name)?;
-        let mut stores = self.stores();
+        self.open_in(&mut self.stores(), name)
+    }
+
+    /// Opens a volume, and what it lies over.
+    fn open_in(
+        &self,
+        stores: &mut BTreeMap<String, Arc<Store>>,
+        name: &str,
+    ) -> Result<Arc<Store>, StoreError> {
         if let Some(store) = stores.get(name) {
             return Ok(Arc::clone(store));
         }
@@ -166,7 +176,13 @@ impl Library {
         if !place.is_dir() {
             return Err(StoreError::Unknown(name.to_owned()));
         }
-        let store = Arc::new(Store::recover(&place, name)?);
+        let mut store = Store::recover(&place, name)?;
+        if let Some(facts) = BaseFacts::of(&place)? {
+            // Not over itself, in however many steps: its lock is taken.
+            let below = self.open_in(stores, &facts.volume)?;
+            store.base = Some(Base::new(facts, below));
+        }
+        let store = Arc::new(store);
         stores.insert(name.to_owned(), Arc::clone(&store));
         Ok(store)
     }
@@ -211,6 +227,12 @@ impl Library {
             Err(StoreError::Damaged(_)) => {}
             Err(error) => return Err(error),
         }
+        if let Some(branch) = self.branch_over(name, None)? {
+            return Err(StoreError::Below {
+                volume: name.to_owned(),
+                branch,
+            });
+        }
         let mut stores = self.stores();
         if let Some((epoch, Opening::Open)) = stores.get(name).map(|store| store.writer()) {
             return Err(Refusal::Open(epoch).into());
@@ -234,7 +256,7 @@ impl Library {
     }
 }
 
-fn random_id() -> Result<VolumeId, StoreError> {
+pub(crate) fn random_id() -> Result<VolumeId, StoreError> {
     let mut id = [0; 16];
     let failed = |e| {
         StoreError::io(
@@ -247,7 +269,7 @@ fn random_id() -> Result<VolumeId, StoreError> {
     Ok(VolumeId(id))
 }
 
-fn check_name(name: &str) -> Result<(), StoreError> {
+pub(crate) fn check_name(name: &str) -> Result<(), StoreError> {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     match (1..=64).contains(&name.len()) && name.chars().all(fine) {
         true => Ok(()),

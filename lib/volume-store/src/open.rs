@@ -79,6 +79,7 @@ impl Store {
         Ok(Self {
             folder,
             name: name.to_owned(),
+            base: None,
             state: RwLock::new(State { volume, files }),
             appender: Mutex::new(appender),
             flushing: Mutex::new(()),

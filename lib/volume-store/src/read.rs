@@ -23,6 +23,8 @@ pub struct Scratch {
     slots: Vec<u8>,
     runs: Vec<Run>,
     versions: Vec<Version>,
+    /// For what a branch lies over.
+    below: Option<Box<Scratch>>,
 }
 
 /// Blocks in a row whose slots are in a row.
@@ -30,8 +32,18 @@ pub struct Scratch {
 struct Run {
     first: BlockNo,
     count: usize,
-    /// Where they are; `None` if they are zero.
-    at: Option<At>,
+    at: Source,
+}
+
+/// Where blocks are.
+#[derive(Debug)]
+enum Source {
+    /// Nowhere: they are zero.
+    Zero,
+    /// In the snapshot that the branch lies over.
+    Below,
+    /// In slots of the log.
+    Slots(At),
 }
 
 #[derive(Debug)]
@@ -77,14 +89,27 @@ impl Store {
             slots,
             runs,
             versions,
+            below,
         } = scratch;
         let mut found = Found::Zeroes;
         let id = self.state().volume.id();
         for run in runs.drain(..) {
-            let Some(at) = run.at else {
-                let (start, _, end) = overlap(offset, out.len(), run.first, run.count);
-                out[start..end].fill(0);
-                continue;
+            let (start, _, end) = overlap(offset, out.len(), run.first, run.count);
+            let at = match (run.at, &self.base) {
+                (Source::Slots(at), _) => at,
+                (Source::Below, Some(base)) => {
+                    let (from, part) = (offset + start as u64, &mut out[start..end]);
+                    if base.read(from, part, below.get_or_insert_default(), patience)?
+                        == Found::Data
+                    {
+                        found = Found::Data;
+                    }
+                    continue;
+                }
+                (Source::Zero | Source::Below, _) => {
+                    out[start..end].fill(0);
+                    continue;
+                }
             };
             found = Found::Data;
             for done in (0..run.count).step_by(MOST) {
@@ -132,12 +157,17 @@ impl Store {
                 Content::Slot(slot) => Some((slot, entry.version)),
             });
             let Some((slot, version)) = slot else {
-                match scratch.runs.last_mut() {
-                    Some(run) if run.at.is_none() => run.count += 1,
+                let is_below = entry.is_none() && self.base.is_some();
+                match scratch.runs.last_mut().map(|run| (&run.at, &mut run.count)) {
+                    Some((Source::Below, count)) if is_below => *count += 1,
+                    Some((Source::Zero, count)) if !is_below => *count += 1,
                     Some(_) | None => scratch.runs.push(Run {
                         first: block,
                         count: 1,
-                        at: None,
+                        at: match is_below {
+                            true => Source::Below,
+                            false => Source::Zero,
+                        },
                     }),
                 }
                 continue;
@@ -145,7 +175,7 @@ impl Store {
             let (place, index) = state.volume.geometry().split(slot);
             scratch.versions.push(version);
             if let Some(run) = scratch.runs.last_mut()
-                && let Some(at) = &run.at
+                && let Source::Slots(at) = &run.at
                 && at.place == place
                 && at.index(run.count) == index
             {
@@ -169,7 +199,7 @@ impl Store {
             scratch.runs.push(Run {
                 first: block,
                 count: 1,
-                at: Some(at),
+                at: Source::Slots(at),
             });
         }
         Ok(())
@@ -193,7 +223,11 @@ impl Store {
             let block = at / BLOCK;
             let next = ((block + 1) * BLOCK).min(end);
             let entry = map.get(BlockNo(block));
-            let hole = entry.is_none_or(|it| it.content == Content::Zero);
+            // What lies below is not looked at.
+            let hole = match entry {
+                Some(entry) => entry.content == Content::Zero,
+                None => self.base.is_none(),
+            };
             let full = found.len() == most;
             match found.last_mut() {
                 Some(last) if last.1 == hole => last.0 += next - at,

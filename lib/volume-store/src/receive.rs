@@ -35,6 +35,7 @@ impl Library {
             }
             Err(error) => return Err(error),
         };
+        store.refuse_branch("received")?;
         match store.facts().id == id {
             true => store.take(&header, epoch, input),
             false => Err(StoreError::OtherVolume(name.to_owned())),

@@ -32,6 +32,7 @@ impl Store {
         since: Option<&str>,
         out: &mut dyn Write,
     ) -> Result<Blocks, StoreError> {
+        self.refuse_branch("sent")?;
         let failed = |error| StoreError::io("write", "the stream", error);
         let (volume, id, map) = self.frozen(snapshot)?;
         let before = since.map(|since| self.frozen(since)).transpose()?;

@@ -1,6 +1,6 @@
 //! One open volume.
 
-use crate::{StoreError, append::Appender, files::Folder};
+use crate::{BaseFacts, StoreError, append::Appender, base::Base, files::Folder};
 use forkyard_volume::{
     BLOCK_BYTES, Blocks, Change, Epoch, Opening, Sequence, SnapshotId, Takeover, View, Volume,
     VolumeId,
@@ -21,6 +21,8 @@ use std::{
 pub struct Store {
     pub(crate) folder: Folder,
     pub(crate) name: String,
+    /// What it lies over, if it is a branch.
+    pub(crate) base: Option<Base>,
     pub(crate) state: RwLock<State>,
     pub(crate) appender: Mutex<Appender>,
     /// Held while a flush is under way, so that none ends before what it found begun.
@@ -61,6 +63,8 @@ pub struct Facts {
     pub segments: usize,
     /// Snapshots, oldest first.
     pub snapshots: Vec<SnapshotFacts>,
+    /// What it lies over, if it is a branch.
+    pub base: Option<BaseFacts>,
 }
 
 impl Facts {
@@ -176,6 +180,7 @@ impl Store {
             written: bytes(Blocks(written)),
             segments,
             snapshots: snapshots.collect(),
+            base: self.base.as_ref().map(Base::facts),
         }
     }
 
@@ -214,6 +219,7 @@ impl Store {
 
     /// Changes the size, durably. Refused if it shrinks what is being written.
     pub fn resize(&self, size: u64) -> Result<(), StoreError> {
+        self.refuse_branch("resized")?;
         let blocks = blocks(size)?;
         self.control(Change::Resize { blocks })
     }
