@@ -1,7 +1,7 @@
 //! Messages of the HTTP API: requests, answers and errors, as JSON.
 
 use crate::{
-    Address, ApiError, Awaited, ByteCount, Ends, Epoch, FamilyId, ForkId, ForkReport, ImageId,
+    Address, ApiError, Awaited, ByteCount, DataVolume, Ends, Epoch, FamilyId, ForkId, ForkReport, ImageId,
     Labels, Lifetime, Member, NetworkPolicy, PageCount, Publish, RequestId, RootVolume, TicketId,
     VmId, VmName,
 };
@@ -99,6 +99,10 @@ pub struct RunRequest {
     /// Volume that is its root disk; a disk of its own if absent.
     #[serde(default)]
     pub volume: Option<RootVolume>,
+    /// Volumes that are disks of it beside that one.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(max_items = 8))]
+    pub data: Vec<DataVolume>,
     /// Boot it even if a first boot of the image is kept that it could be woken from, and keep none.
     #[serde(default)]
     pub cold: bool,

@@ -117,6 +117,89 @@ pub enum VolumeUse {
     Below(VolumeAt),
 }
 
+/// Volume that is to be a data disk of a VM.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataVolume {
+    /// Its name, and the serial number of the disk in the guest: 20 characters at most.
+    pub name: VmName,
+    /// Size of one that does not exist yet, and is made of zeroes.
+    #[serde(default)]
+    pub size: Option<ByteCount>,
+    /// The VM and its clones read the volume as it is now, and write nothing; any number of VMs may.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Snapshot that they read instead; then the disk is read-only.
+    #[serde(default)]
+    pub snapshot: Option<String>,
+}
+
+/// Data disk of a VM. Kept in records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataDisk {
+    /// Serial number of the disk: the name of the volume that the family began with.
+    pub name: VmName,
+    /// What the VM does with it.
+    pub role: DataRole,
+}
+
+/// What a VM does with a data disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DataRole {
+    /// Writes a volume.
+    Written {
+        /// Volume: one of a user's, or a clone's branch.
+        volume: VmName,
+        /// Epoch of the VM's writer; none while it has none.
+        epoch: Option<u32>,
+        /// What it lies over if it is a branch, the upper ones first; the last is of a user's volume.
+        over: Vec<VolumeAt>,
+    },
+    /// Nothing: it is a checkpoint's, whose clones write branches.
+    Frozen {
+        /// What it is, and what that lies over, the upper ones first.
+        over: Vec<VolumeAt>,
+    },
+    /// Reads a snapshot, as its clones do.
+    Shared {
+        /// Snapshot.
+        at: VolumeAt,
+    },
+}
+
+impl DataDisk {
+    /// Most characters of a name: what a virtio disk has for its serial number.
+    pub const NAME_MAX: usize = 20;
+    /// Most data disks of a VM.
+    pub const MOST: usize = 8;
+
+    /// Volume that the VM writes, and the epoch of its writer.
+    pub fn written(&self) -> Option<(&VmName, Option<u32>)> {
+        match &self.role {
+            DataRole::Written { volume, epoch, .. } => Some((volume, *epoch)),
+            DataRole::Frozen { .. } | DataRole::Shared { .. } => None,
+        }
+    }
+
+    /// Snapshots that it is, or lies over, the upper ones first.
+    pub fn below(&self) -> &[VolumeAt] {
+        match &self.role {
+            DataRole::Written { over, .. } | DataRole::Frozen { over } => over,
+            DataRole::Shared { at } => std::slice::from_ref(at),
+        }
+    }
+
+    /// Branch that the VM writes, if it writes one.
+    pub fn branch(&self) -> Option<&VmName> {
+        match &self.role {
+            DataRole::Written { volume, over, .. } if !over.is_empty() => Some(volume),
+            DataRole::Written { .. } | DataRole::Frozen { .. } | DataRole::Shared { .. } => None,
+        }
+    }
+}
+
 /// Volume at one instant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VolumeAt {

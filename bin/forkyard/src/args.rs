@@ -27,13 +27,13 @@ use crate::commands::{
     token::Token,
     top::Top,
     vms::Patience,
-    volume::{Volume, root_volume},
+    volume::{Volume, data_volume, root_volume},
     wait::Wait,
 };
 use crate::completion::Shell;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use forkyard_client::{Place, Trust};
-use forkyard_types::{NodeName, RootVolume, VmName};
+use forkyard_types::{DataVolume, NodeName, RootVolume, VmName};
 use std::path::PathBuf;
 
 /// Where the run folder is, unless told.
@@ -344,6 +344,10 @@ pub struct Run {
     /// of the size that is said.
     #[arg(long, value_name = "NAME[:SIZE]", value_parser = root_volume, conflicts_with_all = ["node", "spread"])]
     pub volume: Option<RootVolume>,
+    /// Volume that is a disk of it beside that, /dev/disk/by-id/virtio-NAME; may be repeated. With a
+    /// size it is made if there is none; with `ro`, or of a snapshot, any number of VMs may read it.
+    #[arg(long, value_name = "NAME[@SNAPSHOT][:SIZE][:ro]", value_parser = data_volume, conflicts_with_all = ["node", "spread"])]
+    pub data: Vec<DataVolume>,
     /// A kernel of your own, with virtio and ext4 built in.
     #[arg(long)]
     pub kernel: Option<PathBuf>,

@@ -92,6 +92,7 @@ impl Forkyard {
             secrets: Vec::new(),
             network: NetworkPolicy::default(),
             volume: None,
+            data: Vec::new(),
             // What is measured is a VM that booted, each time.
             cold: true,
             labels: forkyard_types::Labels::default(),

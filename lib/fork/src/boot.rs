@@ -12,7 +12,7 @@ use forkyard_guestlink::{Guest, Identify, LinkError};
 use forkyard_network::{Ports, Subnet};
 use forkyard_store::{FamilyRecord, VmRecord};
 use forkyard_types::{
-    ByteCount, Epoch, Member, NetworkPolicy, RootVolume, RunRequest, VmId, VmName, VmState, VmView,
+    ByteCount, DataVolume, Epoch, Member, NetworkPolicy, RootVolume, RunRequest, VmId, VmName, VmState, VmView,
     VolumeUse, WayOut,
 };
 use forkyard_vmm::{Accel, BootSpec, Kernel, Owner, Probe, Verdict, console};
@@ -49,6 +49,7 @@ pub(crate) struct Founded {
     pub vm: Arc<Vm>,
     base: Base,
     volume: Option<RootVolume>,
+    data: Vec<DataVolume>,
     policy: NetworkPolicy,
     ports: Ports,
 }
@@ -132,6 +133,7 @@ impl Host {
         if let Some(volume) = &request.volume {
             self.check_volume(volume)?;
         }
+        self.check_data(request)?;
         if request.network.out == WayOut::None && !request.network.allow.is_empty() {
             return Err(HostError::Invalid(
                 "a VM without a way out has nothing to be allowed: ask for nat".into(),
@@ -173,6 +175,7 @@ impl Host {
             vm: vm?,
             base,
             volume: request.volume,
+            data: request.data,
             policy: request.network,
             ports,
         })
@@ -230,6 +233,7 @@ impl Host {
                 epoch: None,
             }),
             publish: request.network.publish.clone(),
+            data: request.data.iter().map(crate::volumes::data_disk).collect(),
         };
         let nobody = std::collections::BTreeSet::new();
         self.store
@@ -268,11 +272,13 @@ impl Host {
             vm,
             base,
             volume,
+            data,
             policy,
             ports,
         } = founded;
         let record = vm.record();
         self.make_folders(record.id)?;
+        self.furnish_data(&data, &record).await?;
         match &volume {
             Some(volume) => self.furnish_volume(volume, &record.image).await?,
             None => {

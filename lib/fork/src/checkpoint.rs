@@ -97,6 +97,7 @@ impl Host {
             notes: Vec::new(),
             volume: snapshot.layout.disk.volume().cloned().map(VolumeUse::Below),
             publish: Vec::new(),
+            data: snapshot.layout.data.clone(),
             ..of_parent
         };
         let network = parent.network;

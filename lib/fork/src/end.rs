@@ -254,6 +254,8 @@ impl Host {
             Some(VolumeUse::Written { .. }) => self.end_writer(record).await,
             None => {}
         }
+        self.end_data(record).await;
+        self.drop_data(&record.data).await;
         self.end_family_if_empty(record.family).await;
     }
 

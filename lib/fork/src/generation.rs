@@ -10,6 +10,7 @@ use crate::{
     life::Body,
     snapshot::{AT_ONCE, Disk, WarmShell},
     vm::Vm,
+    volumes::has_volume,
 };
 use forkyard_disk::{Access, copy_template, set_access};
 use forkyard_store::VmRecord;
@@ -248,10 +249,8 @@ impl Host {
             memory: record.memory,
             accel: crate::accel_of(&record.accel),
             disk: Some(self.root_disk(record).await?),
-            volumes: record
-                .volume
-                .as_ref()
-                .map(|_| self.folders.sockets_of_volumes()),
+            data: self.data_drives(record).await?,
+            volumes: has_volume(record).then(|| self.folders.sockets_of_volumes()),
             nic: Some(Nic { tap, mac }),
             limits: limits(record),
             page_reporting: self.options.page_reporting,

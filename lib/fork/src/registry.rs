@@ -222,6 +222,7 @@ mod tests {
             notes: Vec::new(),
             volume: None,
             publish: Vec::new(),
+            data: Vec::new(),
         }
     }
 

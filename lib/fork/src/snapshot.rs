@@ -24,13 +24,13 @@ pub(crate) use persist::files;
 pub(crate) use shells::{AT_ONCE, Assigned, WarmShell};
 pub(crate) use take::Taken;
 
-use crate::{Folders, Host, HostError, under_way::UnderWay, vm::Vm, volumes::frozen_at};
+use crate::{Folders, Host, HostError, under_way::UnderWay, vm::Vm, volumes::{branched, frozen, frozen_at}};
 use forkyard_disk::{Backing, Format};
 use forkyard_network::Subnet;
 use forkyard_pager::Run;
 use forkyard_store::{Birth, VmRecord};
 use forkyard_types::{
-    ByteCount, Epoch, FamilyId, ImageId, Member, VmId, VmName, VmState, VolumeAt, VolumeUse,
+    ByteCount, DataDisk, Epoch, FamilyId, ImageId, Member, VmId, VmName, VmState, VolumeAt, VolumeUse,
 };
 use std::path::PathBuf;
 
@@ -51,6 +51,8 @@ pub(crate) struct Layout {
     /// Its memory, in the pager; promised, until it is taken.
     pub memory: ImageId,
     pub disk: Disk,
+    /// Its other disks, as clones find them: none that is written.
+    pub data: Vec<DataDisk>,
 }
 
 /// The disk of a snapshot. Nothing writes to it.
@@ -235,6 +237,7 @@ impl Layout {
             notes: Vec::new(),
             volume: self.disk.volume().cloned().map(VolumeUse::Below),
             publish: Vec::new(),
+            data: branched(&self.data, id)?,
         })
     }
 }
@@ -246,6 +249,7 @@ impl Host {
             of: Original::of(vm),
             memory,
             disk: Disk::of(&vm.record(), memory),
+            data: frozen(&vm.record(), memory),
         }
     }
 }

@@ -6,7 +6,10 @@
 //! clone --writes--> slice --over--> frozen slices --over-----------'
 //! ```
 //!
-//! A VM's volume is all of its disk: it has no slices, and what freezes it at a fork is a snapshot
+//! A data disk is a volume, too. Its clones write branches: volumes over a snapshot of it, which
+//! end with them ([`data`]).
+//!
+//! A VM's root volume is all of its disk: it has no slices, and what freezes it at a fork is a snapshot
 //! of the volume. Clones write slices over that and never the volume. A snapshot that a fork made
 //! goes with the last record that names it.
 //!
@@ -17,10 +20,12 @@
 
 mod attach;
 mod copies;
+mod data;
 mod error;
 mod service;
 
-pub(crate) use attach::frozen_at;
+pub(crate) use attach::{frozen_at, has_volume};
+pub(crate) use data::{branched, data_disk, frozen};
 pub use error::VolumeError;
 pub(crate) use service::Blockd;
 
@@ -46,6 +51,8 @@ impl Host {
             let seen = |name: VmName| match blockd.inspect(&name) {
                 // One may go as it is looked at.
                 Err(error) if error.is_missing() => None,
+                // Clones' disks are no volumes of a user's.
+                Ok(status) if status.base.is_some() => None,
                 seen => Some((name, seen)),
             };
             let all: Vec<_> = blockd.names()?.into_iter().filter_map(seen).collect();
@@ -268,22 +275,31 @@ impl Host {
 /// The record of the VM that has a volume as its disk.
 fn writer_of<'a>(records: &'a [VmRecord], volume: &VmName) -> Option<&'a VmRecord> {
     records.iter().find(|record| {
-        matches!(&record.volume, Some(VolumeUse::Written { volume: it, .. }) if it == volume)
+        let root = matches!(&record.volume, Some(VolumeUse::Written { volume: it, .. }) if it == volume);
+        let mut data = record.data.iter().filter_map(|disk| disk.written());
+        root || data.any(|(it, _)| it == volume)
     })
 }
 
 fn uses(record: &VmRecord, volume: &VmName) -> bool {
-    record
-        .volume
-        .as_ref()
-        .is_some_and(|it| it.volume() == volume)
+    let root = record.volume.as_ref().map(|it| it.volume());
+    let data = record.data.iter().flat_map(|disk| {
+        let written = disk.written().map(|(volume, _)| volume);
+        let below = disk.below().iter().map(|at| &at.volume);
+        written.into_iter().chain(below)
+    });
+    root.into_iter().chain(data).any(|it| it == volume)
+}
+
+/// A VM's record lies over a snapshot, or is one.
+fn lies_over(record: &VmRecord, at: &VolumeAt) -> bool {
+    let root = matches!(&record.volume, Some(VolumeUse::Below(below)) if below == at);
+    root || record.data.iter().any(|disk| disk.below().contains(at))
 }
 
 /// Names of the VMs, checkpoints and warm shells over a snapshot.
 fn over(records: &[VmRecord], at: &VolumeAt) -> Vec<VmName> {
-    let over = records
-        .iter()
-        .filter(|it| matches!(&it.volume, Some(VolumeUse::Below(below)) if below == at));
+    let over = records.iter().filter(|it| lies_over(it, at));
     over.map(|record| record.name.clone()).collect()
 }
 

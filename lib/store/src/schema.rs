@@ -164,6 +164,8 @@ const STEPS: [&str; 18] = [
         WHERE parent IS NULL;
     UPDATE family SET network = json_remove(network, '$.publish') WHERE network IS NOT NULL;
 ",
+    // Data disks of a VM.
+    "ALTER TABLE vm ADD COLUMN data TEXT NOT NULL DEFAULT '[]';",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@ use crate::{
     row::{from_json, json, optional, parsed},
 };
 use forkyard_types::{
-    ByteCount, Epoch, FamilyId, ForkId, ImageId, Member, Publish, RequestId, VmId, VmName, VmState,
+    ByteCount, DataDisk, Epoch, FamilyId, ForkId, ImageId, Member, Publish, RequestId, VmId, VmName, VmState,
     VolumeUse,
 };
 use rusqlite::{Row, params};
@@ -80,6 +80,8 @@ pub struct VmRecord {
     pub volume: Option<VolumeUse>,
     /// Ports of the host that lead to it while it runs.
     pub publish: Vec<Publish>,
+    /// Its disks beside that.
+    pub data: Vec<DataDisk>,
 }
 
 fn state_text(state: VmState) -> &'static str {
@@ -147,6 +149,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         notes: from_json(row, "notes")?,
         volume: from_json(row, "volume")?,
         publish: from_json(row, "publish")?,
+        data: from_json(row, "data")?,
     })
 }
 
@@ -158,10 +161,11 @@ impl Store {
         let notes = json(&vm.notes).map_err(self.failed())?;
         let volume = json(&vm.volume).map_err(self.failed())?;
         let publish = json(&vm.publish).map_err(self.failed())?;
+        let data = json(&vm.data).map_err(self.failed())?;
         let written = self.lock().execute(
-            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27,?28)
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27,?28,?29)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13,
-                 warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23, granted=?24, notes=?25, volume=?27, publish=?28",
+                 warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23, granted=?24, notes=?25, volume=?27, publish=?28, data=?29",
             params![
                 vm.id.as_str(),
                 vm.name.as_str(),
@@ -191,6 +195,7 @@ impl Store {
                 vm.kernel,
                 volume,
                 publish,
+                data,
             ],
         );
         match written {
@@ -240,6 +245,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forkyard_types::{DataRole, VolumeAt};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -271,6 +277,17 @@ mod tests {
             notes: vec!["a note".into()],
             volume: None,
             publish: vec!["8080:80".parse().expect("a port")],
+            data: vec![DataDisk {
+                name: "d".parse().expect("a name"),
+                role: DataRole::Written {
+                    volume: "b".parse().expect("a name"),
+                    epoch: Some(3),
+                    over: vec![VolumeAt {
+                        volume: "d".parse().expect("a name"),
+                        snapshot: "s".into(),
+                    }],
+                },
+            }],
         }
     }
 

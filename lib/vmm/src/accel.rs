@@ -208,6 +208,7 @@ fn probe_machine(probe: &Probe) -> BootSpec {
             memory: MEMORY,
             accel: Accel::Kvm,
             disk: None,
+            data: Vec::new(),
             volumes: None,
             nic: None,
             limits: Limits::default(),

@@ -16,6 +16,11 @@ pub(crate) const FIRST_SLICE: u64 = 0;
 const SLICE: &str = "slice-";
 const FILE: &str = "file-";
 const VOLUME: &str = "volume";
+/// With a geometry, which no guest of today looks at, QEMU does not read the first sector for
+/// one: a shell's disk may be on its way yet.
+const GEOMETRY: &str = "cyls=16383,heads=16,secs=63";
+/// Slot on the bus of the first data disk: those before it are taken.
+const FIRST_DATA: usize = 6;
 
 /// QEMU's name for a slice.
 pub(crate) fn slice_name(number: u64) -> String {
@@ -53,9 +58,9 @@ pub(crate) fn slice(number: u64, file: &Path) -> Result<Value, VmmError> {
 }
 
 /// A volume as QEMU is told to open it.
-fn volume(disk: &NbdDisk) -> Value {
+fn volume(disk: &NbdDisk, node: &str) -> Value {
     let mut driver = json!(disk.driver());
-    driver["node-name"] = VOLUME.into();
+    driver["node-name"] = node.into();
     driver["discard"] = "unmap".into();
     driver
 }
@@ -136,13 +141,21 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
     if let Some(disk) = &spec.disk {
         let (node, driver) = match disk {
             RootDisk::Slice(file) => (slice_name(FIRST_SLICE), slice(FIRST_SLICE, file)?),
-            RootDisk::Volume(disk) => (VOLUME.to_owned(), volume(disk)),
+            RootDisk::Volume(disk) => (VOLUME.to_owned(), volume(disk, VOLUME)),
         };
         args.extend(["-blockdev".to_owned(), driver.to_string()]);
-        // With a geometry, which no guest of today looks at, QEMU does not read the first sector for
-        // one: a shell's disk may be on its way yet.
         args.extend(words(&format!(
-            "-device virtio-blk-pci,id=disk0,addr=2,drive={node},cyls=16383,heads=16,secs=63"
+            "-device virtio-blk-pci,id=disk0,addr=2,drive={node},{GEOMETRY}"
+        )));
+    }
+    for (number, drive) in spec.data.iter().enumerate() {
+        let (node, addr) = (format!("data-{number}"), FIRST_DATA + number);
+        let mut driver = volume(&drive.disk, &node);
+        driver["read-only"] = drive.is_read_only.into();
+        args.extend(["-blockdev".to_owned(), driver.to_string()]);
+        let serial = &drive.serial;
+        args.extend(words(&format!(
+            "-device virtio-blk-pci,id={node},addr={addr:x},drive={node},serial={serial},{GEOMETRY}"
         )));
     }
     if let Some((tap, mac)) = nic {
@@ -191,6 +204,7 @@ mod tests {
             memory: ByteCount(64 << 20),
             accel: Accel::Tcg,
             disk: Some(RootDisk::Slice("/disk, with a comma".into())),
+            data: Vec::new(),
             volumes: None,
             nic: None,
             limits: Limits::default(),
@@ -223,6 +237,32 @@ mod tests {
         assert_eq!(devices(&parent), devices(&clone));
         assert!(clone.ends_with(&["-S".into(), "-incoming".into(), "defer".into()]));
         assert!(!parent.contains(&"-incoming".into()));
+    }
+
+    #[test]
+    fn data_disks_are_told_apart_by_serial_numbers_and_have_places_of_their_own() {
+        let mut machine = spec(VmId::random());
+        machine.data = (0..8)
+            .map(|number| crate::DataDrive {
+                serial: format!("d{number}"),
+                disk: NbdDisk {
+                    socket: "/run/nbd.sock".into(),
+                    export: format!("d{number}:1"),
+                },
+                is_read_only: number == 7,
+            })
+            .collect();
+        let spec = BootSpec {
+            machine,
+            kernel: None,
+        };
+        let args = boot(&spec, FDS).expect("UTF-8");
+        let drives = devices(&args).into_iter();
+        let drives: Vec<_> = drives.filter(|it| it.contains("id=data-")).collect();
+        assert_eq!(drives.len(), 8);
+        assert!(drives[7].contains("addr=d,drive=data-7,serial=d7"));
+        let nodes = args.iter().filter(|it| it.contains(r#""read-only":true"#));
+        assert_eq!(nodes.count(), 1);
     }
 
     #[test]

@@ -58,6 +58,17 @@ pub enum RootDisk {
     Volume(NbdDisk),
 }
 
+/// Disk of a machine beside its root disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataDrive {
+    /// Serial number, by which the guest tells it: 20 characters at most.
+    pub serial: String,
+    /// Volume, or snapshot of one.
+    pub disk: NbdDisk,
+    /// True if the machine writes nothing to it.
+    pub is_read_only: bool,
+}
+
 /// A machine, however its state comes to be. A parent and its clones differ
 /// in nothing that the guest can see but the address of the interface.
 #[derive(Debug)]
@@ -76,7 +87,9 @@ pub struct MachineSpec {
     pub accel: Accel,
     /// Its disk: a qcow2 file that `owner` may write, over others it may read.
     pub disk: Option<RootDisk>,
-    /// Folder of the socket of the server of volumes, if its disk is one, or lies over one.
+    /// Its other disks, 8 at most.
+    pub data: Vec<DataDrive>,
+    /// Folder of the socket of the server of volumes, if a disk is one, or lies over one.
     pub volumes: Option<PathBuf>,
     /// Its network interface.
     pub nic: Option<Nic>,

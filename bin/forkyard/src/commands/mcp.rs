@@ -129,6 +129,7 @@ impl Tools {
             secrets: Vec::new(),
             network: NetworkPolicy::default(),
             volume: None,
+            data: Vec::new(),
             cold: false,
             labels: forkyard_types::Labels::default(),
             env: std::collections::BTreeMap::new(),

@@ -117,6 +117,7 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         secrets: run.secrets,
         network: run.network.policy(),
         volume: run.volume,
+        data: run.data,
         cold: run.cold,
         labels: Labels(run.labels.into_iter().collect()),
         env: run.env.into_iter().collect(),

@@ -5,7 +5,7 @@ use crate::{args::Format, output};
 use clap::Subcommand;
 use forkyard_client::{Client, escaped};
 use forkyard_types::{
-    ByteCount, CreateVolume, ExportVolume, ResizeVolume, RootVolume, SnapshotVolume, VmName,
+    ByteCount, CreateVolume, DataVolume, ExportVolume, ResizeVolume, RootVolume, SnapshotVolume, VmName,
     VolumeView,
 };
 use hyper::Method;
@@ -115,6 +115,30 @@ pub fn root_volume(text: &str) -> Result<RootVolume, String> {
     };
     let name = name.parse().map_err(|error| format!("{error}"))?;
     Ok(RootVolume { name, size: wanted })
+}
+
+/// Reads a volume that is to be a data disk, NAME[@SNAPSHOT][:SIZE][:ro].
+pub fn data_volume(text: &str) -> Result<DataVolume, String> {
+    let mut parts = text.split(':');
+    let named = parts.next().unwrap_or_default();
+    let (name, snapshot) = match named.split_once('@') {
+        Some((name, snapshot)) => (name, Some(snapshot.to_owned())),
+        None => (named, None),
+    };
+    let mut wanted = DataVolume {
+        name: name.parse().map_err(|error| format!("{error}"))?,
+        size: None,
+        read_only: snapshot.is_some(),
+        snapshot,
+    };
+    for part in parts {
+        match part {
+            "ro" => wanted.read_only = true,
+            _ if wanted.size.is_none() => wanted.size = Some(size(part)?),
+            _ => return Err(format!("{text:?} has two sizes")),
+        }
+    }
+    Ok(wanted)
 }
 
 /// Carries out one of them.
@@ -246,6 +270,18 @@ fn describe(it: &VolumeView) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_data_disk_is_a_volume_a_snapshot_or_what_many_may_read() {
+        let wanted = data_volume("d:4G").expect("both");
+        assert_eq!((wanted.size, wanted.read_only), (Some(ByteCount(4 << 30)), false));
+        assert!(data_volume("d:ro").expect("both").read_only);
+        let wanted = data_volume("d@monday").expect("a snapshot");
+        assert_eq!((wanted.snapshot.as_deref(), wanted.read_only), (Some("monday"), true));
+        for wrong in ["", ":ro", "d:", "d:rw", "d:1G:2G", "D"] {
+            data_volume(wrong).expect_err(wrong);
+        }
+    }
 
     #[test]
     fn a_volume_has_a_name_and_if_it_is_to_be_made_a_size() {

@@ -129,6 +129,7 @@ impl E2b {
                 ..NetworkPolicy::default()
             },
             volume: None,
+            data: Vec::new(),
             cold: false,
             labels,
             env: wanted.env_vars.clone(),

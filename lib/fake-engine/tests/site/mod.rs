@@ -110,6 +110,7 @@ impl Site {
             memory: MEMORY,
             accel: Accel::Tcg,
             disk: Some(RootDisk::Slice(disk.to_owned())),
+            data: Vec::new(),
             volumes: None,
             nic: None,
             limits: Limits::default(),

@@ -144,6 +144,9 @@ impl Host {
             return Err(HostError::Paused { vm: vm.name() });
         }
         let record = vm.record();
+        if let Some(disk) = record.data.first() {
+            return refuse(&format!("it has a data disk, {}, which stays here", disk.name));
+        }
         if let Some(VolumeUse::Below(_)) = record.volume {
             return refuse("its disk lies over a snapshot of a volume of this host");
         }

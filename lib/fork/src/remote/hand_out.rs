@@ -12,6 +12,7 @@ use crate::{
     fork::micros,
     progress::Going,
     snapshot::{Clones, Layout, Original, Snapshot},
+    volumes::VolumeError,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
@@ -48,7 +49,20 @@ impl Host {
         } = asked;
         let fork = *fork;
         let pager = self.listen_to_peers().await?;
-        let Layout { of, memory, disk } = &snapshot.layout;
+        let Layout {
+            of,
+            memory,
+            disk,
+            data,
+        } = &snapshot.layout;
+        if let Some(disk) = data.first() {
+            return Err(VolumeError::NotYet {
+                vm: of.name.clone(),
+                volume: disk.name.clone(),
+                what: "its clones need that data disk, which is on this host",
+            }
+            .into());
+        }
         let disk = self
             .disk_image(disk)
             .instrument(debug_span!("disk image"))

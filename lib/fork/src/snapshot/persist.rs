@@ -84,6 +84,9 @@ impl Host {
         if let Some(at) = snapshot.layout.disk.volume() {
             self.flush_volume(at).await?;
         }
+        for at in snapshot.layout.data.iter().flat_map(|disk| disk.below()) {
+            self.flush_volume(at).await?;
+        }
         record.memory_image = Some(lineage.image);
         record.state = VmState::Checkpoint;
         self.store.put_vm(&record)?;

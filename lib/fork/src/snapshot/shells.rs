@@ -128,6 +128,8 @@ impl Host {
         if let Some(slice) = record.chain.first() {
             copy_template(template, slice, access)?;
         }
+        // Known by their names already: whoever erases the record removes them.
+        self.begin_branches(&mut record).await?;
         let mac = layout.of.network.founder().mac;
         let spec = ShellSpec {
             machine: self.machine_spec(&record, mac).await?,

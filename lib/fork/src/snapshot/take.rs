@@ -8,7 +8,7 @@
 //! | `cont` itself | it is let go on later, as one that stopped by itself (`stuck`) |
 //! | after it goes on | the image is retired |
 
-use super::{Snapshot, WarmShell};
+use super::{Layout, Snapshot, WarmShell};
 use crate::{
     Host, HostError,
     fork::{Wanted, micros},
@@ -80,7 +80,7 @@ impl Host {
         };
         let taken = match ready.await {
             Ok((take, first)) => self
-                .take_still(parent, body, next, take, report)
+                .take_still(parent, body, (next, &layout), take, report)
                 .await
                 .map(|taken| (take, taken, first)),
             Err(error) => {
@@ -121,6 +121,7 @@ impl Host {
                     }
                 }
             }
+            self.drop_data(&layout.data).await;
         }
         self.remove_files(&[template]);
         published
@@ -132,7 +133,7 @@ impl Host {
         &self,
         parent: &Vm,
         body: &Body,
-        next: Next,
+        (next, layout): (Next, &Layout),
         take: Take,
         report: &mut ForkReport,
     ) -> Result<Still, HostError> {
@@ -166,6 +167,7 @@ impl Host {
                 }
             };
             freeze.instrument(debug_span!("disk")).await?;
+            self.freeze_data(layout).await?;
             let frozen = begun.elapsed();
             let descriptor = machine
                 .save_descriptor()

@@ -288,6 +288,7 @@ impl Source<'_> {
                 slices: Vec::new(),
                 base: Some(self.parts.disk.image),
             },
+            data: Vec::new(),
         }
     }
 }

@@ -37,6 +37,7 @@ impl Host {
     /// Begins the writer of a VM that is about to start. It is recorded; if the VM does not come
     /// up, it is the caller's to end, by [`Host::end_body`].
     pub(crate) async fn begin_writer(&self, vm: &Vm) -> Result<(), HostError> {
+        self.begin_data(vm).await?;
         let Some(VolumeUse::Written { volume, .. }) = vm.record().volume else {
             return Ok(());
         };
@@ -59,6 +60,7 @@ impl Host {
 
     /// Ends the writer of a VM whose QEMU has gone, if it has one.
     pub(crate) async fn end_writer(&self, record: &VmRecord) {
+        self.end_data(record).await;
         let Some(VolumeUse::Written {
             volume,
             epoch: Some(epoch),
@@ -164,10 +166,11 @@ impl Host {
 
     /// Refuses what cannot be done yet with a VM whose disk is, or lies over, a volume.
     pub(crate) fn refuse_on_volume(record: &VmRecord, what: &'static str) -> Result<(), HostError> {
-        match &record.volume {
-            Some(it) => Err(VolumeError::NotYet {
+        let data = record.data.first().map(|disk| &disk.name);
+        match record.volume.as_ref().map(VolumeUse::volume).or(data) {
+            Some(volume) => Err(VolumeError::NotYet {
                 vm: record.name.clone(),
-                volume: it.volume().clone(),
+                volume: volume.clone(),
                 what,
             }
             .into()),
@@ -195,7 +198,7 @@ impl Host {
                 tokio::time::sleep(LOOK).await;
                 let Some(host) = host.upgrade() else { return };
                 let used = host.registry().all();
-                if !used.iter().any(|vm| vm.record().volume.is_some()) {
+                if !used.iter().any(|vm| has_volume(&vm.record())) {
                     continue;
                 }
                 let blockd = host.blockd.clone();
@@ -222,7 +225,13 @@ impl Host {
     }
 }
 
+/// The VM needs the server of volumes.
+pub(crate) fn has_volume(record: &VmRecord) -> bool {
+    record.volume.is_some() || !record.data.is_empty()
+}
+
 fn settle(blockd: &Blockd, records: &[VmRecord]) -> Result<(), VolumeError> {
+    super::data::remove_orphans(blockd, records)?;
     for volume in blockd.names()? {
         let status = match blockd.inspect(&volume) {
             Ok(status) => status,
@@ -238,7 +247,9 @@ fn settle(blockd: &Blockd, records: &[VmRecord]) -> Result<(), VolumeError> {
                 volume: volume.clone(),
                 epoch: Some(status.epoch),
             };
-            vm.volume == Some(now) && matches!(vm.state, VmState::Running | VmState::Paused)
+            let mut data = vm.data.iter().filter_map(|disk| disk.written());
+            let writes = vm.volume == Some(now) || data.any(|it| it == (&volume, Some(status.epoch)));
+            writes && matches!(vm.state, VmState::Running | VmState::Paused)
         });
         let name = volume.to_string();
         if status.writer == Writer::Open && !is_had {
@@ -254,10 +265,13 @@ fn settle(blockd: &Blockd, records: &[VmRecord]) -> Result<(), VolumeError> {
                 snapshot: snapshot.name,
             };
             if at.snapshot.starts_with(FORK) && over(records, &at).is_empty() {
-                blockd.ask(&Request::DropSnapshot {
+                let dropped = blockd.ask(&Request::DropSnapshot {
                     name: name.clone(),
                     snapshot: at.snapshot,
-                })?;
+                });
+                if let Err(error) = dropped {
+                    tracing::warn!(%volume, error = &error as &dyn std::error::Error, "snapshot kept");
+                }
             }
         }
     }

@@ -109,6 +109,7 @@ impl Site {
             memory: self.size,
             accel: Accel::Tcg,
             disk: Some(RootDisk::Slice(disk.to_owned())),
+            data: Vec::new(),
             volumes: None,
             nic: None,
             limits: Limits {
