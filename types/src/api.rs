@@ -1,9 +1,9 @@
 //! Messages of the HTTP API: requests, answers and errors, as JSON.
 
 use crate::{
-    Address, ApiError, Awaited, ByteCount, DataVolume, Ends, Epoch, FamilyId, ForkId, ForkReport, ImageId,
-    Labels, Lifetime, Member, NetworkPolicy, PageCount, Publish, RequestId, RootVolume, TicketId,
-    VmId, VmName,
+    Address, ApiError, Awaited, ByteCount, DataVolume, Ends, Epoch, FamilyId, ForkId, ForkReport,
+    ImageId, Labels, Lifetime, Member, NetworkPolicy, PageCount, Publish, RequestId, RootVolume,
+    TicketId, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr};

@@ -121,8 +121,6 @@ pub struct PeerVolume {
     pub name: VmName,
     /// Its identity, the same on every host: 32 hexadecimal digits.
     pub volume: String,
-    /// Size of the disk.
-    pub size: ByteCount,
     /// Its snapshots that were sent to other hosts, the oldest first.
     pub sent: Vec<String>,
     /// CPU that the VM was given.

@@ -59,6 +59,8 @@ pub enum Command {
     },
     /// List volumes
     Ls,
+    /// Tell reads, writes and the like of the volumes that are open, in JSON
+    Counts,
     /// Describe a volume, in JSON
     Inspect { name: String },
     /// Begin a writer, and print the name of its export
@@ -163,6 +165,7 @@ impl Command {
                 snapshot,
             },
             Self::Ls => Request::List {},
+            Self::Counts => Request::Counts {},
             Self::Inspect { name } => Request::Inspect { name },
             Self::Open { name, takeover } => Request::Open { name, takeover },
             Self::Close { name } => Request::Close { name, epoch: None },

@@ -80,6 +80,7 @@ fn ask(socket: &Path, request: &Request) -> anyhow::Result<()> {
         Answer::Volume(status) => writeln!(out, "{}", serde_json::to_string_pretty(&status)?)?,
         Answer::Opened { export } => writeln!(out, "{export}")?,
         Answer::Blocks(blocks) => writeln!(out, "{blocks}")?,
+        Answer::Counts(counts) => writeln!(out, "{}", serde_json::to_string_pretty(&counts)?)?,
         Answer::Done {} | Answer::Stream {} | Answer::Failed { .. } => {}
     }
     Ok(())
@@ -92,7 +93,8 @@ fn send(socket: &Path, request: &Request) -> anyhow::Result<()> {
         "a stream is nothing to look at: write it to a file, or to `receive` elsewhere"
     );
     let mut from = Client::connect(socket)?.send(request)?;
-    forkyard_blockd::relay(&mut from, &mut out.lock()).context("the snapshot was not sent")
+    forkyard_blockd::relay(&mut from, &mut out.lock()).context("the snapshot was not sent")?;
+    Ok(())
 }
 
 fn receive(socket: &Path, request: &Request) -> anyhow::Result<()> {

@@ -27,13 +27,13 @@ use crate::commands::{
     token::Token,
     top::Top,
     vms::Patience,
-    volume::{Volume, data_volume, root_volume},
+    volume::{Disks, Volume},
     wait::Wait,
 };
 use crate::completion::Shell;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use forkyard_client::{Place, Trust};
-use forkyard_types::{DataVolume, NodeName, RootVolume, VmName};
+use forkyard_types::{NodeName, VmName};
 use std::path::PathBuf;
 
 /// Where the run folder is, unless told.
@@ -340,14 +340,8 @@ pub struct Run {
     /// Boot it even if a first boot of the image is kept that it could be woken from.
     #[arg(long)]
     pub cold: bool,
-    /// Volume that is its root disk. One that does not exist is made as a copy of the image's disk,
-    /// of the size that is said.
-    #[arg(long, value_name = "NAME[:SIZE]", value_parser = root_volume, conflicts_with_all = ["node", "spread"])]
-    pub volume: Option<RootVolume>,
-    /// Volume that is a disk of it beside that, /dev/disk/by-id/virtio-NAME; may be repeated. With a
-    /// size it is made if there is none; with `ro`, or of a snapshot, any number of VMs may read it.
-    #[arg(long, value_name = "NAME[@SNAPSHOT][:SIZE][:ro]", value_parser = data_volume, conflicts_with_all = ["node", "spread"])]
-    pub data: Vec<DataVolume>,
+    #[command(flatten)]
+    pub disks: Disks,
     /// A kernel of your own, with virtio and ext4 built in.
     #[arg(long)]
     pub kernel: Option<PathBuf>,

@@ -1,6 +1,8 @@
 //! What the daemon counts, in the words of Prometheus. The names are an
 //! interface: they are listed in docs/operations.md.
 
+mod volumes;
+
 use crate::reply::Refusal;
 use anyhow::Context;
 use axum::{extract::State, http::header, response::IntoResponse};
@@ -76,6 +78,11 @@ fn describe() {
         telemetry::PAGES_FETCHED,
         "Pages (4096 bytes) of images read until the clones were ready"
     );
+    describe_counter!(
+        telemetry::SENT_BYTES,
+        "Bytes of volumes sent to other hosts, by volume, and by why: all of it, or what had changed"
+    );
+    volumes::describe();
     links::describe();
 }
 
@@ -110,6 +117,7 @@ async fn look(host: &Host) -> Result<(), HostError> {
         let count = vms.iter().filter(|vm| vm.state == state).count();
         set(VMS, &[("state", label)], count as u64);
     }
+    volumes::tell(&host.volume_counts().await?);
     set(WARM_SHELLS, &[], host.warm_shells()? as u64);
     let images = host.page_images().await?;
     set(PAGE_IMAGES, &[], images.len() as u64);

@@ -32,15 +32,25 @@ fn clones_write_branches_that_stay_as_long_as_something_lies_over_them() {
     let host = Host::fake();
     host.ok(["volume", "create", "f", "1M"]);
     host.ok(RUN);
-    let names: Vec<_> = volumes(&host).into_iter().map(|it| (it.name.to_string(), it.vm)).collect();
+    let names: Vec<_> = volumes(&host)
+        .into_iter()
+        .map(|it| (it.name.to_string(), it.vm))
+        .collect();
     assert_eq!(names.len(), 3);
-    assert!(names[..2].iter().all(|it| it.1.as_ref().is_some_and(|vm| vm.as_str() == "p")));
+    assert!(
+        names[..2]
+            .iter()
+            .all(|it| it.1.as_ref().is_some_and(|vm| vm.as_str() == "p"))
+    );
     assert_eq!(names[2].1, None, "what is read has no writer");
     assert_eq!(snapshots(&host, "f"), [1]);
 
     host.fork("p", 2);
     assert_eq!(branches(&host).len(), 4);
-    assert_eq!((snapshots(&host, "d"), snapshots(&host, "f")), (vec![2], vec![3]));
+    assert_eq!(
+        (snapshots(&host, "d"), snapshots(&host, "f")),
+        (vec![2], vec![3])
+    );
     // Branches are no volumes of a user's.
     assert_eq!(volumes(&host).len(), 3);
     // A clone's clones lie over its branches, also when it has gone.
@@ -66,6 +76,7 @@ fn clones_write_branches_that_stay_as_long_as_something_lies_over_them() {
     host.ok(["stop", "p"]);
     host.ok(["start", "p"]);
     host.fork("p", 1);
+    host.fails(["substrate", "dock", "p", "--name", "s", "--kind", "public"]);
     host.ok(["rm", "--all"]);
     eventually("no branch", || branches(&host).is_empty());
     for name in ["d", "e", "f"] {
@@ -110,19 +121,65 @@ fn many_read_a_snapshot_that_one_goes_on_writing() {
 }
 
 #[test]
+fn doctor_finds_what_was_left_of_volumes_and_metrics_tell_of_each() {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p", "--data", "d:1M"]);
+    host.fork("p", 1);
+    host.ok(["doctor"]);
+    // As a daemon would leave them that was killed and never came again.
+    let socket = host.folder().join("run/blockd.sock");
+    let blockd = |words: &[&str]| {
+        let socket = socket.to_str().expect("text");
+        let words = [&["--socket", socket], words].concat();
+        host.start_program("forkyard-blockd", words.iter(), "").wait().exited(0)
+    };
+    blockd(&["snapshot", "d", "fork-lost"]);
+    blockd(&["branch", "clone-lost-d", "d", "fork-lost"]);
+    blockd(&["create", "e", "1M"]);
+    blockd(&["open", "e"]);
+    let wrong = ["clone-lost-d", "d@fork-lost", "e:1"];
+    let found = host.start(["doctor"].iter(), "").wait();
+    assert_eq!(found.code, Some(1));
+    for name in wrong {
+        assert!(found.text().contains(name), "{name} is not in {}", found.text());
+    }
+    // One lies over the other: the second look takes what the first could not.
+    host.start(["doctor", "--repair"].iter(), "").wait();
+    host.ok(["doctor", "--repair"]);
+    host.ok(["doctor"]);
+    assert_eq!(branches(&host).len(), 1, "the clone's own stays");
+    let metrics = host.get("/metrics");
+    for name in ["reads", "written_bytes", "flushes", "log_bytes", "bytes_since_map"] {
+        let line = format!("forkyard_volume_{name}{{volume=\"d\"}}");
+        assert!(metrics.contains(&line), "no {line}");
+    }
+    host.ok(["rm", "--all"]);
+    for name in ["d", "e"] {
+        host.ok(["volume", "rm", name]);
+    }
+    host.end();
+}
+
+#[test]
 fn a_daemon_killed_at_any_step_of_a_fork_leaves_no_branch_that_nothing_needs() {
     let host = Host::fake().counted();
     host.ok(["volume", "create", "f", "1M"]);
     host.ok(RUN);
     sweep(&host, ["fork", "p", "--count", "2"], 16, |host| {
         is_sound(host);
-        let clones: Vec<_> = host.vms().into_iter().filter(|vm| vm.parent.is_some()).collect();
+        let clones: Vec<_> = host
+            .vms()
+            .into_iter()
+            .filter(|vm| vm.parent.is_some())
+            .collect();
         assert_eq!(branches(host).len(), 2 * clones.len());
         for vm in clones {
             host.ok(["rm", vm.name.as_str()]);
         }
         eventually("no branch and no snapshot", || {
-            branches(host).is_empty() && snapshots(host, "d").is_empty() && snapshots(host, "f") == [1]
+            branches(host).is_empty()
+                && snapshots(host, "d").is_empty()
+                && snapshots(host, "f") == [1]
         });
     });
     host.ok(["rm", "--all"]);

@@ -114,6 +114,7 @@ impl Client {
             | Answer::Volume(_)
             | Answer::Stream {}
             | Answer::Blocks(_)
+            | Answer::Counts(_)
             | Answer::Opened { .. }) => Ok(answer),
         }
     }

@@ -150,6 +150,10 @@ fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer
         Request::DropSnapshot { name, snapshot } => {
             library.drop_snapshot(&name, &snapshot)?;
         }
+        Request::Counts {} => {
+            let counts = library.opened().iter().map(|it| it.counts()).collect();
+            return Ok(Answer::Counts(counts));
+        }
         Request::Changed { name, since } => {
             return Ok(Answer::Blocks(library.open(&name)?.changed(&since)?.0));
         }

@@ -27,6 +27,6 @@ mod workers;
 
 pub use client::{Client, ClientError};
 pub use forkyard_volume::Geometry;
-pub use forkyard_volume_store::{Blame, StoreError as StreamError, relay};
+pub use forkyard_volume_store::{Blame, Counts, StoreError as StreamError, relay};
 pub use protocol::{Answer, Request, SnapshotStatus, Status, Writer};
 pub use server::{End, Server, Setup, StartError, Users};

@@ -1,7 +1,7 @@
 //! Requests to the control socket, and their answers: one JSON object a line.
 
 use forkyard_volume::Opening;
-use forkyard_volume_store::{Blame, Facts};
+use forkyard_volume_store::{Blame, Counts, Facts};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -117,6 +117,8 @@ pub enum Request {
         /// Snapshot.
         since: String,
     },
+    /// Tell what is counted of the volumes that are open.
+    Counts {},
     /// Make a volume of a raw disk.
     Import {
         /// Name of the volume, which must not exist.
@@ -153,6 +155,8 @@ pub enum Answer {
     Done {},
     /// Names of volumes.
     Volumes(Vec<String>),
+    /// Counts of volumes.
+    Counts(Vec<Counts>),
     /// Description of a volume.
     Volume(Status),
     /// Name of the export that the writer is to open.
@@ -182,6 +186,7 @@ impl Answer {
             | Self::Volumes(_)
             | Self::Opened { .. }
             | Self::Stream {}
+            | Self::Counts(_)
             | Self::Blocks(_)
             | Self::Failed { .. } => None,
         }
@@ -195,6 +200,7 @@ impl Answer {
             | Self::Volume(_)
             | Self::Opened { .. }
             | Self::Stream {}
+            | Self::Counts(_)
             | Self::Blocks(_)
             | Self::Failed { .. } => None,
         }
@@ -207,6 +213,21 @@ impl Answer {
             Self::Done {}
             | Self::Volumes(_)
             | Self::Volume(_)
+            | Self::Stream {}
+            | Self::Counts(_)
+            | Self::Blocks(_)
+            | Self::Failed { .. } => None,
+        }
+    }
+
+    /// Counts of volumes, if that is what was answered.
+    pub fn counts(self) -> Option<Vec<Counts>> {
+        match self {
+            Self::Counts(counts) => Some(counts),
+            Self::Done {}
+            | Self::Volumes(_)
+            | Self::Volume(_)
+            | Self::Opened { .. }
             | Self::Stream {}
             | Self::Blocks(_)
             | Self::Failed { .. } => None,
@@ -222,6 +243,7 @@ impl Answer {
             | Self::Volume(_)
             | Self::Opened { .. }
             | Self::Stream {}
+            | Self::Counts(_)
             | Self::Failed { .. } => None,
         }
     }

@@ -12,8 +12,8 @@ use forkyard_guestlink::{Guest, Identify, LinkError};
 use forkyard_network::{Ports, Subnet};
 use forkyard_store::{FamilyRecord, VmRecord};
 use forkyard_types::{
-    ByteCount, DataVolume, Epoch, Member, NetworkPolicy, RootVolume, RunRequest, VmId, VmName, VmState, VmView,
-    VolumeUse, WayOut,
+    ByteCount, DataVolume, Epoch, Member, NetworkPolicy, RootVolume, RunRequest, VmId, VmName,
+    VmState, VmView, VolumeUse, WayOut,
 };
 use forkyard_vmm::{Accel, BootSpec, Kernel, Owner, Probe, Verdict, console};
 use std::{path::PathBuf, sync::Arc};

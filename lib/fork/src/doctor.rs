@@ -3,7 +3,7 @@
 //! Whatever is ours by its name or place, and belongs to no VM that is
 //! recorded, was left behind. Things of others are never touched.
 
-use crate::{Host, HostError};
+use crate::{Host, HostError, volumes::LeftVolume};
 use forkyard_network::Link;
 use forkyard_store::VmRecord;
 use forkyard_types::{Diagnosis, ImageId, Leftover, VmId};
@@ -32,6 +32,7 @@ enum Left {
     Folder(PathBuf),
     File(PathBuf),
     Image(ImageId),
+    Volume(LeftVolume),
 }
 
 /// What belongs to forks that are yet to come.
@@ -46,7 +47,7 @@ impl Host {
     pub async fn examine(&self) -> Result<Diagnosis, HostError> {
         let leftovers = self.leftovers().await?;
         Ok(Diagnosis {
-            problems: problems(),
+            problems: self.problems().await?,
             leftovers: leftovers.iter().map(|left| left.tell(false)).collect(),
             notes: self.notes().await?,
         })
@@ -55,10 +56,16 @@ impl Host {
     /// Looks, and removes what was left behind.
     pub async fn repair(&self) -> Result<Diagnosis, HostError> {
         Ok(Diagnosis {
-            problems: problems(),
+            problems: self.problems().await?,
             leftovers: self.clear_up().await?,
             notes: self.notes().await?,
         })
+    }
+
+    async fn problems(&self) -> Result<Vec<String>, HostError> {
+        let mut problems = problems();
+        problems.extend(self.volume_problems().await?);
+        Ok(problems)
     }
 
     /// Removes what was left behind.
@@ -87,6 +94,7 @@ impl Host {
                     .to_owned(),
             );
         }
+        notes.extend(self.volume_notes().await?);
         notes.extend(self.interference());
         notes.extend(self.emulation());
         if !self.network.has_resolvers() {
@@ -136,7 +144,11 @@ impl Host {
         left.extend(links.into_iter().map(Left::Link).filter(|link| match link {
             Left::Link(Link::Bridge(family) | Link::Tunnel(family)) => !families.contains(family),
             Left::Link(Link::Tap(vm)) => !vms.contains(vm),
-            Left::Cgroup(_) | Left::Folder(_) | Left::File(_) | Left::Image(_) => false,
+            Left::Cgroup(_)
+            | Left::Folder(_)
+            | Left::File(_)
+            | Left::Image(_)
+            | Left::Volume(_) => false,
         }));
         left.extend(
             cgroups
@@ -170,6 +182,7 @@ impl Host {
         }
         let ids = images.into_iter().map(|image| image.id);
         left.extend(self.unused(ids, &next)?.into_iter().map(Left::Image));
+        left.extend(self.left_of_volumes().await?.into_iter().map(Left::Volume));
         Ok(left)
     }
 
@@ -224,6 +237,7 @@ impl Host {
             Left::Folder(path) => gone(fs::remove_dir_all(path), path),
             Left::File(path) => gone(fs::remove_file(path), path),
             Left::Image(id) => self.drop_image(*id).await,
+            Left::Volume(left) => self.remove_left_volume(left).await,
         }
     }
 }
@@ -246,6 +260,7 @@ impl Left {
             Self::Folder(path) => ("folder", path.display().to_string()),
             Self::File(path) => ("file", path.display().to_string()),
             Self::Image(id) => ("page image", id.to_string()),
+            Self::Volume(left) => left.tell(),
         };
         Leftover {
             kind: kind.to_owned(),

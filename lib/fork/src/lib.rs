@@ -67,6 +67,7 @@ pub use error::HostError;
 pub use exec::Following;
 pub use files::{FilesIn, FilesOut};
 pub use folders::Folders;
+pub use forkyard_blockd::Counts as VolumeCounts;
 pub use forkyard_guestlink::{Duplex, Piece, Visitors};
 pub use forkyard_network::Closed;
 pub use forkyard_pager::{Got, Link, LinkUse, Push};

@@ -24,13 +24,19 @@ pub(crate) use persist::files;
 pub(crate) use shells::{AT_ONCE, Assigned, WarmShell};
 pub(crate) use take::Taken;
 
-use crate::{Folders, Host, HostError, under_way::UnderWay, vm::Vm, volumes::{branched, frozen, frozen_at}};
+use crate::{
+    Folders, Host, HostError,
+    under_way::UnderWay,
+    vm::Vm,
+    volumes::{branched, frozen, frozen_at},
+};
 use forkyard_disk::{Backing, Format};
 use forkyard_network::Subnet;
 use forkyard_pager::Run;
 use forkyard_store::{Birth, VmRecord};
 use forkyard_types::{
-    ByteCount, DataDisk, Epoch, FamilyId, ImageId, Member, VmId, VmName, VmState, VolumeAt, VolumeUse,
+    ByteCount, DataDisk, Epoch, FamilyId, ImageId, Member, VmId, VmName, VmState, VolumeAt,
+    VolumeUse,
 };
 use std::path::PathBuf;
 

@@ -21,16 +21,18 @@
 mod attach;
 mod copies;
 mod data;
+mod doctor;
 mod error;
 mod service;
 
 pub(crate) use attach::{frozen_at, has_volume};
 pub(crate) use data::{branched, data_disk, frozen};
+pub(crate) use doctor::LeftVolume;
 pub use error::VolumeError;
 pub(crate) use service::Blockd;
 
 use crate::{Host, HostError, blocking::blocking};
-use forkyard_blockd::{Request, Status};
+use forkyard_blockd::{Counts, Request, Status};
 use forkyard_store::{VmRecord, VolumeCopy};
 use forkyard_types::{
     ByteCount, CreateVolume, ExportVolume, ResizeVolume, SnapshotVolume, VmName, VolumeAt,
@@ -62,6 +64,12 @@ impl Host {
         let all = all.await?.into_iter();
         all.map(|(name, seen)| view(name, seen, &records, &copies))
             .collect()
+    }
+
+    /// What is counted of the volumes that are open.
+    pub async fn volume_counts(&self) -> Result<Vec<Counts>, HostError> {
+        let blockd = self.blockd.clone();
+        blocking(move || blockd.counts()).await
     }
 
     /// One volume.
@@ -275,7 +283,8 @@ impl Host {
 /// The record of the VM that has a volume as its disk.
 fn writer_of<'a>(records: &'a [VmRecord], volume: &VmName) -> Option<&'a VmRecord> {
     records.iter().find(|record| {
-        let root = matches!(&record.volume, Some(VolumeUse::Written { volume: it, .. }) if it == volume);
+        let root =
+            matches!(&record.volume, Some(VolumeUse::Written { volume: it, .. }) if it == volume);
         let mut data = record.data.iter().filter_map(|disk| disk.written());
         root || data.any(|(it, _)| it == volume)
     })

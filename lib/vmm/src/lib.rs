@@ -55,5 +55,6 @@ pub use qemu::{Qemu, QemuConfig};
 pub use region::Region;
 pub use shell::QemuShell;
 pub use spec::{
-    BootSpec, DataDrive, Kernel, Limits, MachineRecord, MachineSpec, Nic, Owner, RootDisk, ShellSpec,
+    BootSpec, DataDrive, Kernel, Limits, MachineRecord, MachineSpec, Nic, Owner, RootDisk,
+    ShellSpec,
 };

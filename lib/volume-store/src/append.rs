@@ -99,6 +99,7 @@ impl Store {
 
     /// Writes bytes anywhere in the volume, for the writer of an epoch.
     pub fn write(&self, epoch: Epoch, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+        self.counters.write(data.len() as u64);
         let mut appender = self.appender();
         let mut block = BlockNo(offset / BLOCK);
         let within = usize::try_from(offset % BLOCK).unwrap_or(0);
@@ -159,6 +160,7 @@ impl Store {
 
     /// Has bytes read as zero, for the writer of an epoch.
     pub fn zero(&self, epoch: Epoch, offset: u64, length: u64) -> Result<(), StoreError> {
+        self.counters.write(length);
         let end = offset.saturating_add(length);
         let (first, last) = (offset.div_ceil(BLOCK), end / BLOCK);
         let mut appender = self.appender();
@@ -229,6 +231,7 @@ impl Store {
             return Err(error);
         }
         self.state_mut().volume.mark_flushed(lsn);
+        self.counters.flush();
         Ok(())
     }
 

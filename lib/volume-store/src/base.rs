@@ -176,6 +176,7 @@ impl Store {
         if self.base.is_none() {
             return self.zero(epoch, offset, length);
         }
+        self.counters.write(length);
         let (first, end) = whole(offset, length);
         let mut appender = self.appender();
         self.zero_blocks(&mut appender, epoch, first, end)

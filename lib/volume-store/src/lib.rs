@@ -18,6 +18,7 @@
 mod append;
 mod base;
 mod copy;
+mod counts;
 mod error;
 mod files;
 mod library;
@@ -30,6 +31,7 @@ mod stream;
 mod upkeep;
 
 pub use base::BaseFacts;
+pub use counts::Counts;
 pub use error::{Blame, StoreError};
 pub use library::Library;
 pub use read::{Found, Patience, Scratch};

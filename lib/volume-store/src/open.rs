@@ -1,6 +1,6 @@
 //! Opening: recovery from the files, and making new ones.
 
-use crate::{Store, StoreError, append::Appender, files::Folder, store::State};
+use crate::{Store, StoreError, append::Appender, counts::Counters, files::Folder, store::State};
 use forkyard_volume::{
     Recovered, Recovery, SEGMENT_HEADER, SLOT_BYTES, Sequence, Tail, Volume, Wanted,
 };
@@ -80,6 +80,7 @@ impl Store {
             folder,
             name: name.to_owned(),
             base: None,
+            counters: Counters::default(),
             state: RwLock::new(State { volume, files }),
             appender: Mutex::new(appender),
             flushing: Mutex::new(()),

@@ -91,6 +91,7 @@ impl Store {
             versions,
             below,
         } = scratch;
+        self.counters.read(out.len() as u64);
         let mut found = Found::Zeroes;
         let id = self.state().volume.id();
         for run in runs.drain(..) {

@@ -1,6 +1,6 @@
 //! One open volume.
 
-use crate::{BaseFacts, StoreError, append::Appender, base::Base, files::Folder};
+use crate::{BaseFacts, StoreError, append::Appender, base::Base, counts::Counters, files::Folder};
 use forkyard_volume::{
     BLOCK_BYTES, Blocks, Change, Epoch, Opening, Sequence, SnapshotId, Takeover, View, Volume,
     VolumeId,
@@ -23,6 +23,7 @@ pub struct Store {
     pub(crate) name: String,
     /// What it lies over, if it is a branch.
     pub(crate) base: Option<Base>,
+    pub(crate) counters: Counters,
     pub(crate) state: RwLock<State>,
     pub(crate) appender: Mutex<Appender>,
     /// Held while a flush is under way, so that none ends before what it found begun.

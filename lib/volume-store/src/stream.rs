@@ -193,9 +193,10 @@ pub(crate) fn next(input: &mut dyn Read, read: u64) -> Result<Frame, StoreError>
 }
 
 /// Copies a stream up to its end, whatever follows it. Its contents are looked at by whoever takes
-/// it.
-pub fn relay(from: &mut dyn BufRead, to: &mut dyn Write) -> Result<(), StoreError> {
+/// it. Returns the bytes of its parts.
+pub fn relay(from: &mut dyn BufRead, to: &mut dyn Write) -> Result<u64, StoreError> {
     let failed = |error| StoreError::io("write", "the stream", error);
+    let mut bytes = 0;
     StreamHeader::read(from)?.write(to).map_err(failed)?;
     loop {
         let mut head = [0; HEAD + 8];
@@ -207,8 +208,9 @@ pub fn relay(from: &mut dyn BufRead, to: &mut dyn Write) -> Result<(), StoreErro
         if copied < u64::from(length) {
             return Err(StoreError::Stream("it was cut off"));
         }
+        bytes += head.len() as u64 + copied;
         if head[0] == 0 {
-            return to.flush().map_err(failed);
+            return to.flush().map(|()| bytes).map_err(failed);
         }
     }
 }

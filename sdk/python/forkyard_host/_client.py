@@ -48,7 +48,7 @@ class Forkyard:
         """Boot a VM; returns once its agent answers. `warm` clones are kept ready for its forks.
 
         `more`: other fields of the API's request, such as network, secrets, labels={"user": "ada"},
-        env={"LANG": "C"} for all its commands, or lifetime={"ttl_s": 600, "action": "pause"}.
+        env={"LANG": "C"} for all its commands, data=[{"name": "pg", "size": 20 << 30}] for disks that are volumes, or lifetime={"ttl_s": 600, "action": "pause"}.
         """
         wanted = {"image": image, "name": name, "vcpus": vcpus, "memory_mib": memory_mib, "warm": warm, **more}
         return Vm(self._end, self._end.call("POST", "/v1/vms", wanted))

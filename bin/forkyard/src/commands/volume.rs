@@ -5,8 +5,8 @@ use crate::{args::Format, output};
 use clap::Subcommand;
 use forkyard_client::{Client, escaped};
 use forkyard_types::{
-    ByteCount, CreateVolume, DataVolume, ExportVolume, ResizeVolume, RootVolume, SnapshotVolume, VmName,
-    VolumeView,
+    ByteCount, CreateVolume, DataVolume, ExportVolume, ResizeVolume, RootVolume, SnapshotVolume,
+    VmName, VolumeView,
 };
 use hyper::Method;
 use std::{path::PathBuf, process::ExitCode};
@@ -89,6 +89,19 @@ pub enum Volume {
     },
 }
 
+/// Volumes that are disks of a VM.
+#[derive(Debug, clap::Args)]
+pub struct Disks {
+    /// Volume that is its root disk. One that does not exist is made as a copy of the image's disk,
+    /// of the size that is said.
+    #[arg(long, value_name = "NAME[:SIZE]", value_parser = root_volume, conflicts_with_all = ["node", "spread"])]
+    pub volume: Option<RootVolume>,
+    /// Volume that is a disk of it beside that, /dev/disk/by-id/virtio-NAME; may be repeated. With a
+    /// size it is made if there is none; with `ro`, or of a snapshot, any number of VMs may read it.
+    #[arg(long, value_name = "NAME[@SNAPSHOT][:SIZE][:ro]", value_parser = data_volume, conflicts_with_all = ["node", "spread"])]
+    pub data: Vec<DataVolume>,
+}
+
 /// Reads a size.
 fn size(text: &str) -> Result<ByteCount, String> {
     let digits = text.trim_end_matches(|it: char| it.is_ascii_alphabetic());
@@ -108,7 +121,7 @@ fn size(text: &str) -> Result<ByteCount, String> {
 }
 
 /// Reads the volume that a VM is to boot on, NAME or NAME:SIZE.
-pub fn root_volume(text: &str) -> Result<RootVolume, String> {
+fn root_volume(text: &str) -> Result<RootVolume, String> {
     let (name, wanted) = match text.split_once(':') {
         Some((name, wanted)) => (name, Some(size(wanted)?)),
         None => (text, None),
@@ -118,7 +131,7 @@ pub fn root_volume(text: &str) -> Result<RootVolume, String> {
 }
 
 /// Reads a volume that is to be a data disk, NAME[@SNAPSHOT][:SIZE][:ro].
-pub fn data_volume(text: &str) -> Result<DataVolume, String> {
+fn data_volume(text: &str) -> Result<DataVolume, String> {
     let mut parts = text.split(':');
     let named = parts.next().unwrap_or_default();
     let (name, snapshot) = match named.split_once('@') {
@@ -274,10 +287,16 @@ mod tests {
     #[test]
     fn a_data_disk_is_a_volume_a_snapshot_or_what_many_may_read() {
         let wanted = data_volume("d:4G").expect("both");
-        assert_eq!((wanted.size, wanted.read_only), (Some(ByteCount(4 << 30)), false));
+        assert_eq!(
+            (wanted.size, wanted.read_only),
+            (Some(ByteCount(4 << 30)), false)
+        );
         assert!(data_volume("d:ro").expect("both").read_only);
         let wanted = data_volume("d@monday").expect("a snapshot");
-        assert_eq!((wanted.snapshot.as_deref(), wanted.read_only), (Some("monday"), true));
+        assert_eq!(
+            (wanted.snapshot.as_deref(), wanted.read_only),
+            (Some("monday"), true)
+        );
         for wrong in ["", ":ro", "d:", "d:rw", "d:1G:2G", "D"] {
             data_volume(wrong).expect_err(wrong);
         }

@@ -118,7 +118,7 @@ pub async fn run(
     (uri, Query(patience), Query(place)): (Uri, Query<Patience>, Query<Where>),
     Input(request): Input<RunRequest>,
 ) -> Result<Response, Refusal> {
-    if request.volume.is_some() {
+    if request.volume.is_some() || !request.data.is_empty() {
         for_the_operator(&asker)?;
         if node.is_some() {
             let text = "volumes are not used in clusters yet: nothing says which node has them";

@@ -145,7 +145,10 @@ impl Host {
         }
         let record = vm.record();
         if let Some(disk) = record.data.first() {
-            return refuse(&format!("it has a data disk, {}, which stays here", disk.name));
+            return refuse(&format!(
+                "it has a data disk, {}, which stays here",
+                disk.name
+            ));
         }
         if let Some(VolumeUse::Below(_)) = record.volume {
             return refuse("its disk lies over a snapshot of a volume of this host");

@@ -120,7 +120,6 @@ impl Host {
             migration: leaving.id,
             name: volume.clone(),
             volume: status.id,
-            size: forkyard_types::ByteCount(status.size),
             sent: sent.clone(),
             accel: leaving.vm.record().accel,
             cpu: Some(
@@ -191,12 +190,7 @@ impl Host {
         let (at, former) = (frozen.at.clone(), frozen.since.clone());
         match self.stream(leaving, frozen).await {
             Ok(()) => {
-                if let Some(former) = former {
-                    self.drop_sent(VolumeAt {
-                        snapshot: former,
-                        ..at
-                    });
-                }
+                self.drop_former(at, former);
                 Ok(blocks)
             }
             Err(error) => {
@@ -244,17 +238,17 @@ impl Host {
         let Some(frozen) = frozen else { return };
         let (at, former) = (frozen.at.clone(), frozen.since.clone());
         match self.stream(leaving, frozen).await {
-            Ok(()) => {
-                if let Some(former) = former {
-                    self.drop_sent(VolumeAt {
-                        snapshot: former,
-                        ..at
-                    });
-                }
-            }
+            Ok(()) => self.drop_former(at, former),
             Err(error) => {
                 tracing::warn!(%at, error = &error as &dyn std::error::Error, "the last of a volume was not sent");
             }
+        }
+    }
+
+    /// Drops the snapshot that the other host had before the one that has just come.
+    fn drop_former(&self, at: VolumeAt, former: Option<String>) {
+        if let Some(snapshot) = former {
+            self.drop_sent(VolumeAt { snapshot, ..at });
         }
     }
 

@@ -26,8 +26,7 @@ const LETTERS: usize = 24;
 /// What to boot for keeps beside a VM that was asked for: one of its kind, nothing of it.
 pub(crate) fn to_keep(request: &RunRequest) -> Option<RunRequest> {
     // A kernel of the user's own may change under its name.
-    let usual =
-        request.kernel.is_none() && request.volume.is_none() && request.data.is_empty();
+    let usual = request.kernel.is_none() && request.volume.is_none() && request.data.is_empty();
     (!request.cold && usual).then(|| RunRequest {
         image: request.image.clone(),
         name: None,

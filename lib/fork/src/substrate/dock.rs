@@ -108,6 +108,7 @@ impl Host {
     fn refuse_to_dock(&self, vm: &Arc<Vm>, live: bool) -> Result<(), HostError> {
         vm.answering()?;
         Self::refuse_on_volume(&vm.record(), "it cannot be docked yet")?;
+        Self::refuse_with_data(&vm.record(), "it cannot be docked yet")?;
         if vm
             .record()
             .disk_image

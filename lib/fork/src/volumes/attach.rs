@@ -166,16 +166,14 @@ impl Host {
 
     /// Refuses what cannot be done yet with a VM whose disk is, or lies over, a volume.
     pub(crate) fn refuse_on_volume(record: &VmRecord, what: &'static str) -> Result<(), HostError> {
+        let root = record.volume.as_ref().map(VolumeUse::volume);
+        not_yet(record, root, what)
+    }
+
+    /// Refuses what cannot be done yet with a VM that has data disks.
+    pub(crate) fn refuse_with_data(record: &VmRecord, what: &'static str) -> Result<(), HostError> {
         let data = record.data.first().map(|disk| &disk.name);
-        match record.volume.as_ref().map(VolumeUse::volume).or(data) {
-            Some(volume) => Err(VolumeError::NotYet {
-                vm: record.name.clone(),
-                volume: volume.clone(),
-                what,
-            }
-            .into()),
-            None => Ok(()),
-        }
+        not_yet(record, data, what)
     }
 
     /// After a daemon that may have died at any point: closes writers that no running VM has, and
@@ -225,6 +223,22 @@ impl Host {
     }
 }
 
+fn not_yet(
+    record: &VmRecord,
+    volume: Option<&VmName>,
+    what: &'static str,
+) -> Result<(), HostError> {
+    match volume {
+        Some(volume) => Err(VolumeError::NotYet {
+            vm: record.name.clone(),
+            volume: volume.clone(),
+            what,
+        }
+        .into()),
+        None => Ok(()),
+    }
+}
+
 /// The VM needs the server of volumes.
 pub(crate) fn has_volume(record: &VmRecord) -> bool {
     record.volume.is_some() || !record.data.is_empty()
@@ -248,7 +262,8 @@ fn settle(blockd: &Blockd, records: &[VmRecord]) -> Result<(), VolumeError> {
                 epoch: Some(status.epoch),
             };
             let mut data = vm.data.iter().filter_map(|disk| disk.written());
-            let writes = vm.volume == Some(now) || data.any(|it| it == (&volume, Some(status.epoch)));
+            let writes =
+                vm.volume == Some(now) || data.any(|it| it == (&volume, Some(status.epoch)));
             writes && matches!(vm.state, VmState::Running | VmState::Paused)
         });
         let name = volume.to_string();

@@ -20,9 +20,7 @@ use super::{Blockd, FORK, VolumeError, uses};
 use crate::{Host, HostError, blocking::blocking, snapshot::Layout, vm::Vm};
 use forkyard_blockd::Request;
 use forkyard_store::VmRecord;
-use forkyard_types::{
-    DataDisk, DataRole, DataVolume, ImageId, RunRequest, VmId, VmName, VolumeAt,
-};
+use forkyard_types::{DataDisk, DataRole, DataVolume, ImageId, RunRequest, VmId, VmName, VolumeAt};
 use forkyard_vmm::DataDrive;
 use std::collections::BTreeSet;
 
@@ -99,7 +97,8 @@ impl Host {
         let name = &wanted.name;
         if name.as_str().len() > DataDisk::NAME_MAX {
             let most = DataDisk::NAME_MAX;
-            let text = format!("{name} has more than {most} characters: a guest knows no more of a disk");
+            let text =
+                format!("{name} has more than {most} characters: a guest knows no more of a disk");
             return Err(HostError::Invalid(text));
         }
         if wanted.size.is_some() && (wanted.read_only || wanted.snapshot.is_some()) {
@@ -301,14 +300,15 @@ impl Host {
 }
 
 /// Removes a branch, whoever has begun a writer of it. None is no error.
-fn remove_branch(blockd: &Blockd, branch: &VmName) -> Result<(), VolumeError> {
+pub(super) fn remove_branch(blockd: &Blockd, branch: &VmName) -> Result<(), VolumeError> {
     let name = branch.to_string();
-    let removed = blockd
-        .ask(&Request::Close {
+    let removed = blockd.inspect(branch).and_then(|status| {
+        blockd.ask(&Request::Close {
             name: name.clone(),
-            epoch: None,
-        })
-        .and_then(|_| blockd.ask(&Request::Remove { name }));
+            epoch: Some(status.epoch),
+        })?;
+        blockd.ask(&Request::Remove { name })
+    });
     match removed {
         Err(error) if error.is_missing() => Ok(()),
         removed => removed.map(drop),

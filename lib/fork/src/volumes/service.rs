@@ -5,8 +5,8 @@
 //! first volume is asked for.
 
 use super::VolumeError;
-use crate::Folders;
-use forkyard_blockd::{Answer, Client, ClientError, Request, Status, relay};
+use crate::{Folders, telemetry::SENT_BYTES};
+use forkyard_blockd::{Answer, Client, ClientError, Counts, Request, Status, relay};
 use forkyard_sys_host::private;
 use forkyard_types::{NbdDisk, VM_UIDS, VmName, VolumeAt};
 use std::{
@@ -77,6 +77,7 @@ impl Blockd {
         since: Option<String>,
         mut to: UnixStream,
     ) -> Result<(), VolumeError> {
+        let is_whole = since.is_none();
         let client = self.connect()?;
         client.set_patience(COPIES).map_err(VolumeError::Socket)?;
         let mut from = client.send(&Request::Send {
@@ -84,7 +85,14 @@ impl Blockd {
             snapshot: at.snapshot.clone(),
             since,
         })?;
-        relay(&mut from, &mut to).map_err(VolumeError::Stream)
+        let why = match is_whole {
+            true => "all",
+            false => "changed",
+        };
+        let bytes = relay(&mut from, &mut to).map_err(VolumeError::Stream)?;
+        let volume = at.volume.to_string();
+        metrics::counter!(SENT_BYTES, "volume" => volume, "why" => why).increment(bytes);
+        Ok(())
     }
 
     /// Has a snapshot taken from the stream that `write` writes.
@@ -102,6 +110,18 @@ impl Blockd {
         let written = write(&mut to).and_then(|()| to.shutdown(Shutdown::Write));
         client.finish()?;
         written.map_err(VolumeError::Socket)
+    }
+
+    /// Tells what is counted of volumes; of none if there is no server.
+    pub(super) fn counts(&self) -> Result<Vec<Counts>, VolumeError> {
+        match self.reach() {
+            Ok(mut client) => client
+                .ask(&Request::Counts {})?
+                .counts()
+                .ok_or(VolumeError::Answer),
+            Err(VolumeError::Server(ClientError::Socket { .. })) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Describes a volume.

@@ -1,0 +1,81 @@
+//! What is counted of an open volume, since it was opened.
+
+use crate::Store;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of a volume. Those of branches count what they hold; what they read from below is
+/// counted there.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    reads: AtomicU64,
+    bytes_read: AtomicU64,
+    writes: AtomicU64,
+    bytes_written: AtomicU64,
+    flushes: AtomicU64,
+}
+
+/// Counts of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Volume.
+    pub name: String,
+    /// True for a branch.
+    pub is_branch: bool,
+    /// Reads since it was opened.
+    pub reads: u64,
+    /// Bytes of these.
+    pub bytes_read: u64,
+    /// Writes since it was opened, and what was zeroed or discarded.
+    pub writes: u64,
+    /// Bytes of these.
+    pub bytes_written: u64,
+    /// Flushes since it was opened that had something to flush.
+    pub flushes: u64,
+    /// Bytes of its log.
+    pub log_bytes: u64,
+    /// Bytes of the log that are newer than the stored map: a restart reads them again.
+    pub bytes_since_map: u64,
+}
+
+fn add(counter: &AtomicU64, value: u64) {
+    counter.fetch_add(value, Ordering::Relaxed);
+}
+
+impl Counters {
+    pub(crate) fn read(&self, bytes: u64) {
+        add(&self.reads, 1);
+        add(&self.bytes_read, bytes);
+    }
+
+    pub(crate) fn write(&self, bytes: u64) {
+        add(&self.writes, 1);
+        add(&self.bytes_written, bytes);
+    }
+
+    pub(crate) fn flush(&self) {
+        add(&self.flushes, 1);
+    }
+}
+
+impl Store {
+    /// Tells what was counted. Looks at the length of each segment's file.
+    pub fn counts(&self) -> Counts {
+        let files: Vec<_> = self.state().files.values().cloned().collect();
+        let lengths = files
+            .iter()
+            .map(|it| it.metadata().map_or(0, |it| it.len()));
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            name: self.name.clone(),
+            is_branch: self.base.is_some(),
+            reads: of(&self.counters.reads),
+            bytes_read: of(&self.counters.bytes_read),
+            writes: of(&self.counters.writes),
+            bytes_written: of(&self.counters.bytes_written),
+            flushes: of(&self.counters.flushes),
+            log_bytes: lengths.sum(),
+            bytes_since_map: self.appender().since_checkpoint,
+        }
+    }
+}
