@@ -131,7 +131,9 @@ fn doctor_finds_what_was_left_of_volumes_and_metrics_tell_of_each() {
     let blockd = |words: &[&str]| {
         let socket = socket.to_str().expect("text");
         let words = [&["--socket", socket], words].concat();
-        host.start_program("forkyard-blockd", words.iter(), "").wait().exited(0)
+        host.start_program("forkyard-blockd", words.iter(), "")
+            .wait()
+            .exited(0)
     };
     blockd(&["snapshot", "d", "fork-lost"]);
     blockd(&["branch", "clone-lost-d", "d", "fork-lost"]);
@@ -141,7 +143,11 @@ fn doctor_finds_what_was_left_of_volumes_and_metrics_tell_of_each() {
     let found = host.start(["doctor"].iter(), "").wait();
     assert_eq!(found.code, Some(1));
     for name in wrong {
-        assert!(found.text().contains(name), "{name} is not in {}", found.text());
+        assert!(
+            found.text().contains(name),
+            "{name} is not in {}",
+            found.text()
+        );
     }
     // One lies over the other: the second look takes what the first could not.
     host.start(["doctor", "--repair"].iter(), "").wait();
@@ -149,7 +155,13 @@ fn doctor_finds_what_was_left_of_volumes_and_metrics_tell_of_each() {
     host.ok(["doctor"]);
     assert_eq!(branches(&host).len(), 1, "the clone's own stays");
     let metrics = host.get("/metrics");
-    for name in ["reads", "written_bytes", "flushes", "log_bytes", "bytes_since_map"] {
+    for name in [
+        "reads",
+        "written_bytes",
+        "flushes",
+        "log_bytes",
+        "bytes_since_map",
+    ] {
         let line = format!("forkyard_volume_{name}{{volume=\"d\"}}");
         assert!(metrics.contains(&line), "no {line}");
     }

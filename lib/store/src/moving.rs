@@ -146,7 +146,10 @@ mod tests {
         store.put_landed(other, &view).expect("recorded");
         store.remove_landed(other).expect("removed");
         assert!(store.landed(other).expect("read").is_none());
-        assert!(store.landed(first).expect("read").is_some(), "the other stays");
+        assert!(
+            store.landed(first).expect("read").is_some(),
+            "the other stays"
+        );
         for _ in 0..1000 {
             store.put_landed(ForkId::random(), &view).expect("recorded");
         }
