@@ -1,8 +1,8 @@
 //! Moving a running VM to another host: what a user asks, and what the hosts tell each other.
 
 use crate::{
-    ByteCount, Epoch, ForkId, GuestCpu, Handout, ImageId, PageCount, PageNo, PageRun, Terms, VmId,
-    VmName, VmView,
+    Epoch, ForkId, GuestCpu, Handout, ImageId, PageCount, PageNo, PageRun, Terms, VmId, VmName,
+    VmView,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,7 @@
 //! The command line's words.
 
-mod bench;
 mod network;
 
-pub use bench::{Bench, Experiment};
 pub use network::Network;
 
 use crate::commands::{

@@ -5,8 +5,8 @@ use crate::{
     row::{from_json, json, optional, parsed},
 };
 use forkyard_types::{
-    ByteCount, DataDisk, Epoch, FamilyId, ForkId, ImageId, Member, Publish, RequestId, VmId, VmName, VmState,
-    VolumeUse,
+    ByteCount, DataDisk, Epoch, FamilyId, ForkId, ImageId, Member, Publish, RequestId, VmId,
+    VmName, VmState, VolumeUse,
 };
 use rusqlite::{Row, params};
 use std::{collections::BTreeSet, path::PathBuf};

@@ -1,10 +1,6 @@
 //! What other hosts ask of this one.
 
-use super::{
-    Answer, Input, Path, Query, Raw, Shared,
-    ports,
-    spawned,
-};
+use super::{Answer, Input, Path, Query, Raw, Shared, ports, spawned};
 use crate::{
     gate::Asker,
     reply::Refusal,
