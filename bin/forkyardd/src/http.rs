@@ -40,7 +40,9 @@ use axum::{
 use forkyard_access::Access;
 use forkyard_fork::Host;
 use forkyard_node::Node;
-use forkyard_types::{ErrorKind, ExecEvent, ExecInput, ExportFormat, ImportFormat, RemoteView};
+use forkyard_types::{
+    ErrorKind, ExecEvent, ExecInput, ExportFormat, ImportFormat, RemoteView, Transport,
+};
 use std::sync::Arc;
 use utoipa::{
     Modify, OpenApi,
@@ -98,7 +100,7 @@ type Answer<T> = Result<Json<T>, Refusal>;
         description = "Fork running virtual machines. `{vm}` is a name or an id. A request that changes something is \
             carried out to its end even if the client goes away."
     ),
-    components(schemas(ExecEvent, ExecInput, ImportFormat, ExportFormat)),
+    components(schemas(ExecEvent, ExecInput, ImportFormat, ExportFormat, Transport)),
     modifiers(&Reached)
 )]
 struct Description;

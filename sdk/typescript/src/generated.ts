@@ -364,6 +364,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/peer/migrations/{migration}/commands": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Follow the commands in a VM that has come to this host, whose clients are those of the host that
+         *     asks: the one that it came from.
+         * @description The request has `Connection: Upgrade` and `Upgrade: tcp`. After the answer, 101, the connection
+         *     carries frames of the link between host and agent. In a cluster its nodes alone may ask.
+         */
+        get: operations["follow_commands"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/peer/migrations/{migration}/volume": {
         parameters: {
             query?: never;
@@ -964,7 +986,7 @@ export interface paths {
         put?: never;
         /**
          * Move a running VM to another host: a node of the cluster, or a peer. It goes on there as
-         *     who it is; commands under way in it end.
+         *     who it is; commands under way in it go on, and this host goes on serving their clients.
          */
         post: operations["migrate"];
         delete?: never;
@@ -1025,6 +1047,57 @@ export interface paths {
         get: operations["connect_port"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/published": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Have more ports of the host lead to a VM that runs, until it stops. */
+        post: operations["publish"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/published/{port}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Close a port of the host that leads to a VM. Connections that are open go on. */
+        delete: operations["unpublish"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/rename": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give a VM or a checkpoint another name. The guest's host name stays until it boots again. */
+        post: operations["rename_vm"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1324,7 +1397,7 @@ export interface components {
          * @description What becomes of a VM whose time is up.
          * @enum {string}
          */
-        AtEnd: "rm" | "stop" | "pause";
+        AtEnd: "rm" | "stop" | "pause" | "checkpoint";
         /** @description A page image of a VM's that has not all come from another host yet. */
         Awaited: {
             /** @description Pages of it that are still away. */
@@ -1377,6 +1450,16 @@ export interface components {
             /** @description Its name. */
             name: components["schemas"]["VmName"];
             size?: components["schemas"]["ByteCount"] | null;
+        };
+        /** @description Volume that is to be a data disk of a VM. */
+        DataVolume: {
+            /** @description Its name, and the serial number of the disk in the guest: 20 characters at most. */
+            name: components["schemas"]["VmName"];
+            /** @description The VM and its clones read the volume as it is now, and write nothing; any number of VMs may. */
+            read_only?: boolean;
+            size?: components["schemas"]["ByteCount"] | null;
+            /** @description Snapshot that they read instead; then the disk is read-only. */
+            snapshot?: string | null;
         };
         /** @description An image by what it differs in from one that was sent before. */
         Delta: {
@@ -1887,6 +1970,19 @@ export interface components {
             /** @description The fork: its clones, as they come, are the VMs that name it. */
             fork: components["schemas"]["ForkId"];
         };
+        /**
+         * @description CPU that a guest was given. Its kernel and programs have looked at it once, and go on using what
+         *     they found.
+         */
+        GuestCpu: {
+            /** @description Features, by the names that Linux has for them, if they depend on the host. */
+            features?: string[];
+            /**
+             * @description Model, which must be the same wherever the guest goes: that of the engine and its version, or
+             *     of the processor's vendor.
+             */
+            model: string;
+        };
         /** @description A guest image. */
         GuestImage: {
             built?: components["schemas"]["ByteCount"] | null;
@@ -1975,6 +2071,7 @@ export interface components {
         HandoutMachine: {
             /** @description Accelerator: `kvm` or `tcg`. */
             accel: string;
+            cpu?: components["schemas"]["GuestCpu"] | null;
             /**
              * Format: int32
              * @description vCPUs of these that the VM was granted, if not all.
@@ -2080,7 +2177,7 @@ export interface components {
          * @description What to do with a VM whose pages do not become fewer while they are sent ahead.
          * @enum {string}
          */
-        IfStuck: "give-up" | "stop";
+        IfStuck: "give-up" | "stop" | "slow";
         /** @description A guest image was built, imported or removed. */
         ImageChanged: {
             bytes?: components["schemas"]["ByteCount"] | null;
@@ -2462,6 +2559,11 @@ export interface components {
              */
             rounds_us: number;
             /**
+             * Format: int32
+             * @description Part of the time for which its vCPUs ran in the end, in percent, if they were slowed.
+             */
+            slowed_to_percent?: number | null;
+            /**
              * Format: int64
              * @description Part of the gap until all that was left had been copied here.
              */
@@ -2702,6 +2804,11 @@ export interface components {
         /** @description The last of a VM that stands still. */
         PeerLand: {
             /**
+             * @description Numbers of the commands in it that this host's clients follow, and will follow by
+             *     `GET /v1/peer/migrations/{migration}/commands`.
+             */
+            commands?: number[];
+            /**
              * @description State of its devices and CPUs, packed by zstd with that of the first copy as the dictionary,
              *     base64.
              */
@@ -2837,16 +2944,22 @@ export interface components {
         };
         /** @description The volume that is the disk of a VM that is about to move. */
         PeerVolume: {
+            /** @description Its accelerator: `kvm` or `tcg`. */
+            accel?: string;
+            cpu?: components["schemas"]["GuestCpu"] | null;
             /** @description The migration. */
             migration: components["schemas"]["ForkId"];
             /** @description Its name. */
             name: components["schemas"]["VmName"];
             /** @description Its snapshots that were sent to other hosts, the oldest first. */
             sent: string[];
-            /** @description Size of the disk. */
-            size: components["schemas"]["ByteCount"];
             /** @description Its identity, the same on every host: 32 hexadecimal digits. */
             volume: string;
+        };
+        /** @description `POST /v1/vms/{id}/published`: more ports of the host that are to lead to a VM. */
+        PublishRequest: {
+            /** @description The ports, `[ADDRESS:]PORT:GUESTPORT[/udp]`: all of them or none. */
+            ports: string[];
         };
         /** @description `POST /v1/substrates/pull`: bring a substrate in from a folder of the host. */
         PullRequest: {
@@ -2907,6 +3020,11 @@ export interface components {
             /** @description Address and port it listens on. */
             listen: string;
         };
+        /** @description `POST /v1/vms/{id}/rename`: another name for a VM. */
+        RenameRequest: {
+            /** @description The name, which no other VM has. */
+            name: components["schemas"]["VmName"];
+        };
         /**
          * Format: uuid
          * @description One request of a guest's program: asking again under the same id, after an
@@ -2941,6 +3059,8 @@ export interface components {
         RunRequest: {
             /** @description Boot it even if a first boot of the image is kept that it could be woken from, and keep none. */
             cold?: boolean;
+            /** @description Volumes that are disks of it beside that one. */
+            data?: components["schemas"]["DataVolume"][];
             /** @description Environment of every command that is run in it from outside. */
             env?: {
                 [key: string]: string;
@@ -3214,6 +3334,11 @@ export interface components {
             /** @description Pages of the image. */
             pages: components["schemas"]["PageCount"];
         };
+        /**
+         * @description What ports are numbered for.
+         * @enum {string}
+         */
+        Transport: "tcp" | "udp";
         /** @description `GET /v1/usage`: what every VM has used of the host. */
         Usage: {
             /**
@@ -3468,6 +3593,7 @@ export type CheckpointRemoved = components['schemas']['CheckpointRemoved'];
 export type CheckpointRequest = components['schemas']['CheckpointRequest'];
 export type CloneResult = components['schemas']['CloneResult'];
 export type CreateVolume = components['schemas']['CreateVolume'];
+export type DataVolume = components['schemas']['DataVolume'];
 export type Delta = components['schemas']['Delta'];
 export type Diagnosis = components['schemas']['Diagnosis'];
 export type DiskSlice = components['schemas']['DiskSlice'];
@@ -3507,6 +3633,7 @@ export type ForkReport = components['schemas']['ForkReport'];
 export type ForkRequest = components['schemas']['ForkRequest'];
 export type ForkResponse = components['schemas']['ForkResponse'];
 export type ForkStarted = components['schemas']['ForkStarted'];
+export type GuestCpu = components['schemas']['GuestCpu'];
 export type GuestImage = components['schemas']['GuestImage'];
 export type Handout = components['schemas']['Handout'];
 export type HandoutFamily = components['schemas']['HandoutFamily'];
@@ -3572,6 +3699,7 @@ export type PeerTicket = components['schemas']['PeerTicket'];
 export type PeerTicketRequest = components['schemas']['PeerTicketRequest'];
 export type PeerTicketResponse = components['schemas']['PeerTicketResponse'];
 export type PeerVolume = components['schemas']['PeerVolume'];
+export type PublishRequest = components['schemas']['PublishRequest'];
 export type PullRequest = components['schemas']['PullRequest'];
 export type PushRequest = components['schemas']['PushRequest'];
 export type QuotaRequest = components['schemas']['QuotaRequest'];
@@ -3579,6 +3707,7 @@ export type QuotaView = components['schemas']['QuotaView'];
 export type Raw = components['schemas']['Raw'];
 export type RemotePages = components['schemas']['RemotePages'];
 export type RemoteView = components['schemas']['RemoteView'];
+export type RenameRequest = components['schemas']['RenameRequest'];
 export type RequestId = components['schemas']['RequestId'];
 export type ResizeVolume = components['schemas']['ResizeVolume'];
 export type Room = components['schemas']['Room'];
@@ -3610,6 +3739,7 @@ export type TokenRequest = components['schemas']['TokenRequest'];
 export type TokenSecret = components['schemas']['TokenSecret'];
 export type TokenView = components['schemas']['TokenView'];
 export type TransferOver = components['schemas']['TransferOver'];
+export type Transport = components['schemas']['Transport'];
 export type Usage = components['schemas']['Usage'];
 export type VmChanged = components['schemas']['VmChanged'];
 export type VmCreated = components['schemas']['VmCreated'];
@@ -4217,6 +4347,27 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["PeerMigrated"];
                 };
+            };
+        };
+    };
+    follow_commands: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The migration */
+                migration: components["schemas"]["ForkId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Connected */
+            101: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };
@@ -5360,6 +5511,88 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    publish: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PublishRequest"];
+            };
+        };
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    unpublish: {
+        parameters: {
+            query?: {
+                /** @description `tcp` if absent. */
+                transport?: components["schemas"]["Transport"];
+            };
+            header?: never;
+            path: {
+                /** @description The host's port */
+                port: number;
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    rename_vm: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RenameRequest"];
+            };
+        };
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
             };
         };
     };
