@@ -130,7 +130,7 @@ fn root_volume(text: &str) -> Result<RootVolume, String> {
     Ok(RootVolume { name, size: wanted })
 }
 
-/// Reads a volume that is to be a data disk, NAME[@SNAPSHOT][:SIZE][:ro].
+/// Reads a volume that is to be a data disk, `NAME[@SNAPSHOT][:SIZE][:ro]`.
 fn data_volume(text: &str) -> Result<DataVolume, String> {
     let mut parts = text.split(':');
     let named = parts.next().unwrap_or_default();
