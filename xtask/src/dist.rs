@@ -113,8 +113,13 @@ pub fn lay_out(root: &Path) -> Result<PathBuf> {
         place(&root.join(from), &dist.join(to))?;
     }
     let images = dist.join("share/forkyard/images");
-    for name in files_of(&root.join("images"))? {
-        place(&root.join("images").join(&name), &images.join(&name))?;
+    let recipes = files_of(&root.join("images"))?;
+    for name in &recipes {
+        place(&root.join("images").join(name), &images.join(name))?;
+    }
+    // A recipe of an earlier tree would still be one.
+    for gone in files_of(&images)?.iter().filter(|it| !recipes.contains(it)) {
+        fs::remove_file(images.join(gone)).with_context(|| gone.display().to_string())?;
     }
     let fake = target.join("fake");
     for (from, to) in FAKE {
