@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Steps that are tried, spread evenly; `FORKYARD_E2E_STEPS=1` tries all.
-const SOME: u64 = 7;
+const SOME: u64 = 5;
 
 /// Hosts that have `p`, and the state it is in there.
 fn places(cluster: &Cluster) -> Vec<(usize, VmState)> {
