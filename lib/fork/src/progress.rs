@@ -209,9 +209,12 @@ impl Host {
     /// The forks of a VM under way, and those that were lately, as far as each host that
     /// makes clones is now. Cancel-safe.
     pub async fn forks_of(&self, vm: &str) -> Result<Vec<ForkProgress>, HostError> {
-        let forks = self.progress.of(vm);
+        // A name may have been another VM's before; one that is gone is still asked for by it.
+        let found = self.find(vm);
+        let of = found.as_ref().map_or(vm, |found| found.id.as_str());
+        let forks = self.progress.of(of);
         if forks.is_empty() {
-            self.find(vm)?;
+            found?;
         }
         let looks = forks.into_iter().map(|(parent, mut fork)| async move {
             let hosts = mem::take(&mut fork.hosts).into_iter();
