@@ -23,6 +23,12 @@ fn clones_have_the_memory_of_their_parent_as_it_was_and_their_own_from_then_on()
     assert_eq!(host.sh(clones[1].name.as_str(), "peek 7"), "1");
     assert_eq!(host.sh("p", "peek 7"), "2");
     assert_eq!(host.processes(MACHINE).len(), 5);
+    // Another of its name has none of its forks.
+    host.ok(["rm", "p"]);
+    host.ok(["run", "tiny", "--name", "p"]);
+    let asked =
+        "import forkyard_host as f; print(f.Forkyard()._end.call('GET', '/v1/vms/p/forks'))";
+    assert_eq!(host.python(asked).trim(), "[]");
     host.end();
 }
 
