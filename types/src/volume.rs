@@ -140,11 +140,11 @@ pub struct DataVolume {
 pub struct DataDisk {
     /// Serial number of the disk: the name of the volume that the family began with.
     pub name: VmName,
-    /// What the VM does with it.
+    /// Use by the VM.
     pub role: DataRole,
 }
 
-/// What a VM does with a data disk.
+/// Use of a data disk by a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DataRole {
@@ -154,7 +154,7 @@ pub enum DataRole {
         volume: VmName,
         /// Epoch of the VM's writer; none while it has none.
         epoch: Option<u32>,
-        /// What it lies over if it is a branch, the upper ones first; the last is of a user's volume.
+        /// Snapshots below it if it is a branch, the upper ones first; the last is of a user's volume.
         over: Vec<VolumeAt>,
     },
     /// Nothing: it is a checkpoint's, whose clones write branches.

@@ -3,7 +3,7 @@
 use crate::agent::identity::{etc, network};
 use std::{net::Ipv4Addr, path::Path, process::ExitCode};
 
-/// Takes the gateway, and whom to ask for names if anybody is named.
+/// Takes the gateway, and the resolvers if any are named.
 pub fn main(words: &[String]) -> ExitCode {
     match take(words) {
         Ok(()) => ExitCode::SUCCESS,

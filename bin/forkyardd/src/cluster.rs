@@ -18,7 +18,7 @@ const VCPUS_EACH: u32 = 16;
 /// Times the host's memory is offered: clones share most of theirs.
 const MEMORY_TIMES: u64 = 4;
 
-/// What a node does with its VMs while it has lost its lease.
+/// Treatment of a node's VMs while it has lost its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Fenced {
     /// They run on; the node takes no new work.

@@ -68,7 +68,7 @@ fn clones_write_branches_that_stay_as_long_as_something_lies_over_them() {
     for what in ["d", "f"] {
         host.fails(["volume", "rm", what]);
     }
-    // Whoever starts anew finds all of it.
+    // A new server finds all of it.
     host.kill_9("forkyardd");
     eventually("the next daemon", || host.vms().len() == 4);
     host.kill_9("forkyard-blockd");

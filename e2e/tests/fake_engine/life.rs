@@ -193,7 +193,7 @@ fn ports_are_published_and_closed_while_a_vm_runs_and_outlive_the_daemon() {
 }
 
 #[test]
-fn a_vm_has_another_name_that_nobody_else_has_from_then_on() {
+fn a_vm_has_another_name_that_no_other_has_from_then_on() {
     let host = Host::fake();
     host.ok(["run", "tiny", "--name", "p"]);
     host.fork("p", 1);

@@ -133,7 +133,7 @@ fn ports_of_vms_are_reached_by_name_with_a_token_and_wait_for_daemons_and_sleepe
     };
     assert_eq!(crossed("http://9-evil.vms.test"), "403");
     assert_eq!(crossed(&format!("http://{of_p}")), "200");
-    // A client cannot say itself who asks.
+    // A client cannot set the headers that name the asker.
     let lies = format!("{shown}connection: x-forwarded-for, host\r\nx_forwarded_for: 6.6.6.6\r\n");
     let answer = get(told, of_p, &lies);
     assert!(

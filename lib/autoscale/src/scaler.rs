@@ -12,7 +12,7 @@ const IDLE_LOOKS: u8 = 2;
 /// Most doublings of the time until servers are retired.
 const MOST_CALM: u32 = 16;
 
-/// What servers are clones of.
+/// VM or checkpoint that servers are clones of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A VM that is itself a server, in slot 0. It is never removed.
@@ -21,13 +21,13 @@ pub enum Source {
     Checkpoint(VmId),
 }
 
-/// What the caller is to do.
+/// Action for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Fork `source` into a clone for each slot; report [`Done::Forked`] or [`Done::NotForked`] of
     /// each slot.
     Fork {
-        /// What is forked.
+        /// Source of the fork.
         source: VmId,
         /// Where the clones belong.
         slots: Vec<SlotNo>,
@@ -52,15 +52,15 @@ pub enum Action {
 /// Why a server is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It has no open request, and is not needed.
+    /// Without open requests, and not needed.
     Drained,
     /// Its checks have failed for too long.
     Sick,
-    /// It has not passed its first check in time.
+    /// Its first check did not pass in time.
     Late,
 }
 
-/// What became of an action.
+/// Outcome of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     /// The clone for this slot runs.
@@ -103,7 +103,7 @@ pub struct Scaler<S> {
     load: Option<f64>,
 }
 
-/// How long load has to be low before servers are retired.
+/// Time for which load has to be low before servers are retired.
 #[derive(Debug)]
 struct Calm {
     factor: u32,
@@ -425,7 +425,7 @@ impl<S: Signal> Scaler<S> {
         }
     }
 
-    /// What is forked next: the original, or the oldest healthy clone of it.
+    /// Source of the next fork: the original, or the oldest healthy clone of it.
     fn forkable(&self) -> Option<VmId> {
         let serving = self.slots.iter().filter_map(Slot::healthy);
         let mut serving: Vec<_> = serving.collect();

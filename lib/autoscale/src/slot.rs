@@ -48,13 +48,13 @@ pub(crate) enum Slot {
 pub enum Stage {
     /// Its fork has been asked for.
     Forking,
-    /// It has passed no check yet.
+    /// No check has passed yet.
     Joining,
-    /// It gets requests.
+    /// Given requests.
     Serving,
     /// Its checks fail: it gets none.
     Sick,
-    /// It gets no new ones, and is removed when it has answered all.
+    /// Given no new ones, and removed when it has answered all.
     Draining,
     /// Its removal has been asked for.
     Removing,

@@ -46,7 +46,7 @@ struct Faults {
     dies: Option<usize>,
 }
 
-/// What exists, and what was done to it.
+/// VMs that exist, and what was done to them.
 struct World {
     now: Duration,
     config: Config,

@@ -57,7 +57,7 @@ pub struct Forkyard {
 pub struct Forked {
     /// When it was asked for.
     pub begun: Instant,
-    /// What came of it.
+    /// Clones that were made.
     pub clones: Vec<VmView>,
     /// Where its time went.
     pub report: ForkReport,

@@ -51,7 +51,7 @@ pub enum Who {
 pub enum Reach {
     /// All that the host reaches.
     Anywhere,
-    /// The same without the host itself, by whatever name, address or redirection it is found.
+    /// All of that without the host itself, by whatever name, address or redirection it is found.
     Outside,
 }
 

@@ -63,7 +63,7 @@ pub fn labels(wanted: &NewSandbox) -> Labels {
     Labels(labels)
 }
 
-/// How long a sandbox with these labels is wanted, and what becomes of it then.
+/// Time for which a sandbox with these labels is wanted, and its end.
 pub fn lifetime(labels: &Labels, timeout: Option<u32>) -> Lifetime {
     let action = match labels.0.contains_key(AUTO_PAUSE) {
         true => AtEnd::Pause,

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! All that is sent shares one link, so a VM is there once all that goes before it and itself is
-//! sent. Whoever carries a plan out plans anew whenever a move has ended, with the rate that was seen
+//! sent. Its caller plans anew whenever a move has ended, with the rate that was seen
 //! and the time that is left: the first move of each plan is the next one to begin.
 //!
-//! Asks nobody and reads no clock.
+//! Does no I/O and reads no clock.
 
 use forkyard_types::{ByteCount, Room, VmId, VmName, VmState};
 use serde::{Serialize, Serializer};
@@ -40,20 +40,20 @@ pub struct Guest {
     pub is_published: bool,
     /// Hosts that did not take it, or to which it did not get.
     pub refused_by: BTreeSet<String>,
-    /// What the last of these said.
+    /// Last of their refusals.
     pub refusal: Option<String>,
 }
 
 /// A host that VMs may move to.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// What it has free; none if nobody knows, which does not keep VMs from it.
+    /// Room that it has free; none if that is not known, which does not keep VMs from it.
     pub free: Option<Room>,
 }
 
-/// What a plan is held to.
+/// Bounds of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Bytes a second that all moves together can send.
@@ -64,7 +64,7 @@ pub struct Bounds {
     pub within: Option<Duration>,
 }
 
-/// What is to be done.
+/// Moves, and VMs that stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Moves, in the order in which they begin.
@@ -114,10 +114,10 @@ pub enum Why {
     /// No host is left that could take it.
     #[error("no host has room for its {} vCPUs and {} of memory", .0.vcpus, .0.memory)]
     NoRoom(Room),
-    /// It would not be there in time.
+    /// Too late: the deadline would pass.
     #[error("it would be there after {} s, which is too late", .0.as_secs())]
     Late(Duration),
-    /// It was tried.
+    /// Tried, and failed.
     #[error("{0}")]
     Refused(String),
 }
@@ -131,7 +131,7 @@ fn text<S: Serializer>(why: &Why, to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Guest {
-    /// What keeps it here, whatever the others do.
+    /// Reason why it stays, whatever the others do.
     fn kept(&self) -> Option<Why> {
         match self.state {
             VmState::Running if self.is_published => Some(Why::Published),

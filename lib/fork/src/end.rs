@@ -189,7 +189,7 @@ impl Host {
         if let Some(image) = kept {
             self.retire(image).await;
         }
-        // They lead to nobody after it.
+        // They lead nowhere after it.
         note(&vm.record(), "published ports", self.close_ports(vm).await);
     }
 

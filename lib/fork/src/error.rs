@@ -121,7 +121,7 @@ pub enum HostError {
     NoWayOut {
         /// The VM.
         vm: VmName,
-        /// What its agent said.
+        /// Answer of its agent.
         said: String,
     },
     /// Memory cannot be copied ahead.

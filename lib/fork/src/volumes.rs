@@ -66,7 +66,7 @@ impl Host {
             .collect()
     }
 
-    /// What is counted of the volumes that are open.
+    /// Counts of the volumes that are open.
     pub async fn volume_counts(&self) -> Result<Vec<Counts>, HostError> {
         let blockd = self.blockd.clone();
         blocking(move || blockd.counts()).await

@@ -276,7 +276,7 @@ impl Networks {
         self.families().get(&family)?.rules.route()
     }
 
-    /// What a family may do, its founder's ports as far as they are published.
+    /// Policy of a family, with its founder's ports as far as they are published.
     pub fn policy(&self, family: FamilyId) -> NetworkPolicy {
         let families = self.families();
         let Some(InForce { rules, .. }) = families.get(&family) else {

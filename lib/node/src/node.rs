@@ -22,16 +22,16 @@ use std::{
 };
 use tokio::{sync::Notify, time::timeout};
 
-/// How often the cluster is told of VMs that changed by themselves.
+/// Time between reports of VMs that changed by themselves.
 const REPORT: Duration = Duration::from_secs(1);
-/// How long an answer waits for the cluster to have been told.
+/// Longest wait of an answer for the cluster to have been told.
 const TOLD: Duration = Duration::from_secs(3);
-/// How often a fenced node looks for VMs to hold still.
+/// Time between looks of a fenced node for VMs to hold still.
 const LOOK: Duration = Duration::from_secs(1);
 /// Which VMs a fence holds still, in the cluster's folder.
 const HELD: &str = "held-still.json";
 
-/// What a node does with its VMs while it has lost its lease.
+/// Treatment of a node's VMs while it has lost its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
     /// They run on; the node takes no new work.
@@ -52,11 +52,11 @@ struct Inner {
     changed: Notify,
     /// Of reports: one at a time.
     turn: tokio::sync::Mutex<()>,
-    /// Whether the last report failed: said once.
+    /// True once a report has failed: said once.
     failing: Mutex<bool>,
 }
 
-/// What a VM about to be made has here, until dropped.
+/// Claims of a VM about to be made here, until dropped.
 #[derive(Debug)]
 pub struct Ready {
     _claim: Option<Claim>,

@@ -32,13 +32,13 @@ pub fn refused(kind: ErrorKind) {
     counter!(ERRORS, "kind" => kind).increment(1);
 }
 
-/// Somebody came over the network without a good token.
+/// Counts a request over the network without a good token.
 pub fn not_let_in(why: &Refused) {
     let reason = match why {
         Refused::NoToken => "none",
         Refused::Expired { .. } => "expired",
         Refused::Unknown => "unknown",
-        // Nobody's fault out there.
+        // No fault of the client's.
         Refused::Store(_) => return,
     };
     counter!(NOT_LET_IN, "reason" => reason).increment(1);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! connection --remote: TLS, doors: a place--> request
-//! request --gate: who asks--> audit --bodies: memory, input: form--> a route
+//! request --gate: the asker--> audit --bodies: memory, input: form--> a route
 //! route --reply--> answer or error; lines, streams, upgrade: answers without an end
 //! ```
 //!

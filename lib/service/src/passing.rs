@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, HeaderName, Method, header};
 use forkyard_node::{CLONES, MIGRATIONS};
 
-/// Whether the cluster is to hear of what came of such a request.
+/// Returns true if the cluster is to hear of the outcome of such a request.
 pub fn changes(method: &Method, path: &str) -> bool {
     let vms =
         path == "/v1/vms" || path.starts_with("/v1/vms/") || [CLONES, MIGRATIONS].contains(&path);
@@ -13,7 +13,7 @@ pub fn changes(method: &Method, path: &str) -> bool {
     vms && !quiet && [Method::POST, Method::DELETE].contains(method)
 }
 
-/// What is between two ends of one connection is not passed on.
+/// Removes headers that are between the two ends of one connection.
 pub fn strip(headers: &mut HeaderMap) {
     let own: [HeaderName; 3] = [
         header::CONNECTION,

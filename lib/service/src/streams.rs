@@ -44,7 +44,7 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// A stream's place among those of who asks for it; given back when dropped.
+    /// Takes a stream's place among those of its asker; given back when dropped.
     pub fn take(&self, asker: &Asker) -> Result<OwnedSemaphorePermit, Refusal> {
         let free = match asker {
             Asker::Host | Asker::Node(..) => &self.hosts,
@@ -62,13 +62,13 @@ impl Streams {
 /// A stream under way.
 #[derive(Debug)]
 pub struct Sent<T> {
-    /// What is sent.
+    /// Events to send.
     pub events: Subscription,
-    /// Whether it waits for what has not happened yet.
+    /// True if it waits for what has not happened yet.
     pub follow: bool,
     /// Its place among the streams.
     pub place: OwnedSemaphorePermit,
-    /// What lives as long as the stream does.
+    /// Value that lives as long as the stream.
     pub held: T,
 }
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn users_streams_are_bounded_and_keep_nobody_else_out() {
+    fn users_streams_are_bounded_and_keep_no_one_else_out() {
         let streams = Streams::default();
         let user = Asker::User("ci".into());
         let held: Vec<_> = (0..STREAMS).map(|_| streams.take(&user)).collect();

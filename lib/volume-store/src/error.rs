@@ -68,7 +68,7 @@ pub enum StoreError {
     Branch {
         /// Branch.
         volume: String,
-        /// What it cannot be.
+        /// Value that was refused.
         what: &'static str,
     },
     /// File that does not say what a branch lies over.

@@ -21,7 +21,7 @@ use std::{
 pub struct Store {
     pub(crate) folder: Folder,
     pub(crate) name: String,
-    /// What it lies over, if it is a branch.
+    /// Snapshots below it, if it is a branch.
     pub(crate) base: Option<Base>,
     pub(crate) counters: Counters,
     pub(crate) state: RwLock<State>,
@@ -64,7 +64,7 @@ pub struct Facts {
     pub segments: usize,
     /// Snapshots, oldest first.
     pub snapshots: Vec<SnapshotFacts>,
-    /// What it lies over, if it is a branch.
+    /// Snapshots below it, if it is a branch.
     pub base: Option<BaseFacts>,
 }
 

@@ -58,7 +58,7 @@ const LEASE_S: u32 = 60;
 /// Time in which HAProxy answers what it has been asked, at the end.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What a task has done.
+/// Outcome of a task.
 #[derive(Debug)]
 enum Outcome {
     Forked(Vec<(SlotNo, Result<Box<VmView>, String>)>),
@@ -348,7 +348,7 @@ impl Autoscaler<'_> {
         }
     }
 
-    /// What is no server any more keeps the lease it has.
+    /// Leases of VMs that are no servers any more stay as they are.
     fn renew(&mut self) {
         let client = self.client.clone();
         let servers = self.scaler.stages().filter_map(|(.., vm)| vm);

@@ -14,7 +14,7 @@ use std::{
 /// What a parent once had in memory whose clones' pages are counted, in MiB.
 const PAGES_FILL: u64 = 192;
 
-/// What `bench` measures.
+/// Experiments of `bench`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Wanted {
     /// Forks against QEMU's own means, by the number of clones.
@@ -55,7 +55,7 @@ pub struct Bench {
     /// Random bytes to put into its memory, in MiB: what it has to copy.
     #[arg(long, default_value_t = 40)]
     pub fill: u64,
-    /// The same for parents whose pauses are measured.
+    /// MiB of parents whose pauses are measured.
     #[arg(long, value_delimiter = ',', default_value = "64,128,256,512,1024")]
     pub sizes: Vec<u64>,
     /// Clones of the crowd: of 1 vCPU and 128 MiB.

@@ -31,7 +31,7 @@ use std::{
 };
 use tokio::task::JoinSet;
 
-/// What to do about an evacuation that goes on without this program.
+/// Hint about an evacuation that goes on without this program.
 const GOES_ON: &str =
     "moves that have begun go on; `forkyard evacuate` again moves what is left then";
 
@@ -55,7 +55,7 @@ pub struct Evacuate {
     /// MiB a second that are believed to be sent, until some VMs have moved.
     #[arg(long, value_name = "MIB", default_value = "24")]
     pub rate: u32,
-    /// What to do with a VM that writes memory as fast as that is sent.
+    /// Treatment of a VM that writes memory as fast as that is sent.
     #[arg(long, value_enum, default_value = "give-up")]
     pub if_stuck: IfStuck,
     /// Say what would move where, and what would stay and why; do nothing.
@@ -69,7 +69,7 @@ fn label(text: &str) -> Result<(String, String), String> {
     Ok((parts.0.to_owned(), parts.1.to_owned()))
 }
 
-/// What came of it.
+/// Outcome.
 #[derive(Debug, Serialize)]
 struct Outcome {
     plan: Plan,
@@ -201,7 +201,7 @@ fn show(plan: &Plan, rate: u32) {
 struct Place {
     /// Its name in the cluster; none: it is no node, but the host that is asked.
     node: Option<NodeName>,
-    /// Whether that is the host that is asked.
+    /// True of the host that is asked.
     is_here: bool,
 }
 
@@ -230,10 +230,7 @@ impl Place {
             None => "this host is no node: name one".to_owned(),
         })?;
         if found.state == NodeState::Lost {
-            bail!(
-                "node {} is lost: nobody can be asked for its VMs",
-                found.name
-            );
+            bail!("node {} is lost: no host answers for its VMs", found.name);
         }
         Ok(Self {
             node: Some(found.name.clone()),

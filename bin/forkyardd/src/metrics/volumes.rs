@@ -4,7 +4,7 @@
 use forkyard_fork::VolumeCounts;
 use metrics::{describe_gauge, gauge};
 
-/// What is counted of a volume, and how it is told.
+/// Count of a volume, its name and its description.
 struct Count {
     name: &'static str,
     what: &'static str,

@@ -4,7 +4,7 @@
 //! | run | stand still | run | stand still | ...
 //! ```
 //!
-//! They are stopped as for a fork, by whoever has the VM's turn. A daemon that dies meanwhile leaves
+//! They are stopped as for a fork, by the task that has the VM's turn. A daemon that dies meanwhile leaves
 //! a VM that the next one lets go on, as one that died while it forked. The guest's clock falls
 //! behind, and is set right once this ends.
 

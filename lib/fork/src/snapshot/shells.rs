@@ -128,7 +128,7 @@ impl Host {
         if let Some(slice) = record.chain.first() {
             copy_template(template, slice, access)?;
         }
-        // Known by their names already: whoever erases the record removes them.
+        // Known by their names already: they are removed with the record.
         self.begin_branches(&mut record).await?;
         let mac = layout.of.network.founder().mac;
         let spec = ShellSpec {

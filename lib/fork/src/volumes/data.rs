@@ -299,7 +299,7 @@ impl Host {
     }
 }
 
-/// Removes a branch, whoever has begun a writer of it. None is no error.
+/// Removes a branch, also one with a writer. None is no error.
 pub(super) fn remove_branch(blockd: &Blockd, branch: &VmName) -> Result<(), VolumeError> {
     let name = branch.to_string();
     let removed = blockd.inspect(branch).and_then(|status| {

@@ -61,7 +61,7 @@ impl Host {
         Ok(copies.collect())
     }
 
-    /// What was left behind of volumes. Takes half a second if there is something.
+    /// Leftovers of volumes. Takes half a second if there are any.
     pub(crate) async fn left_of_volumes(&self) -> Result<Vec<LeftVolume>, HostError> {
         let first = self.look_at_volumes().await?;
         if first.is_empty() {

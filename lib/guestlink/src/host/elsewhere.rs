@@ -90,7 +90,7 @@ pub struct Visitors {
 }
 
 impl Guest {
-    /// Numbers of the commands that somebody follows over this connection.
+    /// Numbers of the commands that are followed over this connection.
     pub fn sessions(&self) -> Vec<Session> {
         let visitors: Vec<_> = lock(&self.shared.visitors).keys().copied().collect();
         let own = lock(&self.shared.desks);

@@ -64,7 +64,7 @@ pub enum LinkError {
     /// The VM goes on at another host, and the way there broke.
     #[error("the VM has moved to {host}, and the connection to that host broke")]
     Moved {
-        /// What that host is called here.
+        /// Name of that host here.
         host: String,
         /// Why there was no connection; none if there was one.
         source: Option<Arc<io::Error>>,

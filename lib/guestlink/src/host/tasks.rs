@@ -22,7 +22,7 @@ const CALLS: usize = 64;
 /// Frames that make no sense before the guest is given up on.
 const NONSENSE: u32 = 64;
 
-/// What a connection's task is given of its handles.
+/// Part of the handles that a connection's task has.
 #[derive(Debug)]
 pub struct Ends {
     pub queued: mpsc::Receiver<Frame>,

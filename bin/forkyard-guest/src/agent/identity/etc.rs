@@ -36,7 +36,7 @@ pub fn write(root: &Path, identity: &Identity) -> Vec<String> {
         .collect()
 }
 
-/// Writes below a root whom to ask for names.
+/// Writes the resolvers below a root.
 pub fn write_resolvers(root: &Path, resolvers: &[Ipv4Addr]) -> io::Result<()> {
     Etc(root).name_resolvers(resolvers)
 }

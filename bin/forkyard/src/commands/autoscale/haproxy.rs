@@ -43,14 +43,14 @@ pub struct Balancer {
     folder: TempDir,
 }
 
-/// Whether a server gets requests.
+/// Admission of a server to requests.
 #[derive(Clone, Copy, Debug)]
 pub enum State {
-    /// It is checked and gets none, until a check passes at least.
+    /// Checked, without requests until a check passes.
     Checked,
-    /// It gets requests while its checks pass.
+    /// Given requests while its checks pass.
     Ready,
-    /// It is checked, answers what it has been asked, and gets no more.
+    /// Checked, answering what it has been asked, without new requests.
     Drain,
     /// There is none.
     Off,
@@ -159,7 +159,7 @@ impl Balancer {
         Ok(())
     }
 
-    /// What it measures.
+    /// Reads its statistics.
     pub async fn stat(&self) -> anyhow::Result<Stat> {
         stat::parse(&self.tell("show stat").await?)
     }
@@ -187,7 +187,7 @@ impl Balancer {
     }
 }
 
-/// Its configuration.
+/// Text of its configuration file.
 fn text(wanted: &Autoscale, folder: &Path) -> String {
     let folder_text = folder.display();
     let (listen, check, most) = (wanted.listen, &wanted.check, wanted.concurrency);

@@ -31,7 +31,7 @@ pub struct Autoscale {
     /// Path that a server's health is asked at, each second: 2xx and 3xx are healthy.
     #[arg(long, value_name = "PATH", default_value = "/", value_parser = path)]
     pub check: String,
-    /// What is measured.
+    /// Measure of load.
     #[arg(long, value_enum, default_value = "queue")]
     pub signal: Kind,
     /// Mean time of an answer at which servers are saturated, for `--signal latency`.
@@ -68,7 +68,7 @@ pub struct Autoscale {
     pub haproxy_config: Vec<PathBuf>,
 }
 
-/// What is measured of servers.
+/// Measurements of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Requests in servers and waiting, per request that servers take at a time.
@@ -100,7 +100,7 @@ impl Autoscale {
         Ok(config)
     }
 
-    /// What load is made of.
+    /// Signal that load is made of.
     pub fn measure(&self) -> Box<dyn Signal> {
         match self.signal {
             Kind::Queue => Box::new(Queue),

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, error::Error, net::SocketAddr, time::Duration};
 /// Time between two lines of state.
 const STATE: Duration = Duration::from_secs(1);
 
-/// How the user is told.
+/// Format of what is printed.
 #[derive(Debug)]
 pub struct Told {
     format: Format,
@@ -106,7 +106,7 @@ impl Told {
         }
     }
 
-    /// How things are.
+    /// Present state.
     pub fn state<S: Signal>(&mut self, now: Duration, scaler: &Scaler<S>, view: &View) {
         if self.format == Format::Text || self.state.is_some_and(|last| now < last + STATE) {
             return;
