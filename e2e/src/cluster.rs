@@ -18,7 +18,7 @@ use crate::{
 use forkyard_allocate::slurm::server as slurm;
 use forkyard_etcd::server::Server;
 use forkyard_link::{Link, Network};
-use forkyard_types::TokenGrant;
+use forkyard_types::{TokenGrant, VmView};
 use nix::{
     mount::{MsFlags, mount, umount},
     sys::signal::{Signal, kill},
@@ -389,7 +389,14 @@ impl Cluster {
     /// on any.
     #[track_caller]
     pub fn end(mut self) {
-        for host in &self.hosts {
+        for (number, host) in self.hosts.iter().enumerate() {
+            // A daemon that a command started ends with its host's last VM, and the others
+            // hear of that a moment later.
+            let gone: Vec<_> = (0..number).map(|number| format!("h{number}")).collect();
+            let is_gone = |vm: &VmView| vm.host.as_ref().is_some_and(|at| gone.contains(at));
+            crate::eventually("the others to have heard", || {
+                !host.vms().iter().any(is_gone)
+            });
             host.ok(["rm", "--all"]);
         }
         for daemon in self.daemons.iter_mut().filter_map(Option::take) {

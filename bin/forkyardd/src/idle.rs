@@ -32,24 +32,33 @@ struct Seen {
 
 /// Counts the requests under way.
 #[derive(Clone, Debug)]
-pub struct Idle(Arc<watch::Sender<Seen>>);
+pub struct Idle {
+    seen: Arc<watch::Sender<Seen>>,
+    /// How long it stays without a request once its last VM has gone.
+    brief: Duration,
+}
 
 /// A request under way, until dropped.
 #[derive(Debug)]
 pub struct Busy(Idle);
 
 impl Idle {
-    /// Nothing under way.
-    pub fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(Seen {
+    /// Nothing under way, in a daemon that other hosts reach or do not reach.
+    pub fn new(others_reach_it: bool) -> Self {
+        let seen = Seen {
             under_way: 0,
             last: Instant::now(),
-        })))
+        };
+        Self {
+            seen: Arc::new(watch::Sender::new(seen)),
+            // Other hosts ask each second what became of VMs that were here.
+            brief: if others_reach_it { QUIET } else { BRIEF },
+        }
     }
 
     /// One more request.
     pub fn busy(&self) -> Busy {
-        self.0.send_modify(|seen| seen.under_way += 1);
+        self.seen.send_modify(|seen| seen.under_way += 1);
         Busy(self.clone())
     }
 
@@ -61,7 +70,7 @@ impl Idle {
             ..Selection::default()
         };
         let mut events = host.events().subscribe(vms, None);
-        let mut requests = self.0.subscribe();
+        let mut requests = self.seen.subscribe();
         let mut had_vms = false;
         loop {
             sleep(LOOK).await;
@@ -70,7 +79,7 @@ impl Idle {
                 had_vms = true;
             }
             let quiet = requests.borrow_and_update().last.elapsed();
-            let enough = if had_vms { BRIEF } else { QUIET };
+            let enough = if had_vms { self.brief } else { QUIET };
             let left = match (self.is_now(host), enough.checked_sub(quiet)) {
                 (true, None) => return,
                 (true, Some(left)) => left,
@@ -89,7 +98,7 @@ impl Idle {
 
     /// Whether there is neither VM nor request.
     fn is_now(&self, host: &Host) -> bool {
-        host.list().is_empty() && self.0.borrow().under_way == 0
+        host.list().is_empty() && self.seen.borrow().under_way == 0
     }
 }
 
@@ -117,7 +126,7 @@ pub async fn close_when_idle(idle: &Idle, host: &Host, socket: &Path) {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.0.send_modify(|seen| {
+        self.0.seen.send_modify(|seen| {
             seen.under_way = seen.under_way.saturating_sub(1);
             seen.last = Instant::now();
         });

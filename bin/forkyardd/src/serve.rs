@@ -62,7 +62,7 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         access: Arc::new(access),
         remote: view,
         metrics,
-        idle: Idle::new(),
+        idle: Idle::new(args.listen.is_some()),
         cluster: node.clone(),
         bodies: http::Bodies::default(),
         streams: http::Streams::default(),
