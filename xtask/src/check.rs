@@ -1,8 +1,8 @@
 //! Rules every change keeps, all checked even if the first is broken.
 
 use crate::{
-    features, header, house, openapi, pages, run::cargo, stages::Stages, supply, supply::Adviser,
-    untested, validators::Validators,
+    dist::Profile, features, header, house, openapi, pages, run::cargo, stages::Stages, supply,
+    supply::Adviser, untested, validators::Validators,
 };
 use anyhow::Result;
 use std::path::Path;
@@ -17,7 +17,8 @@ pub fn all(root: &Path) -> Result<()> {
         cargo(root)
             .args([
                 "clippy",
-                "--release",
+                "--profile",
+                Profile::Quick.name(),
                 "--workspace",
                 "--all-targets",
                 "--keep-going",
@@ -29,7 +30,8 @@ pub fn all(root: &Path) -> Result<()> {
         cargo(root)
             .args([
                 "doc",
-                "--release",
+                "--profile",
+                Profile::Quick.name(),
                 "--workspace",
                 "--no-deps",
                 "--keep-going",

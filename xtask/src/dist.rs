@@ -1,4 +1,5 @@
-//! Builds everything and lays it out as it is installed.
+//! Builds everything and lays it out as it is installed: optimised for users, or compiled
+//! quickly for tests, which wait for guests most of the time.
 //!
 //! ```text
 //! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-blockd,forkyard-dispatcher,forkyard-friendly,forkyard-gateway}
@@ -6,7 +7,8 @@
 //! target/dist/share/forkyard/guest/{bin,lib,include,python}/…
 //! target/dist/share/forkyard/images/*.toml
 //! target/dist/share/forkyard/generalise.toml
-//! target/fake/                the same with a daemon whose machines are made up: for tests
+//! target/test-dist/…          the same for tests
+//! target/fake/…               and with a daemon whose machines are made up
 //! ```
 
 use crate::{
@@ -25,15 +27,46 @@ use std::{
 /// agent alone, not the build scripts of what it depends on.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// What is built, from `target/`, and its place in `target/dist/`.
-const BUILT: [(&str, &str); 13] = [
-    ("release/forkyard", "bin/forkyard"),
-    ("release/forkyardd", "bin/forkyardd"),
-    ("release/forkyard-pager", "bin/forkyard-pager"),
-    ("release/forkyard-blockd", "bin/forkyard-blockd"),
-    ("release/forkyard-dispatcher", "bin/forkyard-dispatcher"),
-    ("release/forkyard-gateway", "bin/forkyard-gateway"),
-    ("release/forkyard-friendly", "bin/forkyard-friendly"),
+/// A profile of cargo's that hosts' programs are built by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// For users.
+    Release,
+    /// For tests.
+    Quick,
+}
+
+impl Profile {
+    /// Its name, which is that of its folder below `target/`, too.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Quick => "quick",
+        }
+    }
+
+    /// Folder below `target/` in which what is built by it is laid out.
+    fn dist(self) -> &'static str {
+        match self {
+            Self::Release => "dist",
+            Self::Quick => "test-dist",
+        }
+    }
+}
+
+/// Programs of hosts, and their places in what is laid out.
+const HOSTS: [(&str, &str); 7] = [
+    ("forkyard", "bin/forkyard"),
+    ("forkyardd", "bin/forkyardd"),
+    ("forkyard-pager", "bin/forkyard-pager"),
+    ("forkyard-blockd", "bin/forkyard-blockd"),
+    ("forkyard-dispatcher", "bin/forkyard-dispatcher"),
+    ("forkyard-gateway", "bin/forkyard-gateway"),
+    ("forkyard-friendly", "bin/forkyard-friendly"),
+];
+
+/// What guests are given, from `target/`, and its place likewise.
+const GUESTS: [(&str, &str); 6] = [
     (
         "guest/libforkyard_track.so",
         "share/forkyard/libforkyard_track.so",
@@ -60,16 +93,16 @@ const BUILT: [(&str, &str); 13] = [
     ),
 ];
 
-/// What is built of a daemon whose machines are made up, and its place in `target/fake/`.
+/// Programs of a host whose machines are made up, and their places in `target/fake/`.
 const FAKE: [(&str, &str); 5] = [
-    ("release/forkyard", "bin/forkyard"),
-    ("release/forkyardd-fake", "bin/forkyardd"),
-    ("release/forkyard-fake-machine", "bin/forkyard-fake-machine"),
-    ("release/forkyard-pager", "bin/forkyard-pager"),
-    ("release/forkyard-blockd", "bin/forkyard-blockd"),
+    ("forkyard", "bin/forkyard"),
+    ("forkyardd-fake", "bin/forkyardd"),
+    ("forkyard-fake-machine", "bin/forkyard-fake-machine"),
+    ("forkyard-pager", "bin/forkyard-pager"),
+    ("forkyard-blockd", "bin/forkyard-blockd"),
 ];
 
-/// What is written, from the tree, and its place in `target/dist/`.
+/// What is written, from the tree, and its place in what is laid out.
 const WRITTEN: [(&str, &str); 5] = [
     (header::PLACE, "share/forkyard/guest/include/forkyard.h"),
     (
@@ -91,22 +124,32 @@ const WRITTEN: [(&str, &str); 5] = [
 ];
 
 /// Builds and lays out, if there is space; returns where.
-pub fn build(root: &Path) -> Result<PathBuf> {
+pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     space::DIST.check(root)?;
     // Of the whole workspace, for then dependencies have the features they
     // have in tests and are compiled once for both.
     cargo(root)
-        .args(["build", "--release", "--workspace", "--bins"])
+        .args([
+            "build",
+            "--profile",
+            profile.name(),
+            "--workspace",
+            "--bins",
+        ])
         .done()?;
     for_guests(root)?;
-    lay_out(root)
+    lay_out(root, profile)
 }
 
 /// Lays out what is built; returns where. What has not changed is not touched.
-pub fn lay_out(root: &Path) -> Result<PathBuf> {
+pub fn lay_out(root: &Path, profile: Profile) -> Result<PathBuf> {
     let target = root.join("target");
-    let dist = target.join("dist");
-    for (from, to) in BUILT {
+    let built = target.join(profile.name());
+    let dist = target.join(profile.dist());
+    for (from, to) in HOSTS {
+        place(&built.join(from), &dist.join(to))?;
+    }
+    for (from, to) in GUESTS {
         place(&target.join(from), &dist.join(to))?;
     }
     for (from, to) in WRITTEN {
@@ -121,13 +164,20 @@ pub fn lay_out(root: &Path) -> Result<PathBuf> {
     for gone in files_of(&images)?.iter().filter(|it| !recipes.contains(it)) {
         fs::remove_file(images.join(gone)).with_context(|| gone.display().to_string())?;
     }
-    let fake = target.join("fake");
-    for (from, to) in FAKE {
-        place(&target.join(from), &fake.join(to))?;
-    }
-    let share = fake.join("share");
-    if fs::symlink_metadata(&share).is_err() {
-        std::os::unix::fs::symlink("../dist/share", &share)?;
+    if profile == Profile::Quick {
+        let fake = target.join("fake");
+        for (from, to) in FAKE {
+            place(&built.join(from), &fake.join(to))?;
+        }
+        let share = fake.join("share");
+        let real = Path::new("..").join(profile.dist()).join("share");
+        if fs::read_link(&share).ok().as_ref() != Some(&real) {
+            // That of an earlier tree.
+            if fs::symlink_metadata(&share).is_ok() {
+                fs::remove_file(&share)?;
+            }
+            std::os::unix::fs::symlink(real, &share)?;
+        }
     }
     Ok(dist)
 }

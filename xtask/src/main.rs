@@ -34,6 +34,7 @@ mod validators;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use dist::Profile;
 use programs::Selection;
 use std::path::{Path, PathBuf};
 
@@ -50,7 +51,7 @@ enum Chore {
     Setup,
     /// Build everything into target/dist
     Dist,
-    /// Build what guests boot from: kernel, initramfs and an image
+    /// Build, as for tests, what guests boot from: kernel, initramfs and an image
     Prepare {
         /// Recipe of the image, a file in images/ without .toml
         #[arg(default_value = guest::TEST_IMAGE)]
@@ -161,9 +162,9 @@ fn main() -> Result<()> {
     let root = root();
     match Args::parse().chore {
         Chore::Setup => run::program(&root.join("scripts/setup"), &root).done(),
-        Chore::Dist => dist::build(&root).map(drop),
+        Chore::Dist => dist::build(&root, Profile::Release).map(drop),
         Chore::Prepare { image } => {
-            let dist = dist::build(&root)?;
+            let dist = dist::build(&root, Profile::Quick)?;
             for (name, value) in guest::prepare(&root, &dist, &image)?.variables() {
                 println!("{name}={}", value.display());
             }
@@ -176,7 +177,7 @@ fn main() -> Result<()> {
         Chore::SchedExt => sched_ext::build(&root).map(drop),
         Chore::TestSchedExt { only } => sched_ext::test(&root, &only),
         Chore::TestKvm { smoke, only } => {
-            let dist = dist::build(&root)?;
+            let dist = dist::build(&root, Profile::Quick)?;
             guest::prepare(&root, &dist, guest::TEST_IMAGE)?;
             kvm_lab::test(&root, &dist, smoke, &only)
         }
@@ -208,7 +209,7 @@ fn main() -> Result<()> {
 /// Builds Debian packages; returns the folder in which they are.
 fn deb(root: &Path) -> Result<PathBuf> {
     packages::install(root, &["dpkg-dev", "binutils"])?;
-    let dist = dist::build(root)?;
+    let dist = dist::build(root, Profile::Release)?;
     let packages = root.join("target/deb");
     run::program(&root.join("packaging/deb/build"), root)
         .arg(&packages)
@@ -219,7 +220,7 @@ fn deb(root: &Path) -> Result<PathBuf> {
 
 /// Runs one of the tree's scripts on a fresh build.
 fn script(root: &Path, name: &str, args: &[String]) -> Result<()> {
-    let dist = dist::build(root)?;
+    let dist = dist::build(root, Profile::Release)?;
     run::program(&root.join(name), root)
         .args(args)
         .env("FORKYARD_DIST", dist)
@@ -228,7 +229,7 @@ fn script(root: &Path, name: &str, args: &[String]) -> Result<()> {
 
 /// Runs what takes several hosts, on a fresh build.
 fn hosts(root: &Path, what: &str, args: &[String]) -> Result<()> {
-    let dist = dist::build(root)?;
+    let dist = dist::build(root, Profile::Release)?;
     let prepared = guest::prepare(root, &dist, guest::TEST_IMAGE)?;
     let build = ["build", "--release", "--workspace", "--example", "hosts"];
     run::cargo(root).args(build).done()?;

@@ -2,7 +2,10 @@
 //! in the tree, so that whoever reads the tree or a change sees what clients
 //! see.
 
-use crate::run::{cargo, program};
+use crate::{
+    dist::Profile,
+    run::{cargo, program},
+};
 use anyhow::{Context, Result, bail};
 use std::{fs, path::Path};
 
@@ -28,11 +31,12 @@ fn compare(root: &Path, generated: &str) -> Result<()> {
 }
 
 fn generate(root: &Path) -> Result<String> {
-    // As `dist` builds it, so that nothing is compiled twice.
+    // As tests have it, so that nothing is compiled twice.
     cargo(root)
-        .args(["build", "--release", "--workspace", "--bins", "--quiet"])
+        .args(["build", "--profile", Profile::Quick.name()])
+        .args(["--workspace", "--bins", "--quiet"])
         .done()?;
-    program(&root.join("target/release/forkyardd"), root)
+    program(&root.join("target/quick/forkyardd"), root)
         .args(["--openapi"])
         .printed()
 }

@@ -1,6 +1,7 @@
 //! Test programs of the workspace: built by cargo, run without it.
 
 use crate::{
+    dist::Profile,
     pool::{Job, Turn},
     run::{cargo, program},
 };
@@ -64,7 +65,8 @@ pub fn build(root: &Path) -> Result<Vec<TestProgram>> {
     let mut wrong = None;
     cargo(root)
         // What says that it is tested, and no example: lints read those.
-        .args(["build", "--release", "--workspace", "--bins", "--tests"])
+        .args(["build", "--profile", Profile::Quick.name()])
+        .args(["--workspace", "--bins", "--tests"])
         .arg("--message-format=json-render-diagnostics")
         .each_line(|line| match read(root, line) {
             Ok(program) => found.extend(program),
@@ -145,7 +147,8 @@ fn examples(root: &Path) -> Job {
         turn: Turn::Any,
         run: cargo(root).args([
             "test",
-            "--release",
+            "--profile",
+            Profile::Quick.name(),
             "--workspace",
             "--no-fail-fast",
             "--doc",

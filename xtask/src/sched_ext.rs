@@ -9,6 +9,7 @@
 //! Debian's kernels are built without sched_ext; their source has it.
 
 use crate::{
+    dist::Profile,
     packages,
     run::{cargo, program},
 };
@@ -88,7 +89,8 @@ pub fn build(root: &Path) -> Result<Built> {
         .done()?;
     // As a whole, for then dependencies have the features they have elsewhere.
     let said = cargo(root)
-        .args(["test", "--release", "--workspace", "--no-run"])
+        .args(["test", "--profile", Profile::Quick.name()])
+        .args(["--workspace", "--no-run"])
         .args(["--features", FEATURE, "--test", "sched_ext"])
         .args(["--message-format", "json-render-diagnostics"])
         .printed()?;

@@ -2,7 +2,8 @@
 
 use crate::{
     beside::Beside,
-    dist, guest,
+    dist::{self, Profile},
+    guest,
     pool::{self, Event, Job},
     programs::{self, EXAMPLES, Selection, TestProgram},
     results::Results,
@@ -84,7 +85,7 @@ fn build(root: &Path) -> Result<(PathBuf, Vec<TestProgram>)> {
         guests
             .join()
             .map_err(|_| anyhow!("its thread panicked"))??;
-        Ok((dist::lay_out(root)?, built))
+        Ok((dist::lay_out(root, Profile::Quick)?, built))
     })
 }
 

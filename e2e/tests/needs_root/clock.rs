@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Length of each standstill.
-const STANDSTILL: Duration = Duration::from_secs(5);
+const STANDSTILL: Duration = Duration::from_secs(20);
 /// Largest error of a clock, beside what it takes to be told of it.
 const OFF: Duration = Duration::from_millis(200);
 

@@ -128,7 +128,8 @@ pub fn contain(command: &mut Command, to: Contained) {
             check(libc::setresgid(0, 0, 0))?;
             check(libc::setresuid(0, 0, 0))?;
             // Made by those users, so that they may mount in it.
-            check(libc::unshare(libc::CLONE_NEWNS | libc::CLONE_NEWIPC))?;
+            let own = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+            check(libc::unshare(own))?;
             check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
             keep_only(&[])?;
             end_with(ends)

@@ -7,6 +7,7 @@
 
 use crate::{filter::Filter, room::Room};
 use std::{
+    ffi::CStr,
     io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
@@ -223,9 +224,11 @@ pub fn isolate(
             die_as_others_do();
             check(libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET))?;
             check(libc::setns(room.as_raw_fd(), libc::CLONE_NEWNS))?;
-            // Shared memory, queues and the place in the tree of cgroups are its own; keys of
-            // the daemon's session are not in it.
-            check(libc::unshare(libc::CLONE_NEWIPC | libc::CLONE_NEWCGROUP))?;
+            // Shared memory, queues, the place in the tree of cgroups and the host's name are
+            // its own; keys of the daemon's session are not in it.
+            let own = libc::CLONE_NEWIPC | libc::CLONE_NEWCGROUP | libc::CLONE_NEWUTS;
+            check(libc::unshare(own))?;
+            check(libc::sethostname(NAMELESS.as_ptr(), NAMELESS.count_bytes()))?;
             join_own_keyring();
             bound(bounds)?;
             check(libc::setgroups(groups.len(), groups.as_ptr()))?;
@@ -241,6 +244,9 @@ pub fn isolate(
         });
     }
 }
+
+/// Name of the host where an isolated program asks for it.
+const NAMELESS: &CStr = c"vm";
 
 /// Starts `command` as the first process of a PID namespace of its own: it sees and
 /// can name no process but its own, and whatever it starts ends with it. Needs root.

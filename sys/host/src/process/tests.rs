@@ -58,7 +58,7 @@ fn only_what_is_meant_to_is_inherited() {
     let mut command = Command::new("sh");
     command
         .arg("-c")
-        .arg(format!("ls -l /proc/self/fd >&{given}; id -u >&{given}; id -G >&{given}; for of in c p d f; do ulimit -H -$of >&{given}; done; grep -E '^(Cap|NoNew)' /proc/self/status >&{given}; tail -n +2 /proc/net/route | grep -q . || echo alone >&{given}; [ -e /etc ] || echo homeless >&{given}; set -- $(cat /proc/self/stat); [ $4 = $6 ] && echo leader of $$ >&{given}; cat /proc/self/oom_score_adj >&{given}"))
+        .arg(format!("ls -l /proc/self/fd >&{given}; id -u >&{given}; id -G >&{given}; for of in c p d f; do ulimit -H -$of >&{given}; done; grep -E '^(Cap|NoNew)' /proc/self/status >&{given}; tail -n +2 /proc/net/route | grep -q . || echo alone >&{given}; [ -e /etc ] || echo homeless >&{given}; set -- $(cat /proc/self/stat); [ $4 = $6 ] && echo leader of $$ >&{given}; cat /proc/self/oom_score_adj >&{given}; uname -n >&{given}"))
         .stdin(Stdio::null());
     // Upwards, which takes no right.
     std::fs::write("/proc/self/oom_score_adj", "1").expect("written");
@@ -96,7 +96,7 @@ fn only_what_is_meant_to_is_inherited() {
         .map(|set| format!("Cap{set}:\t{nothing}\n"))
         .concat();
     let wanted = format!(
-        "\n65534\n65534 4242\n0\n400\n3145728\n2048\n{capabilities}NoNewPrivs:\t1\nalone\nhomeless\nleader of 1\n0\n"
+        "\n65534\n65534 4242\n0\n400\n3145728\n2048\n{capabilities}NoNewPrivs:\t1\nalone\nhomeless\nleader of 1\n0\nvm\n"
     );
     assert!(told.ends_with(&wanted), "{told}");
 }
