@@ -2,7 +2,7 @@
 //! quickly for tests, which wait for guests most of the time.
 //!
 //! ```text
-//! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-blockd,forkyard-dispatcher,forkyard-friendly,forkyard-gateway}
+//! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-blockd,forkyard-dispatcher,forkyard-friendly,forkyard-gateway,forkyard-unpack}
 //! target/dist/share/forkyard/libforkyard_track.so
 //! target/dist/share/forkyard/guest/{bin,lib,include,python}/…
 //! target/dist/share/forkyard/images/*.toml
@@ -55,7 +55,7 @@ impl Profile {
 }
 
 /// Programs of hosts, and their places in what is laid out.
-const HOSTS: [(&str, &str); 7] = [
+const HOSTS: [(&str, &str); 8] = [
     ("forkyard", "bin/forkyard"),
     ("forkyardd", "bin/forkyardd"),
     ("forkyard-pager", "bin/forkyard-pager"),
@@ -63,6 +63,7 @@ const HOSTS: [(&str, &str); 7] = [
     ("forkyard-dispatcher", "bin/forkyard-dispatcher"),
     ("forkyard-gateway", "bin/forkyard-gateway"),
     ("forkyard-friendly", "bin/forkyard-friendly"),
+    ("forkyard-unpack", "bin/forkyard-unpack"),
 ];
 
 /// What guests are given, from `target/`, and its place likewise.

@@ -88,9 +88,11 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     assert_eq!(off["friendly"], false, "it was not: no failure");
     let busy = format!("for i in $(seq {BUSY}); do yes </dev/null >/dev/null 2>&1 & done");
     host.sh("p", &busy);
-    // A neighbour that is not told to yield.
+    // A neighbour that is not told to yield: now and then, which is congestion enough, and
+    // leaves the CPU to what this test runs there.
     let neighbour = format!(
-        "echo $$ >{GROUPS}/image/cgroup.procs; dd if=/dev/zero of=/dev/null </dev/null >/dev/null 2>&1 &"
+        "echo $$ >{GROUPS}/image/cgroup.procs; \
+         while :; do dd if=/dev/zero of=/dev/null bs=1M count=100; sleep 1; done </dev/null >/dev/null 2>&1 &"
     );
     host.sh("p", &neighbour);
     let refused = host.fails(["friendly", "set", "p", "monitor.threshold=0"]);

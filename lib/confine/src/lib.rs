@@ -44,6 +44,8 @@ pub enum Who {
     Fetcher(Reach),
     /// Root, with the right to read what any user owns and no other.
     Reader,
+    /// Root, with the rights to make files of any user and to read and change them, and no other.
+    Unpacker,
 }
 
 /// Places that a program that fetches is let to.
@@ -72,7 +74,7 @@ pub struct Confinement<'a> {
     pub who: Who,
     /// The files or trees that it reads, and cannot change.
     pub reads: &'a [&'a Path],
-    /// The files that it writes.
+    /// The files that it writes, or the trees that it makes.
     pub writes: &'a [&'a Path],
     /// Bytes of each of these at most.
     pub largest: u64,
@@ -160,6 +162,37 @@ const MORE: [c_long; 11] = [
     libc::SYS_umask,
     libc::SYS_getpgrp,
 ];
+/// Rights of a program that makes a tree of files of many users.
+const UNPACKING: [Capability; 5] = [
+    Capability::ChangeOwners,
+    Capability::ReachAll,
+    Capability::OwnAll,
+    Capability::KeepSetId,
+    Capability::GiveCapabilities,
+];
+/// Calls of such a program, beside those of the others.
+const MAKING: [c_long; 19] = [
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_fsetxattr,
+    libc::SYS_lchown,
+    libc::SYS_link,
+    libc::SYS_linkat,
+    libc::SYS_mkdir,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_rmdir,
+    libc::SYS_symlink,
+    libc::SYS_symlinkat,
+    libc::SYS_unlink,
+    libc::SYS_unlinkat,
+    libc::SYS_utimensat,
+];
+
 /// Has `command` run so, found in its room, with no other variables. To be started by
 /// [`spawn_first`](forkyard_sys_host::process::spawn_first) if it is to see no other
 /// process. Takes root. Blocks for some milliseconds.
@@ -178,14 +211,18 @@ pub fn confine(command: &mut Command, to: Confinement<'_>) -> io::Result<()> {
             pieces.extend(Piece::if_there(Path::new(path), Use::Program)?);
         }
     }
-    let (id, capability, threads) = match to.who {
-        Who::Nobody => (NOBODY, None, Some(THREADS_AT_MOST)),
-        Who::Fetcher(reach) => (reach.user(), None, Some(THREADS_OF_FETCHERS)),
+    let (id, rights, threads): (_, &[_], _) = match to.who {
+        Who::Nobody => (NOBODY, &[], Some(THREADS_AT_MOST)),
+        Who::Fetcher(reach) => (reach.user(), &[], Some(THREADS_OF_FETCHERS)),
         // Root's threads are all counted together.
-        Who::Reader => (0, Some(Capability::ReadAll), None),
+        Who::Reader => (0, &[Capability::ReadAll], None),
+        Who::Unpacker => (0, &UNPACKING, None),
     };
     let any = ITSELF.into_iter().chain(FILES).chain(MORE);
     let mut calls: Vec<_> = any.map(Call::any).chain(RESTRICTED).collect();
+    if to.who == Who::Unpacker {
+        calls.extend(MAKING.map(Call::any));
+    }
     let network = match to.network {
         Network::None => empty_network()?,
         Network::Host => {
@@ -204,7 +241,7 @@ pub fn confine(command: &mut Command, to: Confinement<'_>) -> io::Result<()> {
             processor: Some(PROCESSOR),
         },
         calls: Some(Filter::allowing(&calls)?),
-        capability,
+        capabilities: rights.to_vec(),
         ends: to.ends,
     };
     command

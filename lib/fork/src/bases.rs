@@ -313,7 +313,7 @@ impl Bases {
     }
 
     fn cache(&self) -> Cache {
-        Cache::new(&self.folders.cache)
+        Cache::new(&self.folders.cache).unpacking_by(self.folders.bin.join("forkyard-unpack"))
     }
 
     fn recipe(&self, name: &str) -> Result<Recipe, HostError> {

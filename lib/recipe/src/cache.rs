@@ -33,6 +33,7 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct Cache {
     pub(crate) dir: PathBuf,
+    pub(crate) unpacker: Option<PathBuf>,
 }
 
 /// A guest's disk: a raw ext4 file system, to be read and never written.
@@ -54,7 +55,19 @@ impl Cache {
 
     /// The cache in `dir`, which is made when something is built.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into() }
+        Self {
+            dir: dir.into(),
+            unpacker: None,
+        }
+    }
+
+    /// The same, which has `program` (`forkyard-unpack`) unpack what others have packed, in a
+    /// process that can do nothing else. Without it, this process does.
+    pub fn unpacking_by(self, program: PathBuf) -> Self {
+        Self {
+            unpacker: Some(program),
+            ..self
+        }
     }
 
     /// The image of `recipe`, built if it is not there: then this takes root,

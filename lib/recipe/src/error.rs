@@ -68,6 +68,9 @@ pub enum BuildError {
         /// The last lines it said.
         tail: String,
     },
+    /// An archive could not be unpacked, in the words of the program that does it.
+    #[error("{0}")]
+    Unpack(String),
     /// Images have files of many owners, which only root can make.
     #[error("building an image takes root")]
     NotRoot,

@@ -3,7 +3,7 @@
 //! ```text
 //! raw, qcow2 --one that needs no other file--> the ext4 in it ----+
 //!                                                                 +--> disk
-//! OCI archive --digests--> layers --one over the other--> mke2fs -+
+//! OCI archive --unpacked, apart--> tree ----------------> mke2fs -+
 //!     ^-- a registry (pull), a Dockerfile (build)
 //! ```
 //!
@@ -12,6 +12,7 @@
 //! only root can pass, and that goes whatever happens. Once it is whole it takes
 //! its name, beside the images from recipes.
 
+mod apart;
 mod archive;
 mod build;
 mod compressed;
@@ -26,8 +27,10 @@ mod provenance;
 mod pull;
 mod qcow2;
 mod scrub;
+mod unpack;
 mod volume;
 
+pub use apart::unpack_as_told;
 pub use build::{Dockerfile, InvalidDockerfile};
 pub use error::{ArchiveError, DiskError, ImportError};
 pub use provenance::Provenance;
@@ -57,7 +60,7 @@ use std::{
 };
 
 /// Raised whenever the same content is to give another image.
-const BUILDER: &str = "import 1";
+const BUILDER: &str = "import 2";
 /// Largest disk: 1 TiB, as for recipes.
 const MOST: ByteCount = ByteCount(1 << 40);
 /// Bytes of a file in one read; a page of zeros becomes a hole.
@@ -284,6 +287,7 @@ impl Cache {
             work: &work,
             incoming: &incoming,
             cancel,
+            unpacker: self.unpacker.as_deref(),
         };
         let whole = work.dir().join("whole");
         DirBuilder::new()

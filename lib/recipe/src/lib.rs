@@ -36,7 +36,7 @@ pub use error::{BuildError, RecipeError};
 pub use forkyard_confine::Reach;
 pub use import::{
     ArchiveError, Cancel, DiskError, Dockerfile, EXPORT, ImportError, Imported, InvalidDockerfile,
-    Provenance, Scrub, Source,
+    Provenance, Scrub, Source, unpack_as_told,
 };
 pub use initramfs::{GuestFiles, Reseed};
 pub use kernel::{Kernel, KernelChoice};

@@ -208,7 +208,7 @@ impl Qemu {
                 None => self.calls.clone(),
                 Some(_) => self.calls_with_volume.clone(),
             }),
-            capability: None,
+            capabilities: Vec::new(),
             ends: Ends::ByItself,
         };
         isolate(&mut command, credentials, surroundings, plumbing.inherited);

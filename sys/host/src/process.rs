@@ -144,8 +144,8 @@ pub struct Surroundings {
     pub bounds: Bounds,
     /// The system calls it may make; none for all of them.
     pub calls: Option<Filter>,
-    /// The capability that it has if its user is root.
-    pub capability: Option<Capability>,
+    /// The capabilities that it has if its user is root.
+    pub capabilities: Vec<Capability>,
     /// Event that ends it.
     pub ends: Ends,
 }
@@ -164,14 +164,29 @@ pub enum Ends {
 pub enum Capability {
     /// Reads whatever there is in its room, whoever owns it.
     ReadAll,
+    /// Gives files to any user.
+    ChangeOwners,
+    /// Reads, writes and passes whatever there is in its room.
+    ReachAll,
+    /// Does with any file what its owner may.
+    OwnAll,
+    /// Keeps the set-id bits of files that it changes.
+    KeepSetId,
+    /// Gives files capabilities of their own, which count for nothing where none may be gained.
+    GiveCapabilities,
 }
 
 impl Capability {
     /// The kernel's number for it.
     fn number(self) -> libc::c_ulong {
         match self {
-            // CAP_DAC_READ_SEARCH
+            // CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID, CAP_SETFCAP
+            Self::ChangeOwners => 0,
+            Self::ReachAll => 1,
             Self::ReadAll => 2,
+            Self::OwnAll => 3,
+            Self::KeepSetId => 4,
+            Self::GiveCapabilities => 31,
         }
     }
 }
@@ -210,10 +225,12 @@ pub fn isolate(
         room,
         bounds,
         calls,
-        capability,
+        capabilities,
         ends,
     } = surroundings;
-    let kept = capability.map(Capability::number);
+    let kept = capabilities
+        .iter()
+        .fold(0, |mask, it| mask | 1 << it.number());
     let Credentials { uid, gid, groups } = credentials;
     // SAFETY: between fork and exec the closure makes system calls alone: it
     // neither allocates nor takes a lock, whatever the other threads of this
@@ -370,9 +387,9 @@ pub(crate) fn join_own_keyring() {
 
 /// In a child about to `exec`: nothing it becomes may have more than its user
 /// gives it, and a user that is root gets this one alone.
-fn drop_capabilities(kept: Option<libc::c_ulong>) -> io::Result<()> {
+fn drop_capabilities(kept: u64) -> io::Result<()> {
     const MOST: libc::c_ulong = 64;
-    for capability in (0..MOST).filter(|&capability| Some(capability) != kept) {
+    for capability in (0..MOST).filter(|it| kept & (1 << it) == 0) {
         // SAFETY: takes integers only.
         match check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) }) {
             // That was one more than the kernel knows.

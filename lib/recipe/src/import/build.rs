@@ -13,7 +13,7 @@
 //! | a step | what it said last is the error |
 //! | the build is given up, the daemon dies | the first process is killed, and with it all others and their mounts; the folder goes with the import's |
 
-use super::{Cancel, ImportError, Key, KeyMaker, job::unpacked_at_most, pull::take};
+use super::{Cancel, ImportError, Key, KeyMaker, pull::take, unpack::unpacked_at_most};
 use crate::{
     cache::Workplace,
     error::{BuildError, io_error},

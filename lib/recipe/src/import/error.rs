@@ -215,6 +215,12 @@ pub enum ArchiveError {
         /// The disk's size.
         size: ByteCount,
     },
+    /// The program that unpacks it refuses it, in its words.
+    #[error("{said}")]
+    Refused {
+        /// Fault that it found.
+        said: String,
+    },
     /// A size for the disk that makes no sense.
     #[error("a disk of {0} cannot be made: wanted 16 MiB to 1 TiB")]
     DiskSize(ByteCount),

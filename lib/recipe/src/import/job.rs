@@ -29,38 +29,18 @@ use std::{
 /// Smallest disk made for a container image, and the step of sizes.
 const LEAST: ByteCount = ByteCount(16 << 20);
 const MIB: u64 = 1 << 20;
-/// Most bytes in a container image, unless its disk is said to be larger.
-const UNPACKED: ByteCount = ByteCount(32 << 30);
-/// Most entries in all layers of a container image.
-const ENTRIES: u64 = 4_000_000;
-/// Bytes of headers and padding that an entry of an archive may have on average.
-const HEADERS: u64 = 4096;
 /// Room to work in that a disk has beside what is in the image.
 const SPARE: u64 = 512 << 20;
 /// Files there is room for beside those of the image.
 const SPARE_FILES: u64 = 32_768;
-/// Where a container expects folders, with the modes they have.
-const FOLDERS: [(&str, u32); 6] = [
-    ("/dev", 0o755),
-    ("/etc", 0o755),
-    ("/proc", 0o555),
-    ("/run", 0o755),
-    ("/sys", 0o555),
-    ("/tmp", 0o1777),
-];
-
-/// Most bytes of an archive that is unpacked as it comes in: its layers, unless its
-/// disk is said to be larger, and their headers.
-pub(super) fn unpacked_at_most(size: Option<ByteCount>) -> ByteCount {
-    ByteCount(size.unwrap_or(UNPACKED).0 + ENTRIES * HEADERS)
-}
-
 /// One import.
 pub(super) struct Job<'a> {
     pub name: &'a ImageName,
     pub work: &'a Workplace,
     pub incoming: &'a Path,
     pub cancel: &'a Cancel,
+    /// The program that unpacks archives; this process if there is none.
+    pub unpacker: Option<&'a Path>,
 }
 
 impl Job<'_> {
@@ -171,46 +151,32 @@ impl Job<'_> {
         {
             return Err(ArchiveError::DiskSize(size).into());
         }
-        progress(Event::Step("checking the archive"));
-        let parts = Parts::of(self.open_incoming()?)?;
-        let chosen = oci::choose(&parts, cpu::level())?;
         let root = self.work.dir().join("root");
-        fs::create_dir(&root)
-            .and_then(|()| fs::set_permissions(&root, Permissions::from_mode(0o755)))
-            .map_err(io_error("make", &root))?;
-        let budget = Budget::new(size.unwrap_or(UNPACKED), ENTRIES);
-        let mut tree = Tree::new(&root, budget, self.cancel);
-        for (layer, number) in chosen.layers.iter().zip(1..) {
-            progress(Event::Step("unpacking a layer"));
-            let (from, _) = parts.open(&layer.part)?;
-            let wanted = layer.unpacked;
-            let found = tree
-                .apply(from)
-                .map_err(|source| in_layer(number, source))?;
-            if found != wanted {
-                let name = format!("layer {number}, unpacked,");
-                return Err(ArchiveError::Digest {
-                    name,
-                    found,
-                    wanted,
-                }
-                .into());
-            }
-        }
-        tree.finish().map_err(|source| in_layer(0, source))?;
-        let entry = EntryPoint {
+        let order = Order {
+            archive: self.incoming.to_owned(),
+            expanded: self.work.dir().join("expanded"),
+            root: root.clone(),
+            size,
             start,
-            ..chosen.entry
+            level: cpu::level(),
         };
-        furnish(&root, &entry)?;
+        fs::create_dir(&root).map_err(io_error("make", &root))?;
+        progress(Event::Step("unpacking the archive"));
+        let unpacked = match self.unpacker {
+            Some(program) => apart::unpack(program, &order, (self.work, self.cancel), progress),
+            None => unpack::unpack(&order, self.cancel),
+        };
+        let Unpacked {
+            entry,
+            platform,
+            taken,
+        } = unpacked?;
         self.cancel.check()?;
-        let taken = measure(&root)?;
         let room = taken.room(size)?;
         progress(Event::Step("making the file system"));
         make_file_system(self.name.as_str(), &root, disk, room, self.work, progress)?;
         let words = entry.argv.iter().map(|word| word.replace('\n', " "));
         let runs = words.collect::<Vec<_>>().join(" ");
-        let platform = chosen.platform;
         let summary = match (runs.is_empty(), start) {
             (true, _) => format!("{what} for {platform} that runs nothing"),
             (false, Start::AtBoot) => format!("{what} for {platform}; runs {runs}"),
@@ -225,46 +191,6 @@ fn described(what: &str, partition: Option<u32>) -> String {
         Some(number) => format!("{what}, its partition {number}"),
         None => what.to_owned(),
     }
-}
-
-fn in_layer(number: usize, source: LayerError) -> ImportError {
-    if matches!(source, LayerError::Cancelled) {
-        return ImportError::Cancelled;
-    }
-    ArchiveError::Layer { number, source }.into()
-}
-
-/// Adds what a guest has and a container image need not: folders to mount
-/// things on, and what is to run.
-fn furnish(root: &Path, entry: &EntryPoint) -> Result<(), ImportError> {
-    for (path, mode) in FOLDERS {
-        inside::directory_with(root, Path::new(path), mode).map_err(io_error("make", path))?;
-    }
-    if *entry == EntryPoint::default() {
-        return Ok(());
-    }
-    if !entry.dir.is_empty() {
-        inside::directory(root, Path::new(&entry.dir)).map_err(io_error("make", &entry.dir))?;
-    }
-    let write = || -> io::Result<()> {
-        let place = inside::place(root, Path::new(EntryPoint::PLACE))?;
-        match fs::remove_file(&place) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        let mut file = File::create_new(place)?;
-        file.write_all(&serde_json::to_vec_pretty(entry).map_err(io::Error::other)?)?;
-        file.set_permissions(Permissions::from_mode(0o644))
-    };
-    write().map_err(io_error("write", EntryPoint::PLACE))?;
-    Ok(())
-}
-
-/// Room that a tree takes on a disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Taken {
-    bytes: u64,
-    files: u64,
 }
 
 impl Taken {
@@ -284,27 +210,4 @@ impl Taken {
             inodes: Some(inodes),
         })
     }
-}
-
-fn measure(root: &Path) -> Result<Taken, BuildError> {
-    let mut taken = Taken::default();
-    let mut seen = HashSet::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in list(&folder)? {
-            let path = entry.map_err(io_error("list", &folder))?.path();
-            let facts = path
-                .symlink_metadata()
-                .map_err(io_error("look at", &path))?;
-            if facts.nlink() > 1 && !facts.is_dir() && !seen.insert(facts.ino()) {
-                continue;
-            }
-            taken.files += 1;
-            taken.bytes += facts.len().next_multiple_of(PAGE as u64);
-            if facts.is_dir() {
-                folders.push(path);
-            }
-        }
-    }
-    Ok(taken)
 }

@@ -10,7 +10,7 @@
 //! | the registry does not answer, or has no such image | skopeo's own words are the error |
 //! | the import is given up, the daemon dies | skopeo is killed; the folder goes with the import's |
 
-use super::{Cancel, ImportError, digest::Digest, job::unpacked_at_most};
+use super::{Cancel, ImportError, digest::Digest, unpack::unpacked_at_most};
 use crate::{
     cache::Workplace,
     error::{BuildError, io_error},

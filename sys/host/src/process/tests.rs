@@ -80,7 +80,7 @@ fn only_what_is_meant_to_is_inherited() {
             processor: None,
         },
         calls: None,
-        capability: None,
+        capabilities: Vec::new(),
         ends: Ends::ByItself,
     };
     isolate(&mut command, nobody, surroundings, vec![writer.into()]);
