@@ -1,5 +1,5 @@
-//! What an earlier daemon left: running VMs are taken over, half-made ones are
-//! undone.
+//! Adoption of the state an earlier daemon left: running VMs are taken over,
+//! half-made ones are undone.
 
 use crate::{
     Host, HostError, commit,
@@ -19,8 +19,8 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// How long the agent of a VM that ran is waited for. It may answer later: until
-/// then its VM counts as silent.
+/// Time to wait for the agent of a VM that ran. It may answer later: until then
+/// its VM counts as silent.
 const HELLO: Duration = Duration::from_secs(5);
 /// After this another attempt is made to take over a QEMU that did not answer.
 const AGAIN: Duration = Duration::from_secs(5);

@@ -16,18 +16,19 @@ use forkyard_types::{Epoch, NetworkPolicy, VmState, VmView};
 use forkyard_vmm::{Cause, console};
 use std::{path::Path, sync::Arc, time::Duration};
 
-/// What a kernel says last that was told to restart, and not one that gave up.
+/// Last line on the console of a kernel that was told to restart, as opposed to
+/// one that gave up.
 const RESTARTS: &str = "reboot: Restarting system";
-/// How long the last words of a VM that ended may be on their way.
+/// Time in which the last console output of a VM that ended may still arrive.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 const CLONE: &str = "a clone cannot boot again: its memory began with its parent's instant";
 
-/// How a VM ended that was running.
+/// Ways in which a running VM can end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// As somebody wanted.
     Well,
-    /// Its guest restarts, and it can.
+    /// The guest restarts, and the VM can be started again.
     Restarts,
     /// As nobody wanted, or in another way than its guest did.
     Failed(String),
@@ -128,7 +129,8 @@ impl Host {
         }
     }
 
-    /// What became of a VM whose QEMU has ended, and is still known.
+    /// Tells how a VM whose QEMU has ended, and that is still known, came to
+    /// its end.
     pub(crate) async fn how_it_ended(&self, vm: &Vm, cause: Cause) -> Ended {
         let body = match vm.body() {
             Ok(body) if !body.is_stopping() => body,
@@ -169,8 +171,8 @@ impl Host {
     }
 }
 
-/// How often a guest said that it restarts, of what is kept of its console. Blocks
-/// for a read of at most 1 MiB.
+/// Counts how often a guest announced a restart in the part of its console that is
+/// kept. Blocks for a read of at most 1 MiB.
 pub(crate) fn restarts(folder: &Path) -> usize {
     let said = console::kept(folder).unwrap_or_default();
     String::from_utf8_lossy(&said).matches(RESTARTS).count()

@@ -1,4 +1,4 @@
-//! What VMs boot from: guest images as page images, kernels, initramfs.
+//! Files that VMs boot from: guest images as page images, kernels, initramfs.
 //!
 //! A guest's root disk is a page image like any other: built once from its
 //! recipe, or imported, served by the pager, read by every VM under its own
@@ -25,14 +25,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a VM boots from.
+/// Files that a VM boots from.
 #[derive(Clone, Debug)]
 pub(crate) struct Base {
-    /// Its kernel.
+    /// Kernel.
     pub kernel: PathBuf,
-    /// Its initramfs, with the agent in it.
+    /// Initramfs, which contains the agent.
     pub initramfs: PathBuf,
-    /// Its root disk, as a file of the pager: raw.
+    /// Root disk, as a raw file of the pager.
     pub disk: PathBuf,
 }
 
@@ -429,7 +429,8 @@ impl Bases {
     }
 }
 
-/// The same content has the same image, on every host and after every restart.
+/// Derives an image's id from its content, so that it is the same on every host
+/// and after every restart.
 fn image_id(file: &ImageFile) -> ImageId {
     let digits = u128::from_str_radix(&file.key.to_string(), 16).unwrap_or_default();
     ImageId(uuid::Builder::from_custom_bytes(digits.to_be_bytes()).into_uuid())

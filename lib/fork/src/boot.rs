@@ -30,15 +30,15 @@ use tracing::{Instrument as _, debug_span, instrument};
 const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check \
      cryptomgr.notests page_reporting.page_reporting_order=4 \
      sysctl.vm.percpu_pagelist_high_fraction=4096";
-/// What a guest's kernel is told beside that unless it is to guard itself: in a guest all that runs
-/// is its user's as a rule, and the host's own guards are between guests.
+/// Addition to the kernel command line of a guest that is not to guard itself: as a rule all that
+/// runs in a guest belongs to its user, and the host's own guards are between guests.
 const UNGUARDED: &str = " mitigations=off";
 /// vCPUs of a VM.
 pub(crate) const VCPUS: std::ops::RangeInclusive<u8> = 1..=64;
 /// MiB of memory of a VM.
 pub(crate) const MEMORY_MIB: std::ops::RangeInclusive<u64> = 64..=1 << 20;
 
-/// What a guest's kernel is told.
+/// Builds the command line of a guest's kernel.
 fn command_line(mitigations: bool) -> String {
     let guard = if mitigations { "" } else { UNGUARDED };
     format!("{CMDLINE}{guard}")
@@ -148,7 +148,7 @@ impl Host {
         Ok(())
     }
 
-    /// What a VM as asked for boots from, and by which accelerator.
+    /// Finds the files that a requested VM boots from, and the accelerator.
     pub(crate) async fn base_of(&self, request: &RunRequest) -> Result<(Base, Accel), HostError> {
         let base = self
             .bases

@@ -1,5 +1,6 @@
-//! What guests may have of a host by asking for it themselves. Those outside who
-//! fork a VM have the host's word already; a program in a guest has not.
+//! Limits on the host's resources that guests may obtain by asking for them
+//! themselves. Those outside who fork a VM have the host's word already; a
+//! program in a guest has not.
 
 use forkyard_types::FamilyId;
 use std::{
@@ -34,7 +35,7 @@ impl Default for GuestBounds {
     }
 }
 
-/// What guests may do only so often.
+/// Requests of guests that are limited in rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rated {
     /// Forking.
@@ -70,10 +71,10 @@ pub enum BoundReached {
         /// As many as may be.
         limit: u16,
     },
-    /// Its family does this too often.
+    /// The family does this too often.
     #[error("the family has {what} {limit} times within a minute, as often as guests may")]
     Rate {
-        /// What.
+        /// Kind of request.
         what: Rated,
         /// As often as may be.
         limit: u16,
@@ -81,7 +82,7 @@ pub enum BoundReached {
 }
 
 impl GuestBounds {
-    /// Whether a VM of this generation may have clones.
+    /// Checks that a VM of this generation may have clones.
     pub fn check_depth(self, generation: u16) -> Result<(), BoundReached> {
         let limit = self.generations;
         match generation < limit {

@@ -339,9 +339,9 @@ impl Host {
     }
 }
 
-/// What a request comes to that is made in a clone: if it is the one that made
-/// the clone, its parent's program asks again from here, because the agent that
-/// should have told it has died.
+/// Finds the answer to a request that is repeated in a clone: if it is the
+/// request that made the clone, the parent's program asks again from here,
+/// because the agent that should have told it has died.
 fn came_of(vm: &Vm, request: RequestId) -> Option<Answer> {
     let cloned = vm.cloned?;
     (cloned.request == Some(request)).then(|| Answer::Cloned {

@@ -36,8 +36,8 @@ impl Host {
         Ok(kept.view())
     }
 
-    /// The same, for whoever asked; `asked` is the request of a guest's program,
-    /// which returns in the clones.
+    /// Takes a checkpoint for the given asker; `asked` is the request of a
+    /// guest's program, which returns in the clones.
     pub(crate) async fn checkpoint_of(
         &self,
         parent: &Arc<Vm>,

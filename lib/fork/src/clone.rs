@@ -26,23 +26,24 @@ use tracing::{Instrument as _, debug_span, instrument};
 const NOTES: usize = 32;
 const NOTE: usize = 500;
 
-/// Who asked for a fork, and what its clones do not inherit.
+/// Origin of a fork, and the data that its clones do not inherit.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    /// What it is called.
+    /// Id of the fork.
     pub fork: ForkId,
     /// The request of the guest's program that returns in each clone; none if
     /// the fork was asked for from outside.
     pub request: Option<RequestId>,
     /// As it is called by whoever looks at it while it is made.
     pub watch: Option<RequestId>,
-    /// What it spares.
+    /// Mode of the fork.
     pub mode: ForkMode,
     /// Paths in the guest.
     pub scrub: Vec<String>,
-    /// Whom the clones are told is their parent; none: the VM they are made of.
+    /// Address that the clones are told is their parent's; none: that of the VM
+    /// they are made of.
     pub home: Option<Ipv4Addr>,
-    /// What other hosts make of it.
+    /// Clones that other hosts make of it.
     pub far: Far,
 }
 
@@ -232,7 +233,7 @@ impl Host {
     }
 }
 
-/// What is kept of what a guest has to say.
+/// Cuts the messages of a guest to the length that is kept.
 fn bounded(mut notes: Vec<String>) -> Vec<String> {
     notes.truncate(NOTES);
     for note in &mut notes {
@@ -253,7 +254,8 @@ fn clone_name(parent: &Original, member: u16) -> Option<VmName> {
     format!("{founder}-{member}").parse().ok()
 }
 
-/// What a VM is to become, with fresh randomness and the time of now.
+/// Builds the identity that a VM is to assume, with fresh randomness and the
+/// present time.
 pub(crate) fn identity(
     record: &VmRecord,
     address: Address,

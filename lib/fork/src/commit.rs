@@ -24,7 +24,7 @@ use tracing::instrument;
 
 /// The agent's program in a guest.
 const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
-/// How the names of checkpoints begin that are there for the moment.
+/// Prefix of the names of temporary checkpoints.
 const PASSING: &str = "committing-";
 
 impl Host {

@@ -1,10 +1,10 @@
-//! What a VM's guest says on its serial console. It needs nothing of the guest,
+//! Output of a VM's guest on its serial console. It needs nothing of the guest,
 //! not even the agent.
 
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_vmm::console::{self, Following};
 
-/// What a guest has said on its console, 1 MiB at most.
+/// Output of a guest on its console, 1 MiB at most.
 #[derive(Debug)]
 pub enum Said {
     /// And may go on to say.
@@ -25,7 +25,7 @@ impl Host {
         }
     }
 
-    /// What a VM's guest says from now on. Cancel-safe.
+    /// Follows the console output of a VM's guest from now on. Cancel-safe.
     pub async fn listen(&self, vm: &str) -> Result<Following, HostError> {
         let body = self.vm(vm)?.body()?;
         let mut said = body.machine.console().follow().await?;
@@ -33,8 +33,8 @@ impl Host {
         Ok(said)
     }
 
-    /// What a VM's guest has said, and says from now on if it runs.
-    /// Cancel-safe.
+    /// Reads the console output of a VM's guest so far, and follows it if the
+    /// VM runs. Cancel-safe.
     pub async fn said(&self, vm: &str) -> Result<Said, HostError> {
         let vm = self.vm(vm)?;
         match vm.body() {

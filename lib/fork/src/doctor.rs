@@ -1,4 +1,4 @@
-//! What is wrong with a host, and what crashes left on it.
+//! Diagnosis of faults of a host, and of the leftovers of crashes on it.
 //!
 //! Whatever is ours by its name or place, and belongs to no VM that is
 //! recorded, was left behind. Things of others are never touched.
@@ -35,7 +35,7 @@ enum Left {
     Volume(LeftVolume),
 }
 
-/// What belongs to forks that are yet to come.
+/// Resources of forks that are yet to come.
 #[derive(Debug, Default)]
 struct Next {
     images: BTreeSet<ImageId>,
@@ -216,7 +216,8 @@ impl Host {
         Ok(())
     }
 
-    /// What the next forks of all VMs will use. Waits for forks under way.
+    /// Lists the resources that the next forks of all VMs will use. Waits for
+    /// forks under way.
     async fn next_generations(&self) -> Next {
         let mut next = Next::default();
         let vms = self.registry().all();
@@ -242,7 +243,7 @@ impl Host {
     }
 }
 
-/// What was about to go when it was found may have gone.
+/// Accepts that a file which was about to go when it was found may have gone.
 fn gone(removed: io::Result<()>, path: &Path) -> Result<(), HostError> {
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -13,7 +13,7 @@ use forkyard_vmm::{Cause, MachineRecord};
 use std::{fs, path::Path, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
-/// How long a guest may take to power off when asked.
+/// Time a guest may take to power off when asked.
 const POWER_OFF: Duration = Duration::from_secs(15);
 /// Between attempts to end a QEMU that does not end.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -91,8 +91,9 @@ impl Host {
         Ok(view)
     }
 
-    /// Its QEMU is gone: notes that it stopped, and why, or starts it again if that is
-    /// what its guest wanted. A ticket's clone is no more once it has stopped.
+    /// Handles the end of a VM's QEMU: notes that it stopped, and why, or starts it
+    /// again if its guest wanted that. A ticket's clone is no more once it has
+    /// stopped.
     pub(crate) async fn has_ended(&self, vm: &Arc<Vm>, cause: Cause) {
         if vm.ephemeral {
             return self.end(vm, None).await;

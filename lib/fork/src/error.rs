@@ -34,25 +34,25 @@ pub enum HostError {
     Files {
         /// Kind of failure.
         kind: ErrorKind,
-        /// What the guest said.
+        /// Message of the guest.
         said: String,
     },
     /// No VM of that name or id.
     #[error("there is no VM {name:?}")]
     NoSuchVm {
-        /// What was asked for.
+        /// Requested name.
         name: String,
     },
     /// No guest of the family took such a checkpoint, or it was dropped.
     #[error("this family's guests have no checkpoint {id}")]
     NoSuchCheckpoint {
-        /// What was asked for.
+        /// Requested id.
         id: VmId,
     },
     /// No recipe of that name.
     #[error("there is no image {name:?}")]
     NoSuchImage {
-        /// What was asked for.
+        /// Requested name.
         name: String,
     },
     /// An image cannot be imported under this name.
@@ -87,7 +87,7 @@ pub enum HostError {
     NotRunning {
         /// The VM.
         vm: VmName,
-        /// Its state.
+        /// State of the VM.
         state: VmState,
     },
     /// Only a VM that has stopped can be started.
@@ -95,7 +95,7 @@ pub enum HostError {
     NotStopped {
         /// The VM.
         vm: VmName,
-        /// Its state.
+        /// State of the VM.
         state: VmState,
     },
     /// A clone was to boot.
@@ -135,12 +135,12 @@ pub enum HostError {
         /// The VM.
         vm: VmName,
     },
-    /// It runs, as far as is known, and its QEMU does not answer.
+    /// The VM runs, as far as is known, and its QEMU does not answer.
     #[error("{vm} does not answer: {why}")]
     Silent {
         /// The VM.
         vm: VmName,
-        /// What was tried.
+        /// Operation that was tried.
         why: String,
     },
     /// Nobody can type on its console: it was lost when the VM was taken over.
@@ -175,7 +175,7 @@ pub enum HostError {
     /// The pager could not be started.
     #[error("the pager did not start: {said}")]
     PagerDidNotStart {
-        /// What it said.
+        /// Message of the program.
         said: String,
     },
     /// The guest's agent was never heard of.
@@ -183,13 +183,13 @@ pub enum HostError {
     Boot {
         /// The end of its console.
         console: String,
-        /// How waiting for it ended.
+        /// Error of waiting for it.
         source: LinkError,
     },
     /// The guest could not become what it was told to.
     #[error("the guest did not take its identity: {}", problems.join("; "))]
     Identity {
-        /// What went wrong there.
+        /// Problems that were found there.
         problems: Vec<String>,
     },
     /// The family may have no more clones.
@@ -230,7 +230,7 @@ pub enum HostError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What the pager found.
+        /// Error of the pager.
         source: PagerError,
     },
     /// Memory could not be captured.
@@ -256,18 +256,18 @@ pub enum HostError {
     Lost {
         /// The VM.
         vm: VmName,
-        /// What is lost.
+        /// Data that is lost.
         why: String,
     },
-    /// It cannot be moved to another host.
+    /// The VM cannot be moved to another host.
     #[error("{vm} cannot move: {why}")]
     CannotMove {
         /// The VM.
         vm: VmName,
-        /// What keeps it here.
+        /// Reason why it has to stay.
         why: String,
     },
-    /// It writes memory as fast as that is sent, or time has run out.
+    /// The VM writes memory as fast as that is sent, or time has run out.
     #[error(
         "{vm} stays here: {}, {} pages were left to send, and it would have stood still for {gap_ms} ms",
         if *late { "the deadline has passed" } else { "it writes pages as fast as they are sent" },
@@ -280,10 +280,10 @@ pub enum HostError {
         left: PageCount,
         /// Time that it would have stood still for, in ms.
         gap_ms: u64,
-        /// Whether time had run out.
+        /// True if time had run out.
         late: bool,
     },
-    /// It stands still here for it may run elsewhere.
+    /// The VM is stopped here because it may run elsewhere.
     #[error("{vm} may run on host {host}, which is asked")]
     Moving {
         /// The VM.
@@ -291,7 +291,7 @@ pub enum HostError {
         /// The other host.
         host: String,
     },
-    /// It was to move, and it is not known whether it did.
+    /// The VM was to move, and it is not known whether it did.
     #[error("{vm} stands still until host {host} has said whether it goes on there")]
     Unsettled {
         /// The VM.
@@ -301,7 +301,7 @@ pub enum HostError {
         /// Why it has not.
         source: ApiError,
     },
-    /// It is not this host's to do anything with.
+    /// The VM belongs to another host, and this one can do nothing with it.
     #[error("{vm} runs on host {host}")]
     Elsewhere {
         /// The VM.
@@ -314,7 +314,7 @@ pub enum HostError {
     Peer {
         /// The host.
         peer: String,
-        /// What it said, or why it was not asked.
+        /// Answer of that host, or the reason why it was not asked.
         source: ApiError,
     },
     /// Other hosts could not be asked for a number that none of their families has.
@@ -335,7 +335,8 @@ pub enum HostError {
         /// The network.
         network: std::net::Ipv4Addr,
     },
-    /// What another host hands out is named like an image of others that is here.
+    /// An image that another host hands out has the name of an image of others
+    /// that is here.
     #[error("page image {image} is here, and is not one that this host lends to this family")]
     ForeignImage {
         /// The image.
@@ -344,11 +345,11 @@ pub enum HostError {
     /// The host's file system failed.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation that was tried.
         what: &'static str,
         /// On which file.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
 }
@@ -383,7 +384,7 @@ impl HostError {
         }
     }
 
-    /// What a program can branch on.
+    /// Classifies the error for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid(_) | Self::Recipe(_) => ErrorKind::Invalid,
@@ -466,7 +467,7 @@ impl HostError {
         }
     }
 
-    /// Whether somebody did not answer in time, and may yet do what was asked.
+    /// Tells whether a peer did not answer in time, and may yet do as asked.
     pub(crate) fn is_timeout(&self) -> bool {
         self.kind() == ErrorKind::Timeout
     }

@@ -152,7 +152,7 @@ fn decoded(text: &str) -> Result<Vec<u8>, HostError> {
 /// The end of a command's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// It comes with the end of what its client sends.
+    /// Input ends with the end of the stream that its client sends.
     Follows,
     /// The client says so; it may leave before.
     IsSaid,

@@ -44,7 +44,7 @@ struct Frozen {
     bytes: ByteCount,
 }
 
-/// What makes a chain shorter.
+/// Ways to make a chain shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// So many go into the one below.
@@ -108,8 +108,8 @@ impl Host {
         }
     }
 
-    /// The same before a fork, to the end: but only if the disk is so deep that
-    /// all that come after would suffer from it.
+    /// Folds before a fork, to the end, but only if the disk is so deep that
+    /// all later forks would suffer from it.
     pub(crate) async fn fold_deepest(&self, vm: &Vm, body: &Body) {
         if vm.record().chain.len() > DEEPEST
             && let Err(error) = self.fold_now(vm, body, pending()).await

@@ -22,11 +22,11 @@ use std::path::PathBuf;
 pub struct Folders {
     /// The programs.
     pub bin: PathBuf,
-    /// What outlives a restart of the host.
+    /// Data that outlives a restart of the host.
     pub state: PathBuf,
-    /// What lives only while the host runs.
+    /// Data that lives only while the host runs.
     pub run: PathBuf,
-    /// What can be made again, imported images apart.
+    /// Data that can be made again, except imported images.
     pub cache: PathBuf,
     /// Recipes, and the guest's programs.
     pub share: PathBuf,

@@ -44,10 +44,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// One clone to make.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// Its number among the clones of this fork, or in its ticket: 1 and up. 0 of one that
+    /// Number among the clones of this fork, or in its ticket: 1 and up. 0 of one that
     /// founds a family.
     pub number: u16,
-    /// Its place in the family.
+    /// Place in the family.
     pub member: Member,
     /// The ticket it was promised by.
     pub ticket: Option<TicketId>,
@@ -72,7 +72,7 @@ impl Wanted {
     }
 }
 
-/// What a fork came to.
+/// Result of a fork.
 #[derive(Debug)]
 pub(crate) struct Forked {
     pub id: ForkId,
@@ -87,8 +87,8 @@ impl Host {
         self.fork_as(ForkId::random(), vm, request, || {}).await
     }
 
-    /// The same, and does not wait once it is clear that there is something to
-    /// do: clones are listed as they come, and what fails is in the log. `done` is told
+    /// Starts a fork without waiting for it once it is clear that there is something to
+    /// do: clones are listed as they come, and failures are in the log. `done` is told
     /// in the end which were made.
     pub async fn launch_fork(
         &self,

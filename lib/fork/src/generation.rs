@@ -1,6 +1,6 @@
-//! What the next fork of a VM will use, made before anyone asks for it: a
-//! page image that does not exist yet, the overlay the parent will write to
-//! after it, and warm shells over both.
+//! Resources of the next fork of a VM, made before it is requested: a page
+//! image that does not exist yet, the overlay the parent will write to after
+//! it, and warm shells over both.
 //!
 //! A generation serves one fork. Shells it made that no clone became are
 //! ended with it: their disk lies over the instant that has passed.
@@ -39,11 +39,11 @@ fn at_leisure() -> usize {
 pub(crate) enum Next {
     /// A slice over the one that it writes to now.
     Overlay { overlay: Overlay, path: PathBuf },
-    /// Its volume, as before.
+    /// The VM's volume, as before.
     Volume(VolumeAt),
 }
 
-/// What the next fork of a VM will use.
+/// Resources of the next fork of a VM.
 #[derive(Debug)]
 pub(crate) struct Generation {
     /// The parent's memory at the fork. Reads of it wait until then.
@@ -219,7 +219,8 @@ impl Host {
         join_all(ends).await;
     }
 
-    /// Who may touch a VM's disk: its own QEMU may write, its family's read.
+    /// Lists the files of a VM's disk with the access of its QEMU, which may
+    /// write, and of its family's, which may read.
     pub(crate) fn access(&self, record: &VmRecord) -> Result<Access, HostError> {
         Ok(Access {
             uid: record.uid,
@@ -258,8 +259,9 @@ impl Host {
     }
 }
 
-/// What a QEMU may take: its guest's memory, and what QEMU needs itself, of which
-/// the cache of translated code is most; a thread a vCPU, and those that do I/O.
+/// Computes the limits of a QEMU: its guest's memory, and the memory QEMU needs
+/// itself, of which the cache of translated code is most; a thread for each vCPU,
+/// and those that do I/O.
 fn limits(record: &VmRecord) -> Limits {
     const BESIDE: u64 = 1536 << 20;
     const THREADS: u32 = 128;

@@ -73,17 +73,19 @@ pub struct Host {
     pub(crate) lately: Mutex<Lately>,
     /// Told whenever a clone has ended.
     pub(crate) ended: Notify,
-    /// What an earlier daemon left is known; no guest is answered before.
+    /// True once the state that an earlier daemon left is known; no guest is
+    /// answered before.
     pub(crate) settled: watch::Sender<bool>,
-    /// What executes guests here, and why, once a VM has booted.
+    /// Accelerator that executes guests here, with the reason, once a VM has
+    /// booted.
     pub(crate) accel: OnceCell<Verdict>,
     /// Other hosts, once they are known.
     pub(crate) meeting: OnceLock<Meeting>,
-    /// What comes from them.
+    /// Pages and VMs that arrive from other hosts.
     pub(crate) arrivals: Arrivals,
     /// VMs that are on their way here.
     pub(crate) incoming: Incoming,
-    /// What they made for this one.
+    /// Clones that other hosts made for this one.
     pub(crate) abroad: Abroad,
     /// Clones of theirs that are being ended, for nobody waits for them.
     pub(crate) doomed: Mutex<BTreeSet<VmId>>,
@@ -91,9 +93,9 @@ pub struct Host {
     /// Held while one is joined, or ended: what was heard last must be what is done
     /// last.
     pub(crate) parted: tokio::sync::Mutex<BTreeSet<FamilyId>>,
-    /// What happens, for those who follow it.
+    /// Events, for subscribers.
     pub(crate) events: Broadcast,
-    /// How far forks are.
+    /// Progress of forks.
     pub(crate) progress: Progress,
     /// Forks and checkpoints under way; none begins once the daemon ends.
     pub(crate) forks: UnderWay,
@@ -102,7 +104,7 @@ pub struct Host {
     pub(crate) docks: tokio::sync::Mutex<BTreeSet<VmName>>,
     /// Told whenever a VM's end may have moved.
     pub(crate) terms_changed: Arc<Notify>,
-    /// Who goes first while a fork is made.
+    /// Priority of the threads that make a fork.
     pub(crate) makers: Makers,
     registry: Mutex<Registry>,
     pager: PagerClient,
@@ -235,7 +237,7 @@ impl Host {
         }
     }
 
-    /// What happens on this host, from its start by this daemon on.
+    /// Returns the events on this host since this daemon started it.
     pub fn events(&self) -> &Broadcast {
         &self.events
     }
@@ -351,7 +353,7 @@ impl Host {
         self.pager_call(|pager| pager.list()).await
     }
 
-    /// What has passed between this host and others since its pager began.
+    /// Lists the traffic between this host and others since its pager began.
     pub async fn links(&self) -> Result<Vec<LinkUse>, HostError> {
         self.pager_call(|pager| pager.links()).await
     }

@@ -32,8 +32,8 @@ pub struct Incoming {
     outcome: tokio::task::JoinHandle<Result<GuestImage, HostError>>,
 }
 
-/// What comes of an image; that it ends is said, for a client that goes away
-/// does not.
+/// Pieces of an uploaded image; the end is explicit, because a client that goes
+/// away sends none.
 #[derive(Debug)]
 enum Piece {
     Bytes(Vec<u8>),
@@ -46,7 +46,7 @@ pub struct Outgoing {
     /// To be read from its beginning. It has no name any more, or is one that
     /// is never written to.
     pub file: File,
-    /// Its length.
+    /// Length.
     pub size: ByteCount,
 }
 

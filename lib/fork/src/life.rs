@@ -26,36 +26,36 @@ use std::sync::{
 /// The state of a VM.
 #[derive(Clone, Debug)]
 pub(crate) enum Life {
-    /// It boots, or is being cloned. Nothing is served to its guest yet.
+    /// The VM boots, or is being cloned. Nothing is served to its guest yet.
     Starting {
-        /// Its machine, once there is one.
+        /// Machine, once there is one.
         body: Option<Arc<Body>>,
-        /// It had stopped, and is recorded so until it runs: a daemon that dies meanwhile
-        /// leaves it stopped.
+        /// True if it had stopped, and is recorded so until it runs: a daemon that dies
+        /// meanwhile leaves it stopped.
         again: bool,
     },
-    /// Its guest runs.
+    /// The guest runs.
     Running(Arc<Body>),
-    /// Its user wants it to stand still.
+    /// The VM is paused at its user's request.
     Paused(Arc<Body>),
-    /// Its machine runs as far as is known, and could not be connected to: that is tried
-    /// again.
+    /// The machine runs as far as is known, but connecting to it failed; that is
+    /// retried.
     Unreached {
         /// Why.
         why: String,
-        /// Its user wants it to stand still.
+        /// True if it is paused at its user's request.
         paused: bool,
     },
-    /// Its machine is being ended.
+    /// The machine is being ended.
     Ending,
-    /// It has no machine.
+    /// The VM has no machine.
     Stopped,
-    /// It never runs: a snapshot of another VM.
+    /// The VM never runs: a snapshot of another VM.
     Checkpoint,
 }
 
 impl Life {
-    /// What is recorded of it; none: as before.
+    /// Returns the state to record; none: as before.
     pub fn recorded(&self) -> Option<VmState> {
         match self {
             Self::Starting { again: false, .. } => Some(VmState::Starting),
@@ -79,7 +79,7 @@ impl Life {
         }
     }
 
-    /// Its machine, if it has one that is connected to.
+    /// Returns the machine, if there is one that is connected to.
     pub fn body(&self) -> Option<&Arc<Body>> {
         match self {
             Self::Running(body) | Self::Paused(body) => Some(body),
@@ -88,7 +88,7 @@ impl Life {
         }
     }
 
-    /// Whether its guest runs, or would if it were not paused.
+    /// Tells whether the guest runs, or would if it were not paused.
     pub fn is_running(&self) -> bool {
         match self {
             Self::Running(_) | Self::Paused(_) | Self::Unreached { .. } => true,
@@ -96,7 +96,7 @@ impl Life {
         }
     }
 
-    /// Whether its user wants it to stand still.
+    /// Tells whether the user wants the VM paused.
     pub fn is_paused(&self) -> bool {
         match self {
             Self::Paused(_) | Self::Unreached { paused: true, .. } => true,
@@ -131,9 +131,9 @@ pub(crate) struct Body {
     noted: OnceLock<bool>,
     /// Why it does not answer, if it does not.
     silence: Mutex<Option<String>>,
-    /// It was asked to end.
+    /// True if the VM was asked to end.
     stopping: AtomicBool,
-    /// How often its console had said that it restarts when it came up.
+    /// Number of restarts that the console had announced when the VM came up.
     restarts: AtomicUsize,
 }
 
@@ -149,8 +149,8 @@ impl Body {
         }
     }
 
-    /// Whether the kernel notes writes to its memory, from the first time this
-    /// is asked.
+    /// Tells whether the kernel notes writes to the VM's memory, from the first
+    /// call on.
     pub fn is_noted(&self, memory: Region) -> bool {
         *self.noted.get_or_init(|| {
             let Some(log) = self.machine.write_log() else {
@@ -183,7 +183,7 @@ impl Body {
         self.stopping.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it was asked to end.
+    /// Tells whether the VM was asked to end.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }
@@ -193,7 +193,8 @@ impl Body {
         self.restarts.store(said, Ordering::SeqCst);
     }
 
-    /// How often its console had said that it restarts when it came up.
+    /// Returns the number of restarts that the console had announced when the
+    /// VM came up.
     pub fn restarts(&self) -> usize {
         self.restarts.load(Ordering::SeqCst)
     }

@@ -10,7 +10,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// How many forks are at it, and what they were given for that.
+/// Counts the forks in progress, and holds the priority they were given.
 #[derive(Debug, Default)]
 pub(crate) struct Makers {
     now: Mutex<Now>,
@@ -69,7 +69,7 @@ fn own_threads() -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// Whether the kernel has this thread go before all usual ones.
+    /// Tells whether the kernel runs this thread before all ordinary ones.
     fn is_first() -> bool {
         let stat = fs::read_to_string("/proc/thread-self/stat").expect("stat");
         let (_, rest) = stat.rsplit_once(") ").expect("a name");

@@ -1,4 +1,4 @@
-//! How little of a VM's memory the next image must copy.
+//! Estimates of how little of a VM's memory the next image must copy.
 //!
 //! Once the kernel notes which of a VM's pages are written, each image of it
 //! goes over the one before and holds what was written in between: a fork soon
@@ -27,7 +27,7 @@ const WORTH_A_ROUND: PageCount = PageCount(2048);
 /// keep this up for ever; each round leaves what was written during the last.
 const ROUNDS: u8 = 6;
 
-/// How much is copied before the parent pauses.
+/// Amount that is copied before the parent pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ahead {
     /// One round with all cores, if it is worth it: the clones wait for it.
@@ -59,7 +59,7 @@ impl Ahead {
     }
 }
 
-/// What the kernel's notes on a VM's memory are worth.
+/// Validity of the kernel's notes on a VM's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Notes {
     /// The image that writes were noted since, kept for the next to go over.
@@ -109,7 +109,7 @@ impl Notes {
     }
 }
 
-/// How an image of a VM is to be taken.
+/// Plan for taking an image of a VM.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Take {
     pid: u32,
@@ -119,7 +119,7 @@ pub(crate) struct Take {
 }
 
 impl Host {
-    /// How to take `image` of a VM now.
+    /// Plans how to take `image` of a VM now.
     pub(crate) async fn plan(
         &self,
         vm: &Vm,
@@ -219,7 +219,7 @@ pub(crate) fn all() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// What was copied, and how long that took.
+/// Amount that was copied, and the time that took.
 pub(crate) struct Copied {
     pub captured: Captured,
     pub counts: Counts,
@@ -237,7 +237,7 @@ impl Take {
         self.lineage.image
     }
 
-    /// How many pages it would look at now.
+    /// Counts the pages that a copy would look at now.
     pub async fn count(self) -> Result<PageCount, HostError> {
         let Self {
             pid, region, pages, ..

@@ -14,36 +14,39 @@ const CLEARED_A_SECOND: u64 = 32 << 20;
 pub struct Options {
     /// Hardware virtualization, or not.
     pub accel: AccelChoice,
-    /// What guests may have by asking for it themselves.
+    /// Limits of what guests may obtain themselves.
     pub guests: GuestBounds,
-    /// Whether guests say which of their pages are free: those are in no image.
+    /// True if guests report which of their pages are free: those are in no
+    /// image.
     pub page_reporting: bool,
-    /// Whether the kernels of guests guard themselves against programs in them that listen
-    /// at the CPU.
+    /// True if the kernels of guests guard themselves against programs in them that
+    /// exploit leaks of the CPU.
     pub guest_mitigations: bool,
-    /// Whether clones are given pages that others of their image have wanted.
+    /// True if clones are given pages in advance that others of their image
+    /// have wanted.
     pub prefetch: bool,
-    /// Whether what several other hosts want is sent to all of them at once, where
-    /// IP multicast passes.
+    /// True if pages that several other hosts want are sent to all of them at
+    /// once, where IP multicast passes.
     pub multicast: bool,
-    /// What other hosts are sent of an instant before they ask.
+    /// Data of an instant that other hosts are sent before they ask.
     pub push: Push,
-    /// Whether all of it comes before clones on other hosts are let go.
+    /// Choice whether all of it arrives before clones on other hosts are let
+    /// go.
     pub settle_first: SettleFirst,
-    /// Whether an image's first boot is kept, for others to be woken from.
+    /// True if an image's first boot is kept, for others to be woken from.
     pub keep_boots: bool,
     /// Bytes that substrates may take.
     pub substrate_pool: ByteCount,
-    /// How long a QEMU, the pager or a guest's agent may leave something
-    /// unanswered before that is a failure. Not nothing.
+    /// Time a QEMU, the pager or a guest's agent may leave something unanswered
+    /// before that is a failure. Not nothing.
     pub patience: Duration,
     /// Events that are kept for readers that are slow or resume.
     pub events: NonZeroUsize,
 }
 
 impl Options {
-    /// How long a clone's agent may take to apply its identity, and for its
-    /// hooks: many clones may share few cores.
+    /// Returns the time a clone's agent may take to apply its identity and run
+    /// its hooks: many clones may share few cores.
     pub(crate) fn to_identify(self) -> Duration {
         self.patience * 2
     }
@@ -69,7 +72,8 @@ impl Options {
         to_answer(self.patience)
     }
 
-    /// How long a guest may take to hold still: its programs wait meanwhile.
+    /// Returns the time a guest may take to quiesce: its programs wait
+    /// meanwhile.
     pub(crate) fn to_hold_still(self) -> Duration {
         self.patience.min(Duration::from_secs(10))
     }

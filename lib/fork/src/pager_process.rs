@@ -62,8 +62,8 @@ pub(crate) fn ensure(folders: &Folders, options: Options) -> Result<PagerClient,
     Ok(PagerClient::connect_with(&socket, options.patience)?)
 }
 
-/// Whether the pager that runs is of another program than ours: one that was
-/// there before an upgrade. If that cannot be known it is left alone.
+/// Tells whether the running pager is of another program than this daemon's:
+/// one from before an upgrade. If that cannot be known it is left alone.
 fn is_another(pager: &PagerClient, program: &Path) -> bool {
     let Ok(pid) = pager.pid() else { return false };
     let running = fs::metadata(format!("/proc/{pid}/exe"));

@@ -1,4 +1,5 @@
-//! What a daemon opens before it has a host: folders, records, engine, network, pager.
+//! Parts that a daemon opens before it has a host: folders, records, engine,
+//! network, pager.
 //!
 //! Each leaves something on the host. Of a start that fails nothing stays but the folders and the records, where
 //! there is no VM: the cgroup is removed, and so are the rules. With VMs, both stay as they are.

@@ -40,7 +40,7 @@ pub enum PortError {
     NothingListens {
         /// The VM.
         vm: VmName,
-        /// Its port.
+        /// Port of the guest.
         port: GuestPort,
         /// Answer of the guest's kernel.
         said: String,
@@ -56,9 +56,9 @@ pub enum PortError {
     Agent {
         /// The VM.
         vm: VmName,
-        /// Its port.
+        /// Port of the guest.
         port: GuestPort,
-        /// What it complained of.
+        /// Complaint of the guest.
         said: String,
     },
     /// The connection was reset in the guest.
@@ -66,13 +66,13 @@ pub enum PortError {
     Reset {
         /// The VM.
         vm: VmName,
-        /// Its port.
+        /// Port of the guest.
         port: GuestPort,
     },
 }
 
 impl PortError {
-    /// What a program can branch on.
+    /// Classifies the error for programs.
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             Self::NothingListens { .. } | Self::Agent { .. } | Self::Reset { .. } => {
@@ -82,7 +82,7 @@ impl PortError {
         }
     }
 
-    /// What the user can do.
+    /// Returns advice to the user.
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Self::NothingListens { .. } => {
@@ -198,7 +198,8 @@ impl PortIn {
 }
 
 impl PortOut {
-    /// What the server says next; none once both directions have ended. Cancel-safe.
+    /// Receives the next piece from the server; none once both directions have
+    /// ended. Cancel-safe.
     pub async fn next(&mut self) -> Result<Option<Piece>, HostError> {
         loop {
             if let Some(piece) = self.pieces.pop_front() {
@@ -267,9 +268,9 @@ impl PortOut {
     }
 }
 
-/// What came of the program.
+/// Events of the program.
 enum Heard {
     Bytes(Vec<u8>),
-    /// Its exit code, if it has one.
+    /// Exit code, if there is one.
     Ended(Option<u8>),
 }

@@ -1,4 +1,4 @@
-//! How far forks are, for whoever looks while they are made.
+//! Progress of forks, for observers while they are made.
 //!
 //! Each host keeps count of the clones that it makes. The one whose VM is forked knows
 //! which others make how many, and asks these only when somebody looks.
@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 /// Forks that are over and can still be looked at.
 const KEPT: usize = 32;
-/// How long another host may take to say how far it is.
+/// Time another host may take to report its progress.
 const ANSWERS: Duration = Duration::from_secs(1);
 
 /// Forks under way, and those that were lately, in the order in which they began.
@@ -146,7 +146,7 @@ impl Going {
         }
     }
 
-    /// What became of one clone of a host's.
+    /// Notes the outcome of one clone on a host.
     pub fn made<T>(&self, host: Option<&str>, made: &Result<T, HostError>) {
         let why = made.as_ref().err().map(|error| error.to_api().message);
         self.change(host, |host| match why {
@@ -155,7 +155,8 @@ impl Going {
         });
     }
 
-    /// What became of the fork as a whole: where it failed, so have all its clones.
+    /// Notes the outcome of the fork as a whole: if it failed, so have all its
+    /// clones.
     pub fn over<T>(self, outcome: &Result<T, HostError>) {
         let why = match outcome {
             Ok(_) => "nothing was said of it".to_owned(),
@@ -226,7 +227,8 @@ impl Host {
         Ok(join_all(looks).await)
     }
 
-    /// How far another host is by its own account; as far as is known if it does not say.
+    /// Asks another host for its progress; falls back to the known figures if
+    /// it does not answer.
     async fn as_it_says(&self, parent: VmId, fork: ForkId, known: HostProgress) -> HostProgress {
         let Some(name) = known.host.as_deref().filter(|_| !known.is_over()) else {
             return known;
@@ -241,7 +243,7 @@ impl Host {
     }
 }
 
-/// What is known of another host, with what it says itself.
+/// Merges the figures known of another host with its own report.
 fn taken_in(known: HostProgress, fork: ForkId, told: Vec<ForkProgress>) -> HostProgress {
     let mut same = told.into_iter().rev().filter(|told| told.fork == fork);
     // A node of a cluster calls itself by its name.

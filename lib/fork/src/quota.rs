@@ -1,4 +1,4 @@
-//! How many clones a family may have, and which of its places they take.
+//! Limits on the number of clones of a family, and the places they take.
 //!
 //! A place is taken before a clone is made or promised, and given back when
 //! the clone counts by itself, because it runs, or is not to be made any more.
@@ -15,11 +15,11 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the family has as many clones as it may, {limit}, alive or promised")]
 pub struct QuotaReached {
-    /// Its limit.
+    /// Limit of the family.
     pub limit: u16,
 }
 
-/// What is taken in a family for clones that do not run yet.
+/// Places taken in a family for clones that do not run yet.
 #[derive(Debug, Default)]
 struct Ahead {
     count: u16,
@@ -28,7 +28,7 @@ struct Ahead {
 
 type Taken = Arc<Mutex<BTreeMap<FamilyId, Ahead>>>;
 
-/// Who asks for clones.
+/// Origin of a request for clones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
     /// A user of the API.
@@ -159,7 +159,7 @@ fn room(limit: u16, alive: u16, taken: u16) -> u16 {
 }
 
 impl Places {
-    /// How many.
+    /// Returns the number of clones.
     pub fn count(&self) -> u16 {
         self.count
     }

@@ -25,7 +25,8 @@ pub(crate) fn gid(number: forkyard_store::FamilyNo) -> u32 {
 pub(crate) struct Registry {
     /// Where their coming, changing and going is told.
     events: Broadcast,
-    /// Whether it is told: not while those of an earlier daemon are taken over.
+    /// True if changes are announced: not while VMs of an earlier daemon are
+    /// taken over.
     announces: bool,
     vms: BTreeMap<VmId, Arc<Vm>>,
     uids: Uids,
@@ -43,7 +44,7 @@ pub(crate) struct Uid {
 }
 
 impl Uid {
-    /// Its number.
+    /// Returns the number.
     pub fn get(&self) -> u32 {
         self.uid
     }

@@ -58,10 +58,11 @@ use tokio::net::UnixStream;
 /// Another host, as this one reaches it. Errors are its own, or say why it could
 /// not be asked.
 pub trait Peer: fmt::Debug + Send + Sync {
-    /// What it is called here.
+    /// Returns the host's name here.
     fn name(&self) -> &str;
 
-    /// Its address, if it is known by one: that of its pager, too.
+    /// Returns the host's address, if it is known by one: that of its pager,
+    /// too.
     fn address(&self) -> Option<IpAddr>;
 
     /// Measures the time that a packet takes there and back; none if it cannot be told.
@@ -116,15 +117,15 @@ pub trait Neighbours: fmt::Debug + Send + Sync {
     /// One by the name it is called here, or why there is none. May read a file.
     fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError>;
 
-    /// Whether a host that was called this is no more, for good, with all it had.
+    /// Tells whether the host of this name is gone for good, with all it had.
     fn is_gone(&self, name: &str) -> bool;
 
     /// Takes a number for a family that is founded here: its network's, on every
     /// host. False: a family of another host's has it. Cancel-safe.
     fn claim(&self, number: FamilyNo, family: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>>;
 
-    /// Whether a host that is called this has died or was cut off, as far as all others can
-    /// tell; or is gone.
+    /// Tells whether the host of this name has died or was cut off, as far as all others
+    /// can tell; or is gone.
     fn is_lost(&self, name: &str) -> bool;
 
     /// Room for as many clones of a VM as there is, here first; none where nobody
@@ -135,7 +136,7 @@ pub trait Neighbours: fmt::Debug + Send + Sync {
         lots: Vec<Lot>,
     ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>>;
 
-    /// The same on these hosts and no others. Cancel-safe.
+    /// Finds room on these hosts and no others. Cancel-safe.
     fn room_at(
         &self,
         vm: VmView,

@@ -1,4 +1,5 @@
-//! What a VM's programs have asked, so that asking again does nothing twice.
+//! Requests that a VM's programs have made, kept so that asking again does
+//! nothing twice.
 //!
 //! An agent that dies takes with it the answers its programs wait for; they ask
 //! its successor under the same id, and get the answer of the first time, also

@@ -13,16 +13,16 @@ use std::fmt;
 pub struct Lot {
     /// vCPUs of each.
     pub vcpus: u8,
-    /// How many.
+    /// Number of clones.
     pub clones: u16,
 }
 
 /// Clones on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// Its name here; none: this one.
+    /// Name of the host; none: this one.
     pub host: Option<String>,
-    /// How many.
+    /// Number and size of the clones.
     pub lot: Lot,
 }
 
@@ -31,8 +31,8 @@ pub trait Room: fmt::Debug + Send + Sync {
     /// For how many on which hosts; this one first, if it is among them.
     fn places(&self) -> Vec<Granted>;
 
-    /// Whether all of it is there still: an error tells what has ended. What cannot be
-    /// asked is taken for granted. Cancel-safe.
+    /// Checks that all of it is there still: an error tells what has ended. What
+    /// cannot be asked is taken for granted. Cancel-safe.
     fn check(&self) -> BoxFuture<'_, Result<(), ApiError>>;
 
     /// These were made of it.
@@ -54,8 +54,8 @@ impl Host {
         room.map_err(HostError::Room)
     }
 
-    /// The same for what was promised already: all of it, where it was promised, or an
-    /// error.
+    /// Finds room for clones that were promised already: all of it, where it was
+    /// promised, or an error.
     pub(crate) async fn room_at(
         &self,
         vm: &Vm,

@@ -1,5 +1,5 @@
-//! What clones do not inherit: paths in the guest, which the agent scrubs in
-//! each clone before its user code goes on.
+//! Secrets that clones do not inherit: paths in the guest, which the agent
+//! scrubs in each clone before its user code goes on.
 
 use crate::{Host, HostError, vm::Vm};
 use forkyard_types::ForkRequest;
@@ -33,7 +33,7 @@ pub(crate) fn check(paths: &[String]) -> Result<(), HostError> {
 }
 
 impl Host {
-    /// What the clones of a fork that is asked for from outside do not inherit.
+    /// Lists the secrets that the clones of a transitive fork do not inherit.
     pub(crate) fn to_scrub(
         &self,
         parent: &Vm,

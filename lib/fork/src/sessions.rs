@@ -16,15 +16,15 @@ pub enum SessionError {
     Unknown {
         /// The VM.
         vm: VmName,
-        /// What was asked for.
+        /// Requested process id.
         pid: u32,
     },
-    /// It has ended.
+    /// The session has ended.
     #[error("session {pid} of {vm} has ended")]
     Ended {
         /// The VM.
         vm: VmName,
-        /// What was asked for.
+        /// Requested process id.
         pid: u32,
     },
     /// The agent would not take it.
@@ -32,7 +32,7 @@ pub enum SessionError {
     Refused {
         /// The VM.
         vm: VmName,
-        /// What was asked for.
+        /// Requested process id.
         pid: u32,
         /// Why.
         said: String,
@@ -40,7 +40,7 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// What a program can branch on.
+    /// Classifies the error for programs.
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             Self::Unknown { .. } => ErrorKind::NotFound,
@@ -49,7 +49,7 @@ impl SessionError {
         }
     }
 
-    /// What the user can do.
+    /// Returns advice to the user.
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Self::Unknown { .. } | Self::Ended { .. } => "`forkyard sessions ls VM` lists them",

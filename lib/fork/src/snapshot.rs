@@ -54,10 +54,10 @@ pub(crate) struct Snapshot {
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub of: Original,
-    /// Its memory, in the pager; promised, until it is taken.
+    /// Memory, in the pager; promised, until it is taken.
     pub memory: ImageId,
     pub disk: Disk,
-    /// Its other disks, as clones find them: none that is written.
+    /// Other disks, as clones find them: none that is written.
     pub data: Vec<DataDisk>,
 }
 
@@ -76,7 +76,8 @@ pub(crate) enum Disk {
     Volume {
         /// The upper ones first. Without any, the volume is all there is.
         slices: Vec<PathBuf>,
-        /// What is below them. Taken at the instant, and not there before.
+        /// State of the volume below them. Taken at the instant, and not there
+        /// before.
         at: VolumeAt,
     },
 }
@@ -89,9 +90,10 @@ pub(crate) struct Original {
     pub family: FamilyId,
     pub network: Subnet,
     pub member: Member,
-    /// It is itself a clone.
+    /// True if the VM is itself a clone.
     pub is_clone: bool,
-    /// It is a substrate: what is made of it founds a family, under its name.
+    /// True for a substrate: VMs made of it found families, under their own
+    /// names.
     pub founds: bool,
     /// Forks between it and the VM its family began with.
     pub generation: u16,
@@ -130,7 +132,7 @@ impl Disk {
         Self::of(record, record.memory_image.unwrap_or_else(ImageId::random))
     }
 
-    /// What an empty slice over it names as its backing.
+    /// Returns the backing that an empty slice over it names.
     pub fn backing(&self, folders: &Folders) -> Result<Backing, HostError> {
         match (self.slices().first(), self.base()) {
             (Some(slice), _) => Ok(Backing {
@@ -145,7 +147,7 @@ impl Disk {
         }
     }
 
-    /// Its slices, the upper ones first.
+    /// Returns the slices, the upper ones first.
     pub fn slices(&self) -> &[PathBuf] {
         let (Self::Slices { slices, .. } | Self::Volume { slices, .. }) = self;
         slices

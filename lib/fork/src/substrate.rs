@@ -45,7 +45,7 @@ const DISK: &str = "disk.pages";
 /// State of CPUs and devices.
 const DEVICES: &str = "devices";
 
-/// What is recorded of a substrate.
+/// Record of a substrate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     kind: SubstrateKind,
@@ -67,12 +67,12 @@ struct Entry {
     used: u64,
     parts: Option<SubstrateParts>,
     guest: Option<SubstrateGuest>,
-    /// What is to be removed: of a dock under way all that it made, of a substrate that is kept
+    /// Files to be removed: of a dock under way all that it made, of a substrate that is kept
     /// also the VM.
     leaving: Option<Leaving>,
 }
 
-/// What a dock leaves.
+/// Leftovers of a dock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Leaving {
     /// The checkpoint that it is packed of.
@@ -110,7 +110,7 @@ impl Substrate {
         })
     }
 
-    /// Its parts, once it is kept.
+    /// Returns the parts, once the substrate is kept.
     fn parts(&self) -> Result<&SubstrateParts, HostError> {
         self.entry.parts.as_ref().ok_or_else(|| {
             SubstrateError::NotReady {
@@ -188,7 +188,8 @@ impl Host {
         Ok(other.map(|it| it.name))
     }
 
-    /// Whether a page image is a substrate's. If that cannot be read, it may be.
+    /// Tells whether a page image belongs to a substrate. If that cannot be
+    /// read, it may be.
     pub(crate) fn is_of_substrate(&self, image: ImageId) -> bool {
         self.store.is_of_substrate(image).unwrap_or(true)
     }

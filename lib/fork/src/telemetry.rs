@@ -1,5 +1,5 @@
-//! What a host counts: one call a fork. The names are an interface: they are
-//! listed in docs/operations.md.
+//! Counters of a host: one call for each fork. The names are an interface: they
+//! are listed in docs/operations.md.
 
 use crate::HostError;
 use forkyard_types::{ForkReport, PageCount};

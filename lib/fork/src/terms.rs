@@ -24,7 +24,7 @@ const AGAIN: u64 = 10;
 /// Longest wait between two looks: the host's clock may be set.
 const LOOK: u64 = 60;
 
-/// What is to be done now, and after how many seconds to look again.
+/// Actions due now, and the seconds after which to look again.
 #[derive(Debug, PartialEq, Eq)]
 struct Due<T> {
     now: Vec<(T, AtEnd)>,
@@ -234,7 +234,7 @@ impl Host {
     }
 }
 
-/// What a request for a VM says of its terms.
+/// Terms that a request for a VM contains.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NewTerms {
     labels: Labels,

@@ -29,7 +29,7 @@ pub enum Denied {
     /// Never granted to this VM, or spent.
     #[error("ticket {0} was not granted to this VM, or is used up")]
     Unknown(TicketId),
-    /// It has been cloned with already.
+    /// The ticket has been cloned with already.
     #[error("ticket {0} has been cloned with already")]
     AlreadyCloned(TicketId),
     /// Granted on another host.
@@ -43,7 +43,7 @@ pub enum Denied {
 /// One clone promised, and the place in the family it will have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
-    /// What the asker was told.
+    /// Data that the asker was told.
     pub clone: TicketClone,
     /// The place its address follows from.
     pub member: Member,
@@ -52,7 +52,7 @@ pub struct Promise {
     pub host: Option<String>,
 }
 
-/// What one clone is granted.
+/// Grant of one clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Processes in it that have numbers.
@@ -61,8 +61,8 @@ pub struct Share {
     pub vcpus: u8,
 }
 
-/// How so many clones, or processes, are laid out over clones of a VM with so
-/// many vCPUs.
+/// Lays out so many clones, or processes, over clones of a VM with so many
+/// vCPUs.
 pub fn lay_out(count: u16, vcpus: u8, kind: TicketKind) -> Vec<Share> {
     let mut left = count;
     std::iter::from_fn(|| {
@@ -82,7 +82,7 @@ pub fn lay_out(count: u16, vcpus: u8, kind: TicketKind) -> Vec<Share> {
     .collect()
 }
 
-/// What a VM was granted.
+/// Clones that a VM was granted.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Grant {
     /// The clones.
@@ -95,7 +95,7 @@ pub(crate) struct Grant {
     pub room: Option<Box<dyn Room>>,
 }
 
-/// What to do about a VM that asks for the clones it was granted.
+/// Decision about a VM that asks for the clones it was granted.
 #[derive(Debug)]
 pub(crate) enum Begun {
     /// Make them.
@@ -104,25 +104,25 @@ pub(crate) enum Begun {
     Before(Vec<u16>),
 }
 
-/// What a ticket that is killed leaves to be done.
+/// Work that is left after a ticket is killed.
 #[derive(Debug)]
 pub(crate) struct Killed {
     /// The clones to end.
     pub alive: Vec<VmId>,
-    /// What it had promised, if it was never cloned with.
+    /// Unused grant, if the ticket was never cloned with.
     pub unused: Option<Grant>,
 }
 
-/// What became of one clone.
+/// Fate of one clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Fate {
-    /// It is being made.
+    /// The clone is being made.
     Awaited,
-    /// It could not be made.
+    /// The clone could not be made.
     Unmade,
-    /// It runs, or is about to.
+    /// The clone runs, or is about to.
     Alive(VmId),
-    /// It has ended, with the status it gave to `exit` if it gave one.
+    /// The clone has ended, with the status it gave to `exit` if it gave one.
     Ended(Option<u8>),
 }
 
@@ -134,7 +134,7 @@ struct Seat {
     /// The host that makes it; none: this one.
     #[serde(default)]
     host: Option<String>,
-    /// How its other processes ended, as it said.
+    /// Reported ends of its other processes.
     told: BTreeMap<u16, Option<u8>>,
 }
 
@@ -193,7 +193,7 @@ impl Tickets {
         self.changed.insert(id);
     }
 
-    /// What a request was granted, if it is made again.
+    /// Finds the grant of a request that is made again.
     pub(crate) fn granted(&self, owner: VmId, request: RequestId) -> Option<Ticket> {
         let mut entries = self.entries.iter();
         let same = |entry: &Entry| (entry.owner, entry.request) == (owner, request);
@@ -300,7 +300,8 @@ impl Tickets {
         self.seats_of(vm, |_, seat| seat.fate = Fate::Ended(status));
     }
 
-    /// How every clone ended, and the ticket is spent; `None` while one lives.
+    /// Returns the ends of all clones, and spends the ticket; `None` while one
+    /// lives.
     pub fn join(&mut self, id: TicketId, caller: VmId) -> Result<Option<Vec<CloneEnd>>, Denied> {
         let entry = self.owned(id, caller)?;
         let seats = match &entry.phase {
@@ -355,7 +356,7 @@ impl Tickets {
         self.has(vm) || self.entries.values().any(|entry| entry.owner == vm)
     }
 
-    /// Whether a ticket waits for the end of a VM.
+    /// Tells whether a ticket waits for the end of a VM.
     pub fn has(&self, vm: VmId) -> bool {
         let phases = self.entries.values().map(|entry| &entry.phase);
         phases.into_iter().any(|phase| match phase {
@@ -398,7 +399,8 @@ impl Tickets {
 }
 
 impl Seat {
-    /// How its processes ended, in order of their numbers; none while it lives.
+    /// Returns the ends of its processes, in order of their numbers; none while
+    /// it lives.
     fn ends(&self, first: u16) -> Option<Vec<CloneEnd>> {
         let status = match self.fate {
             Fate::Awaited | Fate::Alive(_) => return None,

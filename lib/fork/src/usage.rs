@@ -1,4 +1,4 @@
-//! What VMs use of the host, as the kernel counts it. Cheap: reads a few
+//! Use that VMs make of the host, as the kernel counts it. Cheap: reads a few
 //! files of `/proc` a VM, and asks no QEMU.
 
 use crate::{Host, HostError, blocking::blocking};
@@ -6,7 +6,7 @@ use forkyard_types::{ByteCount, Usage, VmState, VmUsage};
 use procfs::{CurrentSI as _, ProcError, ProcResult, process};
 use std::{io, path::Path, thread};
 
-/// What a process has used; nothing for one that is gone.
+/// Resources a process has used; zero for one that is gone.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
     cpu_us: u64,
@@ -16,7 +16,7 @@ struct Used {
 }
 
 impl Host {
-    /// What every VM has used of the host so far.
+    /// Returns the use every VM has made of the host so far.
     pub async fn usage(&self) -> Result<Usage, HostError> {
         let vms: Vec<_> = self
             .registry()
@@ -81,8 +81,8 @@ fn used(pid: u32) -> ProcResult<Used> {
     }
 }
 
-/// What its threads have waited that are virtual processors: by name, they are
-/// "CPU 0/TCG". The others come and go, and their time with them.
+/// Sums the waiting time of the threads that are virtual processors: by name,
+/// they are "CPU 0/TCG". The others come and go, and their time with them.
 fn waited_us(process: &process::Process) -> ProcResult<u64> {
     let mut waited = 0;
     for task in process.tasks()?.flatten() {

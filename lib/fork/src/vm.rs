@@ -26,11 +26,11 @@ pub(crate) struct Vm {
     pub network: Subnet,
     /// A ticket's clone: no more once it has ended, as a process after fork(2).
     pub ephemeral: bool,
-    /// How it came about as a clone, if this daemon made it.
+    /// Origin as a clone, if this daemon made it.
     pub cloned: Option<Cloned>,
-    /// What its programs have asked.
+    /// Requests of its programs.
     pub requests: Requests,
-    /// What its programs have marked as disjoint access.
+    /// Memory that its programs have marked as disjoint access.
     pub disjoint: Mutex<Disjoint>,
     record: Mutex<VmRecord>,
     /// Locked after the record, where both are.
@@ -46,7 +46,7 @@ pub(crate) struct Vm {
     pub moving: Mutex<Option<Moving>>,
     /// Labels, environment, and its end.
     pub terms: Mutex<Terms>,
-    /// How many wait for the turn to fork it.
+    /// Number of requests that wait for the turn to fork it.
     wanting: watch::Sender<u32>,
     /// Held through a fork and through the VM's end: one at a time.
     pub turn: tokio::sync::Mutex<Turn>,
@@ -61,10 +61,10 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// What only the holder of the turn may touch.
+/// State that only the holder of the turn may touch.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// What the next fork will use, as far as it has been made.
+    /// Resources of the next fork, as far as they have been made.
     pub next: Option<Generation>,
 }
 
@@ -97,7 +97,7 @@ impl Vm {
         let _ = self.events.set(events.clone());
     }
 
-    /// Its record as of now.
+    /// Returns the record as of now.
     pub fn record(&self) -> VmRecord {
         lock(&self.record).clone()
     }
@@ -188,12 +188,12 @@ impl Vm {
         }
     }
 
-    /// Its state, as it is now.
+    /// Returns the present state.
     pub fn life(&self) -> Life {
         lock(&self.life).clone()
     }
 
-    /// What runs of it, or the error that nothing does.
+    /// Returns the running machine, or the error that nothing runs.
     pub fn body(&self) -> Result<Arc<Body>, HostError> {
         let life = lock(&self.life);
         if let Some(body) = life.body() {
@@ -233,7 +233,7 @@ impl Vm {
         lock(&self.life).silence()
     }
 
-    /// What is known of the writes to its memory.
+    /// Returns the notes on writes to the VM's memory.
     pub fn notes(&self) -> MutexGuard<'_, Notes> {
         lock(&self.notes)
     }
@@ -261,18 +261,19 @@ impl Vm {
         Some(body)
     }
 
-    /// Whether it booted: its family began with it.
+    /// Tells whether the VM was booted: its family began with it.
     pub fn is_founder(&self) -> bool {
         lock(&self.record).birth.is_none()
     }
 
-    /// Whether it is an instant that a guest had kept.
+    /// Tells whether the VM is an instant that a guest had kept.
     pub fn is_guests_checkpoint(&self) -> bool {
         let record = lock(&self.record);
         record.state == VmState::Checkpoint && record.request.is_some()
     }
 
-    /// What runs of it, or the error that it stands still or does not run.
+    /// Returns the running machine, or the error that it is paused or does not
+    /// run.
     pub fn awake(&self) -> Result<Arc<Body>, HostError> {
         match self.is_paused() {
             true => Err(HostError::Paused { vm: self.name() }),
@@ -292,7 +293,8 @@ impl Vm {
         }
     }
 
-    /// Whether it runs as far as is known, or would if it were not paused.
+    /// Tells whether the VM runs as far as is known, or would if it were not
+    /// paused.
     pub fn is_running(&self) -> bool {
         lock(&self.life).is_running()
     }

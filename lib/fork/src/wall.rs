@@ -67,7 +67,7 @@ impl Host {
         });
     }
 
-    /// What the doctor tells of it.
+    /// Describes the interference for the doctor.
     pub(crate) fn interference(&self) -> Option<String> {
         let Wall { mended, broken } = self.network.wall();
         match (broken, mended) {

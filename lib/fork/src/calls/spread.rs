@@ -46,7 +46,7 @@ pub(super) fn all_here(lots: Vec<Lot>) -> Vec<Granted> {
     lots.map(|lot| Granted { host: None, lot }).collect()
 }
 
-/// What each clone is granted: on each host as much as there is room for.
+/// Assigns each clone its grant: on each host as much as there is room for.
 pub(super) fn deal_shares(
     seats: Vec<Seat>,
     granted: &[Granted],
@@ -82,7 +82,7 @@ pub(super) fn places_of(promises: &[Promise]) -> Vec<Granted> {
     places.collect()
 }
 
-/// How many clones on each host, this one first.
+/// Counts the clones on each host, this one first.
 fn by_host(granted: &[Granted]) -> BTreeMap<&Option<String>, u16> {
     let mut counts = BTreeMap::new();
     for Granted { host, lot } in granted {
@@ -137,8 +137,8 @@ impl Host {
         Ok(seats)
     }
 
-    /// Who makes which clones of a ticket: this host, and others. Those of hosts that are
-    /// no more are not made.
+    /// Decides which clones of a ticket this host makes, and which ones others do. Those
+    /// of hosts that are no more are not made.
     pub(super) fn deal_promises(
         &self,
         owner: VmId,

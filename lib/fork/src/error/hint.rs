@@ -1,4 +1,4 @@
-//! What an asker can do about an error.
+//! Advice to the client about an error.
 
 use super::HostError;
 use forkyard_recipe::ImportError;

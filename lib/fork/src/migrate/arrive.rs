@@ -46,9 +46,9 @@ pub(crate) struct Incoming {
 
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Its machine is being made, or pages of a round come.
+    /// The machine is being made, or pages of a round arrive.
     Preparing {
-        /// It was given up meanwhile.
+        /// True if the migration was given up meanwhile.
         ended: bool,
     },
     Waiting(Box<Waiting>),
@@ -64,7 +64,7 @@ pub(super) struct Waiting {
     pub terms: Terms,
     /// State of its devices when the first copy was taken.
     pub devices: Vec<u8>,
-    /// Its memory and disk as far as they were sent.
+    /// Memory and disk as far as they were sent.
     pub here: Images,
     /// The volume that is its disk, if one is.
     pub volume: Option<VmName>,

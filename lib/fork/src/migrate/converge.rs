@@ -31,7 +31,7 @@ pub(crate) struct Convergence {
     stalled: u8,
 }
 
-/// What to do next.
+/// Next step of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Send what is left while the guest runs.
@@ -42,7 +42,7 @@ pub(crate) enum Next {
     Stuck {
         /// Gap that stopping it now would make.
         gap: Duration,
-        /// Whether time has run out, not pages.
+        /// True if time has run out, rather than pages.
         late: bool,
     },
 }

@@ -82,7 +82,8 @@ impl Host {
         }
     }
 
-    /// What is recorded decides: the VM may have gone on from here since, or have been removed.
+    /// Decides by the records whether the VM has landed: it may have gone on
+    /// from here since, or have been removed.
     fn is_landed(&self, PeerEndMigration { migration, vm }: PeerEndMigration) -> PeerMigrated {
         let here = self.registry().get(vm);
         let landed = match self.store.landed(migration) {

@@ -16,7 +16,7 @@ use std::{
 };
 use tracing::{Instrument as _, debug_span};
 
-/// How long the agent of a guest that was loaded may take to answer.
+/// Time the agent of a guest that was loaded may take to answer.
 const HELLO: Duration = Duration::from_secs(60);
 
 impl Host {

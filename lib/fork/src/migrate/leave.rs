@@ -38,19 +38,20 @@ pub(super) struct Leaving<'a> {
     pub share: Share,
     pub key: PeerKey,
     pub pager: SocketAddr,
-    /// Its memory and disk as that host has them.
+    /// Memory and disk as that host has them.
     pub sent: Images,
     /// The volume that is its disk, if one is.
     pub volume: Option<LeavingVolume>,
     /// State of its devices as that host has it.
     pub devices: Vec<u8>,
-    /// What they will be called in the end.
+    /// Final names of the images.
     pub last: Images,
     /// All that is offered to it.
     pub offered: Vec<ImageId>,
     /// Keeps that from being taken for unused.
     pub hold: Option<Hold>,
-    /// What it is stopped with: made before, so that only what differs is left to do then.
+    /// Generation that the VM is stopped with: made before, so that only the
+    /// difference is left to do then.
     pub next: Option<Generation>,
 }
 

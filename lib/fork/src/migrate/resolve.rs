@@ -11,10 +11,10 @@ use forkyard_types::{ForkId, Landed, PeerMigrated, VmId, VmView};
 use std::{collections::BTreeSet, sync::Arc};
 use tokio::{sync::MutexGuard, time::timeout};
 
-/// Whether a VM goes on elsewhere.
+/// Knowledge of whether a VM goes on elsewhere.
 enum Known {
     Landed(Box<Landed>),
-    /// It never will.
+    /// The VM never will.
     Ended,
 }
 

@@ -28,7 +28,7 @@ use tokio::time::{sleep, timeout};
 
 /// Between two looks at what others have.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long another host may take to say.
+/// Time another host may take to answer.
 const ANSWERS: Duration = Duration::from_secs(5);
 
 /// A VM that moved, or was to.
@@ -37,7 +37,7 @@ pub(crate) struct Migrated {
     pub migration: ForkId,
     pub peer: String,
     pub vm: VmId,
-    /// It is known to be there.
+    /// True once it is known to be there.
     pub is_there: bool,
 }
 
@@ -57,7 +57,7 @@ impl Abroad {
         Some((change(away), away.clone()))
     }
 
-    /// Whether there is nothing.
+    /// Tells whether there is nothing.
     pub fn is_empty(&self) -> bool {
         lock(&self.0).is_empty()
     }
@@ -83,14 +83,14 @@ impl Abroad {
             .collect()
     }
 
-    /// How many of a family there are, or are being made.
+    /// Counts the clones of a family that exist, or are being made.
     pub fn of_family(&self, family: FamilyId) -> usize {
         let all = lock(&self.0);
         let of_family = all.values().filter(|away| away.family == family);
         of_family.map(|away| away.clones.len()).sum()
     }
 
-    /// Whether a host has, or may yet make, any of a family.
+    /// Tells whether a host has, or may yet make, any clone of a family.
     pub fn has(&self, family: FamilyId, peer: &str) -> bool {
         let all = lock(&self.0);
         let mut there = all.iter().filter(|((_, at), _)| at == peer);
@@ -141,8 +141,8 @@ impl Abroad {
         made.map(|((fork, _), _)| *fork).collect()
     }
 
-    /// What a peer answers when it is asked what it has, and the forks of which that tells
-    /// everything: those that were made before it was asked.
+    /// Returns a peer's answer to the question what it has, and the forks about which that
+    /// answer is complete: those that were made before the question.
     async fn listed<T>(&self, peer: &str, asked: impl Future<Output = T>) -> (Vec<ForkId>, T) {
         let listed = self.listed_at(peer);
         (listed, asked.await)
@@ -396,7 +396,8 @@ impl Host {
         }
     }
 
-    /// What to say of a VM that is not here: on which host it is, if it is known.
+    /// Builds the error for a VM that is not here: names its host, if that is
+    /// known.
     pub(crate) fn elsewhere(&self, word: &str) -> Option<HostError> {
         let vm = self.abroad.find(word)?;
         Some(HostError::Elsewhere {

@@ -23,13 +23,13 @@ use tokio::time::sleep;
 
 /// Between two looks at images that are on their way.
 const LOOK: Duration = Duration::from_millis(500);
-/// The same while somebody waits for one.
+/// Interval of looking while something waits for an arrival.
 const SOON: Duration = Duration::from_millis(50);
 
 /// Images on their way.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
-    /// How far they were when last looked at.
+    /// Progress of the images when last looked at.
     known: Mutex<BTreeMap<ImageId, Known>>,
     /// Origins of those that were fetched since this daemon began.
     origins: Mutex<BTreeMap<ImageId, Origin>>,
@@ -50,17 +50,18 @@ pub(super) struct Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Foreign;
 
-/// What is known of an image on its way.
+/// Known progress of an image on its way.
 #[derive(Clone, Debug)]
 enum Known {
-    /// It was not looked at yet: its size, if whoever sent it has said.
+    /// Not looked at yet: holds the size, if the sender has given it.
     Expected(Option<PageCount>),
-    /// How far it was.
+    /// Progress when last looked at.
     Seen(Arrival),
 }
 
 impl Known {
-    /// Its pages and those that are away, for a VM that has so much memory.
+    /// Computes the size in pages, and the pages missing, for a VM that has so
+    /// much memory.
     fn pages(&self, part: VmPart, memory: PageCount) -> (PageCount, PageCount) {
         let all = match (self, part) {
             (Self::Seen(arrival), _) => return (arrival.pages, arrival.away),
@@ -149,7 +150,7 @@ impl Arrivals {
         lock(&self.origins).remove(&image);
     }
 
-    /// What a VM still lacks.
+    /// Lists the pages that a VM still lacks, as last seen.
     pub fn awaited(&self, record: &VmRecord) -> Vec<Awaited> {
         let known = lock(&self.known);
         let parts = parts(record).into_iter();
@@ -282,7 +283,7 @@ impl Host {
         }
     }
 
-    /// What a VM still lacks, as of now.
+    /// Lists the pages that a VM still lacks, as of now.
     pub(crate) async fn awaited(&self, record: &VmRecord) -> Result<Vec<Awaited>, HostError> {
         let mut awaited = Vec::new();
         for (part, image) in parts(record) {

@@ -1,23 +1,24 @@
-//! What one host made of one fork of this one's, or has of a VM that moved there.
+//! Clones that one host made of one fork of this one's, or a VM that moved
+//! there.
 
 use forkyard_types::{
     FamilyId, ForkId, ImageId, Member, PageSecret, PeerForkRequest, VmId, VmView,
 };
 use serde::{Deserialize, Serialize};
 
-/// Whether another host still needs pages.
+/// Stages in which another host still needs pages, or does no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Stage {
-    /// It has not answered yet.
+    /// The host has not answered yet.
     Sent,
-    /// Its clones may need pages.
+    /// The host's clones may need pages.
     Made,
     /// They need none.
     Released,
 }
 
-/// What one host made of one fork.
+/// Clones that one host made of one fork.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Away {
     pub family: FamilyId,
@@ -25,11 +26,11 @@ pub(super) struct Away {
     pub key: PageSecret,
     pub stage: Stage,
     pub clones: Vec<VmView>,
-    /// Whether a guest's ticket promised them.
+    /// True if a guest's ticket promised them.
     #[serde(default)]
     pub promised: bool,
-    /// Whether they are to be ended when they are seen: whoever waited for them was told
-    /// that there are none.
+    /// True if they are to be ended when they are seen: the asker was told that there
+    /// are none.
     #[serde(default)]
     pub doomed: bool,
     /// The VM that moved there, if they are no clones.
@@ -41,7 +42,7 @@ pub(super) struct Away {
 }
 
 impl Away {
-    /// What is about to be sent.
+    /// Records a request that is about to be sent.
     pub fn sent(request: &PeerForkRequest) -> Self {
         let handout = &request.handout;
         let images = [handout.memory].into_iter().chain(handout.disk);

@@ -1,4 +1,5 @@
-//! What comes from another host for one VM that moves here: where from, and which images.
+//! Images that come from another host for one VM that moves here, and their
+//! source.
 
 use super::{
     arrivals::{Hold, Origin},

@@ -9,14 +9,14 @@ use futures::{
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// What this host is called where others are named.
+/// Name of this host where others are named.
 pub const HERE: &str = "here";
 /// Other hosts that one fork may go to.
 const MOST_HOSTS: usize = 64;
 /// Turns they may have: one a clone at most.
 const MOST_TURNS: usize = MOST_CLONES as usize;
 
-/// How many clones are wanted of whom.
+/// Assignment of clones to hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dealt {
     /// Clones on this host.
@@ -28,24 +28,24 @@ pub(crate) struct Dealt {
 /// Clones of a fork that other hosts make.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Far {
-    /// How many which host makes.
+    /// Share of each host.
     pub shares: Vec<Share>,
-    /// Whether they are to need this host no more, in time.
+    /// True if they are to become independent of this host in time.
     pub settle: bool,
     /// The ticket that promised them, and the VM it was granted to.
     pub ticket: Option<(TicketId, VmId)>,
 }
 
-/// What one of them makes.
+/// Clones that one host makes.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
     /// Which host.
     pub peer: Arc<dyn Peer>,
-    /// How many clones.
+    /// Number of clones.
     pub count: u16,
     /// Number of the first of them among the fork's, unless they were promised.
     pub first: u16,
-    /// What a guest's ticket promised of them; nothing if nobody did.
+    /// Promises of a guest's ticket for them; empty without a ticket.
     pub promised: Vec<PeerPromise>,
     /// Measured while the instant is taken.
     pub round_trip: RoundTrip,

@@ -14,10 +14,10 @@ use std::{
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// What a disk holds over the image that it lies over.
+/// Data of a disk over the image that it lies over.
 #[derive(Debug)]
 pub(crate) struct DiskLayer {
-    /// Its image, and the one below.
+    /// Image, and the one below.
     pub lineage: Lineage,
     /// Size of the disk.
     pub pages: PageCount,

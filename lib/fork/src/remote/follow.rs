@@ -6,9 +6,9 @@ use forkyard_types::{PeerTicketRequest, PeerTicketResponse, TicketId, VmId};
 use std::{collections::BTreeSet, time::Duration};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// How long another host is to wait for an end before it answers.
+/// Time another host is to wait for an end before it answers.
 const WAIT: Duration = Duration::from_secs(5);
-/// How long after that its answer may take.
+/// Time its answer may take after that.
 const ANSWERS: Duration = Duration::from_secs(5);
 /// After this it is asked again if it could not be.
 const AGAIN: Duration = Duration::from_secs(1);

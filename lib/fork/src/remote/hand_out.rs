@@ -37,7 +37,7 @@ const PLACES: u16 = 128;
 /// A host makes many clones, and fetches what they need first, before it answers.
 const PATIENCE: u32 = 4;
 
-/// What is to be sent to other hosts.
+/// Requests that are to be sent to other hosts.
 pub(crate) type Parcels = Vec<(Share, PeerForkRequest)>;
 
 impl Host {
@@ -242,7 +242,8 @@ impl Host {
         each.collect()
     }
 
-    /// What other hosts are to get of an instant, if there are any for it.
+    /// Builds the requests for other hosts of an instant, if any have a share
+    /// in it.
     pub(crate) async fn parcels(
         &self,
         snapshot: &Snapshot,
@@ -426,8 +427,9 @@ pub(super) fn secret_of(key: PeerKey) -> PageSecret {
     PageSecret(BASE64_STANDARD.encode(key.0))
 }
 
-/// What became of each clone that a host was asked for. One of which its answer says
-/// nothing has failed; what it says beyond these is nothing to this host.
+/// Sorts the results of the clones that a host was asked for by their numbers. One
+/// of which its answer says nothing has failed; what it says beyond these is nothing
+/// to this host.
 fn by_number(numbers: Vec<u16>, clones: Vec<CloneResult>) -> Vec<(u16, CloneResult)> {
     let (asked, told) = (numbers.len(), clones.len());
     let untold = ApiError {
@@ -448,7 +450,7 @@ fn failed(share: &Share, error: &ApiError) -> Clones {
         .collect()
 }
 
-/// The same clones, told to whoever looks how far their fork is.
+/// Reports the clones to the observers of their fork, and passes them on.
 fn told(going: &Going, share: &Share, made: Clones) -> Clones {
     for (_, made) in &made {
         going.made(Some(share.peer.name()), made);

@@ -43,9 +43,9 @@ pub(super) fn compose(
     [here].into_iter().chain(hosts).collect()
 }
 
-/// What a borrower says of places that it was lent; of others it has nothing to say.
-/// One that has nothing of the family, and is not about to, is no host of it.
-/// Of places of VMs that moved there it says where they went.
+/// Takes a borrower's account of places that it was lent; of others it has nothing
+/// to say. One that has nothing of the family, and is not about to, is no host of
+/// it. Of places of VMs that moved there it says where they went.
 pub(super) fn hosts_of(
     loan: &Loan,
     standing: &FamilyStanding,

@@ -39,8 +39,8 @@ use std::{
 };
 use tokio::time::timeout;
 
-/// How long a host may take to say where it is; one that takes longer is told of
-/// its siblings later.
+/// Time a host may take to say where it is; a slower one is told of its siblings
+/// later.
 const ANSWERS: Duration = Duration::from_secs(3);
 /// Most families that are told of at once.
 const MOST_FAMILIES: usize = Subnet::FAMILIES as usize;
@@ -269,8 +269,8 @@ impl Host {
         changed
     }
 
-    /// What a host is to know of a family that it was lent places of; nothing if that
-    /// is on this host alone.
+    /// Builds the news of a family for a host that was lent places of it; none if the
+    /// family is on this host alone.
     pub(super) fn news(
         &self,
         family: FamilyId,
@@ -372,7 +372,8 @@ impl Host {
         joined
     }
 
-    /// The same where nobody waits for it: it is tried again.
+    /// Stretches a family's network where no caller waits for it: failures are
+    /// retried.
     pub(crate) async fn try_to_stretch(&self, family: FamilyId) {
         let before = self.parted.lock().await.contains(&family);
         if let Err(error) = self.stretch(family).await

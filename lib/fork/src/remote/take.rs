@@ -335,8 +335,8 @@ impl Host {
         Ok(())
     }
 
-    /// What clones have touched of memory that did not come on demand: its host learns it from
-    /// nothing else.
+    /// Asks for the pages that clones have touched of memory that did not come on demand: its
+    /// host learns it from nothing else.
     async fn touched(&self, memory: RemotePages) -> Vec<PageRun> {
         let RemotePages { image, order, .. } = memory;
         if order == PageOrder::OnDemand {

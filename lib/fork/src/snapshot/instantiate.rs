@@ -5,7 +5,7 @@ use crate::{Host, HostError, clone::Origin, fork::micros, remote::Parcels};
 use forkyard_types::{ForkPhase, ForkReport, VmView};
 use futures::future::join_all;
 
-/// What became of clones, by their numbers.
+/// Results of clones, by their numbers.
 pub(crate) type Clones = Vec<(u16, Result<VmView, HostError>)>;
 
 impl Host {

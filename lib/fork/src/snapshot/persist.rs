@@ -15,9 +15,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Its memory, as a layer.
+/// Memory, as a layer.
 const MEMORY: &str = "memory.pages";
-/// Its CPUs and devices, as the engine saved them.
+/// CPUs and devices, as the engine saved them.
 const DEVICES: &str = "devices";
 
 /// The files a snapshot on disk has beside its slices.

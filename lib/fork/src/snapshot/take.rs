@@ -30,7 +30,7 @@ pub(crate) struct Taken {
     pub former: Option<ImageId>,
 }
 
-/// What was saved and copied while the parent stood still.
+/// State that was saved and copied while the parent stood still.
 struct Still {
     devices: Vec<u8>,
     copied: Copied,

@@ -27,7 +27,7 @@ const AT_ONCE: usize = 4;
 /// VMs of one request.
 const MOST: u16 = 256;
 
-/// What all VMs of one activation share.
+/// Data that all VMs of one activation share.
 struct Source<'a> {
     substrate: &'a Substrate,
     parts: &'a SubstrateParts,
@@ -36,7 +36,7 @@ struct Source<'a> {
     begun: Instant,
 }
 
-/// What is wanted of the VMs of one activation.
+/// Properties wanted of the VMs of one activation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Founders {
     pub count: u16,
@@ -261,7 +261,7 @@ impl Host {
 }
 
 impl Source<'_> {
-    /// What shells of one VM are made over.
+    /// Lays out the files that shells of one VM are made over.
     fn layout(&self, family: &FamilyRecord, name: VmName, network: Subnet) -> Layout {
         let entry = &self.substrate.entry;
         Layout {

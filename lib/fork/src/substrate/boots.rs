@@ -23,7 +23,8 @@ const DIGITS: usize = 16;
 /// Letters of an image's name in it.
 const LETTERS: usize = 24;
 
-/// What to boot for keeps beside a VM that was asked for: one of its kind, nothing of it.
+/// Derives the request to boot, for the kept boot, from that of a VM: one of
+/// its kind, nothing of it.
 pub(crate) fn to_keep(request: &RunRequest) -> Option<RunRequest> {
     // A kernel of the user's own may change under its name.
     let usual = request.kernel.is_none() && request.volume.is_none() && request.data.is_empty();

@@ -30,9 +30,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What says what it is.
+/// File that describes the substrate.
 const MANIFEST: &str = "substrate.json";
-/// Who says so.
+/// File with the signature of the description.
 const SIGNED: &str = "substrate.sig";
 /// Version of the folder's form.
 const VERSION: u32 = 1;
@@ -42,7 +42,7 @@ pub(super) const PASSING: &str = ".carried-";
 const LONGEST: u64 = 1 << 20;
 const FILES: [&str; 3] = [MEMORY, DISK, DEVICES];
 
-/// How files come and go.
+/// Way in which files are transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// As the same files, where that can be: both sides are this host's own.
@@ -51,7 +51,7 @@ pub(super) enum Way {
     Copy,
 }
 
-/// What a folder says of itself.
+/// Description of a substrate in its folder.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Manifest {
     version: u32,
@@ -67,7 +67,7 @@ pub(super) struct Facts {
     blake3: String,
 }
 
-/// Who signed a folder.
+/// Origin of a folder's signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signed {
     By(PublicKey),

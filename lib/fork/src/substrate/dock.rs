@@ -55,7 +55,7 @@ impl Host {
         self.docked(substrate, docked).await
     }
 
-    /// What is recorded of a substrate that is to be made of a VM.
+    /// Records that a substrate is to be made of a VM.
     pub(super) async fn begin_substrate(
         &self,
         name: VmName,
@@ -250,7 +250,7 @@ pub(super) fn passing_name() -> Result<VmName, HostError> {
         .map_err(|_| HostError::Invalid(format!("{name} is no name")))
 }
 
-/// What is kept of a guest's account.
+/// Cuts a guest's account to the part that is kept.
 fn told(prepared: Prepared) -> SubstrateGuest {
     let Prepared {
         mut stopped,

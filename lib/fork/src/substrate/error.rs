@@ -11,10 +11,10 @@ pub enum SubstrateError {
     /// None of that name, or one that is closed to the asker.
     #[error("there is no substrate {name:?}")]
     Unknown {
-        /// What was asked for.
+        /// Requested name.
         name: String,
     },
-    /// It is still being docked.
+    /// The substrate is still being docked.
     #[error("substrate {name} is being docked")]
     NotReady {
         /// The substrate.
@@ -42,7 +42,7 @@ pub enum SubstrateError {
         /// The VM.
         vm: VmName,
     },
-    /// Its state was saved by another program.
+    /// The state was saved by another program.
     #[error("substrate {name} was made by {of}, and here is {here}")]
     OtherEngine {
         /// The substrate.
@@ -52,17 +52,17 @@ pub enum SubstrateError {
         /// The program of this host.
         here: String,
     },
-    /// It has no room.
+    /// The host has no room for it.
     #[error("substrates may take {limit} here, and {short} are short: {could_go}")]
     Full {
         /// The pool's size.
         limit: ByteCount,
-        /// What is short.
+        /// Space that is short.
         short: ByteCount,
-        /// What could be removed.
+        /// Substrates that could be removed.
         could_go: String,
     },
-    /// It cannot be brought here.
+    /// The substrate cannot be brought here.
     #[error("{path} cannot be brought here: {why}")]
     NotBrought {
         /// The folder that it lies in.
@@ -76,7 +76,7 @@ pub enum SubstrateError {
         /// The folder that it lies in.
         path: PathBuf,
     },
-    /// It was signed by a host that is not trusted here.
+    /// The substrate was signed by a host that is not trusted here.
     #[error("{path} was signed by {key}, which is not trusted here")]
     Untrusted {
         /// The folder that it lies in.
@@ -92,7 +92,7 @@ pub enum SubstrateError {
     NotPrepared {
         /// The VM.
         vm: VmName,
-        /// What its agent said.
+        /// Message of the agent.
         why: String,
     },
     /// The lists of what is generalised cannot be used.
@@ -104,7 +104,7 @@ pub enum SubstrateError {
 }
 
 impl SubstrateError {
-    /// What a program can branch on.
+    /// Classifies the error for programs.
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             Self::Unknown { .. } => ErrorKind::NotFound,
@@ -122,7 +122,7 @@ impl SubstrateError {
         }
     }
 
-    /// What the user can do.
+    /// Returns advice to the user.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Unknown { .. } => Some("`forkyard substrate ls` lists the substrates"),

@@ -25,7 +25,7 @@ const LAYERS: usize = 4;
 /// One in so many pages must be in the lower image, or it is not worth depending on it.
 const WORTH: u64 = 4;
 
-/// What a substrate is packed of.
+/// Files that a substrate is packed of.
 struct Sources {
     memory: Image,
     /// Memory of others that it may be written over.

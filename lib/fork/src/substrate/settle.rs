@@ -1,4 +1,4 @@
-//! What a dock leaves: removed when it is done, or by the next daemon.
+//! Leftovers of a dock: removed when it is done, or by the next daemon.
 
 use super::{DISK, Leaving, MEMORY, Substrate, bundle::PASSING, gone};
 use crate::{Host, HostError, blocking::blocking};

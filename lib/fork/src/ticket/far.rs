@@ -13,7 +13,7 @@ use super::{Entry, Fate, Phase, Seat, Seats, Tickets};
 use forkyard_types::{PeerEnd, PeerProcessEnd, PeerTicket, RequestId, TicketId, TicketKind, VmId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long an account is kept that nobody has asked for: a day, in seconds.
+/// Time an account that was never asked for is kept: a day, in seconds.
 const KEPT: u64 = 24 * 60 * 60;
 
 /// The hosts that have living clones.
@@ -149,7 +149,7 @@ impl Tickets {
 }
 
 impl Entry {
-    /// Whether all its clones have ended.
+    /// Tells whether all its clones have ended.
     fn is_over(&self) -> bool {
         match &self.phase {
             Phase::Cloned { seats, .. } => seats

@@ -5,7 +5,7 @@ use crate::{Host, HostError};
 use forkyard_types::{TicketId, TicketView, VmId};
 use std::time::Duration;
 
-/// How long a ticket that no process holds is kept for a clone, in seconds.
+/// Time a ticket that no process holds is kept for a clone, in seconds.
 const DETACHED: u64 = 60 * 60;
 
 impl Tickets {

@@ -11,7 +11,7 @@ use crate::{
 };
 use forkyard_types::{TicketChanged, TicketId, TicketStage, VmId};
 
-/// What an earlier daemon left to do for a ticket.
+/// Work that an earlier daemon left to do for a ticket.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     /// Take the places of what was promised to this VM again.

@@ -270,7 +270,7 @@ fn what_was_to_be_killed_is_killed_by_the_next_daemon() {
     assert_eq!(next.join(id, owner), Err(Denied::Unknown(id)));
 }
 
-/// What the records hold, which was all changed since the start.
+/// Lists the content of the records, which all changed since the start.
 fn recorded(tickets: &mut Tickets) -> Vec<(TicketId, String)> {
     tickets.changed.extend(tickets.entries.keys());
     let changes = tickets.changes().into_iter();

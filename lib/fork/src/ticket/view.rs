@@ -69,7 +69,7 @@ fn seat(number: u16, seat: &Seat) -> TicketSeat {
     }
 }
 
-/// What is left of a killed ticket: VMs, which have no numbers any more.
+/// Describes the rest of a killed ticket: VMs, which have no numbers any more.
 fn dying(number: u16, vm: VmId) -> TicketSeat {
     TicketSeat {
         number,

@@ -17,7 +17,7 @@ use forkyard_blockd::{Request, Writer};
 use forkyard_store::{VmRecord, VolumeCopy};
 use forkyard_types::{ForkId, PeerMigrated, PeerVolume, VmName, VolumeAt, VolumeUse};
 
-/// Whom a volume is said to be at before the name of that host is known.
+/// Name that a volume's host has in messages before its own is known.
 const SOMEWHERE: &str = "the host that it comes from";
 
 impl Host {

@@ -1,4 +1,4 @@
-//! What is wrong with volumes, and what was left behind of them.
+//! Diagnosis of faults of volumes, and of leftovers of them.
 
 use super::{FORK, over, uses, writer_of};
 use crate::{Host, HostError, blocking::blocking};

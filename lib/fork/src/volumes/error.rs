@@ -11,7 +11,7 @@ pub enum VolumeError {
     /// None of that name.
     #[error("there is no volume {name:?}")]
     Unknown {
-        /// What was asked for.
+        /// Requested name.
         name: String,
     },
     /// The server of volumes refused, or failed.
@@ -28,7 +28,7 @@ pub enum VolumeError {
         /// Reason.
         source: io::Error,
     },
-    /// Its connection cannot be used.
+    /// The connection of the volume server cannot be used.
     #[error("cannot talk to the server of volumes")]
     Socket(#[source] io::Error),
     /// A snapshot was not sent.
@@ -37,7 +37,7 @@ pub enum VolumeError {
     /// The server of volumes gave up.
     #[error("the server of volumes did not start: {said}")]
     DidNotStart {
-        /// What it said.
+        /// Message of the server.
         said: String,
     },
     /// A VM has the volume.
@@ -79,13 +79,13 @@ pub enum VolumeError {
         vm: VmName,
         /// Volume.
         volume: VmName,
-        /// What cannot be done with it.
+        /// Operation that cannot be done with it.
         what: &'static str,
     },
 }
 
 impl VolumeError {
-    /// What a program can branch on.
+    /// Classifies the error for programs.
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             Self::Server(ClientError::Failed { blame, .. }) => match blame {
@@ -109,7 +109,7 @@ impl VolumeError {
         }
     }
 
-    /// What the asker can do about it.
+    /// Returns advice to the client.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Server(ClientError::Failed { blame, .. }) => match blame {

@@ -26,7 +26,7 @@ use std::{
 
 /// For how long a copy of a disk is waited for.
 const COPIES: Duration = Duration::from_secs(3600);
-/// What the server keeps in its folder beside volumes.
+/// File of the server's key, in its folder beside the volumes.
 const KEY: &str = "passes.key";
 
 /// Server of this host's volumes. All calls block.
@@ -152,12 +152,13 @@ impl Blockd {
         epoch.ok_or(VolumeError::Answer)
     }
 
-    /// What a QEMU opens to write a volume.
+    /// Describes the disk that a QEMU opens to write a volume.
     pub(super) fn writer(&self, volume: &VmName, epoch: u32) -> Result<NbdDisk, VolumeError> {
         self.pass(format!("{volume}:{epoch}"))
     }
 
-    /// What a QEMU opens to read a snapshot, which need not exist before it is read.
+    /// Describes the disk that a QEMU opens to read a snapshot, which need not
+    /// exist before it is read.
     pub(super) fn reader(&self, at: &VolumeAt) -> Result<NbdDisk, VolumeError> {
         self.pass(at.to_string())
     }
