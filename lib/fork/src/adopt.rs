@@ -26,7 +26,7 @@ const HELLO: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(5);
 
 impl Host {
-    /// Goes through the records; called once, before anyone else.
+    /// Goes through the records; called once, before any other method.
     pub(crate) async fn adopt_all(&self) -> Result<(), HostError> {
         self.retire_unused().await?;
         if let Err(error) = self.bases.sweep().await {

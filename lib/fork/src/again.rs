@@ -26,11 +26,11 @@ const CLONE: &str = "a clone cannot boot again: its memory began with its parent
 /// Ways in which a running VM can end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// As somebody wanted.
+    /// As requested.
     Well,
     /// The guest restarts, and the VM can be started again.
     Restarts,
-    /// As nobody wanted, or in another way than its guest did.
+    /// Unrequested, or in another way than its guest did.
     Failed(String),
 }
 

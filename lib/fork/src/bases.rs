@@ -368,7 +368,7 @@ impl Bases {
             let failed = HostError::io("write", &path);
             let raw = File::open(&file.path).map_err(HostError::io("read", &file.path))?;
             let folder = path.parent().unwrap_or(Path::new("/"));
-            // Written under no name and then linked in: whoever sees the name
+            // Written under no name and then linked in: a reader that sees the name
             // sees all of it, and what breaks off leaves nothing.
             let whole = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
             write_file(&raw, lineage, whole.as_file())?;

@@ -1,4 +1,4 @@
-//! Work that blocks, kept off the threads that serve everyone.
+//! Work that blocks, kept off the threads that serve all requests.
 
 use crate::HostError;
 

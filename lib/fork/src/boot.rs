@@ -251,7 +251,7 @@ impl Host {
         Ok(vm)
     }
 
-    /// Boots it, or removes it. Whoever wants its end waits for its turn.
+    /// Boots it, or removes it. A request for its end waits for its turn.
     #[instrument(skip_all, fields(vm = %founded.vm.name()))]
     pub(crate) async fn boot(&self, founded: Founded) -> Result<(), HostError> {
         let vm = founded.vm.clone();

@@ -1,4 +1,4 @@
-//! Checkpoints: an instant of a VM, kept on disk until somebody forks it.
+//! Checkpoints: an instant of a VM, kept on disk until it is forked.
 //!
 //! A checkpoint is recorded as a VM that never runs. Its memory is a page image
 //! in a file, its devices a descriptor beside it, its disk the slices that were
@@ -118,7 +118,7 @@ impl Host {
                     self.end(&vm, None).await;
                     snapshot.layout.of.still_there()?;
                 }
-                // Nobody maps it any more: the file has taken its place.
+                // No process maps it any more: the file has taken its place.
                 self.retire(image).await;
                 tracing::info!(parent = %parent.name(), name = %vm.name(), ?report, "checkpoint");
                 Ok(vm)

@@ -34,7 +34,7 @@ pub(crate) struct Asked {
     /// The request of the guest's program that returns in each clone; none if
     /// the fork was asked for from outside.
     pub request: Option<RequestId>,
-    /// As it is called by whoever looks at it while it is made.
+    /// Id by which observers follow it while it is made.
     pub watch: Option<RequestId>,
     /// Mode of the fork.
     pub mode: ForkMode,
@@ -217,7 +217,7 @@ impl Host {
     }
 
     /// Names a clone after its family's founder and its place; by its id if
-    /// somebody has taken that name for something else.
+    /// that name has been taken for something else.
     fn name_clone(&self, record: &mut VmRecord, parent: &Original) -> Result<(), HostError> {
         let own = record.name.clone();
         if let Some(name) = clone_name(parent, record.member.0) {
@@ -243,7 +243,7 @@ fn bounded(mut notes: Vec<String>) -> Vec<String> {
     notes
 }
 
-/// `p-3` for the third clone in the family that `p` founded, whoever its parent.
+/// `p-3` for the third clone in the family that `p` founded, whichever its parent.
 fn clone_name(parent: &Original, member: u16) -> Option<VmName> {
     let own = parent.name.as_str();
     let suffix = format!("-{}", parent.member.0);

@@ -186,7 +186,7 @@ impl Host {
         Ok(left)
     }
 
-    /// Those of these page images that nobody needs.
+    /// Selects those of these page images that are not needed.
     fn unused(
         &self,
         images: impl Iterator<Item = ImageId>,

@@ -131,8 +131,8 @@ impl Host {
         self.end_orphans(vm.record().family).await;
     }
 
-    /// Ends the checkpoints that guests of a family took, once there is nobody
-    /// else in it: nobody could use or drop them.
+    /// Ends the checkpoints that guests of a family took, once no other VM
+    /// is in it: none could use or drop them.
     pub(crate) async fn end_orphans(&self, family: FamilyId) {
         let mut members = self.registry().all();
         members.retain(|vm| vm.record().family == family);

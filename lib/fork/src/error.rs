@@ -143,7 +143,7 @@ pub enum HostError {
         /// Operation that was tried.
         why: String,
     },
-    /// Nobody can type on its console: it was lost when the VM was taken over.
+    /// Its console accepts no input: it was lost when the VM was taken over.
     #[error("the console of {vm} cannot be reached")]
     NoConsole {
         /// The VM.
@@ -166,7 +166,7 @@ pub enum HostError {
     /// The daemon is ending, and begins nothing more.
     #[error("the daemon is ending: ask again in a moment")]
     Closing,
-    /// QEMUs, which run as nobody in particular, cannot get to their files.
+    /// QEMUs, which run as a user without rights, cannot get to their files.
     #[error("QEMU cannot pass through {}", folder.display())]
     NotPassable {
         /// The folder in the way.

@@ -195,7 +195,7 @@ async fn pass_on(
     telling: Option<mpsc::Sender<ExecEvent>>,
 ) {
     // A command that ends without reading all of it is no error; a link that breaks is told of by
-    // whoever reads from it.
+    // the process that reads from it.
     if controls.send(first).await.is_err() {
         return;
     }

@@ -9,8 +9,8 @@
 //!
 //! **Down**: slices of a VM's own that its clones needed and that have no other
 //! user any more are written into the lowest of them. **Up**: in a chain that is deep
-//! all the same, what its upper slices hold is copied into the active one, which nobody
-//! else has: they may be shared and stay as they are for whoever needs them. The
+//! all the same, what its upper slices hold is copied into the active one, which nothing
+//! else has: they may be shared and stay as they are for those that need them. The
 //! slice at the bottom has all that was written before the first fork, and
 //! stays where it is.
 
@@ -34,7 +34,7 @@ const MOST: ByteCount = ByteCount(64 << 20);
 /// Of what others need as well: it takes its room twice.
 const MOST_SHARED: ByteCount = ByteCount(16 << 20);
 
-/// A slice nobody writes to.
+/// A slice that is not written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Frozen {
     /// The VM's QEMU may write to it.
@@ -93,7 +93,7 @@ impl Host {
         });
     }
 
-    /// Folds what can be folded, in the turn of the caller, until somebody
+    /// Folds what can be folded, in the turn of the caller, until a request
     /// wants to fork the VM.
     pub(crate) async fn fold_slices(&self, vm: &Vm, body: &Body, turn: &Turn) {
         // What the next fork will use has been made over the disk as it is.

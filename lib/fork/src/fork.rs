@@ -103,7 +103,7 @@ impl Host {
             let Some(host) = host.upgrade() else {
                 return Err(HostError::Closing);
             };
-            // Whoever asked may have gone away.
+            // The client may have gone away.
             let tell = || {
                 let _ = begun.send(());
             };
@@ -222,7 +222,7 @@ impl Host {
     }
 
     /// Ends the clones of a VM that was removed while they were made: its removal
-    /// waits for this, and leaves nothing that nobody was told of.
+    /// waits for this, and leaves nothing unreported.
     pub(crate) async fn unless_removed(
         &self,
         parent: &Vm,
@@ -311,7 +311,7 @@ impl Host {
         let clones = self
             .instantiate(&snapshot, (assigned, failed), parcels, origin, &mut report)
             .await;
-        // Nobody waits for what is ended and started here, and the clones would
+        // Nothing waits for what is ended and started here, and the clones would
         // have shared the processors with it.
         if let Some(former) = former {
             self.retire(former).await;
@@ -321,7 +321,7 @@ impl Host {
         let served = self.pager_call(move |pager| pager.stats(image)).await;
         report.pages_fetched = served.map(|usage| usage.pages_served).unwrap_or_default();
         if wanted.is_empty() {
-            // Nobody here lies over it; others get it for as long as it is offered.
+            // No image here lies over it; others get it for as long as it is offered.
             self.retire(image).await;
         }
         counted.done(&report, &clones);
@@ -358,7 +358,7 @@ impl Host {
         }
     }
 
-    /// Takes an image's name away, whoever has it. One that has none any more is fine.
+    /// Takes an image's name away, in whatever use it is. One that has none any more is fine.
     pub(crate) async fn drop_image(&self, image: ImageId) -> Result<(), HostError> {
         let dropped = self.pager_call(move |pager| Ok(pager.retire(image)));
         match dropped.await? {
@@ -371,7 +371,7 @@ impl Host {
     }
 
     /// A pager that did not answer may do so later, and then do all that it was
-    /// asked: make an image that nobody waits for any more.
+    /// asked: make an image that is no longer awaited.
     pub(crate) fn retire_later(&self, image: ImageId) {
         let host = self.handle();
         tokio::spawn(async move {

@@ -166,7 +166,7 @@ impl Host {
                     Err(error) => vec![error],
                 };
                 if let Some(error) = failed.first() {
-                    // The fork itself will try again and tell whoever asks.
+                    // The fork itself will try again and report to its caller.
                     tracing::warn!(vm = %parent.name(), error = error as &dyn std::error::Error, "no warm shell");
                     return;
                 }
@@ -181,7 +181,7 @@ impl Host {
         promised.max(parent.record().warm.into())
     }
 
-    /// Ends the shells that nobody wants any more, now that a ticket is gone.
+    /// Ends the shells that are not wanted any more, now that a ticket is gone.
     /// Once this returns, they are.
     pub(crate) async fn trim_shells(&self, parent: &Vm) {
         let mut turn = parent.turn.lock().await;

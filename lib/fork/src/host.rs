@@ -87,7 +87,7 @@ pub struct Host {
     pub(crate) incoming: Incoming,
     /// Clones that other hosts made for this one.
     pub(crate) abroad: Abroad,
-    /// Clones of theirs that are being ended, for nobody waits for them.
+    /// Clones of theirs that are being ended, because they are no longer awaited.
     pub(crate) doomed: Mutex<BTreeSet<VmId>>,
     /// Families whose network could not be joined with other hosts', to be tried again.
     /// Held while one is joined, or ended: what was heard last must be what is done

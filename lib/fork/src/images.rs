@@ -233,7 +233,7 @@ impl Incoming {
     /// from. If cancelled, it was never there.
     pub async fn finish(mut self) -> Result<GuestImage, HostError> {
         if let Some(pieces) = self.pieces.take() {
-            // Nobody waits for it if it has failed.
+            // The receiver is gone if it has failed.
             let _ = pieces.send(Piece::End).await;
         }
         match (&mut self.outcome).await {

@@ -1,8 +1,8 @@
-//! Those who make forks, before all guests while they do.
+//! Priority of the threads that make forks: before all guests while they do.
 //!
 //! Clones that run already take all the processors there are, and the daemon
 //! that makes the others would wait for its turn behind them. It sleeps most of
-//! the time: nobody is kept waiting for long.
+//! the time: no guest is kept waiting for long.
 
 use forkyard_sys_host::sched::{OWN, Precedence};
 use std::{

@@ -1,4 +1,4 @@
-//! Live migration: a running VM goes on, on another host, as who it is.
+//! Live migration: a running VM goes on, on another host, under its identity.
 //!
 //! ```text
 //! here                                             there

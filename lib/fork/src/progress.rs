@@ -1,7 +1,7 @@
 //! Progress of forks, for observers while they are made.
 //!
 //! Each host keeps count of the clones that it makes. The one whose VM is forked knows
-//! which others make how many, and asks these only when somebody looks.
+//! which others make how many, and asks these only when a client looks.
 
 use crate::{
     Host, HostError,

@@ -56,7 +56,7 @@ pub(crate) struct Places {
 
 impl Quotas {
     /// Takes as many of `want` places as there are; none is an error. `alive`
-    /// tells how many clones of the family run, and is asked once nobody else
+    /// tells how many clones of the family run, and is asked once no other request
     /// can take any.
     pub fn take(
         &self,
@@ -104,7 +104,7 @@ impl Quotas {
 
 impl Host {
     /// Takes places for clones in a family, as many of `want` as it has for
-    /// whoever asks.
+    /// whichever VM asks.
     pub(crate) fn places(
         &self,
         family: FamilyId,
@@ -135,7 +135,7 @@ impl Host {
     }
 
     /// Takes a place in the family for each of them: the next that no VM has and
-    /// nobody has been promised.
+    /// no request was promised.
     pub(crate) fn take_members(
         &self,
         family: FamilyId,
@@ -174,7 +174,7 @@ impl Places {
         self.count -= less;
     }
 
-    /// Chooses members for all of them, at a moment at which nobody else does;
+    /// Chooses members for all of them, at a moment at which no other request does;
     /// `choose` is told which are taken.
     pub fn choose<E>(
         &mut self,

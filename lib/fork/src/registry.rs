@@ -1,4 +1,4 @@
-//! The VMs of a host: who is called what, which numbers are taken, which disk
+//! The VMs of a host: their names, which numbers are taken, which disk
 //! slices are in use. Bookkeeping only.
 
 use crate::{
@@ -118,7 +118,7 @@ impl Registry {
     }
 
     /// Notes that a VM writes to another of the slices known, and names those
-    /// nobody needs any more.
+    /// that are not needed any more.
     pub fn move_to(&mut self, vm: VmId, slice: &Path) -> Vec<PathBuf> {
         let unused = self.chains.attach(vm, slice);
         unused.unwrap_or_else(|error| {
@@ -136,13 +136,13 @@ impl Registry {
     }
 
     /// Notes that a VM's active slice lies over this lower one from here on,
-    /// and names the slices nobody needs any more.
+    /// and names the slices that are not needed any more.
     pub fn shorten(&mut self, vm: VmId, onto: &Path) -> Vec<PathBuf> {
         self.chains.shorten(vm, onto)
     }
 
     /// Gives back what a VM or shell had, all but its user, and names the slices
-    /// nobody needs. Its user stays its own until its record has gone: no two
+    /// that are not needed. Its user stays its own until its record has gone: no two
     /// records may have one.
     pub fn vacate(&mut self, record: &VmRecord) -> Vec<PathBuf> {
         let vm = self.vms.remove(&record.id);

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A clone there is made as a clone of a checkpoint is here: of an image, a disk
-//! and the state of devices, whoever has these. How hosts reach each other, and why
+//! and the state of devices, if it has these. How hosts reach each other, and why
 //! they believe each other, is nothing to this crate: see [`Neighbours`].
 
 mod abroad;
@@ -128,7 +128,7 @@ pub trait Neighbours: fmt::Debug + Send + Sync {
     /// can tell; or is gone.
     fn is_lost(&self, name: &str) -> bool;
 
-    /// Room for as many clones of a VM as there is, here first; none where nobody
+    /// Room for as many clones of a VM as there is, here first; none where no scheduler
     /// hands it out. Cancel-safe.
     fn room(
         &self,

@@ -1,6 +1,6 @@
 //! Room for the clones that guests ask for, where a cluster hands it out.
 //!
-//! Who asks from outside has reserved room before; a guest's call comes to its host
+//! A client outside has reserved room before; a guest's call comes to its host
 //! alone, and this asks for it.
 
 use crate::{Host, HostError, vm::Vm};
@@ -40,7 +40,7 @@ pub trait Room: fmt::Debug + Send + Sync {
 }
 
 impl Host {
-    /// Room for as many clones of a VM as there is, on whichever hosts; none where nobody
+    /// Room for as many clones of a VM as there is, on whichever hosts; none where no scheduler
     /// hands it out.
     pub(crate) async fn room(
         &self,

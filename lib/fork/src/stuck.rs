@@ -27,7 +27,7 @@ impl Host {
                 let (Some(vm), Some(body)) = (vm.upgrade(), body.upgrade()) else {
                     return;
                 };
-                // Whoever stops it on purpose has the turn meanwhile.
+                // A request that stops it on purpose has the turn meanwhile.
                 let _turn = vm.turn.lock().await;
                 if !vm.is_paused()
                     && let Err(error) = go_on(&vm, &body).await

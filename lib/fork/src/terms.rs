@@ -201,7 +201,7 @@ impl Host {
         };
         let noted = match outcome {
             Ok(()) if self.registry().get(vm.id).is_none() => Ok(()),
-            // Unless somebody has wanted it for longer meanwhile.
+            // Unless its lifetime was prolonged meanwhile.
             Ok(()) => self.put_terms(vm, |terms| {
                 terms.ends = terms.ends.filter(|ends| *ends != later);
             }),

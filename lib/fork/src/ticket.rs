@@ -1,11 +1,11 @@
-//! Tickets: what was promised to whom, and what became of it.
+//! Tickets: clones promised to a guest's program, and their fate.
 //!
 //! ```text
 //! Granted --clone--> Cloned --every clone has ended, join--> (spent)
 //!    +------------------+---- kill --> Killed --they are gone--> (spent)
 //! ```
 //!
-//! A ticket belongs to the VM that asked for it: nobody else, not even another
+//! A ticket belongs to the VM that asked for it: no other, not even another
 //! member of its family, can clone, join or kill with it. A spent ticket is
 //! unknown. Bookkeeping only: the caller makes and ends the VMs, and records
 //! what changed, so that the next daemon goes on with it.
@@ -266,7 +266,7 @@ impl Tickets {
     }
 
     /// Records which VM a clone is, before that VM runs. False if the ticket
-    /// was killed meanwhile: nobody waits for this clone, it must not run.
+    /// was killed meanwhile: this clone is not awaited, it must not run.
     #[must_use]
     pub fn born(&mut self, id: TicketId, number: u16, vm: VmId) -> bool {
         match self.fate(id, number) {

@@ -52,7 +52,7 @@ pub(crate) struct Vm {
     pub turn: tokio::sync::Mutex<Turn>,
 }
 
-/// One who waits for a turn, until dropped.
+/// A wait for a turn, until dropped.
 struct Waiting<'a>(&'a watch::Sender<u32>);
 
 impl Drop for Waiting<'_> {
@@ -208,18 +208,18 @@ impl Vm {
         })
     }
 
-    /// The turn, for a fork: whoever has it only to tidy up gives it up.
+    /// The turn, for a fork: a holder that only tidies up gives it up.
     pub async fn turn_to_fork(&self) -> AsyncGuard<'_, Turn> {
         self.wanting.send_modify(|waiting| *waiting += 1);
         let _waiting = Waiting(&self.wanting);
         self.turn.lock().await
     }
 
-    /// Resolves once somebody waits for the turn to fork it.
+    /// Resolves once a request waits for the turn to fork it.
     pub fn wanted(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut wanting = self.wanting.subscribe();
         async move {
-            // A VM that is gone is wanted by nobody, and by then not folded.
+            // A VM that is gone is not wanted, and by then not folded.
             let _ = wanting.wait_for(|waiting| *waiting > 0).await;
         }
     }
@@ -360,7 +360,7 @@ pub(crate) fn network_of(number: FamilyNo) -> Result<Subnet, HostError> {
 }
 
 /// Nothing here leaves a value half changed: a panic elsewhere is no reason
-/// to refuse everyone after.
+/// to refuse all later ones.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

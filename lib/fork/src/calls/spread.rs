@@ -40,7 +40,7 @@ pub(super) fn lots(shares: &[Share]) -> Vec<Lot> {
     lots
 }
 
-/// Where nobody hands out room there is room for all here.
+/// Without a scheduler that hands out room there is room for all here.
 pub(super) fn all_here(lots: Vec<Lot>) -> Vec<Granted> {
     let lots = lots.into_iter();
     lots.map(|lot| Granted { host: None, lot }).collect()
@@ -193,7 +193,7 @@ impl Host {
     }
 
     /// Notes which VMs the clones on other hosts are, and hears of them from now on. Those
-    /// that nobody waits for any more are ended.
+    /// that are no longer awaited are ended.
     pub(super) async fn seat_far(
         &self,
         ticket: TicketId,

@@ -100,7 +100,7 @@ impl Host {
             let Some(moving) = lock(&vm.moving).clone() else {
                 continue;
             };
-            // Whoever has it is moving it.
+            // The host that has it is moving it.
             let Ok(turn) = vm.turn.try_lock() else {
                 continue;
             };
@@ -158,7 +158,7 @@ impl Host {
         }
         // From here on it is listed there.
         self.answered((migration, peer), vec![view.clone()]);
-        // Nobody forks or resumes what has left.
+        // A VM that has left is neither forked nor resumed.
         let body = vm.take_body();
         vm.pass(Life::Ending);
         if let Some(body) = &body {

@@ -155,7 +155,7 @@ impl Host {
         for (fork, peer, entry) in self.store.abroad()? {
             match serde_json::from_str::<Away>(&entry) {
                 Ok(mut away) => {
-                    // Whoever waited for the answer has gone.
+                    // The request that waited for the answer has gone.
                     if away.stage == Stage::Sent {
                         away.stage = Stage::Made;
                         away.doomed = away.promised;
@@ -195,7 +195,7 @@ impl Host {
         }
     }
 
-    /// Nobody waits for these any more: should their host ever be seen to have them, they
+    /// These are no longer awaited: should their host ever be seen to have them, they
     /// are ended.
     pub(super) fn doom(&self, name: &str, vms: &[VmId]) {
         for fork in self.abroad.forks_at(name) {
@@ -286,7 +286,7 @@ impl Host {
             loop {
                 sleep(LOOK).await;
                 let Some(host) = host.upgrade() else { return };
-                // One that does not answer keeps nobody from hearing of the others.
+                // One that does not answer does not delay the news of the others.
                 tokio::join!(
                     host.look_abroad(),
                     host.tell_borrowers(),

@@ -37,7 +37,7 @@ pub(crate) struct Arrivals {
     held: Mutex<BTreeMap<ImageId, u32>>,
 }
 
-/// Where an image came from, and for whom.
+/// Source of an image, and the VM it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     /// The family whose clones it is for.
@@ -74,7 +74,7 @@ impl Known {
     }
 }
 
-/// Images that are not retired as long as this lives, whoever else uses them.
+/// Images that are not retired as long as this lives, whatever else uses them.
 #[derive(Debug)]
 pub(crate) struct Hold {
     host: Arc<Host>,
@@ -106,7 +106,7 @@ impl Drop for Hold {
 }
 
 impl Arrivals {
-    /// Somebody makes clones of it.
+    /// Clones are being made of it.
     pub fn is_held(&self, image: ImageId) -> bool {
         lock(&self.held).contains_key(&image)
     }
@@ -220,7 +220,7 @@ impl Host {
         let arrival = match found {
             Ok(Ok(arrival)) => arrival,
             Ok(Err(PagerError::Refused(_))) => {
-                // Retired: nobody has it, or will.
+                // Retired: no host has it, or will.
                 lock(&self.arrivals.known).remove(&image);
                 return;
             }
@@ -388,7 +388,7 @@ mod tests {
         let sent = Known::Expected(Some(PageCount(9_000)));
         assert_eq!(said(sent, VmPart::Disk), PageCount(9_000));
         assert_eq!(said(Known::Expected(None), VmPart::Memory), memory);
-        // It may be needed, so it is away; nobody knows how much of it.
+        // It may be needed, so it is away; it is unknown how much of it.
         let (pages, away) = Known::Expected(None).pages(VmPart::Disk, memory);
         assert_eq!((pages, away), (PageCount(1), PageCount(1)));
     }

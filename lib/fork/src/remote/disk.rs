@@ -26,7 +26,7 @@ pub(crate) struct DiskLayer {
 }
 
 impl Host {
-    /// Has the pager serve what frozen slices show, the upper ones first. Nobody
+    /// Has the pager serve what frozen slices show, the upper ones first. Nothing
     /// may write to them, nor take them away, until this returns.
     pub(crate) async fn disk_image(&self, disk: &Disk) -> Result<RemotePages, HostError> {
         let DiskLayer {
@@ -79,7 +79,7 @@ impl Host {
         let (pages, layer) = blocking(move || {
             let facts = fs::metadata(&raw.path).map_err(HostError::io("look at", &raw.path))?;
             let pages = ByteCount(facts.len()).pages();
-            // Without a name: it goes with whoever has it open, which the pager has.
+            // Without a name: it goes when the last process closes it, which is the pager.
             let layer = tempfile::tempfile_in(&folder);
             let layer = layer.map_err(HostError::io("write in", &folder))?;
             write_layer(&changes, &chain, lineage, pages, &layer)?;

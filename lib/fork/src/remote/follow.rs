@@ -15,12 +15,12 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// A host that has been lost for so long does not come back in time: a daemon that is
 /// replaced does.
 const GRACE: Duration = Duration::from_secs(20);
-/// The longest that anybody may have this host wait.
+/// Longest time that a request may have this host wait.
 const MOST: Duration = Duration::from_secs(10);
 
 impl Host {
     /// Hears of a ticket's clones on another host until all of them have ended, or
-    /// nobody waits for them.
+    /// they are not awaited.
     pub(crate) fn follow(&self, ticket: TicketId, name: String) {
         let host = self.handle();
         tokio::spawn(async move {
@@ -138,7 +138,7 @@ impl Host {
         self.neighbours().is_some_and(|all| all.is_lost(name))
     }
 
-    /// Ends those clones of a fork that nobody waits for any more.
+    /// Ends those clones of a fork that are no longer awaited.
     pub(super) fn end_doomed(&self, vms: Vec<VmId>) {
         for vm in vms {
             let mut doomed = lock(&self.doomed);

@@ -42,7 +42,7 @@ pub(crate) type Parcels = Vec<(Share, PeerForkRequest)>;
 
 impl Host {
     /// Offers an instant's pages to other hosts, and says what each must know.
-    /// Nobody may write to the slices, nor take them away, until this returns.
+    /// The slices must not be written to, nor removed, until this returns.
     async fn hand_out(&self, snapshot: &Snapshot, asked: &Asked) -> Result<Parcels, HostError> {
         let Asked {
             fork, scrub, far, ..
@@ -465,7 +465,7 @@ fn of_peer(share: &Share, source: ApiError) -> HostError {
     }
 }
 
-/// A key that nobody had before.
+/// Makes a key that was never used before.
 pub(crate) fn draw() -> Result<PeerKey, HostError> {
     let mut key = [0; 32];
     match getrandom::fill(&mut key) {

@@ -20,7 +20,7 @@ pub(super) fn is(teller: &Teller, peer: &str) -> bool {
 }
 
 /// The hosts of a family: this one, and those it was told of. Where its own places
-/// are it knows better than who lent them.
+/// are it knows better than the host that lent them.
 pub(super) fn compose(
     tunnel: Ipv4Addr,
     own: &Range<u16>,

@@ -48,7 +48,7 @@ impl Host {
         }
     }
 
-    /// A VM has come here that had left before: where it was is nothing to anybody now.
+    /// A VM has come here that had left before: its former place is of no interest now.
     pub(crate) async fn forget_where_it_was(&self, vm: VmId) {
         for was in self.abroad.migrations() {
             if was.vm == vm {

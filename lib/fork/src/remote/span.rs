@@ -1,5 +1,5 @@
 //! The network of a family that is on several hosts: which host gives which places,
-//! and who must know.
+//! and which hosts must know.
 //!
 //! ```text
 //! lender                                    borrower
@@ -15,7 +15,7 @@
 //!
 //! A host is known to the others before a clone is made on it, so that the first
 //! frame arrives; but what a borrower has lent on is known a second later to those
-//! above it. Knowledge goes along loans alone: whoever lent asks, and nobody has to
+//! above it. Knowledge goes along loans alone: the lender asks, and no host has to
 //! believe what comes unasked.
 
 use super::{

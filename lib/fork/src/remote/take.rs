@@ -385,7 +385,7 @@ impl Host {
 }
 
 /// The snapshot of another host's VM that a handout describes. Its images are fetched by
-/// whoever makes clones of it.
+/// the task that makes clones of it.
 pub(crate) fn received(handout: &Handout, devices: Vec<u8>) -> Result<Snapshot, HostError> {
     let Handout {
         parent,

@@ -34,7 +34,7 @@ pub(crate) type Assigned = (Vec<(Wanted, Option<WarmShell>)>, Vec<HostError>);
 
 impl Host {
     /// Makes a shell for each clone wanted, over a snapshot that exists, and lets the
-    /// network know who they will be. `template` is where an empty slice over its disk may
+    /// network know their identity. `template` is where an empty slice over its disk may
     /// be for a moment. An error if there is no shell at all.
     pub(crate) async fn shells_over(
         &self,
@@ -149,7 +149,7 @@ impl Host {
         })
     }
 
-    /// Lets the network know who the clones will be. Their ports stay shut.
+    /// Registers the clones' identities with the network. Their ports stay shut.
     pub(crate) async fn admit(
         &self,
         layout: &Layout,

@@ -159,7 +159,7 @@ fn write(path: &Path, text: &[u8]) -> Result<(), HostError> {
         .map_err(HostError::io("write", path))
 }
 
-/// Reads what a folder says of itself, and who signed that. Blocks for a moment.
+/// Reads a folder's manifest, and the origin of its signature. Blocks for a moment.
 pub(super) fn read(folder: &Path) -> Result<(Manifest, Signed), HostError> {
     let refuse = |why: String| SubstrateError::NotBrought {
         path: folder.to_owned(),

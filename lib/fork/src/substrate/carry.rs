@@ -188,7 +188,7 @@ impl Host {
         let source = from.to_owned();
         let written = to.clone();
         let facts = manifest.files;
-        // Made by one alone: of two who bring the same, the other's failure takes nothing away.
+        // Made by one alone: of two that bring the same, the other's failure takes nothing away.
         let parent = self.folders.all_substrates();
         let made = to.clone();
         blocking(move || make_new(&parent, &made)).await?;

@@ -87,7 +87,7 @@ impl Tickets {
         Some(ended.collect())
     }
 
-    /// Nobody will ask for that account again.
+    /// That account will not be asked for again.
     pub(crate) fn close(&mut self, id: TicketId) {
         if { self.entries.get(&id) }.is_some_and(|entry| entry.foreign.is_some()) {
             self.spend(id);

@@ -136,7 +136,7 @@ fn stage(entry: &Entry) -> TicketChanged {
 }
 
 impl Host {
-    /// Does something to the tickets. What changed is recorded before anybody
+    /// Does something to the tickets. What changed is recorded before any caller
     /// acts on it; if that fails, the ticket would not outlive this daemon.
     pub(crate) fn tickets<T>(&self, act: impl FnOnce(&mut Tickets) -> T) -> T {
         let mut tickets = lock(&self.tickets);

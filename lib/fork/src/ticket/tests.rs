@@ -146,7 +146,7 @@ fn what_a_vm_says_of_clones_that_are_not_its_own_changes_nothing() {
             status: Some(9),
         })
         .collect();
-    // The owner is no clone of its own, and the stranger nobody's.
+    // The owner is no clone of its own, and the stranger none of any.
     for liar in [owner, stranger] {
         tickets.told(liar, &lies);
         tickets.ended(liar, Some(9));
