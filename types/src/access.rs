@@ -1,4 +1,4 @@
-//! Who may use the API over the network.
+//! Tokens that grant use of the API over the network.
 
 use crate::TokenId;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
-    /// What its owner calls it: 1 to 64 characters, unique.
+    /// Name that its owner gives it: 1 to 64 characters, unique.
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 64))]
     pub name: String,
     /// Seconds it holds; for ever if absent.
@@ -21,9 +21,9 @@ pub struct TokenRequest {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenView {
-    /// Its id, the part of it that is no secret.
+    /// Id, the part of the token that is no secret.
     pub id: TokenId,
-    /// What its owner calls it.
+    /// Name that its owner gave it.
     pub name: String,
     /// Seconds since 1970 at which it was given out.
     pub created: u64,
@@ -37,7 +37,7 @@ pub struct TokenView {
 pub struct TokenGrant {
     /// The token, as it will be listed.
     pub view: TokenView,
-    /// What to send as `Authorization: Bearer …`.
+    /// Secret to send as `Authorization: Bearer …`.
     pub token: TokenSecret,
     /// Where the daemon listens; none if it does so on its Unix socket alone.
     pub remote: Option<RemoteView>,

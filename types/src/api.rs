@@ -17,13 +17,13 @@ pub enum VmState {
     Starting,
     /// A shell: a QEMU process complete with memory and disk, waiting for a fork.
     Warm,
-    /// Its agent answers.
+    /// The VM runs, and its agent answers.
     Running,
-    /// Its user had it stand still.
+    /// The VM was paused by its user.
     Paused,
-    /// Its QEMU ended, or the host restarted: only its record is left.
+    /// The VM's QEMU ended, or the host restarted: only its record is left.
     Stopped,
-    /// It never ran: an instant of another VM's memory and disk, kept to be
+    /// The VM never ran: an instant of another VM's memory and disk, kept to be
     /// forked from.
     Checkpoint,
     /// Being removed. Its record stays until its QEMU is proven gone.
@@ -50,10 +50,10 @@ impl fmt::Display for VmState {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointRequest {
-    /// Its name; made up from the VM's if absent.
+    /// Name; made up from the VM's if absent.
     #[serde(default)]
     pub name: Option<VmName>,
-    /// What matters more: to be done soon, or to spare the VM.
+    /// Priority: to be done soon, or to spare the VM.
     #[serde(default)]
     pub mode: ForkMode,
 }
@@ -93,7 +93,7 @@ pub struct RunRequest {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(max_items = 64))]
     pub secrets: Vec<String>,
-    /// What it and its clones may do on the network.
+    /// Rights of the VM and its clones on the network.
     #[serde(default)]
     pub network: NetworkPolicy,
     /// Volume that is its root disk; a disk of its own if absent.
@@ -106,13 +106,13 @@ pub struct RunRequest {
     /// Boot it even if a first boot of the image is kept that it could be woken from, and keep none.
     #[serde(default)]
     pub cold: bool,
-    /// What it is told apart by; its clones have them, too.
+    /// Labels for selecting the VM; its clones have them, too.
     #[serde(default)]
     pub labels: Labels,
     /// Environment of every command that is run in it from outside.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// How long it is wanted; until it is removed if absent.
+    /// Time it is wanted; until it is removed if absent.
     #[serde(default)]
     pub lifetime: Option<Lifetime>,
 }
@@ -129,15 +129,15 @@ fn default_memory_mib() -> u64 {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VmView {
-    /// Its id.
+    /// Id of the VM.
     pub id: VmId,
-    /// Its name, unique among the VMs that exist.
+    /// Name, unique among the VMs that exist.
     pub name: VmName,
-    /// Its state.
+    /// State of the VM.
     pub state: VmState,
-    /// Its family.
+    /// Family of the VM.
     pub family: FamilyId,
-    /// Its place in the family.
+    /// Place in the family.
     pub member: Member,
     /// The VM it was cloned from.
     pub parent: Option<VmId>,
@@ -154,7 +154,7 @@ pub struct VmView {
     pub granted: Option<u8>,
     /// Memory.
     pub memory: ByteCount,
-    /// Its place on the family's network.
+    /// Place on the family's network.
     pub address: Address,
     /// Ports of the host that lead to it.
     #[serde(default)]
@@ -166,7 +166,8 @@ pub struct VmView {
     pub accel: String,
     /// Seconds since 1970 at which it was created.
     pub created: u64,
-    /// It runs, but its agent or its QEMU does not answer, for this reason.
+    /// Reason why the agent or the QEMU of a running VM does not answer; absent
+    /// if both do.
     #[serde(default)]
     pub silence: Option<String>,
     /// The other host it runs on; none if it is this one.
@@ -178,7 +179,7 @@ pub struct VmView {
     /// Why it was ended, if not because somebody wanted that.
     #[serde(default)]
     pub failure: Option<String>,
-    /// What it is told apart by.
+    /// Labels for selecting the VM.
     #[serde(default)]
     pub labels: Labels,
     /// When it is wanted no more; none: it is until it is removed.
@@ -201,14 +202,14 @@ pub struct ForkRequest {
     /// Clones wanted.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 256))]
     pub count: u16,
-    /// What matters more: the clones or the parent.
+    /// Priority: the clones or the parent.
     #[serde(default)]
     pub mode: ForkMode,
     /// More paths that these clones do not inherit.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(max_items = 64))]
     pub scrub: Vec<String>,
-    /// Whether they inherit what the VM was told to keep secret.
+    /// True if they inherit what the VM was told to keep secret.
     #[serde(default)]
     pub inherit_secrets: bool,
     /// Hosts to make them on, in turns: peers by name, and `here`. Here alone if
@@ -216,8 +217,8 @@ pub struct ForkRequest {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(max_items = 256))]
     pub to: Vec<String>,
-    /// Whether those on other hosts fetch all pages in the background, and need
-    /// this one no more when they have.
+    /// True if clones on other hosts fetch all pages in the background, and
+    /// become independent of this host when they have.
     #[serde(default)]
     pub settle: bool,
     /// In a cluster: make each on the node with most vCPUs free. Not with `to`.
@@ -229,7 +230,7 @@ pub struct ForkRequest {
     pub watch: Option<RequestId>,
 }
 
-/// What a fork spares.
+/// Resource that a fork spares.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -263,14 +264,14 @@ pub struct ForkStarted {
     pub fork: ForkId,
 }
 
-/// What became of one clone.
+/// Result of one clone.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CloneResult {
-    /// It runs, with an identity of its own.
+    /// The clone runs, with an identity of its own.
     Vm(Box<VmView>),
-    /// It does not, and nothing of it is left.
+    /// The clone does not run, and nothing of it is left.
     Error(ApiError),
 }
 
@@ -291,11 +292,11 @@ pub struct VmInspect {
     /// Paths in the guest that its clones do not inherit.
     #[serde(default)]
     pub secrets: Vec<String>,
-    /// What its guest could not do when it came up, one line each: files of its own that
-    /// could not be written, hooks that failed. It runs all the same.
+    /// Problems of the guest when it came up, one line each: files of its own that could
+    /// not be written, hooks that failed. It runs all the same.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// What its family may do on the network.
+    /// Rights of the family on the network.
     #[serde(default)]
     pub network: NetworkPolicy,
     /// Reports of its own forks, the newest last.
@@ -356,11 +357,11 @@ pub struct ImageView {
     pub id: ImageId,
     /// The image it lies over.
     pub parent: Option<ImageId>,
-    /// Its use.
+    /// Use of the image.
     pub usage: ImageUse,
 }
 
-/// What a ticket's numbers number.
+/// Units that a ticket's numbers count.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -391,9 +392,9 @@ pub struct TicketClone {
 /// A reservation of clones (SnowFlock's ticket, paper section 2.1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
-    /// Its id.
+    /// Id of the ticket.
     pub id: TicketId,
-    /// What its numbers number.
+    /// Units that the numbers count.
     pub kind: TicketKind,
     /// The clones granted; may be fewer than were asked for.
     pub clones: Vec<TicketClone>,
@@ -403,11 +404,12 @@ pub struct Ticket {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leftover {
-    /// What it is: `process`, `tap`, `bridge`, `cgroup`, `mount`, `image`, `file`.
+    /// Kind of the resource: `process`, `tap`, `bridge`, `cgroup`, `mount`,
+    /// `image`, `file`.
     pub kind: String,
-    /// Its name, path or process id.
+    /// Name, path or process id.
     pub name: String,
-    /// Whether it was removed; `doctor` without `--repair` removes nothing.
+    /// True if it was removed; `doctor` without `--repair` removes nothing.
     pub removed: bool,
 }
 
@@ -419,7 +421,8 @@ pub struct Diagnosis {
     pub problems: Vec<String>,
     /// Things that were left behind.
     pub leftovers: Vec<Leftover>,
-    /// What Forkyard has changed on this host for as long as it is needed.
+    /// Settings of this host that Forkyard has changed for as long as it needs
+    /// them.
     #[serde(default)]
     pub notes: Vec<String>,
 }

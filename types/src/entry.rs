@@ -1,4 +1,4 @@
-//! What a guest runs once it is up, besides or instead of an init.
+//! Program that a guest runs once it is up, besides or instead of an init.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -11,14 +11,15 @@ use std::collections::BTreeMap;
 pub struct EntryPoint {
     /// The program, looked for in its `PATH`, and its arguments.
     pub argv: Vec<String>,
-    /// Its environment. `PATH` and `HOME` are made up if they are not here.
+    /// Environment of the program. `PATH` and `HOME` are made up if they are
+    /// not here.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Folder it starts in; the root if empty.
     #[serde(default)]
     pub dir: String,
-    /// Who it runs as: `USER` or `USER:GROUP`, each a name of the image's or a
-    /// number; root if empty.
+    /// User that it runs as: `USER` or `USER:GROUP`, each a name of the image's
+    /// or a number; root if empty.
     #[serde(default)]
     pub user: String,
     /// Signal that asks it to end: a name, with or without `SIG`, or a number;
@@ -103,7 +104,7 @@ impl EntryPoint {
         self.start == Start::AtBoot && !self.argv.is_empty()
     }
 
-    /// Whether this is an init, which insists on being process 1.
+    /// Tells whether this is an init, which insists on being process 1.
     pub fn is_init(&self) -> bool {
         let name = self.argv.first().and_then(|path| path.rsplit('/').next());
         name.is_some_and(|name| ["init", "systemd"].contains(&name))

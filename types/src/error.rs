@@ -17,7 +17,7 @@ pub enum ErrorKind {
     Exhausted,
     /// The guest did not answer, or answered nonsense.
     Guest,
-    /// It took longer than allowed.
+    /// The operation took longer than allowed.
     Timeout,
     /// The host failed: QEMU, kernel, disk.
     Host,
@@ -32,11 +32,11 @@ pub enum ErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// What to branch on.
+    /// Class of the error, to branch on.
     pub kind: ErrorKind,
-    /// What happened and why, causes joined by a colon.
+    /// Description of the error and its reason, causes joined by a colon.
     pub message: String,
-    /// What the user can do about it.
+    /// Advice to the user.
     #[serde(default)]
     pub hint: Option<String>,
 }

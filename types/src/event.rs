@@ -131,11 +131,11 @@ pub struct EventSubject {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventVm {
-    /// Its id.
+    /// Id of the VM.
     pub id: VmId,
-    /// Its name.
+    /// Name of the VM.
     pub name: VmName,
-    /// Its family, if this host knows it.
+    /// Family of the VM, if this host knows it.
     pub family: Option<FamilyId>,
 }
 
@@ -202,11 +202,11 @@ impl Occurrence {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmCreated {
-    /// Its state: `starting` of one that boots, `running` of a clone.
+    /// State of the VM: `starting` of one that boots, `running` of a clone.
     pub state: VmState,
     /// The VM that it is a clone of.
     pub parent: Option<VmId>,
-    /// Its guest image.
+    /// Guest image of the VM.
     pub image: String,
 }
 
@@ -234,7 +234,7 @@ pub struct VmSilence {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmRemoved {
-    /// Its last state.
+    /// Last state of the VM.
     pub state: VmState,
     /// Reason of its end, if it failed.
     pub failure: Option<String>,
@@ -293,7 +293,7 @@ pub struct MigrationReached {
 pub enum MigrationPhase {
     /// A first copy of all it has is sent.
     Copying,
-    /// What was written meanwhile is sent, again and again.
+    /// Pages written meanwhile are sent, again and again.
     Converging,
     /// The guest stands still, and what is left is sent.
     HandingOver,
@@ -316,9 +316,9 @@ pub struct MigrationOver {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TicketChanged {
-    /// Its stage.
+    /// Stage of the ticket.
     pub stage: TicketStage,
-    /// What its numbers number.
+    /// Units that its numbers count.
     pub ticket: TicketKind,
     /// Clones of it here: reserved, made or being ended.
     pub clones: u16,

@@ -28,7 +28,7 @@ pub struct ExecRequest {
     /// A terminal of this size for the command. Standard error is standard output then.
     #[serde(default)]
     pub tty: Option<WindowSize>,
-    /// What the command reads from standard input, base64; then end of file. With a stream of
+    /// Standard input of the command, base64; then end of file. With a stream of
     /// [`ExecInput`] it comes before what that brings.
     #[serde(default)]
     pub stdin: Option<String>,
@@ -118,19 +118,19 @@ mod schema {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptCommand {
-    /// Its process id, by which it is known.
+    /// Process id, by which the command is known.
     pub pid: u32,
-    /// Its label.
+    /// Label of the command.
     pub tag: Option<String>,
     /// Program and arguments, cut off after [`KeptCommand::ARGV`] bytes.
     pub argv: Vec<String>,
     /// Working directory, if it was started with one.
     pub workdir: Option<String>,
-    /// It has a terminal.
+    /// True if it has a terminal.
     pub tty: bool,
     /// Seconds since 1970, by the guest's clock, at which it was started.
     pub started: u64,
-    /// How it ended; none: it runs.
+    /// Exit status; none while it runs.
     pub exit: Option<ExitStatus>,
     /// Clients that are attached.
     pub attached: u16,
@@ -221,21 +221,23 @@ pub struct WindowSize {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecEvent {
-    /// It wrote to standard output: base64.
+    /// Standard output of the command: base64.
     Stdout(String),
-    /// It wrote to standard error: base64.
+    /// Standard error of the command: base64.
     Stderr(String),
-    /// It ended; nothing follows.
+    /// The command ended; nothing follows.
     Exit(ExitStatus),
     /// The guest or the link to it failed; nothing follows.
     Error(ApiError),
-    /// It runs. Only of a command that is kept; nothing follows if it was left to itself.
+    /// The command runs. Only of a command that is kept; nothing follows if it
+    /// was left to itself.
     Started(ExecStarted),
     /// So many bytes of its standard input have been passed on. Only if input is streamed.
     Taken(u32),
-    /// It could not be started; nothing follows.
+    /// The command could not be started; nothing follows.
     NotStarted(NotStarted),
-    /// It took longer than it was given, and was killed with all that it started; nothing follows.
+    /// The command took longer than it was given, and was killed with all that
+    /// it started; nothing follows.
     TimedOut(ExecTimedOut),
 }
 
@@ -243,7 +245,7 @@ pub enum ExecEvent {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecStarted {
-    /// Its process id in the guest.
+    /// Process id in the guest.
     pub pid: u32,
 }
 
@@ -256,7 +258,8 @@ pub struct ExecTimedOut {
 }
 
 impl ExecEvent {
-    /// Whether nothing follows; of [`ExecEvent::Started`] the request tells.
+    /// Tells whether nothing follows; of [`ExecEvent::Started`] the request
+    /// tells.
     pub fn is_last(&self) -> bool {
         match self {
             Self::Stdout(_) | Self::Stderr(_) | Self::Taken(_) | Self::Started(_) => false,
@@ -278,11 +281,11 @@ pub struct NotStarted {
 impl NotStarted {
     /// There is no such program.
     pub const NOT_FOUND: u8 = 127;
-    /// It cannot be run, or not as was asked.
+    /// Status of a command that cannot be run, or not as was asked.
     pub const CANNOT_RUN: u8 = 126;
 }
 
-/// How a process ended.
+/// End of a process.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

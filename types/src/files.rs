@@ -53,20 +53,20 @@ pub struct FilesWritten {
     pub notes: Vec<String>,
 }
 
-/// What happens to a file in a folder that is watched.
+/// Change of a file in a folder that is watched.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileChange {
-    /// It was made, or moved here.
+    /// The file was made, or moved here.
     Created,
-    /// Its content changed.
+    /// The content of the file changed.
     Written,
-    /// It was removed.
+    /// The file was removed.
     Removed,
-    /// It was moved away.
+    /// The file was moved away.
     MovedAway,
-    /// Its mode, owner or time changed.
+    /// The mode, owner or time of the file changed.
     Attributes,
 }
 
@@ -74,7 +74,7 @@ pub enum FileChange {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEvent {
-    /// What happened.
+    /// Kind of change.
     pub change: FileChange,
     /// The file, seen from the folder; what is no UTF-8 in it is replaced.
     pub name: String,

@@ -9,9 +9,9 @@ use uuid::Uuid;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {what}")]
 pub struct InvalidId {
-    /// What was given.
+    /// Text that was given.
     pub text: String,
-    /// What was wanted.
+    /// Form that was expected.
     pub what: &'static str,
 }
 
@@ -45,7 +45,7 @@ macro_rules! short_id {
                 Self(draw_short())
             }
 
-            /// Its text.
+            /// Returns the text.
             pub fn as_str(&self) -> &str {
                 std::str::from_utf8(&self.0).unwrap_or_default()
             }
@@ -212,8 +212,8 @@ impl FromStr for RequestId {
 #[serde(transparent)]
 pub struct Member(pub u16);
 
-/// What a user calls a VM; a host name as of RFC 1123, so that the guest can
-/// carry it: 1 to 63 lower-case letters, digits and inner hyphens.
+/// Name that a user gives a VM; a host name as of RFC 1123, so that the guest
+/// can carry it: 1 to 63 lower-case letters, digits and inner hyphens.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"))]
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -224,7 +224,7 @@ impl VmName {
     /// Characters of the longest.
     pub const MAX: usize = 63;
 
-    /// Its text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! What makes one VM of a family different from the others.
+//! Identity: the differences between the VMs of a family.
 
 use crate::{Epoch, FamilyId, InvalidId, Member, VmId, VmName};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -82,7 +82,7 @@ pub struct Address {
 pub struct Route {
     /// The host's address on the family's network.
     pub gateway: Ipv4Addr,
-    /// Who answers questions about names; if nobody, the VM keeps its own.
+    /// Addresses of name servers; if empty, the VM keeps its own.
     pub resolvers: Vec<Ipv4Addr>,
 }
 
@@ -91,15 +91,15 @@ pub struct Route {
 pub struct Identity {
     /// The VM.
     pub vm: VmId,
-    /// Its family.
+    /// Family of the VM.
     pub family: FamilyId,
-    /// Its place in the family.
+    /// Place in the family.
     pub member: Member,
     /// This life of its memory.
     pub epoch: Epoch,
-    /// Its host name.
+    /// Host name of the VM.
     pub name: VmName,
-    /// Its place on the network.
+    /// Place on the network.
     pub address: Address,
     /// The way out, if there is one.
     pub route: Option<Route>,

@@ -8,9 +8,9 @@ use std::{fmt, str::FromStr};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestImage {
-    /// Its recipe's name, or the one it was imported under.
+    /// Name of its recipe, or the one it was imported under.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the image.
     pub summary: String,
     /// Bytes it takes on disk; none if it has not been built yet.
     pub built: Option<ByteCount>,
@@ -94,8 +94,8 @@ pub struct ImageCommitRequest {
     pub vm: String,
 }
 
-/// What an image is imported from. Always said, never guessed from content:
-/// whoever wrote a disk decides what it looks like.
+/// Source format of an image that is imported. Always said, never guessed from
+/// content: whoever wrote a disk decides what it looks like.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -114,7 +114,7 @@ pub enum ImportFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImportRequest {
-    /// What the body is.
+    /// Format of the body.
     pub format: ImportFormat,
     /// Of a disk with a partition table: the partition with the root file
     /// system, counted from 1.
@@ -127,7 +127,7 @@ pub struct ImportRequest {
     pub size_mib: Option<u64>,
 }
 
-/// How a disk is written when it is exported.
+/// Format of a disk that is exported.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -144,7 +144,7 @@ pub enum ExportFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportRequest {
-    /// How to write it.
+    /// Format of the body.
     pub format: ExportFormat,
 }
 
@@ -160,7 +160,7 @@ pub struct ImageName(String);
 pub struct InvalidImageName(String);
 
 impl ImageName {
-    /// Its text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

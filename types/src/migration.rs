@@ -22,12 +22,13 @@ pub struct MigrateRequest {
     /// Longest time that pages are sent ahead, in ms; no limit if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-    /// What to do if the guest writes pages as fast as they are sent, or the deadline passes.
+    /// Action if the guest writes pages as fast as they are sent, or the
+    /// deadline passes.
     #[serde(default)]
     pub if_stuck: IfStuck,
 }
 
-/// What to do with a VM whose pages do not become fewer while they are sent ahead.
+/// Action on a VM whose pages do not become fewer while they are sent ahead.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -42,7 +43,7 @@ pub enum IfStuck {
     Slow,
 }
 
-/// What a migration came to.
+/// Result of a migration.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MigrateResponse {
@@ -63,7 +64,7 @@ pub struct MigrationReport {
     pub prepare_us: u64,
     /// Copies of what had been written meanwhile, until little was left.
     pub rounds: u32,
-    /// How long they took.
+    /// Time they took.
     pub rounds_us: u64,
     /// From the guest's stop here until this host was told that it goes on there: half a round
     /// trip longer than it stood still.
@@ -72,8 +73,7 @@ pub struct MigrationReport {
     pub stop_us: u64,
     /// Part of the gap from there until the answer.
     pub hand_over_us: u64,
-    /// The same as the other host measured it: pages that came last, devices loaded, user code let
-    /// go.
+    /// Time as the other host measured it: pages that came last, devices loaded, user code let go.
     pub land_us: u64,
     /// Pages of memory and disk sent ahead.
     pub pages_ahead: PageCount,
@@ -117,16 +117,16 @@ pub enum PeerMigration {
 pub struct PeerVolume {
     /// The migration.
     pub migration: ForkId,
-    /// Its name.
+    /// Name of the volume.
     pub name: VmName,
-    /// Its identity, the same on every host: 32 hexadecimal digits.
+    /// Identity of the volume, the same on every host: 32 hexadecimal digits.
     pub volume: String,
-    /// Its snapshots that were sent to other hosts, the oldest first.
+    /// Snapshots that were sent to other hosts, the oldest first.
     pub sent: Vec<String>,
     /// CPU that the VM was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<GuestCpu>,
-    /// Its accelerator: `kvm` or `tcg`.
+    /// Accelerator: `kvm` or `tcg`.
     #[serde(default)]
     pub accel: String,
 }
@@ -137,7 +137,7 @@ pub struct PeerVolume {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SentVolume {
-    /// Its name.
+    /// Name of the snapshot.
     pub snapshot: String,
 }
 
@@ -148,18 +148,18 @@ pub struct SentVolume {
 pub struct PeerPrepare {
     /// An instant of it.
     pub first: Handout,
-    /// What else it is, apart from that.
+    /// Properties of the VM beside that instant.
     pub vm: HandoutVm,
-    /// What its memory will be called in the end.
+    /// Final id of its memory.
     pub memory: ImageId,
-    /// What its disk will, unless that is a volume.
+    /// Final id of its disk, unless that is a volume.
     pub disk: Option<ImageId>,
     /// The volume that is its disk, a snapshot of which has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<VmName>,
 }
 
-/// What a VM takes along that its clones do not.
+/// Properties that a VM keeps when it moves, and that its clones do not have.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -174,9 +174,9 @@ pub struct HandoutVm {
     pub created: u64,
     /// Clones to keep warm.
     pub warm: u16,
-    /// What its guest could not do when it came up.
+    /// Problems of the guest when it came up.
     pub notes: Vec<String>,
-    /// What it was given beside its machine.
+    /// Terms of the VM: what it was given beside its machine.
     #[serde(default)]
     pub terms: Terms,
 }
@@ -201,7 +201,7 @@ pub struct Delta {
 pub struct PeerRound {
     /// The migration.
     pub migration: ForkId,
-    /// It as it is now.
+    /// Memory as it is now.
     pub memory: Delta,
 }
 
@@ -215,9 +215,9 @@ pub struct PeerLand {
     /// State of its devices and CPUs, packed by zstd with that of the first copy as the dictionary,
     /// base64.
     pub devices: String,
-    /// Its memory.
+    /// Memory as it is now.
     pub memory: Delta,
-    /// Its disk, unless that is a volume.
+    /// Disk as it is now, unless that is a volume.
     pub disk: Option<Delta>,
     /// The snapshot of its volume that is its disk: it goes on once that has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -239,7 +239,7 @@ pub struct PeerEndMigration {
     pub vm: VmId,
 }
 
-/// What a host answers to a step.
+/// Answer of a host to a step.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -248,9 +248,9 @@ pub enum PeerMigrated {
     Here,
     /// That volume can come, by what differs from this snapshot, which is here, or all of it.
     Since(Option<String>),
-    /// It goes on here.
+    /// The VM goes on here.
     Landed(Box<Landed>),
-    /// It does not, and never will.
+    /// The VM does not go on here, and never will.
     Ended,
 }
 

@@ -1,16 +1,16 @@
-//! What a family may do on the network, in the words its owner uses: the same
-//! on the command line, in JSON and in the records.
+//! Rights of a family on the network, in the words its owner uses: the same on
+//! the command line, in JSON and in the records.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::Ipv4Addr, num::NonZeroU16, str::FromStr};
 
-/// What a family's VMs may do beyond talking to each other. Its founder's
-/// owner decides; clones have it from there.
+/// Rights of a family's VMs beyond talking to each other. Its founder's owner
+/// decides; clones have it from there.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkPolicy {
-    /// Whether there is a way out.
+    /// Way to the outside, if there is one.
     pub out: WayOut,
     /// All that may be reached; if empty, whatever is no private network.
     #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
@@ -23,7 +23,7 @@ pub struct NetworkPolicy {
 }
 
 impl NetworkPolicy {
-    /// Whether packets of the family go beyond its own network at all.
+    /// Tells whether packets of the family go beyond its own network at all.
     pub fn is_routed(&self) -> bool {
         self.out == WayOut::Nat || !self.publish.is_empty()
     }
@@ -39,7 +39,7 @@ pub struct PublishRequest {
     pub ports: Vec<Publish>,
 }
 
-/// Whether a family's VMs may open connections to the outside.
+/// Right of a family's VMs to open connections to the outside.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -69,7 +69,7 @@ impl GuestPort {
         NonZeroU16::new(number).map(Self)
     }
 
-    /// Its number.
+    /// Returns the number.
     pub fn number(self) -> u16 {
         self.0.get()
     }
@@ -211,7 +211,7 @@ impl fmt::Display for BitRate {
     }
 }
 
-/// What ports are numbered for.
+/// Protocol that a port belongs to.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -249,7 +249,7 @@ pub struct Publish {
 }
 
 impl Publish {
-    /// Whether both want the same port of the same address.
+    /// Tells whether both want the same port of the same address.
     pub fn overlaps(self, other: Self) -> bool {
         let same_address = match (self.address, other.address) {
             (Some(a), Some(b)) => a == b,

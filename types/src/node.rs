@@ -8,8 +8,8 @@ use std::{
     str::FromStr,
 };
 
-/// What a node is called: 1 to 63 lower-case letters, digits and inner
-/// hyphens, as a host is (RFC 1123). Its certificate bears it.
+/// Name of a node: 1 to 63 lower-case letters, digits and inner hyphens, as of
+/// a host (RFC 1123). Its certificate bears it.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"))]
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ use std::{
 pub struct NodeName(String);
 
 impl NodeName {
-    /// Its text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -62,16 +62,18 @@ impl From<NodeName> for String {
     }
 }
 
-/// How a node stands.
+/// State of a node.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
-    /// It holds its lease, and takes what is placed on it.
+    /// The node holds its lease, and takes what is placed on it.
     Active,
-    /// It holds its lease; nothing new is placed on it, by its operator's wish.
+    /// The node holds its lease; nothing new is placed on it, by its operator's
+    /// wish.
     Draining,
-    /// Its lease has run out: it is dead, or cut off. Nobody knows what its VMs do.
+    /// The node's lease has run out: it is dead, or cut off. Nobody knows what
+    /// its VMs do.
     Lost,
 }
 
@@ -85,8 +87,8 @@ impl fmt::Display for NodeState {
     }
 }
 
-/// What a node has, or what is taken of it. vCPUs are promised several to a
-/// processor, and memory several times over: clones share most of theirs.
+/// Room that a node has, or that is taken of it. vCPUs are promised several to
+/// a processor, and memory several times over: clones share most of theirs.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
@@ -100,24 +102,24 @@ pub struct Room {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
-    /// Its name.
+    /// Name of the node.
     pub name: NodeName,
-    /// How it stands.
+    /// State of the node.
     pub state: NodeState,
-    /// Whether it is the one that answers.
+    /// True for the node that answers.
     pub here: bool,
-    /// Its API, by TLS.
+    /// Address of the API, by TLS.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub api: SocketAddr,
     /// Where its pager offers page images to other nodes.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub pages: SocketAddr,
-    /// Its end of the tunnels that families' networks go through.
+    /// End of the tunnels that families' networks go through.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub tunnel: Ipv4Addr,
-    /// What it offers.
+    /// Room that the node offers.
     pub offers: Room,
-    /// What VMs and reservations take of that.
+    /// Room that VMs and reservations take of that.
     pub taken: Room,
     /// VMs it was last known to have.
     pub vms: u32,
@@ -132,10 +134,10 @@ pub struct ListedVm {
     /// The VM, as it was last heard of.
     #[serde(flatten)]
     pub vm: VmView,
-    /// Its node; none where there is no cluster.
+    /// Node of the VM; none where there is no cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,
-    /// Whether that node is lost, and the VM with it for as long.
+    /// True if that node is lost, and the VM with it for as long.
     #[serde(default, skip_serializing_if = "is_false")]
     pub lost: bool,
 }
@@ -159,7 +161,7 @@ pub struct InviteRequest {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Invitation {
-    /// What `forkyardd --join` takes.
+    /// Token for `forkyardd --join`.
     pub token: String,
     /// Seconds for which it holds.
     pub expires_s: u64,
@@ -173,9 +175,9 @@ pub struct Invitation {
 pub struct JoinRequest {
     /// Which invitation.
     pub invitation: String,
-    /// Its secret.
+    /// Secret of the invitation.
     pub secret: String,
-    /// What the node is to be called.
+    /// Name that the node is to have.
     pub name: NodeName,
     /// Where other nodes reach its API.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
@@ -183,10 +185,10 @@ pub struct JoinRequest {
     /// Where its pager will offer page images to them.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub pages: SocketAddr,
-    /// Its end of the tunnels that families' networks go through.
+    /// End of the tunnels that families' networks go through.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub tunnel: Ipv4Addr,
-    /// Its public key: a point of P-256, uncompressed, base64.
+    /// Public key: a point of P-256, uncompressed, base64.
     pub key: String,
 }
 
@@ -200,7 +202,7 @@ impl fmt::Debug for JoinRequest {
     }
 }
 
-/// What makes a host a node.
+/// Data that makes a host a node.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Joined {

@@ -1,4 +1,4 @@
-//! How far forks are, while they are made.
+//! Progress of forks, while they are made.
 
 use crate::{ForkId, RequestId};
 use serde::{Deserialize, Serialize};
@@ -12,21 +12,21 @@ pub struct ForkProgress {
     pub fork: ForkId,
     /// As it was called by whoever asked for it, if it was.
     pub watch: Option<RequestId>,
-    /// Whether it is over: nothing of what follows changes any more.
+    /// True once it is over: nothing of what follows changes any more.
     pub over: bool,
     /// Each host that makes clones of it, the one that was asked first.
     pub hosts: Vec<HostProgress>,
 }
 
-/// How far one host is with its part of a fork.
+/// Progress of one host with its part of a fork.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostProgress {
-    /// Its name here; none: this one.
+    /// Name of the host; none: this one.
     pub host: Option<String>,
     /// Clones it is to make.
     pub granted: u16,
-    /// How far it is.
+    /// Phase of the host.
     pub phase: ForkPhase,
     /// Clones of these whose user code runs, each as somebody of its own.
     pub ready: u16,
@@ -36,14 +36,15 @@ pub struct HostProgress {
     pub why: Vec<String>,
 }
 
-/// How far a host is with clones that it makes.
+/// Phase of a host that makes clones.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForkPhase {
-    /// It is to make them, and has not got the machine yet.
+    /// The host is to make them, and has not got the machine yet.
     Granted,
-    /// It has the machine that they are clones of: its devices, and where its pages are.
+    /// The host has the machine that they are clones of: its devices, and where
+    /// its pages are.
     Received,
     /// They are loaded, and told who they are.
     Starting,
@@ -66,7 +67,7 @@ impl HostProgress {
         }
     }
 
-    /// Whether all of them are ready or have failed.
+    /// Tells whether all of them are ready or have failed.
     pub fn is_over(&self) -> bool {
         match self.phase {
             ForkPhase::Granted | ForkPhase::Received | ForkPhase::Starting => false,

@@ -1,4 +1,4 @@
-//! What hosts tell each other so that the fork of a VM on one makes clones on
+//! Messages between hosts so that the fork of a VM on one makes clones on
 //! another: everything but the pages, which are fetched when they are touched.
 
 use crate::{
@@ -27,7 +27,7 @@ pub struct PeerForkRequest {
     /// Paths in the guest that they do not inherit.
     #[serde(default)]
     pub scrub: Vec<String>,
-    /// Whether all pages are to be fetched in the background.
+    /// True if all pages are to be fetched in the background.
     #[serde(default)]
     pub settle: bool,
     /// The ticket that they were promised by, if a guest asked for them.
@@ -46,10 +46,10 @@ pub struct PeerTicket {
     pub owner: VmId,
     /// The call of the guest's program that returns in each of them.
     pub request: Option<RequestId>,
-    /// Whom they are told is their parent.
+    /// Address that the clones are told is their parent's.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub home: Ipv4Addr,
-    /// What was promised.
+    /// Promises of the ticket.
     pub clones: Vec<PeerPromise>,
 }
 
@@ -58,9 +58,9 @@ pub struct PeerTicket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerPromise {
-    /// Its number in the ticket.
+    /// Number in the ticket.
     pub number: u16,
-    /// Its place in the family, among those that were lent.
+    /// Place in the family, among those that were lent.
     pub member: Member,
     /// Processes in it that have numbers.
     pub processes: u8,
@@ -78,45 +78,45 @@ pub struct PeerTicketRequest {
     pub ticket: TicketId,
     /// The clones whose ends are known by now.
     pub known: Vec<u16>,
-    /// How long to wait for another, in ms; ten seconds at most.
+    /// Time to wait for another, in ms; ten seconds at most.
     pub wait_ms: u32,
     /// Nobody will ask again.
     pub over: bool,
 }
 
-/// What a host answers to that.
+/// Answer of a host to that.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerTicketResponse {
-    /// Whether it knows that ticket.
+    /// True if the host knows that ticket.
     pub known: bool,
     /// The clones that have ended, all of them.
     pub ended: Vec<PeerEnd>,
 }
 
-/// How a clone ended.
+/// End of a clone.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerEnd {
-    /// Its number in the ticket.
+    /// Number in the ticket.
     pub number: u16,
     /// The status it gave to `exit`, if it did.
     pub status: Option<u8>,
-    /// How its other processes ended, as it said.
+    /// Reported ends of its other processes.
     pub others: Vec<PeerProcessEnd>,
 }
 
-/// How one process of a clone ended.
+/// End of one process of a clone.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerProcessEnd {
-    /// Its number in the ticket.
+    /// Number in the ticket.
     pub id: u16,
-    /// Its status, if it is known.
+    /// Status, if it is known.
     pub status: Option<u8>,
 }
 
-/// What became of clones on another host.
+/// Results of clones on another host.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PeerForkResponse {
@@ -154,7 +154,7 @@ pub struct FamilyNews {
     pub hosts: Vec<FamilyHost>,
 }
 
-/// What a host answers to that.
+/// Answer of a host to that.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerFamiliesResponse {
@@ -162,14 +162,14 @@ pub struct PeerFamiliesResponse {
     pub families: Vec<FamilyStanding>,
 }
 
-/// How a host stands to a family that it was lent places of.
+/// Relation of a host to a family that it was lent places of.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FamilyStanding {
-    /// Its end of tunnels; none if it has no part in such networks.
+    /// End of tunnels; none if it has no part in such networks.
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub tunnel: Option<Ipv4Addr>,
-    /// Whether it has anything of the family.
+    /// True if it has anything of the family.
     pub member: bool,
     /// Hosts that it has lent some of these places in turn, and they others.
     pub lent: Vec<FamilyHost>,
@@ -189,13 +189,13 @@ pub struct Handout {
     pub parent: HandoutParent,
     /// The family, and what the other host may give of it.
     pub family: HandoutFamily,
-    /// What its machine is made of.
+    /// Description of the machine.
     pub machine: HandoutMachine,
     /// State of its devices and CPUs, packed by zstd, base64.
     pub devices: String,
-    /// Its memory.
+    /// Memory of the VM.
     pub memory: RemotePages,
-    /// Its disk, with all that it lay over.
+    /// Disk of the VM, with all that it lay over.
     pub disk: Option<RemotePages>,
     /// Pages of its memory that come before all others, where all pages come first: those that
     /// clones of such a memory have touched before.
@@ -222,13 +222,13 @@ impl Handout {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HandoutParent {
-    /// Its id.
+    /// Id of the VM.
     pub id: VmId,
-    /// Its name.
+    /// Name of the VM.
     pub name: VmName,
-    /// Its place in the family.
+    /// Place in the family.
     pub member: Member,
-    /// Whether it is a clone itself.
+    /// True if the VM is a clone itself.
     pub is_clone: bool,
     /// Forks between it and the VM its family began with.
     pub generation: u16,
@@ -241,17 +241,17 @@ pub struct HandoutParent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HandoutFamily {
-    /// Its id.
+    /// Id of the family.
     pub id: FamilyId,
-    /// Its number: its network follows from it, on every host alike.
+    /// Number of the family: its network follows from it, on every host alike.
     pub number: u16,
     /// Most clones that may be alive at once, if there is a limit.
     pub max_clones: Option<u16>,
-    /// What its VMs may do on the network.
+    /// Rights of its VMs on the network.
     pub network: NetworkPolicy,
     /// The first of the places that the other host gives to its clones.
     pub first: Member,
-    /// How many these are.
+    /// Number of these places.
     pub places: u16,
     /// The end of tunnels of the host that lets it in; none if that has no part in
     /// such networks.
@@ -272,7 +272,7 @@ pub struct FamilyHost {
     pub tunnel: Ipv4Addr,
     /// The first of the places.
     pub first: Member,
-    /// How many these are.
+    /// Number of these places.
     pub places: u16,
 }
 
@@ -283,7 +283,7 @@ impl FamilyHost {
     }
 }
 
-/// What a machine is made of.
+/// Description of a machine.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -299,7 +299,7 @@ pub struct HandoutMachine {
     pub memory: ByteCount,
     /// Accelerator: `kvm` or `tcg`.
     pub accel: String,
-    /// Whether its guest says which of its pages are free.
+    /// True if its guest reports which of its pages are free.
     pub page_reporting: bool,
     /// CPU that it was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -363,7 +363,7 @@ impl GuestCpu {
 pub struct RemotePages {
     /// The image.
     pub image: ImageId,
-    /// Its size.
+    /// Size of the image.
     pub pages: PageCount,
     /// When clones are let go.
     #[serde(default, skip_serializing_if = "PageOrder::is_usual")]
@@ -378,7 +378,7 @@ pub struct PageRun {
     /// The first.
     #[cfg_attr(feature = "schema", schema(value_type = u64))]
     pub first: PageNo,
-    /// How many.
+    /// Number of pages.
     pub pages: PageCount,
 }
 
@@ -420,22 +420,22 @@ impl fmt::Debug for PageSecret {
 pub struct Awaited {
     /// The image.
     pub image: ImageId,
-    /// What it is to the VM.
+    /// Part of the VM that the image is.
     pub part: VmPart,
-    /// Its size.
+    /// Size of the image.
     pub pages: PageCount,
     /// Pages of it that are still away.
     pub away: PageCount,
 }
 
-/// What a page image is to a VM.
+/// Part of a VM that a page image is.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VmPart {
-    /// What its memory was at the fork.
+    /// Memory as it was at the fork.
     Memory,
-    /// What its disk was then.
+    /// Disk as it was then.
     Disk,
 }
 

@@ -47,8 +47,8 @@ pub struct ForkReport {
 }
 
 impl ForkReport {
-    /// The same of a request that came so much later, in microseconds. What did not
-    /// happen, still did not.
+    /// Converts the report to that of a request that came so much later, in
+    /// microseconds. What did not happen, still did not.
     pub fn later_by(mut self, us: u64) -> Self {
         for time in self.until().into_iter().filter(|time| **time > 0) {
             // Another host says so: it may be any number.
@@ -64,7 +64,7 @@ impl ForkReport {
         }
     }
 
-    /// What is told from the request on.
+    /// Lists the times that are counted from the request on.
     fn until(&mut self) -> [&mut u64; 3] {
         [
             &mut self.shells_us,

@@ -26,7 +26,7 @@ pub struct DockRequest {
     pub vm: String,
     /// Name of the substrate.
     pub name: VmName,
-    /// Its kind.
+    /// Kind of the substrate.
     pub kind: SubstrateKind,
     /// Dock a clone; the VM runs on. Otherwise the VM ends as the substrate.
     #[serde(default)]
@@ -45,9 +45,9 @@ pub struct DockRequest {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubstrateView {
-    /// Its name.
+    /// Name of the substrate.
     pub name: VmName,
-    /// Its kind.
+    /// Kind of the substrate.
     pub kind: SubstrateKind,
     /// Name of the user that docked it; none: the host's operator.
     pub owner: Option<String>,
@@ -78,9 +78,9 @@ pub struct SubstrateView {
 pub struct SubstrateInspect {
     /// The substrate.
     pub substrate: SubstrateView,
-    /// Its parts.
+    /// Parts of the substrate.
     pub parts: Option<SubstrateParts>,
-    /// What its guest did before it was docked.
+    /// Account of the guest's preparation before it was docked.
     pub guest: Option<SubstrateGuest>,
 }
 
@@ -88,9 +88,9 @@ pub struct SubstrateInspect {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubstrateParts {
-    /// Its memory.
+    /// Memory of the VM.
     pub memory: SubstratePart,
-    /// Its disk, as far as it differs from the guest image.
+    /// Disk of the VM, as far as it differs from the guest image.
     pub disk: SubstratePart,
     /// State of CPUs and devices.
     pub devices: ByteCount,
@@ -100,7 +100,7 @@ pub struct SubstrateParts {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubstratePart {
-    /// Its page image.
+    /// Page image of the part.
     pub image: ImageId,
     /// Page image that it lies over: another substrate's, or a guest image.
     #[serde(default)]
@@ -113,7 +113,7 @@ pub struct SubstratePart {
     pub file: ByteCount,
 }
 
-/// What a guest did before it was docked, by its own account.
+/// Preparation of a guest before it was docked, by its own account.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubstrateGuest {
@@ -125,7 +125,7 @@ pub struct SubstrateGuest {
     pub given_back: ByteCount,
     /// Memory that it uses, by what for, in the kernel's words.
     pub used: BTreeMap<String, ByteCount>,
-    /// What it could not do, one line each.
+    /// Problems of the guest, one line each.
     pub notes: Vec<String>,
 }
 
@@ -141,7 +141,7 @@ pub struct ActivateRequest {
     /// Name of the VM, or the beginning of the names of several; the substrate's if absent.
     #[serde(default)]
     pub name: Option<VmName>,
-    /// What each of them and its clones may do on the network.
+    /// Rights of each of them and its clones on the network.
     #[serde(default)]
     pub network: NetworkPolicy,
 }
@@ -183,11 +183,11 @@ pub struct PullRequest {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SubstrateKey {
-    /// Its public half, an Ed25519 key in 64 hexadecimal digits.
+    /// Public half of the key, an Ed25519 key in 64 hexadecimal digits.
     pub public: String,
 }
 
-/// What came of an activation.
+/// Result of an activation.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ActivateResponse {

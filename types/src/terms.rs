@@ -1,22 +1,23 @@
-//! What a VM is told apart by, and for how long it is wanted.
+//! Labels and lifetime of a VM.
 
 use crate::VmName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What becomes of a VM whose time is up.
+/// Action on a VM whose time is up.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AtEnd {
-    /// It is removed with all that is its own.
+    /// The VM is removed with all that is its own.
     #[default]
     Rm,
-    /// It is powered off; its disk stays.
+    /// The VM is powered off; its disk stays.
     Stop,
-    /// It stands still, in memory, until it is resumed.
+    /// The VM is paused, in memory, until it is resumed.
     Pause,
-    /// Its last instant is kept as a checkpoint of its name, with its labels; it is removed.
+    /// The VM's last instant is kept as a checkpoint of its name, with its
+    /// labels; the VM is removed.
     Checkpoint,
 }
 
@@ -37,7 +38,7 @@ pub struct Lifetime {
     /// Seconds from now.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 315_360_000))]
     pub ttl_s: u32,
-    /// What becomes of it then; if absent as before, or `rm`.
+    /// Action then; if absent as before, or `rm`.
     #[serde(default)]
     pub action: Option<AtEnd>,
 }
@@ -53,7 +54,7 @@ impl Lifetime {
 pub struct Ends {
     /// Seconds since 1970.
     pub at: u64,
-    /// What becomes of it then.
+    /// Action then.
     pub action: AtEnd,
 }
 
@@ -83,11 +84,12 @@ impl Labels {
     }
 }
 
-/// What a VM has been given beside its machine. Clones have their parent's.
+/// Terms that a VM has been given beside its machine. Clones have their
+/// parent's.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// What it is told apart by.
+    /// Labels for selecting the VM.
     #[serde(default)]
     pub labels: Labels,
     /// Environment of every command that is run in it from outside.

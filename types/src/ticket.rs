@@ -7,29 +7,30 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TicketView {
-    /// Its id.
+    /// Id of the ticket.
     pub id: TicketId,
     /// The VM it was granted to; one of another host, if clones of that one's ticket are
     /// made here.
     pub owner: VmId,
-    /// What its numbers number.
+    /// Units that its numbers count.
     pub kind: TicketKind,
-    /// How far it is.
+    /// Phase of the ticket.
     pub phase: TicketPhase,
-    /// Its clones, in order of their numbers; of another host's ticket those made here.
+    /// Clones of the ticket, in order of their numbers; of another host's
+    /// ticket those made here.
     pub clones: Vec<TicketSeat>,
 }
 
-/// How far a ticket is.
+/// Phase of a ticket.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TicketPhase {
     /// Clones are reserved, and none is made yet.
     Granted,
-    /// It has been cloned with; its owner has not joined yet.
+    /// The ticket has been cloned with; its owner has not joined yet.
     Cloned,
-    /// Its clones are being ended.
+    /// The clones of the ticket are being ended.
     Killed,
 }
 
@@ -43,7 +44,7 @@ pub struct TicketSeat {
     pub processes: u8,
     /// The host that makes it, by its name here; none: this one.
     pub host: Option<String>,
-    /// What became of it.
+    /// State of the clone.
     pub state: SeatState,
     /// The VM it is, while it lives.
     pub vm: Option<VmId>,
@@ -51,20 +52,20 @@ pub struct TicketSeat {
     pub status: Option<u8>,
 }
 
-/// What became of a ticket's clone.
+/// State of a ticket's clone.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SeatState {
-    /// It is reserved.
+    /// The clone is reserved.
     Reserved,
-    /// It is being made.
+    /// The clone is being made.
     Awaited,
-    /// It could not be made.
+    /// The clone could not be made.
     Unmade,
-    /// It runs.
+    /// The clone runs.
     Alive,
-    /// It has ended.
+    /// The clone has ended.
     Ended,
 }
 

@@ -51,7 +51,7 @@ impl PageNo {
 }
 
 impl PageCount {
-    /// The same length in bytes, or `None` where that would overflow.
+    /// Returns the length in bytes, or `None` where that would overflow.
     pub fn bytes(self) -> Option<ByteCount> {
         self.0.checked_mul(PAGE).map(ByteCount)
     }
@@ -68,7 +68,7 @@ impl ByteCount {
         PageCount(self.0.div_ceil(PAGE))
     }
 
-    /// Whether these bytes fill whole pages.
+    /// Tells whether these bytes fill whole pages.
     pub fn is_page_aligned(self) -> bool {
         self.0.is_multiple_of(PAGE)
     }

@@ -1,4 +1,4 @@
-//! What VMs use of their host, at one instant.
+//! Use that VMs make of their host, at one instant.
 
 use crate::{ByteCount, VmView};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct Usage {
     pub vms: Vec<VmUsage>,
 }
 
-/// What one VM has used.
+/// Resources one VM has used.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VmUsage {

@@ -8,7 +8,7 @@ use std::{fmt, path::PathBuf};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeView {
-    /// Its name.
+    /// Name of the volume.
     pub name: VmName,
     /// Size of the disk.
     pub size: ByteCount,
@@ -22,7 +22,7 @@ pub struct VolumeView {
     pub vm: Option<VmName>,
     /// Number of its last writer: each one that began counts one more.
     pub epoch: u32,
-    /// Its snapshots, the oldest first.
+    /// Snapshots of the volume, the oldest first.
     pub snapshots: Vec<VolumeSnapshot>,
     /// Why it cannot be opened; then nothing else is known of it. It can be removed.
     pub failure: Option<String>,
@@ -32,7 +32,7 @@ pub struct VolumeView {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeSnapshot {
-    /// Its name.
+    /// Name of the snapshot.
     pub name: String,
     /// Size of the disk.
     pub size: ByteCount,
@@ -45,7 +45,7 @@ pub struct VolumeSnapshot {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVolume {
-    /// Its name.
+    /// Name of the volume.
     pub name: VmName,
     /// Size of the disk, a multiple of 4096 bytes; that of what it is made of if absent.
     #[serde(default)]
@@ -95,7 +95,8 @@ pub struct ExportVolume {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RootVolume {
-    /// Its name. One that does not exist is made as a copy of the image's disk.
+    /// Name of the volume. One that does not exist is made as a copy of the
+    /// image's disk.
     pub name: VmName,
     /// Size of one that is made; that of the image's disk if absent.
     #[serde(default)]
@@ -122,7 +123,8 @@ pub enum VolumeUse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataVolume {
-    /// Its name, and the serial number of the disk in the guest: 20 characters at most.
+    /// Name of the volume, and the serial number of the disk in the guest: 20
+    /// characters at most.
     pub name: VmName,
     /// Size of one that does not exist yet, and is made of zeroes.
     #[serde(default)]
@@ -159,7 +161,7 @@ pub enum DataRole {
     },
     /// Nothing: it is a checkpoint's, whose clones write branches.
     Frozen {
-        /// What it is, and what that lies over, the upper ones first.
+        /// The snapshot it lies over, and those below, the upper ones first.
         over: Vec<VolumeAt>,
     },
     /// Reads a snapshot, as its clones do.

@@ -27,7 +27,7 @@ enum Fenced {
     Pause,
 }
 
-/// Who hands out room.
+/// Source of grants of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Allocate {
     /// The nodes themselves, by a ledger in etcd.
@@ -60,7 +60,7 @@ pub struct ClusterArgs {
         requires = "node"
     )]
     join: Option<Token>,
-    /// What this node is called.
+    /// Name of this node.
     #[arg(
         long,
         env = "FORKYARD_NODE",
@@ -83,7 +83,7 @@ pub struct ClusterArgs {
     /// Seconds after which a node that does not reach etcd is lost to the others.
     #[arg(long, env = "FORKYARD_LEASE", value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(3..=3600))]
     lease: u64,
-    /// What this node does with its VMs while it has lost its lease.
+    /// Action on this node's VMs while it has lost its lease.
     #[arg(long, env = "FORKYARD_FENCE", value_enum, default_value = "work")]
     fence: Fenced,
     /// vCPUs that VMs may have here in all; 16 for each processor if absent.
@@ -93,7 +93,7 @@ pub struct ClusterArgs {
     /// absent.
     #[arg(long, env = "FORKYARD_OFFER_MEMORY", value_name = "MIB")]
     offer_memory: Option<u64>,
-    /// Who hands out the cluster's room: the same on every node.
+    /// Source of grants of the cluster's room: the same on every node.
     #[arg(
         long,
         env = "FORKYARD_ALLOCATE",
@@ -109,20 +109,20 @@ pub struct ClusterArgs {
     /// network. Only nodes must reach it: whatever does can become one.
     #[arg(long, env = "FORKYARD_ETCD_INSECURE", value_name = "BOOL", action = ArgAction::Set, default_value_t = false, default_missing_value = "true", num_args = 0..=1)]
     etcd_insecure: bool,
-    /// What an etcd with an https:// address is held to: sha256:FINGERPRINT, or a
-    /// file in PEM. Without, what this host trusts.
+    /// Certificate that an etcd with an https:// address has to present:
+    /// sha256:FINGERPRINT, or a file in PEM. Without, what this host trusts.
     #[arg(long, env = "FORKYARD_ETCD_CA", value_name = "CERTIFICATE")]
     etcd_ca: Option<Trust>,
     /// Certificate that etcd is shown, in PEM.
     #[arg(long, env = "FORKYARD_ETCD_CERT", requires = "etcd_key")]
     etcd_cert: Option<PathBuf>,
-    /// Its key, in PEM.
+    /// Key of that certificate, in PEM.
     #[arg(long, env = "FORKYARD_ETCD_KEY", requires = "etcd_cert")]
     etcd_key: Option<PathBuf>,
 }
 
 impl ClusterArgs {
-    /// Whether this host is to be a node.
+    /// Tells whether this host is to be a node.
     pub fn wanted(&self) -> bool {
         self.node.is_some()
     }

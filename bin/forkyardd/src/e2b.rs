@@ -53,7 +53,7 @@ use tower::ServiceExt;
 /// Most bytes of a request that is no file.
 const BODY: usize = 8 << 20;
 
-/// What the operator chose.
+/// Choices of the operator.
 #[derive(Clone, Debug)]
 pub struct Choices {
     /// Template that `base` is, and that others than images and checkpoints are not.
@@ -64,7 +64,7 @@ pub struct Choices {
     pub domain: Option<String>,
 }
 
-/// What handlers share.
+/// State that handlers share.
 #[derive(Clone, Debug)]
 struct E2b {
     host: Arc<Host>,

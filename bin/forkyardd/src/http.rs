@@ -53,18 +53,18 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-/// What handlers share.
+/// State that handlers share.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// The host.
     pub host: Arc<Host>,
-    /// Who may use it over the network.
+    /// Tokens that grant use over the network.
     pub access: Arc<Access>,
     /// Where it is reached over the network, if it is.
     pub remote: Option<RemoteView>,
-    /// What it counts.
+    /// Counters of the daemon.
     pub metrics: metrics::Metrics,
-    /// Whether it may end.
+    /// Decides whether the daemon may end.
     pub idle: Idle,
     /// The cluster that it is a node of, if it is one.
     pub cluster: Option<Node>,
@@ -90,7 +90,7 @@ part!(idle: Idle);
 part!(cluster: Option<Node>);
 part!(streams: Streams);
 
-/// How a handler answers.
+/// Result of a handler.
 type Answer<T> = Result<Json<T>, Refusal>;
 
 #[derive(OpenApi)]
@@ -141,7 +141,7 @@ impl Modify for Reached {
     }
 }
 
-/// What every user of the API may do, wherever they come from.
+/// Builds the routes that every user of the API may call, from anywhere.
 fn common() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(host::ping))
@@ -227,7 +227,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(openapi))
 }
 
-/// What only those on the host itself may do.
+/// Builds the routes that may be called on the host itself only.
 fn local_only() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(tokens::list, tokens::create))

@@ -16,8 +16,8 @@ use tokio::{
 
 /// Long enough for the next command of a script to find the daemon running.
 const QUIET: Duration = Duration::from_secs(2);
-/// The same once the last VM has gone: long enough for a command that has found the
-/// daemon running to say what it wants.
+/// Idle time once the last VM has gone: long enough for a command that has found
+/// the daemon running to make its request.
 const BRIEF: Duration = Duration::from_millis(200);
 /// Shortest time between two looks.
 const LOOK: Duration = Duration::from_millis(50);
@@ -34,7 +34,7 @@ struct Seen {
 #[derive(Clone, Debug)]
 pub struct Idle {
     seen: Arc<watch::Sender<Seen>>,
-    /// How long it stays without a request once its last VM has gone.
+    /// Time it stays without a request once its last VM has gone.
     brief: Duration,
 }
 
@@ -96,7 +96,7 @@ impl Idle {
         }
     }
 
-    /// Whether there is neither VM nor request.
+    /// Tells whether there is neither VM nor request.
     fn is_now(&self, host: &Host) -> bool {
         host.list().is_empty() && self.seen.borrow().under_way == 0
     }

@@ -13,7 +13,7 @@ use std::{
 };
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
-/// How long a daemon that ends may take to let go of its host.
+/// Time a daemon that ends may take to let go of its host.
 const LETS_GO: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -97,7 +97,7 @@ pub fn certificate(
     })
 }
 
-/// What a client may know this host by.
+/// Lists the names by which a client may know this host.
 fn names(address: SocketAddr) -> Vec<String> {
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".into(), "::1".into()];
     if let Ok(host) = nix::unistd::gethostname()

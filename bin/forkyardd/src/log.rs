@@ -1,12 +1,12 @@
-//! What the daemon says of itself, on standard error.
+//! Log of the daemon, on standard error.
 
 use anyhow::{Context, bail};
 use std::io;
 use tracing_subscriber::{EnvFilter, fmt::format::FmtSpan};
 
-/// How it is said.
+/// Variable for the format of the log.
 const FORMAT: &str = "FORKYARD_LOG_FORMAT";
-/// How much.
+/// Variable for the level of the log.
 const FILTER: &str = "FORKYARD_LOG";
 
 /// Begins to write it: a line an event, and one for the end of each span with

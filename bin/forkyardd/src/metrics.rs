@@ -1,4 +1,4 @@
-//! What the daemon counts, in the words of Prometheus. The names are an
+//! Counters of the daemon, in the format of Prometheus. The names are an
 //! interface: they are listed in docs/operations.md.
 
 mod volumes;
@@ -102,7 +102,7 @@ pub async fn render(
     ))
 }
 
-/// How things stand now.
+/// Reads the present state into the gauges.
 async fn look(host: &Host) -> Result<(), HostError> {
     let mut vms = host.list();
     // Those elsewhere are counted there.

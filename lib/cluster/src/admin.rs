@@ -1,4 +1,4 @@
-//! What operators do with a cluster: invite, drain, remove, set quotas.
+//! Operations on a cluster: invite, drain, remove, set quotas.
 
 use crate::{
     Cluster, ClusterError, Token,
@@ -11,7 +11,7 @@ use forkyard_tls::Authority;
 use forkyard_types::{JoinRequest, Joined, NodeName, QuotaView};
 use std::{collections::BTreeSet, time::Duration};
 
-/// Whether something is to be done in spite of what speaks against it.
+/// Choice whether something is to be done in spite of objections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
     /// In spite of it.
@@ -130,7 +130,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What users have, and may have, by name.
+    /// Lists users' consumption and limits, by name.
     pub async fn quotas(&self) -> Result<Vec<QuotaView>, ClusterError> {
         let picture = self.shared().rooms().picture().await?;
         let of_vms = picture.offers.values().flat_map(|offer| offer.users.keys());

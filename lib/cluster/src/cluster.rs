@@ -30,28 +30,28 @@ use tokio::{
     task::JoinSet,
 };
 
-/// What a node needs to know to be one.
+/// Settings that a node needs.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The cluster's etcd; if none, the one that this host was told of.
     pub etcd: Vec<Endpoint>,
     /// Where a cluster may be founded whose etcd is spoken to in the clear.
     pub plain_etcd: PlainEtcd,
-    /// How it is reached by TLS.
+    /// TLS settings for it.
     pub etcd_tls: Option<Arc<ClientConfig>>,
     /// This node's name.
     pub name: NodeName,
     /// Where it is reached.
     pub reach: Reach,
-    /// What it offers.
+    /// Room that the node offers.
     pub offers: Room,
-    /// How long its lease lasts.
+    /// Duration of its lease.
     pub lease: Duration,
     /// Where it keeps who it is.
     pub folder: PathBuf,
     /// An invitation, for a host that is no node yet.
     pub invitation: Option<Token>,
-    /// Who hands out room: the same on every node.
+    /// Source of grants of room: the same on every node.
     pub allocation: Allocation,
 }
 
@@ -66,7 +66,7 @@ pub enum PlainEtcd {
     Anywhere,
 }
 
-/// Who hands out room.
+/// Source of grants of room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Allocation {
     /// The nodes themselves, by a ledger in etcd.
@@ -74,7 +74,7 @@ pub enum Allocation {
     Ledger,
     /// Slurm.
     Slurm {
-        /// Its partition; its default one if none is named.
+        /// Partition; Slurm's default one if none is named.
         partition: Option<String>,
     },
 }
@@ -91,7 +91,7 @@ struct Inner {
     _tasks: JoinSet<()>,
 }
 
-/// What every part of it needs.
+/// State that every part of a node needs.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub etcd: Etcd,
@@ -110,7 +110,7 @@ pub(crate) struct Shared {
     pub dropped: Notify,
 }
 
-/// What this node was granted.
+/// Grant that this node received.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     /// Reservations that live.
@@ -245,7 +245,7 @@ impl Cluster {
         self.shared().reach
     }
 
-    /// How this node stands at this moment.
+    /// Returns the standing of this node at this moment.
     pub fn standing(&self) -> Standing {
         self.shared().keeper.standing()
     }
@@ -265,7 +265,8 @@ impl Cluster {
         self.shared().keeper.wait(wanted).await;
     }
 
-    /// How its API is served: nodes are known by their certificates.
+    /// Returns the TLS configuration of the node's API: nodes are known by
+    /// their certificates.
     pub fn server(&self) -> Result<Arc<ServerConfig>, ClusterError> {
         Ok(self.shared().identity.server()?)
     }
@@ -361,16 +362,16 @@ impl Cluster {
         let _ = self.shared().roll.changes().changed().await;
     }
 
-    /// Whether a name is no node's any more. A node that was removed itself, or has
-    /// lost its lease, cannot say.
+    /// Tells whether the node of this name was removed. A node that was removed
+    /// itself, or has lost its lease, cannot say.
     pub fn was_removed(&self, node: &NodeName) -> bool {
         let shared = self.shared();
         let is_listed = |name| shared.roll.with(|nodes| nodes.members.contains_key(name));
         self.may_act().is_ok() && is_listed(&shared.name) && !is_listed(node)
     }
 
-    /// Whether a node has lost its lease, or is none any more. One that has lost its own
-    /// cannot say.
+    /// Tells whether a node has lost its lease, or was removed. One that has lost its
+    /// own cannot say.
     pub fn is_lost(&self, node: &NodeName) -> bool {
         let state = self.shared().roll.with(|nodes| nodes.state(node));
         let is_lost = matches!(state, Some(NodeState::Lost) | None);
@@ -395,7 +396,7 @@ impl Cluster {
         self.shared().report.own(family, user);
     }
 
-    /// Whom a family on this node counts against.
+    /// Returns the user a family on this node counts against.
     pub fn owner(&self, family: FamilyId) -> Option<String> {
         self.shared().report.owner(family)
     }
@@ -431,7 +432,7 @@ impl Cluster {
 }
 
 impl Shared {
-    /// Who hands out room.
+    /// Returns the source of grants of room.
     pub fn rooms(&self) -> Rooms {
         let ledger = Ledger::new(self.etcd.clone(), self.book.clone(), self.keeper.lease());
         match &self.allocation {
@@ -457,8 +458,8 @@ impl Shared {
     }
 }
 
-/// Whether this host's identity is that of the node of this name. What cannot
-/// be asked is taken for granted.
+/// Tells whether this host's identity is that of the node of this name. What
+/// cannot be asked is taken for granted.
 async fn is_member(etcd: &Etcd, book: &Book, name: &NodeName, folder: &Path) -> bool {
     let Ok(Some(identity)) = Identity::kept_in(folder) else {
         return false;

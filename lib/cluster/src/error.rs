@@ -44,7 +44,7 @@ pub enum ClusterError {
     /// No node of that name.
     #[error("there is no node {node}")]
     NoSuchNode {
-        /// What was asked for.
+        /// Requested name.
         node: NodeName,
     },
     /// The node that would have to do it is lost.
@@ -64,7 +64,7 @@ pub enum ClusterError {
     VmNameTaken {
         /// The VM.
         name: VmName,
-        /// Its node.
+        /// Node of the VM.
         node: NodeName,
     },
     /// A node that has VMs is not removed just so.
@@ -72,13 +72,13 @@ pub enum ClusterError {
     NotEmpty {
         /// Which.
         node: NodeName,
-        /// How many.
+        /// Number of VMs.
         vms: u32,
     },
     /// Only where the authority's key is can anybody be invited.
     #[error("this node does not keep the cluster's authority: node {keeper} does")]
     NotKeeper {
-        /// Who does.
+        /// Node that keeps it.
         keeper: NodeName,
     },
     /// An invitation that is not known: used, expired, or forged.
@@ -102,7 +102,7 @@ pub enum ClusterError {
     /// A record makes no sense.
     #[error("the record {key} of the cluster makes no sense")]
     Record {
-        /// Its key.
+        /// Key of the record.
         key: String,
         /// Why not.
         source: serde_json::Error,
@@ -116,11 +116,11 @@ pub enum ClusterError {
     /// A file of the node's own cannot be used.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation that was tried.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// The kernel gives no random bytes.
@@ -145,7 +145,7 @@ impl From<AllocateError> for ClusterError {
 }
 
 impl ClusterError {
-    /// What a program can branch on.
+    /// Classifies the error for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::NoSuchNode { .. } => ErrorKind::NotFound,
@@ -175,7 +175,7 @@ impl ClusterError {
         }
     }
 
-    /// What somebody can do about it.
+    /// Returns advice to the client.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NotInvited { keeper } => {

@@ -19,11 +19,11 @@ pub struct InvalidInvitation;
 pub struct Token {
     /// The node that gave it.
     pub api: SocketAddr,
-    /// Its certificate.
+    /// Fingerprint of the cluster's certificate.
     pub certificate: Fingerprint,
     /// Which invitation.
     pub id: String,
-    /// What shows that it was given.
+    /// Secret that proves the invitation.
     pub secret: String,
 }
 
@@ -43,8 +43,8 @@ impl Token {
         Ok(BASE64_URL_SAFE_NO_PAD.encode(secret))
     }
 
-    /// What is kept of a secret. It is random: no dictionary helps against a
-    /// fast hash.
+    /// Hashes a secret to the form that is kept. It is random: no dictionary
+    /// helps against a fast hash.
     pub(crate) fn hash(secret: &str) -> blake3::Hash {
         blake3::hash(secret.as_bytes())
     }

@@ -14,12 +14,12 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// What the keeper knows.
+/// State of the keeper.
 #[derive(Debug)]
 struct Kept {
     tenure: Tenure,
     lease: Option<LeaseId>,
-    /// What is said of this node, and what etcd was told last.
+    /// Offer of this node, and the one that etcd was told last.
     offer: Offer,
     told: Option<Offer>,
 }
@@ -63,7 +63,7 @@ impl Keeper {
         }
     }
 
-    /// How this node stands at this moment.
+    /// Returns the standing of this node at this moment.
     pub fn standing(&self) -> Standing {
         self.lock().tenure.standing(Instant::now())
     }

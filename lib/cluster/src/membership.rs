@@ -1,5 +1,5 @@
-//! How a host becomes a node: it founds the cluster, or a node that keeps the
-//! authority lets it in.
+//! Admission of a host as a node: it founds the cluster, or a node that keeps
+//! the authority lets it in.
 //!
 //! ```text
 //! identity kept, and still a member --> go on as that node

@@ -12,8 +12,8 @@ use forkyard_etcd::{Compare, Keys, Op, Txn};
 use forkyard_types::{NodeName, TicketId, VmId, VmName};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// What was granted and is held by nobody for so long is given back: the
-/// answer to whoever asked for it was lost.
+/// Time after which a grant without a holder is given back: the answer to the
+/// node that asked for it was lost.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 /// Before etcd is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -106,17 +106,17 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// What was granted.
+    /// Returns the grant.
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
 
-    /// Who reserved it.
+    /// Returns the node that reserved it.
     pub fn holder(&self) -> &NodeName {
         &self.grant.holder
     }
 
-    /// Whether none of it is on the node that reserved it.
+    /// Tells whether none of it is on the node that reserved it.
     pub fn is_elsewhere(&self) -> bool {
         self.grant.on(self.holder()) == 0
     }

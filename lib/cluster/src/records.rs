@@ -1,4 +1,4 @@
-//! What is kept of a cluster in etcd beside the allocator's book.
+//! Records of a cluster in etcd beside the allocator's book.
 //!
 //! ```text
 //! PREFIX/authority        the cluster's authority, and who keeps its key: Founded
@@ -17,18 +17,18 @@ use std::net::{Ipv4Addr, SocketAddr};
 /// Where a node is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
-    /// Its API, by TLS.
+    /// Address of the API, by TLS.
     pub api: SocketAddr,
     /// Where its pager offers page images to other nodes.
     pub pages: SocketAddr,
-    /// Its end of the tunnels that families' networks go through.
+    /// End of the tunnels that families' networks go through.
     pub tunnel: Ipv4Addr,
 }
 
 /// A cluster was founded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Founded {
-    /// Its authority's certificate, in PEM.
+    /// Certificate of the node's authority, in PEM.
     pub authority: String,
     /// The node that keeps its key.
     pub keeper: NodeName,
@@ -37,7 +37,7 @@ pub(crate) struct Founded {
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
-    /// Its certificate's fingerprint: who shows it is this node.
+    /// Fingerprint of the certificate: a host that presents it is this node.
     pub fingerprint: String,
     /// Where it is reached.
     pub reach: Reach,
@@ -55,15 +55,15 @@ pub(crate) struct Invited {
 /// A VM, and where it is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Placed {
-    /// Its node.
+    /// Node of the VM.
     pub node: NodeName,
-    /// Whose it is.
+    /// Owner; none: the operator.
     pub user: Option<String>,
     /// The VM.
     pub vm: VmView,
 }
 
-/// Who has a name.
+/// Record of the holder of a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Named {
     /// On which node.
@@ -72,7 +72,7 @@ pub(crate) struct Named {
     pub vm: Option<VmId>,
 }
 
-/// Who has a number.
+/// Record of the holder of a number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Numbered {
     /// The node that took it, and gives it back.
@@ -84,7 +84,7 @@ pub(crate) struct Numbered {
 /// Where a VM is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whereabouts {
-    /// Its node.
+    /// Node of the family.
     pub node: NodeName,
     /// The VM.
     pub vm: VmId,

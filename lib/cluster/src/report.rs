@@ -25,7 +25,7 @@ use std::{
 /// VMs of one transaction, of at most three steps each: etcd takes 128.
 const AT_ONCE: usize = 40;
 
-/// What etcd was told of a VM.
+/// Record of a VM as etcd has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Told {
     name: String,
@@ -34,7 +34,7 @@ struct Told {
     at: Revision,
 }
 
-/// What is said of one VM, if its record is as it was told last.
+/// Change to one VM's record, on condition that it is as it was written last.
 #[derive(Debug)]
 struct Step {
     id: VmId,
@@ -48,7 +48,7 @@ struct State {
     owners: BTreeMap<FamilyId, String>,
 }
 
-/// What the others know of this node's VMs.
+/// Account of this node's VMs that the other nodes see.
 #[derive(Debug)]
 pub(crate) struct Report {
     etcd: Etcd,
@@ -75,12 +75,12 @@ impl Report {
         self.lock().owners.insert(family, user);
     }
 
-    /// Whose a family is, as far as is known.
+    /// Returns the owner of a family, as far as is known.
     pub fn owner(&self, family: FamilyId) -> Option<String> {
         self.lock().owners.get(&family).cloned()
     }
 
-    /// What this node's VMs take.
+    /// Sums the room this node's VMs take.
     pub fn sum(&self, vms: &[VmView], offer: &mut Offer) {
         let owners = &self.lock().owners;
         offer.taken = Room::default();
@@ -138,7 +138,7 @@ impl Report {
         Ok(())
     }
 
-    /// What is to be told of a VM, as if it were told already.
+    /// Builds the record to write for a VM, as if it were written already.
     fn record(&self, vm: &VmView, before: Option<&Told>) -> Result<Told, ClusterError> {
         let placed = Placed {
             node: self.node.clone(),
@@ -205,7 +205,8 @@ impl Report {
         self.book.key("vms", id.as_str())
     }
 
-    /// What an earlier daemon told of this node, and whose families are.
+    /// Reads the records an earlier daemon wrote of this node, and the owners
+    /// of families.
     async fn recall(&self) -> Result<BTreeMap<VmId, Told>, ClusterError> {
         let range = self.etcd.range(&self.book.all("vms")).await?;
         let mut told = BTreeMap::new();
@@ -242,7 +243,7 @@ pub(crate) fn name_key(book: &Book, name: &str, end: &str) -> String {
     book.key("names", &format!("{name}/{end}"))
 }
 
-/// Whether a VM in this state takes any of its node's room.
+/// Tells whether a VM in this state takes any of its node's room.
 fn takes_room(state: VmState) -> bool {
     match state {
         VmState::Starting | VmState::Warm | VmState::Running | VmState::Paused => true,

@@ -1,5 +1,6 @@
-//! Who is a node, and who of them is alive: a copy of what etcd has, kept up
-//! as it changes. While etcd cannot be reached it is as it last was.
+//! List of the nodes, and of those that are alive: a copy of the records in
+//! etcd, kept up as they change. While etcd cannot be reached it is as it last
+//! was.
 
 use crate::{ClusterError, records::Member};
 use forkyard_allocate::{Book, Offer};
@@ -30,7 +31,7 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// How a node stands; none if it is not one.
+    /// Returns the state of a node; none if there is no such node.
     pub fn state(&self, node: &NodeName) -> Option<NodeState> {
         self.members.get(node)?;
         Some(match self.offers.contains_key(node) {

@@ -1,4 +1,4 @@
-//! What VMs live on: grants that are kept for as long as their VMs are.
+//! Grants that VMs live on: they are kept for as long as their VMs are.
 //!
 //! They are noted in this node's folder, for its next daemon. Who ends VMs, and who
 //! knows which there are, is not this crate.
@@ -23,8 +23,8 @@ impl Cluster {
         self.shared().taken().kept.clone()
     }
 
-    /// What this node was granted and has not ended, not even in part, as whoever hands
-    /// out room says now.
+    /// Lists the grants that this node has not ended, not even in part, by the present
+    /// account of the allocator.
     pub async fn granted(&self) -> Result<BTreeSet<TicketId>, ClusterError> {
         let granted = self.shared().rooms().whole_of(self.name()).await?;
         Ok(granted.into_iter().collect())
@@ -51,7 +51,7 @@ impl Shared {
     }
 }
 
-/// What an earlier daemon noted.
+/// Reads the notes of an earlier daemon.
 pub(crate) fn read(folder: &Path) -> Kept {
     match fs::read(folder.join(KEPT)) {
         Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {

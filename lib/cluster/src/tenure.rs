@@ -1,4 +1,4 @@
-//! Whether a node may act for its cluster.
+//! Decision whether a node may act for its cluster.
 //!
 //! ```text
 //! Fenced --renewed--> Holding --a while without--> Fenced
@@ -14,17 +14,18 @@
 
 use std::time::{Duration, Instant};
 
-/// How a node stands with its cluster.
+/// Standing of a node in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It may act, until this moment if nothing happens before.
+    /// The node may act, until this moment if nothing happens before.
     Holding {
         /// The moment.
         until: Instant,
     },
-    /// It may not: others may believe it lost.
+    /// The node may not act: others may believe it lost.
     Fenced,
-    /// It was removed from the cluster, and will never be let in as it is.
+    /// The node was removed from the cluster, and will never be let in as it
+    /// is.
     Removed,
 }
 
@@ -70,7 +71,7 @@ impl Tenure {
         self.standing = Standing::Removed;
     }
 
-    /// How the node stands.
+    /// Returns the standing of the node.
     pub fn standing(&self, now: Instant) -> Standing {
         match self.standing {
             Standing::Holding { until } if now >= until => Standing::Fenced,
@@ -80,7 +81,7 @@ impl Tenure {
         }
     }
 
-    /// How long between two renewals: several may fail in a row.
+    /// Returns the time between two renewals: several may fail in a row.
     pub fn pace(&self) -> Duration {
         self.length / 6
     }

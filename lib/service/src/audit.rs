@@ -1,5 +1,5 @@
-//! Who asked for what: a line of the log for each request that changes something or that
-//! shows what is in a guest, with its outcome.
+//! Audit log: a line for each request that changes something or that shows what is in a
+//! guest, with its user and its outcome.
 //!
 //! Names the asker, the address, the method and the path, never what a body or a query has
 //! in it: commands and files may hold secrets. A request whose answer is a stream is
@@ -43,14 +43,14 @@ pub async fn note(request: Request, next: Next) -> Response {
     response
 }
 
-/// Whether a request is of those that are noted.
+/// Tells whether a request is to be logged.
 fn is_noted(method: &Method, path: &str) -> bool {
     let mut ends = path.rsplit('/');
     let last = ends.next().unwrap_or_default();
     !method.is_safe() || SHOW.contains(&last) || ends.next() == Some("ports")
 }
 
-/// What a line says.
+/// Content of a line.
 struct Line<'a> {
     asker: Option<&'a Asker>,
     from: Option<String>,

@@ -1,4 +1,4 @@
-//! What is counted of requests and connections, in the words of Prometheus. The names are an
+//! Counters of requests and connections, in the format of Prometheus. The names are an
 //! interface: they are listed in docs/operations.md.
 
 use forkyard_access::Refused;

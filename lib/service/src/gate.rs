@@ -35,22 +35,22 @@ pub const JOIN: &str = "/v1/join";
 /// Time after which a client may find a place again.
 const FULL: Duration = Duration::from_secs(1);
 
-/// Who is at the other end of a connection.
+/// Peer of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Its address.
+    /// Address of the peer.
     pub address: SocketAddr,
     /// The certificate it has shown, if any: one that this node's cluster's
     /// authority has signed.
     pub certificate: Option<Fingerprint>,
 }
 
-/// Who asks.
+/// Origin of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asker {
     /// Root on this host.
     Host,
-    /// Who has the token of this name.
+    /// User with the token of this name.
     User(String),
     /// Another node, on behalf of a user of that name, or of its root.
     Node(NodeName, Option<String>),
@@ -59,12 +59,12 @@ pub enum Asker {
 }
 
 impl Asker {
-    /// Whether a node has passed the request on.
+    /// Tells whether a node has passed the request on.
     pub fn is_node(&self) -> bool {
         matches!(self, Self::Node(..))
     }
 
-    /// Whose quota what comes of it counts against.
+    /// Returns the user whose quota the request counts against.
     pub fn user(&self) -> Option<&str> {
         match self {
             Self::User(user) | Self::Node(_, Some(user)) => Some(user),
@@ -80,7 +80,7 @@ fn read(text: &str) -> Option<String> {
     String::from_utf8(bytes.collect::<Option<_>>()?).ok()
 }
 
-/// What it takes to judge.
+/// Data that the decision on a request needs.
 #[derive(Clone, Debug)]
 pub struct Gate {
     /// The tokens.

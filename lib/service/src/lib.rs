@@ -1,4 +1,4 @@
-//! What lies between a socket and the routes of the daemon's HTTP API.
+//! Layers between a socket and the routes of the daemon's HTTP API.
 //!
 //! ```text
 //! connection --remote: TLS, doors: a place--> request

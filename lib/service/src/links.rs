@@ -1,4 +1,4 @@
-//! What passes between this host and others, by link.
+//! Traffic between this host and others, by link.
 //!
 //! The pager counts, from when it began; it may be another than at the last look.
 
@@ -9,15 +9,16 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// What is counted of a link, and how it is told.
+/// Counter of a link, with its name and help text.
 struct Count {
     name: &'static str,
     what: &'static str,
     of: fn(&LinkUse) -> u64,
 }
 
-/// How many there are. Said here and not taken from the table: of a type that is
-/// asked whether it can be sent, the compiler does not always find it.
+/// Number of counters of a link. Said here and not taken from the table: of a
+/// type that is asked whether it can be sent, the compiler does not always find
+/// it.
 const KINDS: usize = 11;
 
 const COUNTS: [Count; KINDS] = [
@@ -82,7 +83,7 @@ const fn count(name: &'static str, what: &'static str, of: fn(&LinkUse) -> u64) 
     Count { name, what, of }
 }
 
-/// What was counted at the last look.
+/// Counts at the last look.
 #[derive(Debug, Default)]
 pub struct Links(Mutex<BTreeMap<Link, [u64; KINDS]>>);
 
@@ -106,8 +107,8 @@ impl Links {
     }
 }
 
-/// How much more it is. What is less than before was counted by another pager,
-/// from nothing.
+/// Returns the increase since the last look. What is less than before was
+/// counted by another pager, from nothing.
 fn grown(before: u64, now: u64) -> u64 {
     now.checked_sub(before).unwrap_or(now)
 }

@@ -22,7 +22,8 @@ const TEXT: &str = "text/plain; charset=utf-8";
 
 const INDEX: &str = "index.html";
 
-/// What the page may load and do. What others have written is text to it, never markup or code.
+/// Content security policy of the page. What others have written is text to it,
+/// never markup or code.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'";

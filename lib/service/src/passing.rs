@@ -1,4 +1,5 @@
-//! What passes between nodes: requests that another node handles, and news of what they changed.
+//! Traffic between nodes: requests that another node handles, and news of what
+//! they changed.
 
 use axum::http::{HeaderMap, HeaderName, Method, header};
 use forkyard_node::{CLONES, MIGRATIONS};

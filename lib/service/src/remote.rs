@@ -16,16 +16,16 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-/// How long a client may take to agree on keys.
+/// Time a client may take to agree on keys.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long it may take to send the head of a request, the next one of an
-/// idle connection included.
+/// Time it may take to send the head of a request, the next one of an idle
+/// connection included.
 const HEAD: Duration = Duration::from_secs(30);
-/// How long between two parts of a body.
+/// Time between two parts of a body.
 const BODY: Duration = Duration::from_secs(30);
 /// Bytes of a head.
 const HEAD_BYTES: usize = 64 << 10;
-/// How long requests under way have when the daemon ends.
+/// Time for requests under way when the daemon ends.
 pub const FAREWELL: Duration = Duration::from_secs(5);
 /// Before trying again where no connection can be accepted.
 const BREATH: Duration = Duration::from_millis(200);
@@ -33,7 +33,7 @@ const BREATH: Duration = Duration::from_millis(200);
 /// Where the API is served over the network.
 #[derive(Debug)]
 pub struct Remote {
-    /// What connections come to.
+    /// Socket that accepts connections.
     pub listener: TcpListener,
     /// The daemon's side of TLS.
     pub tls: Arc<ServerConfig>,

@@ -1,4 +1,5 @@
-//! How an error leaves by HTTP: the one place that knows status codes.
+//! Translation of errors into HTTP answers: the one place that knows status
+//! codes.
 
 use axum::{
     Json,

@@ -66,7 +66,7 @@ pub struct Sent<T> {
     pub events: Subscription,
     /// True if it waits for what has not happened yet.
     pub follow: bool,
-    /// Its place among the streams.
+    /// Permit of a place among the streams.
     pub place: OwnedSemaphorePermit,
     /// Value that lives as long as the stream.
     pub held: T,

@@ -21,7 +21,7 @@ use std::time::Duration;
 const LONGEST_S: u64 = 86_400 * 365;
 /// Shortest and longest time between two signs of life on a stream.
 const SIGNS_S: std::ops::RangeInclusive<u64> = 1..=3600;
-/// The same if nothing is said.
+/// Seconds that a signature holds if none are given.
 const SIGN_S: u64 = 90;
 
 /// A call of Connect: for which sandbox, and what it says beside its message.

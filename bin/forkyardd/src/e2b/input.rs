@@ -1,4 +1,4 @@
-//! What requests of the REST API say.
+//! Bodies and queries of requests of the REST API.
 
 use super::{BODY, E2b, reply::Failure};
 use crate::{gate::Asker, http};

@@ -159,7 +159,7 @@ async fn begun(events: &mut mpsc::Receiver<ExecEvent>) -> Result<Result<u32, Not
     }
 }
 
-/// What goes into the stream next.
+/// Next step of the stream.
 enum Step {
     Event(ProcessEvent),
     Last(Vec<u8>),

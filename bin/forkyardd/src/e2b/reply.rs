@@ -1,4 +1,4 @@
-//! How failures are told: in the words of the REST API, or in those of Connect.
+//! Formats of failures: in the words of the REST API, or in those of Connect.
 
 use crate::reply::Refusal;
 use axum::{

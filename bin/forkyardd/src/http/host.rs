@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 type Shared = State<Arc<Host>>;
 
-/// Whether the daemon answers.
+/// Answers that the daemon runs.
 #[utoipa::path(get, path = "/v1/ping", tag = "host", responses((status = 204, description = "It does"), Refusal))]
 pub async fn ping() -> StatusCode {
     StatusCode::NO_CONTENT

@@ -81,7 +81,7 @@ pub async fn activate(State(node): Cluster, Path(name): Path<String>) -> Answer<
     view(&node, &name).await
 }
 
-/// How a node is removed.
+/// Options of removing a node.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Removal {

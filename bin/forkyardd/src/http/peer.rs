@@ -1,4 +1,4 @@
-//! What other hosts ask of this one.
+//! Requests of other hosts to this one.
 
 use super::{Answer, Input, Path, Query, Raw, Shared, ports, spawned};
 use crate::{

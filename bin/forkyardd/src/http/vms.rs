@@ -79,7 +79,7 @@ pub struct Wanted {
     labels: Option<String>,
 }
 
-/// Whether the answer comes when the work is done.
+/// Choice whether the answer comes when the work is done.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Patience {
@@ -354,7 +354,7 @@ pub async fn migrate(
     Ok(Json(moved.await?))
 }
 
-/// What to tell of a console.
+/// Part of a console's output to return.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Logs {
@@ -367,8 +367,9 @@ pub struct Logs {
     history: bool,
 }
 
-/// What a guest has said on its serial console: its kernel, and who else
-/// writes there. The last mebibyte is kept, and nothing of the time when no daemon ran.
+/// Returns the output of a guest on its serial console: its kernel's, and that of
+/// programs that write there. The last mebibyte is kept, and nothing of the time when
+/// no daemon ran.
 #[utoipa::path(get, path = "/v1/vms/{vm}/logs", tag = "vms", params(("vm" = String, Path, description = "Name or id"), Logs),
     responses((status = 200, body = Raw, content_type = "application/octet-stream", description = "The bytes as the guest wrote them"), Refusal))]
 pub async fn logs(
@@ -445,8 +446,8 @@ pub async fn resume(State(host): Shared, Path(vm): Path<String>) -> Answer<VmVie
     Ok(Json(spawned(async move { host.resume(&vm).await }).await?))
 }
 
-/// What every VM has used of the host so far: the difference between two
-/// answers is what it used meanwhile.
+/// Returns the use every VM has made of the host so far: the difference between
+/// two answers is the use in between.
 #[utoipa::path(get, path = "/v1/usage", tag = "vms",
     responses((status = 200, body = Usage, description = "Processor time and memory of each VM"), Refusal))]
 pub async fn usage(State(host): Shared) -> Answer<Usage> {

@@ -1,5 +1,5 @@
-//! What the server of volumes counts of each, from when it began. Branches of clones are left out:
-//! what they read of a volume counts there.
+//! Counters of the server of volumes for each of them, from its start. Branches of clones are left
+//! out: what they read of a volume counts there.
 
 use forkyard_fork::VolumeCounts;
 use metrics::{describe_gauge, gauge};

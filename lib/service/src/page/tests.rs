@@ -6,7 +6,8 @@ fn text(name: &str) -> &'static str {
     std::str::from_utf8(content).expect("text")
 }
 
-/// What stands between `before` and the next quotation mark, wherever that is.
+/// Returns the texts between each occurrence of `before` and the next quotation
+/// mark.
 fn after(text: &'static str, before: &str) -> impl Iterator<Item = &'static str> {
     let parts: Vec<_> = text.split(before).skip(1).collect();
     parts.into_iter().filter_map(|part| part.split('"').next())
