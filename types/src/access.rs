@@ -17,7 +17,7 @@ pub struct TokenRequest {
     pub expires_s: Option<u64>,
 }
 
-/// A token, as everyone may see it.
+/// A token, without its secret.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenView {
@@ -54,7 +54,7 @@ pub struct RemoteView {
     pub fingerprint: String,
 }
 
-/// A token in full. It shows itself to nobody who did not ask for it.
+/// A token in full. Its debug output hides the secret.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -176,7 +176,7 @@ pub struct VmView {
     /// Pages of it that are still on another host.
     #[serde(default)]
     pub awaits: Vec<Awaited>,
-    /// Why it was ended, if not because somebody wanted that.
+    /// Reason why it was ended, unless on request.
     #[serde(default)]
     pub failure: Option<String>,
     /// Labels for selecting the VM.
@@ -224,7 +224,7 @@ pub struct ForkRequest {
     /// In a cluster: make each on the node with most vCPUs free. Not with `to`.
     #[serde(default)]
     pub spread: bool,
-    /// Drawn by whoever asks: under this it is found among the VM's forks while it is
+    /// Drawn by the client: under this it is found among the VM's forks while it is
     /// made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watch: Option<RequestId>,
@@ -256,7 +256,7 @@ pub struct ForkResponse {
     pub report: ForkReport,
 }
 
-/// Answer to a fork that nobody waits for.
+/// Answer to a fork that is not waited for.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForkStarted {

@@ -95,7 +95,7 @@ pub struct ImageCommitRequest {
 }
 
 /// Source format of an image that is imported. Always said, never guessed from
-/// content: whoever wrote a disk decides what it looks like.
+/// content: the writer of a disk decides what it looks like.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -72,7 +72,7 @@ pub enum NodeState {
     /// The node holds its lease; nothing new is placed on it, by its operator's
     /// wish.
     Draining,
-    /// The node's lease has run out: it is dead, or cut off. Nobody knows what
+    /// The node's lease has run out: it is dead, or cut off. It is unknown what
     /// its VMs do.
     Lost,
 }

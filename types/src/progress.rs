@@ -10,7 +10,7 @@ use std::fmt;
 pub struct ForkProgress {
     /// The fork.
     pub fork: ForkId,
-    /// As it was called by whoever asked for it, if it was.
+    /// Id that its client gave it, if it did.
     pub watch: Option<RequestId>,
     /// True once it is over: nothing of what follows changes any more.
     pub over: bool,
@@ -28,7 +28,7 @@ pub struct HostProgress {
     pub granted: u16,
     /// Phase of the host.
     pub phase: ForkPhase,
-    /// Clones of these whose user code runs, each as somebody of its own.
+    /// Clones of these whose user code runs, each with an identity of its own.
     pub ready: u16,
     /// Clones that were not made.
     pub failed: u16,
@@ -46,7 +46,7 @@ pub enum ForkPhase {
     /// The host has the machine that they are clones of: its devices, and where
     /// its pages are.
     Received,
-    /// They are loaded, and told who they are.
+    /// They are loaded, and are given their identities.
     Starting,
     /// Each is ready or has failed.
     Ready,

@@ -80,7 +80,7 @@ pub struct PeerTicketRequest {
     pub known: Vec<u16>,
     /// Time to wait for another, in ms; ten seconds at most.
     pub wait_ms: u32,
-    /// Nobody will ask again.
+    /// True if this is the last request.
     pub over: bool,
 }
 
@@ -150,7 +150,7 @@ pub struct FamilyNews {
     /// That host's end of tunnels.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub tunnel: Ipv4Addr,
-    /// The family's hosts, but for those that it was told of by whom it tells.
+    /// The family's hosts, but for those that it was told of by the receiver.
     pub hosts: Vec<FamilyHost>,
 }
 
@@ -181,7 +181,7 @@ pub struct FamilyStanding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Handout {
-    /// [`Handout::VERSION`] of whoever made it.
+    /// [`Handout::VERSION`] of the host that made it.
     pub version: u16,
     /// The fork.
     pub fork: ForkId,
@@ -402,7 +402,7 @@ impl PageOrder {
 }
 
 /// The key by which page images of one fork are served to other hosts: 32
-/// bytes, base64. It shows itself to nobody who did not ask for it.
+/// bytes, base64. Its debug output hides it.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -142,7 +142,7 @@ impl Endpoint {
     }
 }
 
-/// Notes who is at the other end of a connection without TLS.
+/// Notes the peer of a connection without TLS.
 async fn known(
     ConnectInfo(address): ConnectInfo<SocketAddr>,
     mut request: Request,

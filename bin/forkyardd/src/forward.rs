@@ -4,7 +4,7 @@
 //! ```text
 //! /v1/vms/VM…  VM is here --------------------------> handled here
 //!              not here, and another node has told of it --> passed on to that
-//!              nobody has told of it ---------------> handled here: not found
+//!              not known to any node ---------------------> handled here: not found
 //! ```
 //!
 //! What comes from a node is never passed on: there are no loops.
@@ -75,7 +75,7 @@ pub async fn route(
     let changes = changes(request.method(), request.uri().path());
     let response = next.run(request).await;
     if changes && response.status().is_success() {
-        // So that who asks another node next finds it as it is now.
+        // So that a client that asks another node next finds it as it is now.
         node.report(&shared.host).await;
     }
     response

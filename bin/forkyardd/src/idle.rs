@@ -102,7 +102,7 @@ impl Idle {
     }
 }
 
-/// Returns once the daemon may end and nobody can reach it any more. Whoever
+/// Returns once the daemon may end and no client can reach it any more. A client that
 /// reached it in the last moment is served, and may keep it alive.
 pub async fn close_when_idle(idle: &Idle, host: &Host, socket: &Path) {
     let aside = socket.with_extension("closing");
@@ -112,14 +112,14 @@ pub async fn close_when_idle(idle: &Idle, host: &Host, socket: &Path) {
             tracing::warn!(%error, "the API's socket is not where it was");
             return;
         }
-        // By now whoever connected before is accepted, and heard.
+        // By now every earlier connection is accepted, and heard.
         sleep(LOOK).await;
         if idle.is_now(host) {
             let _ = std::fs::remove_file(&aside);
             return;
         }
         if let Err(error) = std::fs::rename(&aside, socket) {
-            tracing::error!(%error, "nobody can reach this daemon");
+            tracing::error!(%error, "no client can reach this daemon");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The daemon of a Forkyard host: the HTTP API over a host, and who may ask what.
+//! The daemon of a Forkyard host: the HTTP API over a host, and the access checks of its routes.
 //!
 //! A library, so that the daemon can be run on another engine than QEMU; the program
 //! `forkyardd` is this one on stock QEMU.

@@ -84,7 +84,7 @@ impl Cluster {
         }
     }
 
-    /// Removes a node for good, and forgets its VMs, which nobody ends. One that
+    /// Removes a node for good, and forgets its VMs, which are not ended. One that
     /// is alive and has VMs only by `force`.
     pub async fn remove(&self, node: &NodeName, force: Force) -> Result<(), ClusterError> {
         let shared = self.shared();

@@ -47,7 +47,7 @@ pub struct Settings {
     pub offers: Room,
     /// Duration of its lease.
     pub lease: Duration,
-    /// Where it keeps who it is.
+    /// Folder of its identity.
     pub folder: PathBuf,
     /// An invitation, for a host that is no node yet.
     pub invitation: Option<Token>,

@@ -12,7 +12,7 @@ use std::{error::Error, io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
-    /// This host is no node, and nobody invited it.
+    /// This host is no node, and was not invited.
     #[error("this etcd has a cluster already, and this host is no node of it")]
     NotInvited {
         /// The node that can invite it.
@@ -75,7 +75,7 @@ pub enum ClusterError {
         /// Number of VMs.
         vms: u32,
     },
-    /// Only where the authority's key is can anybody be invited.
+    /// Only where the authority's key is can nodes be invited.
     #[error("this node does not keep the cluster's authority: node {keeper} does")]
     NotKeeper {
         /// Node that keeps it.
@@ -87,7 +87,7 @@ pub enum ClusterError {
     /// Text that is no invitation.
     #[error(transparent)]
     Invitation(#[from] InvalidInvitation),
-    /// Somebody changed the same thing at the same time, again and again.
+    /// Another node changed the same record at the same time, again and again.
     #[error("others change the same thing all the time")]
     Crowded,
     /// No room, or no right to it.

@@ -1,4 +1,4 @@
-//! An invitation as text: where to go, whom to meet there, and a secret.
+//! An invitation as text: the address of a node, its fingerprint, and a secret.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use forkyard_tls::Fingerprint;
@@ -36,7 +36,7 @@ struct Written {
 }
 
 impl Token {
-    /// A secret nobody can guess, and what is kept of it.
+    /// Makes a secret that cannot be guessed, and the hash of it that is kept.
     pub(crate) fn secret() -> Result<String, getrandom::Error> {
         let mut secret = [0; SECRET];
         getrandom::fill(&mut secret)?;

@@ -212,7 +212,7 @@ impl Keeper {
         })
     }
 
-    /// Somebody says that this node was removed: looks whether that is so.
+    /// Checks a claim that this node was removed.
     pub async fn check(&self) {
         self.lock().told = None;
         if let Err(error) = self.tell().await {

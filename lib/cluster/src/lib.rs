@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! Tenure      whether this node may act for the cluster: it holds its lease, or not
-//! Roll        who is a node, and who of them is alive; follows etcd
+//! Roll        the nodes, and those that are alive; follows etcd
 //! Invitation  how a host becomes a node; the authority signs for it
 //! Cluster     all of that, wired: nodes, places for clones, clients of other nodes
 //! report      which VMs this node has, for the others to find
 //! ```
 //!
 //! Everything shared is in etcd, whose transactions are the only arbiter. A
-//! node's records are written by that node alone, and by whoever removes it.
+//! node's records are written by that node alone, and by the node that removes it.
 //! Starts no VM and stops none.
 
 mod admin;

@@ -133,7 +133,7 @@ pub(crate) async fn join(
         key: BASE64_STANDARD.encode(key.point()),
     };
     let pinned = Trust::Pinned(token.certificate).client()?;
-    // Whoever shows that certificate is the one; no name is looked at.
+    // The host that presents that certificate is the one; no name is looked at.
     let keeper = Client::node(token.api, name.as_str(), pinned);
     let joined: Joined = keeper
         .post("/v1/join", &request)

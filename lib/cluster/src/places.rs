@@ -20,7 +20,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 impl Cluster {
     /// Reserves what is wished for, or a part of it. It is held until it is
-    /// dropped, or until this node is lost. Cancel-safe: what nobody holds is
+    /// dropped, or until this node is lost. Cancel-safe: what is not held is
     /// given back before long.
     pub async fn reserve(&self, wish: &Wish) -> Result<Reservation, ClusterError> {
         self.may_act()?;
@@ -167,7 +167,7 @@ impl Drop for Claim {
 }
 
 impl Shared {
-    /// Gives back what was dropped, and what nobody has held for a while, for
+    /// Gives back what was dropped, and what was not held for a while, for
     /// ever. Cancel-safe.
     pub async fn tidy(&self) {
         let (mut unheld, mut unused) = (BTreeSet::new(), BTreeSet::new());
@@ -200,7 +200,7 @@ impl Shared {
         Ok(())
     }
 
-    /// One that is held by nobody twice in a row was not just being granted.
+    /// One that is found without a holder twice in a row was not just being granted.
     async fn release_forgotten(&self, unheld: &mut BTreeSet<TicketId>) -> Result<(), ClusterError> {
         let granted = self.rooms().granted_to(&self.name).await?;
         let now: BTreeSet<_> = {

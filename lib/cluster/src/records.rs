@@ -1,12 +1,12 @@
 //! Records of a cluster in etcd beside the allocator's book.
 //!
 //! ```text
-//! PREFIX/authority        the cluster's authority, and who keeps its key: Founded
+//! PREFIX/authority        the cluster's authority, and the keeper of its key: Founded
 //! PREFIX/nodes/NODE       a Member; there until it is removed
 //! PREFIX/invitations/ID   an Invited; goes when it has expired or was used
 //! PREFIX/vms/ID           a Placed: a VM as its node last told of it
 //! PREFIX/names/NAME/ID    a Named: on which node the VM of that name is, or
-//!                         that somebody is about to make one
+//!                         that a node is about to make one
 //! PREFIX/families/NUMBER  a Numbered: which family has this number
 //! ```
 

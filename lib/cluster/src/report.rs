@@ -1,7 +1,7 @@
 //! Which VMs this node has, for the other nodes to find.
 //!
 //! What etcd was told last is remembered, and only what differs is told again.
-//! A VM's record and its name go in one transaction: who finds the one finds
+//! A VM's record and its name go in one transaction: a node that finds the one finds
 //! the other.
 //!
 //! A VM may move to another node, which tells of it from then on, and may do so

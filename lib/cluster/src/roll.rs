@@ -15,7 +15,7 @@ use std::{
 use tokio::sync::watch;
 
 /// After this the whole is looked at again: a connection may be dead without
-/// anybody having said so.
+/// any node having said so.
 const WHOLE: Duration = Duration::from_secs(20);
 /// Before etcd is tried again.
 const AGAIN: Duration = Duration::from_millis(500);

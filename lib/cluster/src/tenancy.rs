@@ -1,7 +1,7 @@
 //! Grants that VMs live on: they are kept for as long as their VMs are.
 //!
-//! They are noted in this node's folder, for its next daemon. Who ends VMs, and who
-//! knows which there are, is not this crate.
+//! They are noted in this node's folder, for its next daemon. Ending VMs, and
+//! knowing which there are, is not done in this crate.
 
 use crate::{Cluster, ClusterError, cluster::Shared};
 use forkyard_types::{TicketId, VmId};

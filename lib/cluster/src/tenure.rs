@@ -141,7 +141,7 @@ mod tests {
                         prop_assert!(expires.is_some_and(|end| until < end));
                     }
                     Standing::Fenced => {}
-                    Standing::Removed => prop_assert!(false, "nobody removed it"),
+                    Standing::Removed => prop_assert!(false, "it was not removed"),
                 }
             }
         }

@@ -211,7 +211,7 @@ async fn a_node_without_its_lease_is_lost_to_others_and_fences_itself_first() {
         .await
         .expect("told");
     assert_eq!(a.others_vms().await.expect("read").len(), 1);
-    // Dead, as by kill -9: nobody renews the lease.
+    // Dead, as by kill -9: the lease is not renewed.
     drop(b);
     eventually("b's loss", || async {
         let nodes = a.nodes().await.expect("known");

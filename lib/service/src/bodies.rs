@@ -67,7 +67,7 @@ impl Bodies {
             Some(Asker::Guest) | None => (None, &self.users),
         };
         Budget {
-            // One's own first: who waits for that takes nothing of the others'.
+            // One's own first: a request that waits for that takes nothing of the others'.
             free: own.into_iter().chain([common.clone()]).collect(),
             taken: Arc::default(),
         }

@@ -1,4 +1,4 @@
-//! Nobody comes in over the network without a token, but the nodes of this
+//! No request comes in over the network without a token, but those of the nodes of this
 //! one's cluster, by their certificates, and hosts that were invited to become
 //! nodes, by their invitations. A request is judged by its head: the body of
 //! one that is refused is never read.

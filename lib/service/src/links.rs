@@ -44,7 +44,7 @@ const COUNTS: [Count; KINDS] = [
     ),
     count(
         "forkyard_link_pages_pushed_total",
-        "Of these, those that nobody had asked for",
+        "Of these, those that were not asked for",
         |link| link.sent.pushed,
     ),
     count(

@@ -1,4 +1,4 @@
-//! The page for people: static files, the same for everybody.
+//! The page for people: static files, the same for all users.
 //!
 //! They are served without a token. What the page shows it asks the API for, with the token that
 //! it is given. Its policy allows it nothing beyond that: no script or style but its own files,

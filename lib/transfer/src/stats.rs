@@ -15,7 +15,7 @@ pub struct Sent {
     pub pages: u64,
     /// Of them, those sent by the same way before.
     pub again: u64,
-    /// Of them, those that nobody had asked for.
+    /// Of them, those that were not asked for.
     pub pushed: u64,
     /// Pages said to be zero.
     pub zero: u64,

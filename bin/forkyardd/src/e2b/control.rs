@@ -162,7 +162,7 @@ impl E2b {
         Ok(self.host.set_labels(vm.id.as_str(), labels)?)
     }
 
-    /// A sandbox as whoever made it is told of it.
+    /// A sandbox as its maker is told of it.
     fn told(&self, vm: &VmView) -> Sandbox {
         let private = vm.labels.0.contains_key(PRIVATE);
         Sandbox {

@@ -1,4 +1,4 @@
-//! The daemon in a sandbox, as its clients know it: who may ask it, and what.
+//! The daemon in a sandbox, as its clients know it: its access checks and routes.
 
 use super::{
     E2b, Who, files, filesystem, process,
@@ -124,7 +124,7 @@ async fn whole(call: &Call, body: Body) -> Result<(Bytes, Budget), Failure> {
     }
 }
 
-/// Owner of what those take who have a sandbox's token.
+/// Owner of all that holders of a sandbox's token use.
 fn party(vm: VmId) -> String {
     format!("sandbox {vm}")
 }

@@ -45,7 +45,7 @@ pub async fn pass(e2b: &E2b, vm: &VmView, port: u16, request: Request) -> Respon
             return e2b.refuse(Who::of(&request), why).await.into_response();
         }
     }
-    // Whoever got here knows a sandbox, and loses its connection to no stranger.
+    // A connection that got here knows a sandbox, and gives way to no stranger's.
     if let Err(full) = Who::of(&request).greet(vm.id) {
         return full.into_response();
     }

@@ -1,6 +1,6 @@
 //! Folders that are watched: as streams, and by watchers that clients ask now and then.
 //!
-//! Watchers are kept here, each with a bounded queue; one that nobody asks for a while ends, and all
+//! Watchers are kept here, each with a bounded queue; one not asked for a while ends, and all
 //! end with the daemon.
 
 use super::{envd::Call, reply::Failure};
@@ -27,7 +27,7 @@ use tokio::{
 const MOST: usize = 32;
 /// Most events that wait for a client; the oldest go.
 const EVENTS: usize = 10_000;
-/// Time after which a watcher that nobody has asked ends.
+/// Time after which a watcher that was not asked ends.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]

@@ -66,8 +66,8 @@ pub async fn import_image(
 }
 
 /// Build a guest image from a Dockerfile: the body is a tar archive of the context. Steps run on the
-/// host, in a user namespace of their own and on its network: for the host's root alone, not for who
-/// comes over the network. If the client goes away before the answer there is no image.
+/// host, in a user namespace of their own and on its network: for the host's root alone, not for
+/// requests over the network. If the client goes away before the answer there is no image.
 #[utoipa::path(put, path = "/v1/images/{name}/build", tag = "images", params(("name" = String, Path, description = "The image's name from here on"), ImageBuildRequest),
     request_body(content = Raw, content_type = "application/octet-stream"),
     responses((status = 201, body = GuestImage, description = "VMs can be booted from it"), Refusal))]
@@ -121,7 +121,7 @@ pub async fn image(State(host): Shared, Path(name): Path<String>) -> Answer<Gues
 
 /// Fetch a container image from its registry and make a guest image of it. If the client goes
 /// away before the answer there is no image. Registries of the host itself are asked for its root
-/// alone, not for who comes over the network.
+/// alone, not for requests over the network.
 #[utoipa::path(post, path = "/v1/images/{name}/pull", tag = "images", params(("name" = String, Path, description = "The image's name from here on")),
     request_body = ImagePullRequest,
     responses((status = 201, body = GuestImage, description = "VMs can be booted from it"), Refusal))]
@@ -201,7 +201,7 @@ fn streamed(disk: Outgoing) -> Response {
     });
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
-        // So that whoever gets less knows.
+        // So that a client that gets less knows.
         (header::CONTENT_LENGTH, length.to_string()),
     ];
     (headers, Body::from_stream(pieces)).into_response()

@@ -181,7 +181,7 @@ fn unwritable() -> Refusal {
     Refusal::new(ErrorKind::Invalid, "the request cannot be passed on")
 }
 
-/// Runs a VM on another node, whatever becomes of who asked for it: its room is held
+/// Runs a VM on another node, whatever becomes of its client: its room is held
 /// here.
 async fn run_there(
     client: Client,
@@ -288,7 +288,7 @@ pub async fn forks(
     Path(vm): Path<String>,
 ) -> Answer<Vec<ForkProgress>> {
     let mut forks = match host.forks_of(&vm).await {
-        // Whoever has that VM forked asks what is made of it here: nothing yet.
+        // The host that forks that VM asks what is made of it here: nothing yet.
         Err(HostError::NoSuchVm { .. }) if asker.is_node() => Vec::new(),
         found => found?,
     };
@@ -317,7 +317,7 @@ pub async fn checkpoint(
 }
 
 /// Move a running VM to another host: a node of the cluster, or a peer. It goes on there as
-/// who it is; commands under way in it go on, and this host goes on serving their clients.
+/// its identity; commands under way in it go on, and this host goes on serving their clients.
 #[utoipa::path(post, path = "/v1/vms/{vm}/migrate", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
     request_body = MigrateRequest,
     responses((status = 200, body = MigrateResponse, description = "It goes on there"), Refusal))]
