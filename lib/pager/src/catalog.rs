@@ -43,18 +43,18 @@ pub(crate) struct Catalog<W> {
     names: HashMap<ImageId, Node>,
     entries: HashMap<Node, Entry<W>>,
     next: u64,
-    /// What is known of images that are gone.
+    /// Summaries of images that are gone.
     memory: Memory,
 }
 
-/// What is to become of a read.
+/// Decision on a read.
 #[derive(Debug)]
 pub(crate) enum Verdict<W> {
     /// Answer it now, from this image.
     Serve(Image, W),
-    /// It is kept until the image is published or fails.
+    /// The read is kept until the image is published or fails.
     Kept,
-    /// It is on its way from another host: whoever fetches it answers.
+    /// The image is on its way from another host: the fetching side answers.
     Arriving(W),
     /// There is nothing to read: answer with an error.
     Refuse(W),
@@ -73,7 +73,7 @@ pub(crate) struct Published<W> {
 pub(crate) struct Readable {
     pub node: Node,
     pub image: Image,
-    /// How long nobody has read it.
+    /// Time since the image was last read.
     pub quiet: Duration,
 }
 
@@ -229,7 +229,7 @@ impl<W> Catalog<W> {
         Some((*node, self.entries.get(node)?.pages))
     }
 
-    /// Whether a file's image is all there.
+    /// Tells whether a file's image is all there.
     pub fn is_ready(&self, node: Node) -> bool {
         let entry = self.entries.get(&node);
         entry.is_some_and(|entry| entry.ready().is_some())
@@ -240,7 +240,7 @@ impl<W> Catalog<W> {
         Some(self.entries.get(&node)?.pages)
     }
 
-    /// Whether a file is open, and its image there.
+    /// Tells whether a file is open, and its image there.
     fn in_use(&self, node: Node) -> bool {
         let entry = self.entries.get(&node);
         entry.is_some_and(|entry| entry.files > 0 && entry.ready().is_some())
@@ -313,7 +313,7 @@ impl<W> Catalog<W> {
         entry.map_or(PageCount(0), |entry| entry.uses.touched.pages())
     }
 
-    /// Whether any clone of an image has asked for a page of it.
+    /// Tells whether any clone of an image has asked for a page of it.
     pub fn is_touched(&self, node: Node, page: PageNo) -> bool {
         let entry = self.entries.get(&node);
         entry.is_some_and(|entry| entry.uses.touched.has(page))
@@ -346,7 +346,7 @@ impl<W> Catalog<W> {
         }
     }
 
-    /// How an image is used.
+    /// Returns the use of an image.
     pub fn usage(&self, image: ImageId) -> Result<ImageUse, Refusal> {
         let entry = self
             .names

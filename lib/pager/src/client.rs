@@ -43,7 +43,7 @@ impl PagerClient {
         Self::connect_with(socket, PATIENCE)
     }
 
-    /// The same, but waits so long, which may not be nothing.
+    /// Connects, with this time for an answer, which must not be zero.
     pub fn connect_with(socket: &Path, patience: Duration) -> Result<Self, PagerError> {
         let (stream, _) = greet(socket, patience)?;
         Ok(Self {
@@ -83,7 +83,7 @@ impl PagerClient {
         self.done(&Request::Retire { image }, None)
     }
 
-    /// How an image is used.
+    /// Returns the use of an image.
     pub fn stats(&self, image: ImageId) -> Result<ImageUse, PagerError> {
         let answer = self.call(&Request::Stats { image }, None)?;
         let Answer::Stats(usage) = answer else {
@@ -132,7 +132,7 @@ impl PagerClient {
         self.done(&Request::Settle { image }, None)
     }
 
-    /// How much of an image has come.
+    /// Returns the progress of an image's arrival.
     pub fn arrival(&self, image: ImageId) -> Result<Arrival, PagerError> {
         let answer = self.call(&Request::Arrival { image }, None)?;
         let Answer::Arrival(arrival) = answer else {
@@ -141,7 +141,7 @@ impl PagerClient {
         Ok(arrival)
     }
 
-    /// What has passed between this host and others since the pager began.
+    /// Lists the traffic between this host and others since the pager began.
     pub fn links(&self) -> Result<Vec<LinkUse>, PagerError> {
         let answer = self.call(&Request::Links, None)?;
         let Answer::Links(links) = answer else {
@@ -207,7 +207,7 @@ impl PagerClient {
         Ok(greet(&self.socket, self.patience)?.1)
     }
 
-    /// Whether the pager answers.
+    /// Checks that the pager answers.
     pub fn ping(&self) -> Result<(), PagerError> {
         self.done(&Request::Ping, None)
     }

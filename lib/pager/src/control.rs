@@ -85,7 +85,8 @@ impl Control {
         }
     }
 
-    /// What a pager that takes over needs to go on listening.
+    /// Returns the socket that a pager that takes over needs to go on
+    /// listening.
     pub fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
@@ -110,7 +111,7 @@ impl Control {
         self.farewell.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anybody can connect.
+    /// Tells whether clients can connect.
     pub fn is_open(&self) -> bool {
         !self.is_closed()
     }

@@ -1,4 +1,4 @@
-//! What can go wrong on either side of the control socket.
+//! Errors on either side of the control socket.
 
 use crate::{InheritError, Refusal};
 use std::io;
@@ -14,23 +14,23 @@ pub enum PagerError {
     /// No pager listens there.
     #[error("cannot connect to the pager at {}", socket.display())]
     Connect {
-        /// Its control socket.
+        /// Control socket of the pager.
         socket: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// The connection broke. Whether the call took effect is not known.
     #[error("connection to the pager broke")]
     Transport {
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// The pager is of another version.
     #[error("pager speaks version {theirs}, this program {ours}")]
     Version {
-        /// What it speaks.
+        /// Version that the pager speaks.
         theirs: u32,
-        /// What we speak.
+        /// Version that this client speaks.
         ours: u32,
     },
     /// The pager answered something else than what was asked.
@@ -39,13 +39,14 @@ pub enum PagerError {
 }
 
 impl PagerError {
-    /// Whether the pager did not answer in time. It may yet do what it was asked.
+    /// Tells whether the pager did not answer in time. It may yet do what it
+    /// was asked.
     pub fn is_timeout(&self) -> bool {
         use io::ErrorKind::{TimedOut, WouldBlock};
         matches!(self, Self::Transport { source } if [TimedOut, WouldBlock].contains(&source.kind()))
     }
 
-    /// What the pager said, if it was the pager that refused.
+    /// Returns the pager's refusal, if it was the pager that refused.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(refusal) => Some(refusal),
@@ -77,7 +78,7 @@ pub enum StartError {
     Mount {
         /// The mount point.
         mount: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// The control socket could not be made.
@@ -85,13 +86,13 @@ pub enum StartError {
     Listen {
         /// The socket.
         socket: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
-    /// What must survive this process could not be given away.
+    /// State that must survive this process could not be handed to the keeper.
     #[error("cannot start a keeper")]
     Keeper {
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// A pager is to take over that does not know how it was started.
@@ -103,7 +104,7 @@ pub enum StartError {
     /// A thread could not be started.
     #[error("cannot start a thread")]
     Thread {
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! How images look to the kernel.
+//! Presentation of images to the kernel.
 //!
 //! QEMU opens the file of its memory for reading and writing and maps it
 //! privately. A file opened so, if the kernel cached writes to it, would let

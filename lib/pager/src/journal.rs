@@ -1,5 +1,5 @@
-//! What a pager that dies leaves to the next: which images there were, and who
-//! had them open.
+//! State that a pager that dies leaves to the next: the images there were, and
+//! the files that were open.
 //!
 //! A file in memory, of lines; the last line about an image holds. A line is
 //! whole or it was never written: the end of a process cuts off at most the
@@ -34,7 +34,7 @@ pub(crate) struct Kept {
     pub state: KeptState,
 }
 
-/// How far it is.
+/// State of an image in the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum KeptState {
@@ -61,8 +61,8 @@ impl Kept {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    /// How an image is (`None`: it is gone), and the request that made it so. In
-    /// one line: the request counts as answered if and only if it had effect.
+    /// State of an image (`None`: it is gone), and the request that made it so.
+    /// In one line: the request counts as answered if and only if it had effect.
     Image {
         node: Node,
         kept: Option<Kept>,
@@ -72,7 +72,7 @@ enum Line {
     Answered(u64),
 }
 
-/// What a journal says.
+/// Content of a journal.
 #[derive(Debug, Default)]
 pub(crate) struct Legacy {
     pub images: BTreeMap<Node, Kept>,
@@ -136,7 +136,7 @@ impl Journal {
         Ok((journal, legacy))
     }
 
-    /// What the next pager needs to read it.
+    /// Returns the file that the next pager reads it from.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -169,7 +169,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether it is worth writing anew for so many images.
+    /// Tells whether it is worth writing anew for so many images.
     pub fn is_long(&self, images: usize) -> bool {
         self.end > LONG.max(images as u64 * 4096)
     }

@@ -24,7 +24,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What tells a program which of the two it is to be.
+/// Variable that tells a program which of the two roles it has.
 pub const ROLE: &str = "FORKYARD_PAGER_ROLE";
 /// Pagers that may die within [`A_MINUTE`]: one that dies at once every time
 /// would do so for ever.
@@ -36,7 +36,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A host that cannot start a program for so long never will.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// What a program started as a part of the pager is to be.
+/// Role of a program started as a part of the pager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The first pager at its place.
@@ -63,7 +63,7 @@ pub fn other_half() -> io::Result<UnixStream> {
     Ok(io::stdin().as_fd().try_clone_to_owned()?.into())
 }
 
-/// How to start the pager's program again.
+/// Commands that start the pager's program again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
     /// The program.
@@ -104,7 +104,7 @@ pub(crate) enum Key {
     Layer(LayerNo),
 }
 
-/// What a pager says to its keeper.
+/// Message of a pager to its keeper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Say {
@@ -117,7 +117,7 @@ pub(crate) enum Say {
     Farewell,
 }
 
-/// What a keeper says to a pager that takes over.
+/// Message of a keeper to a pager that takes over.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Tell {

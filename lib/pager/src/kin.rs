@@ -15,7 +15,7 @@ const SAMPLE: usize = 256;
 /// Images remembered after they are gone.
 const REMEMBERED: usize = 64;
 
-/// How many of a thousand pages two images have in common.
+/// Pages of a thousand that two images have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Likeness(pub usize);
 
@@ -35,7 +35,7 @@ impl Fingerprint {
         Self(image.sample(SAMPLE))
     }
 
-    /// How much of the image this was taken of is in `other` as well.
+    /// Measures how much of the image this was taken of is in `other` as well.
     pub fn likeness(&self, other: &Image) -> Likeness {
         let same = |(page, sum): &&(PageNo, Checksum)| other.checksum(*page) == Some(*sum);
         let alike = self.0.iter().filter(same).count();
@@ -50,7 +50,7 @@ struct Past {
     working_set: Vec<Run>,
 }
 
-/// What is remembered of images that are gone, the newest last.
+/// Summaries of images that are gone, the newest last.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     past: VecDeque<Past>,

@@ -1,5 +1,5 @@
-//! What this pager would leave to another, at any moment: the journal, and in
-//! the keeper's hands all that the journal names.
+//! State that this pager would leave to another, at any moment: the journal,
+//! and in the keeper's hands all that the journal names.
 
 use crate::catalog::{Catalog, Node};
 use crate::journal::{Answered, Journal, LayerNo, Legacy};
@@ -23,7 +23,7 @@ pub(crate) struct Ledger {
     journal: Mutex<Journal>,
 }
 
-/// What a pager that takes over is given.
+/// State that a pager that takes over is given.
 #[derive(Debug)]
 pub(crate) struct Inheritance<W> {
     pub ledger: Ledger,
@@ -42,19 +42,19 @@ pub enum InheritError {
     /// The keeper did not give all of it.
     #[error("the keeper does not give what it holds")]
     Keeper {
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// The keeper has no connection to the kernel, or no journal.
     #[error("the keeper has no {what}")]
     Missing {
-        /// What is missing.
+        /// Part that is missing.
         what: &'static str,
     },
     /// The journal cannot be read.
     #[error("cannot read the journal")]
     Journal {
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// A layer cannot be read any more.
@@ -165,7 +165,7 @@ impl Ledger {
         self.vault.sweep();
     }
 
-    /// Whoever comes after us is to be that program.
+    /// Sets the program that the next pager is to run.
     pub fn next(&self, program: PathBuf) -> io::Result<()> {
         self.vault.next(program)
     }

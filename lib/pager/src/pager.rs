@@ -46,9 +46,9 @@ pub struct Setup {
     pub mount: PathBuf,
     /// The control socket.
     pub socket: PathBuf,
-    /// How it treats its images.
+    /// Treatment of its images.
     pub care: Care,
-    /// How to start those that take over; none if nobody is to.
+    /// Commands that start pagers that take over; none if none is to.
     pub programs: Option<Programs>,
 }
 
@@ -140,7 +140,7 @@ impl Pager {
         Ok(Self { session, ender })
     }
 
-    /// What ends it.
+    /// Returns the handle that ends it.
     pub fn ender(&self) -> Ender {
         self.ender.clone()
     }
@@ -192,7 +192,7 @@ impl Ender {
         }
     }
 
-    /// Whoever takes over is to be that program.
+    /// Replaces the program that a pager that takes over will run.
     pub(crate) fn replace(&self, program: PathBuf) -> Result<(), Refusal> {
         let ledger = self.service.ledger().ok_or(Refusal::NoSuccessor)?;
         let failed = |error: io::Error| Refusal::Host {

@@ -44,14 +44,14 @@ use std::{io, iter};
 
 /// Longest packet: fits into Ethernet's 1500 bytes, and into a tunnel there.
 const DATAGRAM: usize = 1400;
-/// How long another host may be silent.
+/// Time another host may be silent.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pages asked for in advance at a time: 2 MiB.
 const AHEAD: usize = 512;
-/// How long what others wait for is left lying, once some of it has been dealt with: it comes
-/// in quick succession, and who sends pages is not to wake a thread for each.
+/// Time that messages which others wait for are left lying, once some have been dealt with:
+/// they come in quick succession, and a sender of pages is not to wake a thread for each.
 const NAP: Duration = Duration::from_millis(5);
-/// How long the first host waits for the others before it is pushed to.
+/// Time the first host waits for the others before it is pushed to.
 const GATHER: Duration = Duration::from_millis(500);
 
 /// A read of the kernel, and where it is in the image.
@@ -61,7 +61,7 @@ pub(crate) struct Waiting {
     pub read: PendingRead,
 }
 
-/// What other hosts get from us, and we from them.
+/// Images served to other hosts, and images fetched from them.
 #[derive(Debug)]
 pub(crate) struct Peers {
     server: OnceLock<Server>,
@@ -72,7 +72,8 @@ pub(crate) struct Peers {
     wanted: Arc<AtomicUsize>,
 }
 
-/// What those who send and take pages have no time to deal with.
+/// Messages that the threads which send and take pages have no time to deal
+/// with.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// Everything of an image is here.
@@ -91,7 +92,7 @@ pub(crate) struct Arriving {
     client: OnceLock<Client>,
 }
 
-/// How far an image is on its way.
+/// Progress of an image on its way.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Arrival {
     /// Pages of the image.
@@ -104,9 +105,9 @@ pub struct Arrival {
     /// Pages of the image that do.
     #[serde(default)]
     pub first_of: PageCount,
-    /// Whether those can still come.
+    /// True if those can still come.
     pub alive: bool,
-    /// Whether it is an image like any other now, which needs nobody.
+    /// True if it is an image like any other now, independent of other hosts.
     pub settled: bool,
     /// Where they come from; none if none is away, or the pager that knew has ended.
     pub from: Option<SocketAddr>,
@@ -304,7 +305,7 @@ impl Service {
         }
     }
 
-    /// Whether to fetch all of an image in the background.
+    /// Chooses whether to fetch all of an image in the background.
     pub fn settle(&self, image: ImageId, complete: Complete) -> Result<(), Refusal> {
         let node = self.catalog().find(image).map(|(node, _)| node);
         let node = node.ok_or(Refusal::UnknownImage { image })?;
@@ -316,7 +317,8 @@ impl Service {
         Ok(())
     }
 
-    /// How far an image is on its way; one that is not on its way is all here.
+    /// Returns the progress of an image on its way; one that is not on its way
+    /// is all here.
     pub fn arrival(&self, image: ImageId) -> Result<Arrival, Refusal> {
         let (node, pages, settled) = {
             let catalog = self.catalog();

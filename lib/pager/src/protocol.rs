@@ -1,4 +1,4 @@
-//! What client and pager say to each other.
+//! Messages between client and pager.
 //!
 //! A message is its length (4 bytes, little-endian) and so many bytes of JSON;
 //! the descriptor of a layer travels with the first byte of the request that
@@ -35,7 +35,7 @@ pub(crate) struct Hello {
 }
 
 impl Hello {
-    /// What we say.
+    /// Returns the greeting of this side.
     pub fn ours() -> Self {
         Self {
             version: VERSION,
@@ -44,7 +44,7 @@ impl Hello {
     }
 }
 
-/// What a client may ask.
+/// Request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
@@ -92,11 +92,11 @@ pub(crate) enum Request {
     Settle {
         image: ImageId,
     },
-    /// How much of it has come.
+    /// Ask for the progress of its arrival.
     Arrival {
         image: ImageId,
     },
-    /// What passed between this host and others.
+    /// List the traffic between this host and others.
     Links,
     /// Which pages of an image read otherwise than another's.
     Changes {
@@ -137,7 +137,8 @@ impl Request {
 }
 
 impl Request {
-    /// Whether this refusal is what a request gets that was carried out before.
+    /// Tells whether this refusal is the one that a request gets that was
+    /// carried out before.
     pub fn has_had_effect(&self, refusal: &Refusal) -> bool {
         match (self, refusal) {
             (
@@ -173,7 +174,7 @@ impl Request {
     }
 }
 
-/// What the pager may answer to a request it carries out.
+/// Answer of the pager to a request it carries out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
@@ -197,16 +198,16 @@ impl fmt::Debug for PeerKey {
     }
 }
 
-/// How an image is served to other hosts.
+/// Terms on which an image is served to other hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offering {
-    /// Its family's.
+    /// Key of the family.
     pub key: PeerKey,
     /// Port of the group that all hosts listen to; `None`: each is served alone.
     pub group: Option<u16>,
     /// Hosts that will want it: they are pushed the working set when all are there.
     pub hosts: usize,
-    /// What they are sent before they ask.
+    /// Pages they are sent before they ask.
     #[serde(default)]
     pub push: Push,
     /// Pages that each of them reads for itself: only who asks gets them.
@@ -233,15 +234,15 @@ pub struct Over {
 /// From where an image comes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetching {
-    /// Its size.
+    /// Size of the image.
     pub pages: PageCount,
-    /// Its family's.
+    /// Key of the family.
     pub key: PeerKey,
     /// Where the pager that has it listens.
     pub server: SocketAddr,
     /// Our address on the way there.
     pub local: IpAddr,
-    /// Whether all of it is to come, in the background.
+    /// True if all of it is to come, in the background.
     pub settle: bool,
     /// These pages of it before all others.
     #[serde(default)]
@@ -269,13 +270,13 @@ pub enum Shutdown {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Refusal {
-    /// It has no such image.
+    /// The pager has no such image.
     #[error("no image {image}")]
     UnknownImage {
         /// The image.
         image: ImageId,
     },
-    /// It has that image already, promised, published or failed.
+    /// The pager has that image already, promised, published or failed.
     #[error("image {image} exists already")]
     AlreadyExists {
         /// The image.
@@ -318,7 +319,7 @@ pub enum Refusal {
     /// The file is no intact layer.
     #[error("bad layer: {why}")]
     BadLayer {
-        /// What is wrong, causes joined by a colon.
+        /// Description of the fault, causes joined by a colon.
         why: String,
     },
     /// The image is only promised, still on its way, or failed.
@@ -348,7 +349,7 @@ pub enum Refusal {
     /// The host would not do it.
     #[error("host refuses: {why}")]
     Host {
-        /// What it said.
+        /// Message of the host.
         why: String,
     },
 }

@@ -25,19 +25,20 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How a pager treats its images.
+/// Treatment of a pager's images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Care {
-    /// Whether the kernel is given what it is expected to ask for.
+    /// Choice whether the kernel is given pages it is expected to ask for.
     pub prefetch: Prefetch,
     /// Pages nobody has read for so long are compressed; `None`: none is.
     pub cold_after: Option<Duration>,
 }
 
-/// Whether to read ahead of the kernel.
+/// Choice whether to read ahead of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefetch {
-    /// What clones of this image, or of the one most like it, have wanted.
+    /// Pages that clones of this image, or of the one most like it, have
+    /// wanted.
     Yes,
     /// Nothing.
     No,
@@ -52,7 +53,7 @@ impl Default for Care {
     }
 }
 
-/// What a service starts with.
+/// State that a service starts with.
 #[derive(Debug)]
 pub(crate) struct Past {
     pub catalog: Catalog<PendingRead>,
@@ -85,7 +86,7 @@ pub(crate) struct Service {
     prefetch: Prefetch,
     /// None if nobody is to take over from us.
     ledger: Option<Ledger>,
-    /// What whoever was here before us had carried out.
+    /// Requests that the previous pager had carried out.
     answered: Answered,
     /// Other hosts.
     peers: Peers,
@@ -161,7 +162,7 @@ impl Service {
         }
     }
 
-    /// What is kept for a pager that takes over.
+    /// Returns the state that is kept for a pager that takes over.
     pub fn ledger(&self) -> Option<&Ledger> {
         self.ledger.as_ref()
     }
@@ -180,7 +181,8 @@ impl Service {
         }
     }
 
-    /// Whether a request was carried out by a pager that did not live to say so.
+    /// Tells whether a request was carried out by a pager that died before it
+    /// answered.
     fn is_answered(&self, request: RequestId) -> bool {
         request.0 & RESENT != 0 && self.answered.has(request.0 & !RESENT)
     }
@@ -212,7 +214,7 @@ impl Service {
         let _ = self.nudges.try_send(());
     }
 
-    /// Whether anything is read that nobody has asked for yet.
+    /// Tells whether anything is read before it is asked for.
     pub fn reads_ahead(&self) -> bool {
         self.prefetch == Prefetch::Yes
     }
@@ -257,7 +259,7 @@ impl Service {
         &self.peers
     }
 
-    /// What comes of an image that nobody has any more is not needed.
+    /// Stops fetching an image that is not used any more.
     fn stop_fetching(&self, node: Node) {
         let gone = self.catalog().size(node).is_none();
         if gone {

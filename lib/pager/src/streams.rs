@@ -1,4 +1,4 @@
-//! Who reads an image page after page, and what comes next there.
+//! Readers of an image page after page, and the pages that come next there.
 //!
 //! The kernel asks for a page where one is touched, and no more: reading ahead is
 //! decided here, for what a clone does not need it has to fetch, and its host
@@ -36,12 +36,12 @@ struct Stream {
     end: u64,
 }
 
-/// What a read says of its stream.
+/// Effect of a read on its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// What was given before, and has turned out to be wanted.
+    /// Pages that were given before, and have turned out to be wanted.
     pub used: Option<Run>,
-    /// What to give now.
+    /// Pages to give now.
     pub next: Option<Run>,
 }
 

@@ -252,7 +252,8 @@ impl Service {
     }
 }
 
-/// What an image has over these layers; `None` if they are not at its bottom.
+/// Returns the layers of an image over these; `None` if they are not at its
+/// bottom.
 fn rest_over<'a>(stack: &'a [Arc<Layer>], old: &[Arc<Layer>]) -> Option<&'a [Arc<Layer>]> {
     let (bottom, rest) = stack.split_at_checked(old.len())?;
     let same = bottom.iter().zip(old).all(|(a, b)| Arc::ptr_eq(a, b));
@@ -283,8 +284,8 @@ fn layers_of(images: &[Readable]) -> HashMap<LayerId, Arc<Layer>> {
         .collect()
 }
 
-/// Whether a layer takes memory. Those of disks are files on a disk and stay
-/// there: only files in memory can be sealed.
+/// Tells whether a layer takes memory. Those of disks are files on a disk and
+/// stay there: only files in memory can be sealed.
 fn in_memory(layer: &Layer) -> bool {
     fcntl(layer.file(), FcntlArg::F_GET_SEALS).is_ok()
 }

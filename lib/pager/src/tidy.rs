@@ -1,4 +1,4 @@
-//! What to write anew, so that memory does not grow with depth.
+//! Choice of layers to write anew, so that memory does not grow with depth.
 //!
 //! Layers of images that are gone stay where another image needs them. Such a
 //! layer, if a single other lies over it, can be folded into that one: what it
@@ -19,7 +19,8 @@ use std::time::Duration;
 pub(crate) struct LayerId(pub usize);
 
 impl LayerId {
-    /// Its address: no other has it as long as somebody knows the layer.
+    /// Takes the address as id: no other layer has it as long as this one is
+    /// referred to.
     pub fn of(layer: &Arc<Layer>) -> Self {
         Self(Arc::as_ptr(layer).addr())
     }
@@ -34,7 +35,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub node: Node,
-    /// Its layers, the bottom first.
+    /// Layers of the image, the bottom first.
     pub stack: Vec<LayerId>,
 }
 
@@ -88,18 +89,18 @@ pub(crate) struct Sizes {
     pub hidden: u64,
 }
 
-/// Whether folding pays.
+/// Tells whether folding pays.
 pub(crate) fn pays(sizes: Sizes) -> bool {
     sizes.lower <= FEW || sizes.hidden * 4 >= sizes.lower || sizes.lower <= sizes.upper * 2
 }
 
-/// Whether an image may be stored as what it differs from another by.
+/// Tells whether an image may be stored as its difference from another.
 pub(crate) fn may_share(pages: u64, quiet: Duration) -> bool {
     pages > FEW && quiet >= SETTLED
 }
 
-/// Whether an image has so many pages that have gone cold that they should be
-/// compressed; `None` as limit: never.
+/// Tells whether an image has so many pages that have gone cold that they
+/// should be compressed; `None` as limit: never.
 pub(crate) fn is_cold(plain_cold: u64, quiet: Duration, limit: Option<Duration>) -> bool {
     plain_cold > FEW && limit.is_some_and(|limit| quiet >= limit)
 }

@@ -1,5 +1,5 @@
-//! What of an image has been asked for, in which order, and what of it the
-//! kernel should still have.
+//! Pages of an image that have been asked for, in order, and those of them that
+//! the kernel should still have.
 //!
 //! The order is the image's working set: what the next clones will want first.
 
@@ -17,7 +17,7 @@ impl Run {
         self.first.0..self.first.0.saturating_add(self.pages.0)
     }
 
-    /// Its part inside an image of `size`.
+    /// Returns the part inside an image of `size`.
     pub fn within(self, size: PageCount) -> Option<Self> {
         let left = size.0.checked_sub(self.first.0).filter(|left| *left > 0)?;
         let pages = PageCount(self.pages.0.min(left));
@@ -25,16 +25,17 @@ impl Run {
     }
 }
 
-/// What a request says about the kernel's cache.
+/// Conclusion from a request about the kernel's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// It asks for what it never had.
+    /// The kernel asks for pages it never had.
     First,
-    /// It asks for what it had: it has dropped it, and so perhaps the rest.
+    /// The kernel asks for pages it had: it has dropped them, and so perhaps
+    /// the rest.
     Again,
 }
 
-/// Whether pages are worth giving to anybody before he asks.
+/// Choice whether pages are worth giving in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
     Data,
@@ -89,17 +90,18 @@ impl Touched {
         PageCount(self.count)
     }
 
-    /// Whether a page was ever used.
+    /// Tells whether a page was ever used.
     pub fn has(&self, page: PageNo) -> bool {
         self.asked.has(page.0)
     }
 
-    /// What was used and holds data, in that order.
+    /// Returns the pages that were used and hold data, in that order.
     pub fn order(&self) -> &[Run] {
         &self.order
     }
 
-    /// What of `wanted` the kernel does not have yet, in its order.
+    /// Returns the part of `wanted` that the kernel does not have yet, in its
+    /// order.
     pub fn missing(&self, wanted: &[Run]) -> Vec<Run> {
         let mut missing = Vec::new();
         let mut taken = Marks::default();

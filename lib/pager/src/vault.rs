@@ -39,7 +39,8 @@ struct Inner {
     keeper: UnixStream,
     /// The keeper's process, if it is known.
     process: Option<PidFd>,
-    /// It takes nothing any more: nothing is said until there is another.
+    /// True if the keeper takes nothing any more: nothing is said until there
+    /// is another.
     deaf: bool,
     held: BTreeMap<Key, Holding>,
     numbers: HashMap<LayerId, LayerNo>,

@@ -1,4 +1,4 @@
-//! What a client wants and does not have.
+//! Pages that a client wants and does not have.
 //!
 //! ```text
 //! wanted --asked--> in flight --page--> gone from here
@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 /// A page that somebody waits for may be lost when so many asked for after it came
 /// first. If it is not, the server knows, and nothing is lost but a question.
 const OVERTAKEN_WAITED: u64 = 3;
-/// The same of others, of which many are in flight, in any order.
+/// Number of later answers after which a page of another kind may be lost; many
+/// are in flight, in any order.
 const OVERTAKEN_AHEAD: u64 = 16;
 /// So many of those in flight are asked for early at a time.
 const OLDEST: usize = 64;
@@ -43,16 +44,17 @@ struct Ring {
     flight: BTreeMap<u64, PageNo>,
     /// Highest number among those that came.
     newest: u64,
-    /// What is waited for is answered before what is not.
+    /// Round trip of asks that are waited for: they are answered before the
+    /// others.
     trip: RoundTrip,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Open {
     urgency: Urgency,
-    /// How often it was asked for in vain.
+    /// Number of asks for it in vain.
     before: u8,
-    /// How often of these it took too long; the others were asked early.
+    /// Number of these that took too long; the others were asked early.
     late: u8,
     state: State,
 }
@@ -66,12 +68,13 @@ enum State {
         at: Instant,
         number: u64,
         due: Instant,
-        /// Whether that is before its time.
+        /// True if that is before its time.
         early: bool,
     },
 }
 
-/// What it came to that pages were asked for again.
+/// Result of collecting: pages that were asked for, once more or for the first
+/// time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Collected {
     pub pages: u64,
@@ -133,7 +136,7 @@ impl Asks {
         Some(open.urgency)
     }
 
-    /// What was asked for long before the one of that number is due soon.
+    /// Lets asks from long before the one of that number be due soon.
     fn overtake(&mut self, urgency: Urgency, number: u64, now: Instant) {
         let ring = self.ring(urgency);
         let soon = now + ring.trip.mean().unwrap_or_default() / 4;
@@ -180,7 +183,7 @@ impl Asks {
         self.ahead.trip.guess(took);
     }
 
-    /// How long is a silence if something is in flight.
+    /// Returns the length of a suspicious silence if something is in flight.
     pub fn silent_after(&self) -> Option<Duration> {
         let trip = [&self.waited, &self.ahead]
             .into_iter()
@@ -189,8 +192,8 @@ impl Asks {
         Some(trip.silence())
     }
 
-    /// What was asked for first is due then, or once it was asked for so long ago,
-    /// but not before there can be an answer to the last ask.
+    /// Makes the oldest asks due at `then`, or once they have that age, but not
+    /// before there can be an answer to the last ask.
     fn hasten_oldest(&mut self, urgency: Urgency, age: Duration, then: Instant) {
         let ring = self.ring(urgency);
         let least = ring.trip.least();
@@ -215,9 +218,9 @@ impl Asks {
         }
     }
 
-    /// What to ask for now, as much as fits into a packet: first what is waited
-    /// for, then what got lost, then the rest. `missing` tells which parts of a page
-    /// are.
+    /// Collects the pages to ask for now, as many as fit into a packet: first those
+    /// that are waited for, then those that got lost, then the rest. `missing` tells
+    /// which parts of a page are.
     pub fn collect(
         &mut self,
         missing: impl Fn(PageNo) -> Parts,
@@ -307,7 +310,7 @@ impl Asks {
         self.ahead.flight.clear();
     }
 
-    /// Whether a page is wanted.
+    /// Tells whether a page is wanted.
     pub fn contains(&self, page: PageNo) -> bool {
         self.open.contains_key(&page)
     }

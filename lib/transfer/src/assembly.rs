@@ -52,7 +52,7 @@ impl Assembly {
         Some((whole.encoding, whole.bytes))
     }
 
-    /// What is missing of a page.
+    /// Returns the missing parts of a page.
     pub fn missing(&self, page: PageNo) -> Parts {
         let partial = self.0.get(&page);
         partial.map_or(Parts::ALL, |partial| {

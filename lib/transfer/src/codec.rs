@@ -13,12 +13,12 @@ const WORTH: usize = PAGE_SIZE - PAGE_SIZE / 8;
 
 /// Every so many bytes of a page one is looked at.
 const SAMPLED: usize = 4;
-/// How often each byte occurs among these, squared and summed: of noise n + n·(n−1)/256
-/// = 5,116 is to be expected, give or take 90; of what can be packed at least 9,208,
-/// twice n·(n−1)/256 being for seven bits in eight.
+/// Limit for the occurrences of each byte among these, squared and summed: of noise n +
+/// n·(n−1)/256 = 5,116 is to be expected, give or take 90; of data that can be packed
+/// at least 9,208, twice n·(n−1)/256 being for seven bits in eight.
 const NOISE: u32 = 7000;
 
-/// How the bytes of a page are to be read.
+/// Encoding of the bytes of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// As they are.

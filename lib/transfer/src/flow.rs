@@ -1,4 +1,4 @@
-//! How fast a server may send, one way: to the group, or to one member.
+//! Rate at which a server may send, one way: to the group, or to one member.
 //!
 //! Two laws behind one interface. [`PaperLaw`] is SnowFlock's (3.5): the rate
 //! grows by 10 KB/s every 10 ms, and falls to 3/4 of the mean of the rates
@@ -36,7 +36,7 @@ pub struct Bounds {
     pub most: Rate,
 }
 
-/// What a client's report says about one way.
+/// Content of a client's report on one way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Feedback {
     /// Mean of the rates that the clients reported last.
@@ -45,13 +45,13 @@ pub struct Feedback {
     pub sent: u64,
     /// Those of them that did not arrive.
     pub lost: u64,
-    /// Whether there was enough to send.
+    /// Backlog: whether there was enough to send.
     pub backlog: Backlog,
     /// From a question to its answer.
     pub round_trip: Duration,
 }
 
-/// Whether a rate was limited by the law, or by having nothing to send.
+/// Limit of a rate: the law, or having nothing to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backlog {
     /// There was always something to send.
@@ -114,11 +114,11 @@ pub(crate) struct Bucket {
     /// Negative: what was sent on credit.
     bytes: f64,
     at: Instant,
-    /// Whether what might have been sent was not, since that was last asked.
+    /// True if an allowance was not used, since that was last asked.
     unused: bool,
 }
 
-/// What may be sent at once after a pause.
+/// Amount that may be sent at once after a pause.
 const BURST: Duration = Duration::from_millis(2);
 /// And at least.
 const LEAST_BURST: f64 = 16.0 * 1024.0;
@@ -152,7 +152,7 @@ impl Bucket {
         self.bytes -= bytes as f64;
     }
 
-    /// Whether more might have been sent since this was last asked: then it was
+    /// Tells whether more might have been sent since the last call: then it was
     /// not the rate that held the sender back, but having nothing to send, or
     /// no processor to send it with.
     pub fn take_unused(&mut self) -> bool {

@@ -1,4 +1,4 @@
-//! What makes a packet ours: a key for each family, and from it one for each
+//! Authentication of packets: a key for each family, and from it one for each
 //! image.
 //!
 //! Every fork is an image of its own, so what was captured from one fork is
@@ -74,8 +74,9 @@ impl ImageKey {
     }
 }
 
-/// What a server hands to whoever knocks, so that only who can hear at an
-/// address gets pages sent there. Never leaves the server but as a hash.
+/// Secret for the cookies that a server hands to a knocking client, so that
+/// pages are only sent to an address at which the client can hear. Never leaves
+/// the server but as a hash.
 #[derive(Clone)]
 pub struct CookieSecret([u8; 32]);
 

@@ -42,7 +42,8 @@ pub(crate) struct Lane {
 struct Queue {
     waited: VecDeque<PageNo>,
     ahead: VecDeque<PageNo>,
-    /// What of the two still holds, places may be stale; and which parts are wanted.
+    /// Parts that are wanted; tells which places in the two queues still hold,
+    /// as they may be stale.
     wanted: HashMap<PageNo, (Urgency, Parts)>,
 }
 
@@ -66,27 +67,27 @@ enum Why {
     Pushed,
 }
 
-/// What came of an ask for one page.
+/// Result of an ask for one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// It will be sent.
+    /// The page will be sent.
     Queued,
-    /// It will be sent, once more: it got lost.
+    /// The page will be sent, once more: it got lost.
     Lost,
-    /// It is in the queue, or on its way.
+    /// The page is in the queue, or on its way.
     Lockstep,
     /// The queue is full.
     Full,
 }
 
-/// What filling a packet needs of the server.
+/// Parts of the server that filling a packet needs.
 pub(crate) struct Filling<'a> {
     pub source: &'a mut dyn PageSource,
     pub packer: &'a mut Packer,
     pub stats: &'a mut Sent,
     /// Longest packet.
     pub datagram: usize,
-    /// Whether this lane may push.
+    /// True if this lane may push.
     pub push: bool,
     pub now: Instant,
 }
@@ -200,7 +201,8 @@ impl Lane {
         taken
     }
 
-    /// Whether a client may yet get a page by this lane though it asks nothing of it.
+    /// Tells whether a client may yet get a page by this lane though it asks
+    /// nothing of it.
     pub fn is_coming(&self, page: PageNo, asking: Asking, now: Instant) -> bool {
         let pending = self.pending.as_ref().is_some_and(|p| p.page == page);
         pending || self.queue.has(page) || self.recent.is_coming(page, asking, now)
@@ -253,7 +255,7 @@ impl Lane {
         self.law.lost(mean, now);
     }
 
-    /// Whether somebody has asked for what it has not sent.
+    /// Tells whether a client has asked for pages that were not sent.
     pub fn is_asked(&self) -> bool {
         self.pending.is_some() || !self.queue.wanted.is_empty()
     }
@@ -269,7 +271,7 @@ impl Lane {
         ready
     }
 
-    /// Its rate.
+    /// Returns the rate.
     pub fn rate(&mut self, now: Instant) -> Rate {
         self.law.rate(now)
     }
@@ -377,7 +379,7 @@ impl Lane {
         }
     }
 
-    /// Whether the pending page went, all of it.
+    /// Puts the pending page into a packet; tells whether all of it went.
     fn put_pending(&mut self, filling: &mut Filling<'_>, seq: Seq, out: &mut Vec<u8>) -> bool {
         let Some(pending) = &mut self.pending else {
             return true;

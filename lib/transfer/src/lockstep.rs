@@ -15,7 +15,7 @@ use forkyard_types::PageNo;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How long, and how many, repeats are ignored.
+/// Time, and number, for which repeats are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// A repeat so long after the answer is answered again.
@@ -39,33 +39,33 @@ impl Default for Window {
 /// Sooner is nothing taken for lost by time alone: hosts are descheduled for milliseconds.
 const LEAST: Duration = Duration::from_millis(5);
 
-/// How a client asks for a page.
+/// Circumstances of a client's ask for a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asking {
-    /// It has seen packets up to that one.
+    /// Highest packet that it has seen.
     pub seen: Seq,
     /// Which parts of it.
     pub parts: Parts,
-    /// Whether it does not ask for the first time.
+    /// True if it does not ask for the first time.
     pub again: bool,
-    /// How long answers to it take; zero if it does not know.
+    /// Round trip of the client; zero if it does not know.
     pub round_trip: Duration,
 }
 
-/// What a request for a page is.
+/// Kind of a request for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
     /// The first for it, or the first in a long time.
     No,
-    /// Its answer is on the way.
+    /// The answer is on the way.
     Lockstep,
-    /// Its answer was lost.
+    /// The answer was lost.
     Lost,
 }
 
 impl Window {
-    /// How long after the last packet a client that asks for what is in it is taken to
-    /// be about to get it.
+    /// Returns the time after the last packet in which a client that asks for a page
+    /// in it is taken to be about to get it.
     fn of(&self, asking: Asking) -> Duration {
         match asking.again && !asking.round_trip.is_zero() {
             true => (asking.round_trip * 2).clamp(LEAST.min(self.lag), self.lag),
@@ -136,7 +136,7 @@ impl Recent {
         self.newest = self.newest.max(seq);
     }
 
-    /// What it is that a client asks for `page`.
+    /// Judges a client's ask for `page`.
     pub fn judge(&mut self, page: PageNo, asking: Asking, now: Instant) -> Repeat {
         self.expire(now);
         let (window, newest) = (self.window, self.newest);
@@ -163,7 +163,8 @@ impl Recent {
         }
     }
 
-    /// Whether a page went out that a client which asks for it may yet get.
+    /// Tells whether a page went out that a client which asks for it may yet
+    /// get.
     pub fn is_coming(&self, page: PageNo, asking: Asking, now: Instant) -> bool {
         let sent = self.pages.get(&page);
         let last = sent.and_then(|sent| sent.last(asking.parts));

@@ -1,4 +1,4 @@
-//! Who gets pages from a server.
+//! Members that get pages from a server.
 //!
 //! ```text
 //! Join --> Challenge --> Join with its cookie --> Welcome ... silent, or Leave
@@ -33,18 +33,18 @@ pub(crate) struct Member {
     pub report: Report,
     /// Number of the request that brought the report.
     pub reported: Seq,
-    /// How it does in the group.
+    /// Pace of the member in the group.
     pub pace: Pace,
     pub lane: Lane,
 }
 
 impl Member {
-    /// Whether what goes to the group is for it, too.
+    /// Tells whether packets to the group are for it, too.
     pub fn is_in_group(&self) -> bool {
         self.report.hears && !self.pace.is_alone()
     }
 
-    /// How long answers to it take; zero if it does not know.
+    /// Returns the round trip of the member; zero if it does not know.
     pub fn round_trip(&self) -> Duration {
         Duration::from_micros(u64::from(self.report.round_trip))
     }
@@ -56,17 +56,17 @@ pub(crate) struct Members {
     secret: CookieSecret,
     list: BTreeMap<MemberId, Member>,
     last: MemberId,
-    /// How long one may be silent.
+    /// Time a member may be silent.
     patience: Duration,
 }
 
-/// What to answer to who knocks.
+/// Answer to a knocking client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     Challenge(u64),
-    /// It is new.
+    /// The client is new.
     New(MemberId),
-    /// It is in already, and has not heard so.
+    /// The client is in already, and has not heard so.
     Known(MemberId),
     Full,
 }
@@ -181,7 +181,7 @@ impl Members {
         self.iter().filter(|(_, member)| member.is_in_group())
     }
 
-    /// What came lately to those of them that are not this one.
+    /// Returns the recent shares of the other members.
     pub fn shares_of_others(&self, but: MemberId) -> Vec<Share> {
         let others = self.in_group().filter(|(id, _)| *id != but);
         others.filter_map(|(_, other)| other.pace.share()).collect()
@@ -193,6 +193,6 @@ impl Members {
 pub(crate) enum Unheard {
     /// No such member, or not there.
     Stranger,
-    /// It came before.
+    /// The packet came before.
     Replay,
 }

@@ -1,4 +1,4 @@
-//! What came in: how fast, and how much of it was lost, or old.
+//! Rate and losses of packets that came in.
 
 use crate::wire::{Reception, Seq};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ impl Meter {
     }
 }
 
-/// What came one way.
+/// Packets that came one way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     meter: Meter,
@@ -73,7 +73,7 @@ impl Way {
         }
     }
 
-    /// Whether those before it are missing.
+    /// Counts a packet; tells whether those before it are missing.
     pub fn add(&mut self, seq: Seq, bytes: usize, now: Instant) -> bool {
         self.meter.add(bytes, now);
         let missing = self.packets > 0 && seq.0.saturating_sub(self.highest.0) > 1;
@@ -104,7 +104,8 @@ pub(crate) struct Replays {
 }
 
 impl Replays {
-    /// Whether this number is new; it is not from then on. Numbers start at 1.
+    /// Tells whether this number is new; it is not from then on. Numbers start
+    /// at 1.
     pub fn admit(&mut self, seq: Seq) -> bool {
         if seq.0 > self.highest {
             let by = u32::try_from(seq.0 - self.highest).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! Whether a member keeps up with its group.
+//! Decision whether a member keeps up with its group.
 //!
 //! ```text
 //!            loses, others do not           a small part of what others get, three times
@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 const WINDOW: Duration = Duration::from_millis(20);
 /// And until so many packets went to the group.
 const ENOUGH: u64 = 32;
-/// Who loses more than this cannot take more.
+/// Loss above which a member cannot take more.
 const LOSES: f64 = 0.08;
-/// Who gets less than this part of what others get is far behind.
+/// Part of others' share below which a member is far behind.
 const FAR: f64 = 0.25;
 /// In so many windows, one after the other.
 const PERSISTENT: u8 = 3;
@@ -34,7 +34,7 @@ const PERSISTENT: u8 = 3;
 const TRIAL: u8 = 12;
 /// Time until who slows the group down is tried again, or who was left out is let in again.
 const AGAIN: Duration = Duration::from_secs(2);
-/// It doubles up to this.
+/// Longest pause, up to which it doubles.
 const SELDOM: Duration = Duration::from_secs(64);
 /// Between two times that it is told to leave the group.
 const TOLD: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ pub(crate) struct Pace {
     state: State,
     window: Option<Window>,
     last: Option<Share>,
-    /// How long it is left out the next time.
+    /// Time it is left out the next time.
     pause: Duration,
     /// When it was let in again after it had been left out.
     returned: Option<Instant>,
@@ -69,7 +69,7 @@ enum State {
     },
 }
 
-/// What went to the group while it is looked how much of that arrives.
+/// Packets to the group during the time in which their arrival is counted.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     since: Instant,
@@ -80,7 +80,7 @@ struct Window {
     lost: u64,
 }
 
-/// What arrived of what went to the group in a window.
+/// Part of the packets to the group that arrived in a window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Share {
     /// Of all that the server sent meanwhile.
@@ -89,14 +89,14 @@ pub(crate) struct Share {
     lost: f64,
 }
 
-/// What a window showed.
+/// Conclusion from a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Of so many packets it lost so many, and that counts.
     Counts { sent: u64, lost: u64 },
-    /// It does not.
+    /// The losses do not count.
     Excused,
-    /// It is left out from now on.
+    /// The member is left out from now on.
     LeftOut,
 }
 
@@ -113,27 +113,28 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Whether the group goes on without it.
+    /// Tells whether the group goes on without it.
     pub fn is_alone(&self) -> bool {
         matches!(self.state, State::Alone { .. })
     }
 
-    /// Whether the group goes at its pace, if that is the slowest.
+    /// Tells whether the group goes at its pace, if that is the slowest.
     pub fn counts(&self) -> bool {
         matches!(self.state, State::Keeps | State::Slows { .. })
     }
 
-    /// Whether it may not know that it is let in again.
+    /// Tells whether it may not know that it is let in again.
     pub fn has_returned(&self) -> bool {
         self.returned.is_some() && !self.is_alone()
     }
 
-    /// What arrived in the last window.
+    /// Returns the share that arrived in the last window.
     pub fn share(&self) -> Option<Share> {
         self.last.filter(|_| !self.is_alone())
     }
 
-    /// It hears the group, of which it has got so many packets by now.
+    /// Notes that it hears the group, of which it has got so many packets by
+    /// now.
     pub fn starts(&mut self, came: u64, newest: Seq, now: Instant) {
         self.last = None;
         self.window = Some(Window {
@@ -145,8 +146,9 @@ impl Pace {
         });
     }
 
-    /// It says how many packets it got, and that of so many more it lost so many. Answers
-    /// whether that is the end of a window, which then [judges](Self::judge) it.
+    /// Notes its report on how many packets it got, and that of so many more it lost so
+    /// many. Answers whether that is the end of a window, which then
+    /// [judges](Self::judge) it.
     pub fn hears(&mut self, (sent, lost): (u64, u64), newest: Seq, now: Instant) -> bool {
         let Some(window) = &mut self.window else {
             return false;
@@ -228,7 +230,8 @@ impl Pace {
         }
     }
 
-    /// It hears the group though it is left out: whether to tell it again.
+    /// Notes that it hears the group though it is left out; tells whether to
+    /// tell it again.
     pub fn is_to_be_told(&mut self, now: Instant) -> bool {
         match &mut self.state {
             State::Alone { told, .. } if now >= *told + TOLD => {

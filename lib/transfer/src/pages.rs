@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Run {
     /// The first.
     pub first: PageNo,
-    /// How many.
+    /// Number of pages.
     pub pages: PageCount,
 }
 
@@ -26,7 +26,7 @@ impl Run {
         (self.first.0..self.first.0.saturating_add(self.pages.0)).map(PageNo)
     }
 
-    /// Its part inside an image of `size`; `None` if there is none.
+    /// Returns the part inside an image of `size`; `None` if there is none.
     pub fn within(self, size: PageCount) -> Option<Self> {
         let left = size.0.checked_sub(self.first.0).filter(|left| *left > 0)?;
         let pages = PageCount(self.pages.0.min(left));
@@ -64,7 +64,7 @@ impl PageSet {
         new
     }
 
-    /// Whether it has a page.
+    /// Tells whether it has a page.
     pub fn contains(&self, page: PageNo) -> bool {
         self.place(page)
             .is_some_and(|(word, bit)| self.words[word] & bit != 0)
@@ -93,7 +93,7 @@ impl PageSet {
         PageCount(self.count)
     }
 
-    /// Whether it has every page of the image.
+    /// Tells whether it has every page of the image.
     pub fn is_full(&self) -> bool {
         self.count == self.size.0
     }

@@ -1,4 +1,4 @@
-//! What to send when nobody asks.
+//! Choice of pages to send unasked.
 //!
 //! First what is known to be wanted: the working set that earlier clones left.
 //! Then, if all is to go, a pool of counters (SnowFlock, 3.5): each request
@@ -13,7 +13,7 @@ use std::{collections::VecDeque, str::FromStr, sync::Arc};
 /// Most counters: more than there are clients is enough (SnowFlock, 3.5).
 const MOST_COUNTERS: usize = 256;
 
-/// What is pushed.
+/// Pages that are pushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Push {
@@ -31,7 +31,7 @@ pub enum Push {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is none of working-set, everything and nothing")]
 pub struct UnknownPush {
-    /// What was given.
+    /// Text that was given.
     pub text: String,
 }
 
@@ -82,14 +82,14 @@ impl Pusher {
         self.sent.insert(page)
     }
 
-    /// The same of one that holds data.
+    /// Notes that a page with data was sent; tells whether it was not before.
     pub fn sent_data(&mut self, page: PageNo) -> bool {
         let first = self.sent(page);
         self.data.0 += u64::from(first);
         first
     }
 
-    /// Whether a page was sent before.
+    /// Tells whether a page was sent before.
     pub fn was_sent(&self, page: PageNo) -> bool {
         self.sent.contains(page)
     }
@@ -133,7 +133,7 @@ impl Pusher {
         None
     }
 
-    /// Whether there may be something to push.
+    /// Tells whether there is nothing to push.
     pub fn is_idle(&self) -> bool {
         self.first.is_empty() && self.counters.is_empty()
     }

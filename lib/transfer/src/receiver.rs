@@ -45,12 +45,12 @@ const KNOCK: Duration = Duration::from_millis(5);
 const SLOW_KNOCK: Duration = Duration::from_millis(500);
 /// So long nothing of a group that should be heard, and it is not heard.
 const DEAF: Duration = Duration::from_millis(250);
-/// What nobody waits for is asked for so much later, if no group is heard.
+/// Delay of asks that are not waited for, if no group is heard.
 const LISTEN: Duration = Duration::from_millis(20);
 /// Signs of life in the time that the patience lasts.
 const SIGNS: u32 = 10;
 
-/// What a client is to do.
+/// Parameters of a client.
 #[derive(Clone, Debug)]
 pub struct Receiving {
     /// The image's key.
@@ -61,7 +61,7 @@ pub struct Receiving {
     pub nonce: u64,
     /// Size of the image.
     pub pages: PageCount,
-    /// How long the server may be silent.
+    /// Time the server may be silent.
     pub patience: Duration,
     /// Most pages asked for in advance at a time.
     pub ahead: usize,
@@ -90,15 +90,15 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// It has not been heard for so long.
+    /// The server has not been heard for so long.
     #[error("server has been silent for {0:?}")]
     Silent(Duration),
-    /// It serves an image of another size.
+    /// The server serves an image of another size.
     #[error("server has an image of {0}")]
     WrongSize(PageCount),
 }
 
-/// What to do next.
+/// Next action of a client.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -118,7 +118,7 @@ pub enum Via {
     Group,
 }
 
-/// Whether to fetch what nobody asked for.
+/// Choice whether to fetch pages that were not asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complete {
     /// Everything, in the background.
@@ -213,7 +213,7 @@ impl Receiver {
         self.asks.withdraw(page);
     }
 
-    /// Whether to fetch everything in the background.
+    /// Chooses whether to fetch everything in the background.
     pub fn complete(&mut self, complete: Complete) {
         self.held.complete = complete;
     }
@@ -228,7 +228,7 @@ impl Receiver {
         self.held.put_last(runs);
     }
 
-    /// Whether a page is there.
+    /// Tells whether a page is there.
     pub fn has(&self, page: PageNo) -> bool {
         self.held.have.contains(page)
     }
@@ -246,7 +246,7 @@ impl Receiver {
         }
     }
 
-    /// What was done so far.
+    /// Returns the counters so far.
     pub fn stats(&self) -> Received {
         self.stats
     }

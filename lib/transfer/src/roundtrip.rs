@@ -1,4 +1,5 @@
-//! How long an answer takes, and when to stop waiting for it (RFC 6298).
+//! Estimate of the time an answer takes, and of when to stop waiting for it
+//! (RFC 6298).
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ pub(crate) struct RoundTrip {
     known: Option<(Duration, Duration)>,
     /// The least there was.
     least: Option<Duration>,
-    /// What is taken for it as long as nothing is known.
+    /// Estimate as long as nothing is known.
     guess: Option<Duration>,
 }
 
@@ -61,15 +62,16 @@ impl RoundTrip {
         self.known.map(|(mean, _)| mean)
     }
 
-    /// How long a silence has to be to mean something: while answers come, they do so
-    /// one after the other.
+    /// Returns the length of a silence that means something: while answers come, they
+    /// do so one after the other.
     pub fn silence(&self) -> Duration {
         let first = || self.guess.map_or(INITIAL, |took| (took * 2).min(INITIAL));
         let silence = self.mean().map_or_else(first, |mean| mean / 4);
         silence.clamp(LEAST, MOST)
     }
 
-    /// How long to wait for the answer to what was asked so often before.
+    /// Returns the time to wait for the answer to an ask that was repeated so
+    /// often.
     pub fn patience(&self, before: u8) -> Duration {
         let once = self
             .known

@@ -17,7 +17,7 @@ pub(crate) const TAG: usize = 16;
 /// Most keys kept; those of endpoints that are still heard are soon known again.
 const MOST_KNOWN: usize = 1024;
 
-/// Who sealed a packet.
+/// End that sealed a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Endpoint {
     /// A run of the server.
@@ -61,7 +61,7 @@ impl Sealer {
         }
     }
 
-    /// What its packets are about.
+    /// Returns the channel of its packets.
     pub fn channel(&self) -> Channel {
         self.channel
     }
@@ -104,7 +104,7 @@ impl Opener {
         &self.image
     }
 
-    /// What was sealed, in place of what was in `body`; `None` if that is forged.
+    /// Opens a packet in `body` in place; `None` if it is forged.
     pub fn open<'a>(
         &mut self,
         from: Endpoint,

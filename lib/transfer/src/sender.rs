@@ -58,7 +58,7 @@ pub enum To {
 }
 
 impl To {
-    /// How it comes to who gets it.
+    /// Returns the way that packets take.
     pub fn via(self) -> Via {
         match self {
             Self::One(_) => Via::Alone,
@@ -74,7 +74,7 @@ impl To {
     }
 }
 
-/// What to do next.
+/// Next action of a server.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -102,7 +102,7 @@ pub struct Sender {
     tally: Tally,
 }
 
-/// What all members share but the lane.
+/// State that all members share but the lane.
 #[derive(Debug)]
 struct Room {
     /// Which of the image's groups.
@@ -126,14 +126,14 @@ struct Room {
 struct Way<'a> {
     lane: &'a mut Lane,
     to: To,
-    /// Whom its packets name.
+    /// Member that its packets name.
     member: Option<MemberId>,
-    /// Whether what nobody asked for goes this way: to the group if there is
-    /// one, and to whom it does not reach.
+    /// True if unasked pages go this way: to the group if there is one, and to
+    /// members it does not reach.
     pushed_to: bool,
 }
 
-/// Who gets an answer.
+/// Receivers of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answers {
     /// All that hear the group.
@@ -141,7 +141,7 @@ enum Answers {
     /// All, about what they were not sent yet; else who asked. The end game: what
     /// is still asked for again, one or two have lost.
     AllOnce,
-    /// Who asked.
+    /// The member that asked.
     One,
 }
 
@@ -193,17 +193,17 @@ impl Sender {
         }
     }
 
-    /// What was done so far.
+    /// Returns the counters so far.
     pub fn stats(&self) -> Sent {
         self.tally.sum()
     }
 
-    /// The same, by link.
+    /// Returns the counters, by link.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// How many members there are.
+    /// Returns the number of members.
     pub fn members(&self) -> usize {
         self.members.len()
     }
@@ -334,7 +334,7 @@ impl Sender {
         Step::Wait(wait)
     }
 
-    /// Whether it wrote a packet of pages.
+    /// Fills a packet; tells whether it is one of pages.
     fn fill(
         &mut self,
         (turn, to): (Turn, To),
@@ -448,12 +448,12 @@ impl Sender {
         Some(SocketAddrV4::new(address, self.serving.group?))
     }
 
-    /// Whether a group is worth it.
+    /// Tells whether a group is worth it.
     fn is_together(&self) -> bool {
         self.serving.group.is_some() && self.members.in_group().nth(1).is_some()
     }
 
-    /// Who gets an answer that the group could.
+    /// Chooses the receivers of an answer that could go to the group.
     fn answers(&self, now: Instant) -> Answers {
         let EndGame { percent, idle } = self.serving.end_game;
         let gone = self.group.pusher.data().0.saturating_mul(100);

@@ -1,4 +1,4 @@
-//! What a server is to do.
+//! Parameters of a server.
 
 use crate::flow::Law;
 use crate::key::{CookieSecret, ImageKey};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Least length of a packet: a page has at most eight parts.
 pub const LEAST_DATAGRAM: usize = 640;
 
-/// What a server is to do.
+/// Parameters of a server.
 #[derive(Clone, Debug)]
 pub struct Serving {
     /// The image's key.
@@ -27,13 +27,13 @@ pub struct Serving {
     pub data: PageCount,
     /// Longest packet, without IP and UDP; at least [`LEAST_DATAGRAM`].
     pub datagram: usize,
-    /// Whether to multicast, and where to.
+    /// Multicast group, if there is one.
     pub group: Option<u16>,
-    /// How fast.
+    /// Law of the rate.
     pub law: Law,
-    /// What to send unasked.
+    /// Pages to send unasked.
     pub push: Push,
-    /// What clones of this image are expected to want first, in that order.
+    /// Pages clones of this image are expected to want first, in that order.
     pub working_set: Vec<Run>,
     /// Nothing is pushed before so many are here, or so much time has passed
     /// since the first: who comes later would have to ask for it again.

@@ -5,7 +5,7 @@ use crate::pages::Run;
 use crate::receiver::Loss;
 use forkyard_types::{PageCount, PageNo};
 
-/// What is at a page.
+/// Content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Data.
@@ -13,7 +13,7 @@ pub enum Content {
     /// Zero, from this page on for so many pages: at least one. To say more
     /// than one saves clients from asking.
     Zero(PageCount),
-    /// It cannot be read, and will not be.
+    /// The page cannot be read, and will not be.
     Gone,
 }
 
@@ -41,8 +41,8 @@ pub trait PageSink {
     /// back, too.
     fn zeros(&mut self, run: Run);
 
-    /// What came is to be put where it belongs: after each batch of packets, and after
-    /// a packet with a page that somebody waits for.
+    /// Puts pages that came where they belong: after each batch of packets, and after
+    /// a packet with a page that a reader waits for.
     fn flush(&mut self) {}
 
     /// The server cannot read this page, and will not. Who waits for it is told

@@ -1,10 +1,10 @@
-//! What was sent and received, counted: of one image, and by whom it went to.
+//! Counters of traffic sent and received: of one image, and by link.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What a server has done.
+/// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
     /// Pages asked for, every time.
@@ -31,7 +31,7 @@ pub struct Sent {
     pub refused: u64,
 }
 
-/// What a client has done.
+/// Counters of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Received {
     /// Pages it asked for, every time.
@@ -54,7 +54,7 @@ pub struct Received {
     pub refused: u64,
 }
 
-/// Whom a server sends to.
+/// Destination of a server's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Link {
@@ -64,7 +64,7 @@ pub enum Link {
     Host(IpAddr),
 }
 
-/// What a server has done, by link. Asking counts for the host that asked,
+/// Counters of a server, by link. Asking counts for the host that asked,
 /// whichever way the answer goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {

@@ -88,12 +88,12 @@ pub struct ClientId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u32);
 
-/// Who knocks, and for which of its tries.
+/// Identity of a knocking client, and the number of its try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Knock {
     /// The client.
     pub client: ClientId,
-    /// Its try: an answer to another is not for it.
+    /// Number of the try: an answer to another is not for it.
     pub nonce: u64,
 }
 
@@ -102,13 +102,13 @@ pub struct Knock {
 pub struct Packet<'a> {
     /// Which run of the server.
     pub epoch: Epoch,
-    /// Its number.
+    /// Sequence number.
     pub seq: Seq,
-    /// What it says.
+    /// Content of the packet.
     pub body: Body<'a>,
 }
 
-/// What a packet says.
+/// Content of a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body<'a> {
     /// To the server.
@@ -117,30 +117,30 @@ pub enum Body<'a> {
     ToClient(ToClient<'a>),
 }
 
-/// What clients say.
+/// Messages of clients.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToServer {
     /// Let me in.
     Join {
-        /// Who.
+        /// Identity of the client.
         knock: Knock,
-        /// What the challenge said; 0 at first.
+        /// Cookie of the challenge; 0 at first.
         cookie: u64,
     },
-    /// How I fare, and what I want.
+    /// Report of the client's reception, and its wishes.
     Request(Request),
     /// I need nothing more.
     Leave(MemberId),
 }
 
-/// What a server says.
+/// Messages of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToClient<'a> {
     /// Show that you hear me.
     Challenge {
-        /// Whom it answers.
+        /// Knock that is answered.
         knock: Knock,
-        /// What to say next time.
+        /// Cookie to present next time.
         cookie: u64,
     },
     /// You are in.
@@ -149,18 +149,18 @@ pub enum ToClient<'a> {
     Stale(MemberId, Seq),
     /// I live, and have heard you.
     Pulse(MemberId),
-    /// Whoever hears this hears the group.
+    /// Beacon to the group: a client that hears it hears the group.
     Beacon,
     /// Pages, for one member, or for all.
     Data(Option<MemberId>, Items<'a>),
 }
 
-/// What a client needs to know.
+/// Data that a client needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Whom it answers.
+    /// Knock that is answered.
     pub knock: Knock,
-    /// Its name from now on.
+    /// Name of the member from now on.
     pub member: MemberId,
     /// Size of the image.
     pub pages: PageCount,
@@ -173,7 +173,7 @@ pub struct Welcome {
 pub struct Group {
     /// Which of the image's groups; at most 254.
     pub attempt: u8,
-    /// Its port.
+    /// Port of the group.
     pub port: u16,
 }
 
@@ -190,7 +190,7 @@ pub enum WireError {
     /// About another image.
     #[error("packet is about another image")]
     Channel,
-    /// Its tag is wrong.
+    /// The tag is wrong.
     #[error("packet is not authentic")]
     Forged,
     /// Authentic, and makes no sense.

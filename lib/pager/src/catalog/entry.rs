@@ -19,7 +19,7 @@ pub(super) struct Entry<W> {
     pub uses: Uses,
 }
 
-/// Whether the image can still be found by its id.
+/// State of the image's id: it can be found by it, or not any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
     Yes,
@@ -31,7 +31,7 @@ pub(super) enum State<W> {
     Promised {
         waiting: Vec<W>,
     },
-    /// Its pages come from another host; whoever reads it waits there.
+    /// The pages come from another host; reads wait there.
     Arriving,
     Ready(Box<Ready>),
     Failed,
@@ -65,7 +65,7 @@ impl Ready {
     }
 }
 
-/// What has been done with an image.
+/// Work that has been done with an image.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
     pub requests: u64,
@@ -74,7 +74,7 @@ pub(super) struct Uses {
     pub pushed: PageCount,
     pub touched: Touched,
     pub streams: Streams,
-    /// What its clones are expected to want.
+    /// Pages its clones are expected to want.
     pub plan: Vec<Run>,
     pub pushed_at: Option<Instant>,
     pub last: Option<Instant>,
@@ -105,7 +105,7 @@ impl<W> Entry<W> {
         Some(image.data_among(run.first, run.pages))
     }
 
-    /// Whether these are worth giving to anybody before he asks.
+    /// Tells whether these are worth giving in advance.
     pub fn holds(&self, run: Run) -> Holds {
         match self.data(run) {
             Some(PageCount(0)) => Holds::Nothing,
@@ -113,7 +113,7 @@ impl<W> Entry<W> {
         }
     }
 
-    /// What its clones wanted, or are expected to.
+    /// Returns the pages its clones wanted, or are expected to.
     pub fn working_set(&self) -> Vec<Run> {
         joined(&self.uses.plan, self.uses.touched.order(), MOST_PUSHED)
     }

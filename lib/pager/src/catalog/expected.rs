@@ -1,4 +1,4 @@
-//! What is read, and what is expected to be read next.
+//! Reads, and the reads that are expected next.
 
 use super::{Catalog, Node};
 use crate::touched::{Asked, Run};
@@ -6,7 +6,7 @@ use forkyard_image::Image;
 use forkyard_types::{ImageId, PageCount, PageNo};
 use std::time::{Duration, Instant};
 
-/// What the kernel loses is not pushed again before so long has passed.
+/// Pause before pages that the kernel loses are pushed again.
 const PUSH_PAUSE: Duration = Duration::from_secs(1);
 
 /// Pages that the kernel should have before it asks.
@@ -25,12 +25,12 @@ impl Push {
     }
 }
 
-/// What a read lets expect.
+/// Expectations that follow from a read.
 #[derive(Debug, Default)]
 pub(crate) struct Expected {
-    /// What whoever reads will want next, of an image that is on its way.
+    /// Pages the reader will want next, of an image that is on its way.
     pub next: Option<Run>,
-    /// What the kernel should have, of one that is there.
+    /// Pages the kernel should have, of an image that is there.
     pub push: Option<Push>,
 }
 
@@ -73,7 +73,8 @@ impl<W> Catalog<W> {
         Expected { next, push: None }
     }
 
-    /// What clones here have touched of an image, in that order; `None` if it is not known.
+    /// Returns the pages clones here have touched of an image, in that order;
+    /// `None` if it is not known.
     pub fn touched_order(&self, image: ImageId) -> Option<&[Run]> {
         let entry = self.entries.get(self.names.get(&image)?)?;
         Some(entry.uses.touched.order())
@@ -91,8 +92,8 @@ impl<W> Catalog<W> {
         }
     }
 
-    /// What the kernel should have of a file before it asks, if anybody has the
-    /// file open.
+    /// Returns the pages of a file that the kernel should have before it asks,
+    /// if the file is open.
     pub fn push(&mut self, node: Node, now: Instant) -> Option<Push> {
         if !self.in_use(node) {
             return None;

@@ -1,4 +1,4 @@
-//! What one pager's catalog leaves to the next, and how that one takes it up.
+//! State that one pager's catalog leaves to the next, and the taking up of it.
 
 use super::entry::{Entry, Named, Ready, State};
 use super::{Catalog, FIRST, Node};
@@ -43,7 +43,8 @@ impl<W> Catalog<W> {
         self.entries.insert(node, entry);
     }
 
-    /// What another pager needs to know of an image; `None` if it is gone.
+    /// Returns the state of an image that another pager needs; `None` if it is
+    /// gone.
     pub fn kept(&self, node: Node, number: impl Fn(&Arc<Layer>) -> LayerNo) -> Option<Kept> {
         let entry = self.entries.get(&node)?;
         let state = match &entry.state {
@@ -70,7 +71,7 @@ impl<W> Catalog<W> {
         self.entries.keys().copied().collect()
     }
 
-    /// How many there are.
+    /// Returns the number of them.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -21,7 +21,7 @@ enum Step {
     Read(usize),
 }
 
-/// What an image's name stands for, in the model.
+/// Meaning of an image's name in the model.
 #[derive(Clone, Debug, PartialEq)]
 enum Known {
     Promised(BTreeSet<u32>),
@@ -77,7 +77,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl<W> Catalog<W> {
-    /// What holds between any two calls.
+    /// Checks the invariants that hold between any two calls.
     fn check(&self) {
         for (name, node) in &self.names {
             let entry = self.entries.get(node).expect("every name has its entry");
@@ -111,8 +111,9 @@ struct Model {
 }
 
 impl Model {
-    /// What a file that is open shows now: its name's state as long as the name
-    /// is the one it was opened by, and after that what it was when retired.
+    /// Returns the content that an open file shows now: its name's state as
+    /// long as the name is the one it was opened by, and after that the state
+    /// when retired.
     fn state(&self, file: &(Node, u8, Option<Known>)) -> Known {
         let frozen = file.2.clone();
         frozen

@@ -1,4 +1,4 @@
-//! What has come of an image, and who waits for the rest.
+//! Pages that have come of an image, and the reads that wait for the rest.
 //!
 //! Pages lie in a memory file where they would lie in a layer that holds every page
 //! of the image in order; what is zero is a hole. So a read is one read, and
@@ -30,14 +30,14 @@ const MOST_KEPT: usize = 128;
 /// Most stretches of lost pages that are told of.
 const MOST_TOLD: usize = 8;
 
-/// How far an image is on its way.
+/// Progress of an image on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Pages that are here.
     pub have: PageCount,
     /// Of the others, those that come first.
     pub first: PageCount,
-    /// Whether all others can still come.
+    /// True if all others can still come.
     pub alive: bool,
     /// The first of those that cannot, page and number.
     pub lost: Vec<(PageNo, PageCount)>,
@@ -69,7 +69,7 @@ struct State<W> {
     sums: Vec<(PageNo, Checksum)>,
     /// Pages that somebody wanted to read.
     read: PageSet,
-    /// How many of these were here already.
+    /// Number of these that were here already.
     used: u64,
     waiting: Waiting<W>,
     /// Pages that will not come.
@@ -80,18 +80,18 @@ struct State<W> {
     failed: bool,
 }
 
-/// What is to become of a read.
+/// Decision on a read.
 #[derive(Debug)]
 pub(crate) enum Verdict<W> {
     /// Answer it now.
     Here(W),
-    /// It is kept; ask for these.
+    /// The read is kept; ask for these.
     Kept(Vec<PageNo>),
     /// Answer it with an error.
     Never(W),
 }
 
-/// What has become of reads that were kept.
+/// Outcome of reads that were kept.
 #[derive(Debug)]
 pub(crate) enum Told<'a, W> {
     /// Answer them; these pages have just come, and some of them may wait for one.
@@ -177,7 +177,7 @@ impl<W> Arrivals<W> {
         self.pages
     }
 
-    /// What is here, and whether the rest can still come.
+    /// Returns the progress, and whether the rest can still come.
     pub fn progress(&self) -> Progress {
         let _put = self.putting();
         let state = self.state();
@@ -368,8 +368,8 @@ impl<W> Arrivals<W> {
 pub(crate) struct Reader<W, T> {
     arrivals: Arc<Arrivals<W>>,
     tell: T,
-    /// What came and is not in its place: pages of data, one after the other as they
-    /// came, and the runs that they and the zero ones are.
+    /// Pages that came and are not in their place: pages of data, one after the
+    /// other as they came, and the runs that they and the zero ones are.
     bytes: Vec<u8>,
     runs: Vec<(Run, Kind)>,
 }

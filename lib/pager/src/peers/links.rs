@@ -1,4 +1,4 @@
-//! What passed between this host and others.
+//! Traffic between this host and others.
 
 use super::{Arriving, Peers};
 use crate::catalog::Node;
@@ -12,16 +12,16 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 /// All that passed on one link since the pager began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkUse {
-    /// Whom with. To a group this host but sends: what came by one is counted for
-    /// the host it came from.
+    /// Peer of the link. To a group this host but sends: what came by one is
+    /// counted for the host it came from.
     pub link: Link,
-    /// What it got of us.
+    /// Traffic sent to it.
     pub sent: Sent,
-    /// What we got of it.
+    /// Traffic received from it.
     pub got: Got,
 }
 
-/// What came from one host.
+/// Traffic received from one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Got {
     /// Pages and packets.
@@ -89,7 +89,7 @@ impl Peers {
 }
 
 impl Service {
-    /// What passed on each link there was.
+    /// Lists the traffic of each link there was.
     pub fn links(&self) -> Vec<LinkUse> {
         let server = self.peers().server.get();
         let sent = server

@@ -44,7 +44,7 @@ fn longest(mut runs: Vec<Run>) -> Vec<Run> {
     runs
 }
 
-/// What these runs, which are in order, leave of an image.
+/// Computes the rest of an image beside these runs, which are in order.
 pub(super) fn rest(size: PageCount, runs: &[Run]) -> Vec<Run> {
     let mut rest = Vec::new();
     let mut from = 0;

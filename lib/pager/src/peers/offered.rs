@@ -15,8 +15,8 @@ const MOST_ZERO: u64 = 4096;
 /// Most pages that clones elsewhere wait for and that are still to be noted.
 const MOST_WANTED: usize = 4096;
 
-/// What clones elsewhere wait for: those made later will want it, too. What comes faster than it can
-/// be noted is left out.
+/// Pages that clones elsewhere wait for: those made later will want them, too. What comes faster
+/// than it can be noted is left out.
 #[derive(Clone, Debug)]
 pub(super) struct Wishes {
     pub heard: Sender<Heard>,

@@ -24,7 +24,7 @@ use tempfile::TempDir;
 const DIRECTORY: &str = "FORKYARD_TEST_PAGER";
 /// Seconds, for a pager that compresses sooner than it would.
 const COLD_AFTER: &str = "FORKYARD_TEST_COLD_AFTER";
-/// Whether the pager has a keeper.
+/// Variable that chooses whether the pager has a keeper.
 const KEPT: &str = "FORKYARD_TEST_KEPT";
 const BE_A_PAGER: [&str; 4] = ["harness::be_a_pager", "--exact", "--ignored", "--nocapture"];
 const PREFETCH: &str = "FORKYARD_TEST_PREFETCH";
@@ -40,7 +40,7 @@ pub struct Fixture {
     pub client: PagerClient,
 }
 
-/// How a pager in a test differs from the usual.
+/// Differences of a pager in a test from the usual.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub prefetch: Prefetch,
@@ -143,7 +143,7 @@ impl Fixture {
         self.process.child.wait().expect("ours")
     }
 
-    /// Whether anything is mounted where the pager was.
+    /// Tells whether anything is mounted where the pager was.
     pub fn has_mount(&self) -> bool {
         let mounts = fs::read_to_string("/proc/self/mounts").expect("reads");
         mounts.contains(&*self.mount().to_string_lossy())
@@ -314,7 +314,7 @@ pub fn size(pages: u64) -> NonZeroUsize {
     NonZeroUsize::new(usize::try_from(pages).expect("fits") * PAGE_SIZE).expect("not empty")
 }
 
-/// What a page is filled with in these tests; never 0.
+/// Returns the byte that a page is filled with in these tests; never 0.
 pub fn filling(page: u64) -> u8 {
     u8::try_from(page % 250 + 1).expect("a byte")
 }

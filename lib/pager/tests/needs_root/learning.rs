@@ -1,4 +1,5 @@
-//! What clones on other hosts have wanted is sent to those of the next fork.
+//! Tests that pages clones on other hosts have wanted are sent to those of the
+//! next fork.
 
 use crate::harness::{Fixture, byte, eventually, filling};
 use forkyard_pager::{Fetching, Offering, PeerKey, Push};
@@ -9,7 +10,7 @@ const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const KEY: PeerKey = PeerKey([7; 32]);
 const PAGES: u64 = 3000;
 
-/// What a clone touches; some of it is zero.
+/// Lists the pages a clone touches; some of them are zero.
 fn wanted() -> impl Iterator<Item = u64> {
     (0..60).map(|n| n * 41)
 }

@@ -1,4 +1,4 @@
-//! How images and pagers come and go.
+//! Tests of the start and end of images and pagers.
 
 use crate::harness::{Fixture, byte, eventually, filling, layer};
 use crate::puppet::{Order, Puppet};

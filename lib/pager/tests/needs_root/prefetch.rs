@@ -1,4 +1,4 @@
-//! What the pager has learnt of one image helps the next.
+//! Tests that a pager's knowledge of one image helps the next.
 
 use crate::harness::{Fixture, Settings, byte, eventually, filling, layer};
 use forkyard_image::Lineage;
@@ -15,7 +15,7 @@ fn pager(prefetch: Prefetch) -> Fixture {
     })
 }
 
-/// What a clone of such an image touches first.
+/// Lists the pages a clone of such an image touches first.
 fn working_set() -> impl Iterator<Item = u64> {
     (0..40).map(|n| n * 397 % PAGES)
 }

@@ -67,7 +67,8 @@ fn child_image_shows_its_own_pages_over_its_parents() {
     assert_eq!(pager.stats(lineage.image).layers, 2);
 }
 
-/// What a hostile user of a file may try; each must leave what others see alone.
+/// Tries the attacks of a hostile user of a file; each must leave others' views
+/// alone.
 fn attack(file: &File) {
     assert!(
         file.write_all_at(&[0xff; 4096], 0).is_err(),

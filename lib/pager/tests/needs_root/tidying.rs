@@ -1,4 +1,4 @@
-//! What pagers do with layers in the background, and that nobody notices.
+//! Tests of pagers' background work on layers, which readers do not notice.
 
 use crate::harness::{Fixture, Settings, byte, eventually, filling, layer};
 use forkyard_image::{Checksum, LayerBuilder, Lineage, Slot};

@@ -1,4 +1,4 @@
-//! What is asked for when.
+//! Tests of the times at which pages are asked for.
 
 use super::*;
 

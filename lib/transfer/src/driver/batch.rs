@@ -22,7 +22,7 @@ pub(super) struct Batch {
     bytes: Vec<u8>,
     /// Length of each packet; the last may be shorter.
     each: usize,
-    /// Whether the kernel takes several at once.
+    /// True if the kernel takes several at once.
     together: bool,
 }
 

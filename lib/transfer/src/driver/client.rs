@@ -24,7 +24,7 @@ const NAP: Duration = Duration::from_millis(4);
 /// Pages come if one did within that.
 const BUSY: Duration = Duration::from_millis(50);
 
-/// What to fetch, and from where.
+/// Image to fetch, and its server.
 #[derive(Clone, Debug)]
 pub struct Fetch {
     /// Where the server listens.
@@ -33,9 +33,9 @@ pub struct Fetch {
     pub local: IpAddr,
     /// The image's key.
     pub key: ImageKey,
-    /// Its size.
+    /// Size of the image.
     pub pages: PageCount,
-    /// How long the server may be silent.
+    /// Time the server may be silent.
     pub patience: Duration,
     /// Most pages asked for in advance at a time.
     pub ahead: usize,
@@ -45,7 +45,7 @@ pub struct Fetch {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// Its server is lost, and will not be asked again.
+    /// The server is lost, and will not be asked again.
     #[error("{page} cannot be fetched from {server}; fork again from a host that is alive")]
     Lost {
         /// The page.
@@ -55,7 +55,7 @@ pub enum FetchError {
         /// Why.
         source: Loss,
     },
-    /// Its server cannot read it.
+    /// The server cannot read it.
     #[error("{server} cannot read {page}: what it has is damaged")]
     Gone {
         /// The page.
@@ -202,14 +202,14 @@ impl Client {
         self.shared.state().receiver.put_last(runs);
     }
 
-    /// Whether to fetch everything, in the background.
+    /// Chooses whether to fetch everything, in the background.
     pub fn complete(&self, complete: Complete) {
         let mut state = self.shared.state();
         state.receiver.complete(complete);
         self.shared.poll(&mut state);
     }
 
-    /// Whether everything is there that ever will be.
+    /// Tells whether everything is there that ever will be.
     pub fn is_complete(&self) -> bool {
         self.shared.state().complete
     }
@@ -219,12 +219,12 @@ impl Client {
         self.shared.state().receiver.pages()
     }
 
-    /// Whether a page is there.
+    /// Tells whether a page is there.
     pub fn has(&self, page: PageNo) -> bool {
         self.shared.state().receiver.has(page)
     }
 
-    /// What was received.
+    /// Returns the counters of the client.
     pub fn stats(&self) -> Received {
         self.shared.state().receiver.stats()
     }
@@ -273,7 +273,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a page may still come.
+    /// Checks whether a page may still come.
     fn stands(&self, state: &State, page: PageNo) -> Result<(), FetchError> {
         let server = self.server;
         if let Some(source) = state.receiver.lost() {
@@ -387,8 +387,9 @@ impl Shared {
         socket::group(address, by).ok()
     }
 
-    /// Whether there was anything. What has come by now is taken in one go, so that the
-    /// sink can put it in its place in one go, and before anybody sees that it is there.
+    /// Takes packets from a socket; tells whether there were any. What has come by now
+    /// is taken in one go, so that the sink can put it in its place in one go, and
+    /// before anybody sees that it is there.
     fn take(&self, socket: &UdpSocket, via: Via, buffer: &mut [u8]) -> io::Result<bool> {
         let (mut batch, mut received, mut taken) = (None, Ok(()), 0);
         while taken < TURN {

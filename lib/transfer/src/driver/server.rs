@@ -25,12 +25,12 @@ use std::time::{Duration, Instant};
 /// Packets taken, or sent, before anything else is looked at.
 const TURN: usize = 64;
 
-/// What is offered of an image.
+/// Terms on which an image is offered.
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// The image's key.
     pub key: ImageKey,
-    /// Its size.
+    /// Size of the image.
     pub pages: PageCount,
     /// Pages of it that are not known to be zero.
     pub data: PageCount,
@@ -38,11 +38,11 @@ pub struct Offer {
     pub group: Option<u16>,
     /// Longest packet that passes, without IP and UDP.
     pub datagram: usize,
-    /// How fast.
+    /// Law of the rate.
     pub law: Law,
-    /// What to send unasked.
+    /// Pages to send unasked.
     pub push: Push,
-    /// What its clones are expected to want first.
+    /// Pages its clones are expected to want first.
     pub working_set: Vec<Run>,
     /// Nothing is pushed before so many are here, or so much time has passed.
     pub gather: (usize, Duration),
@@ -69,7 +69,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Images {
     served: HashMap<Channel, Served>,
-    /// What was sent of those that are not served any more.
+    /// Traffic of the images that are not served any more.
     past: Tally,
 }
 
@@ -156,14 +156,14 @@ impl Server {
         self.shared.images().put(channel, None);
     }
 
-    /// What was sent of an image; `None` if it is not served.
+    /// Returns the traffic of an image; `None` if it is not served.
     pub fn stats(&self, channel: Channel) -> Option<Sent> {
         let images = self.shared.images();
         let served = images.served.get(&channel);
         served.map(|served| served.sender.stats())
     }
 
-    /// What was sent of all images there were, by link.
+    /// Returns the traffic of all images there were, by link.
     pub fn tally(&self) -> Tally {
         let images = self.shared.images();
         let mut tally = images.past.clone();
@@ -173,7 +173,7 @@ impl Server {
         tally
     }
 
-    /// How many clients an image has.
+    /// Returns the number of an image's clients.
     pub fn clients(&self, channel: Channel) -> usize {
         let images = self.shared.images();
         let served = images.served.get(&channel);

@@ -114,7 +114,7 @@ fn address(from: &SockaddrStorage) -> Option<SocketAddr> {
     })
 }
 
-/// Whether an error is about the network, which may be another next time.
+/// Tells whether an error is of the network, which may be another next time.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -17,9 +17,9 @@ const STILL_GROWING: f64 = 1.25;
 const PLATEAU: u8 = 3;
 /// More loss than this is not a bad link but a full one.
 const CONGESTED: f64 = 0.08;
-/// What is left of the rate then.
+/// Part of the rate that is left then.
 const RETREAT: f64 = 0.7;
-/// How fast the bound that a retreat sets goes away, each round.
+/// Factor by which the bound that a retreat sets grows, each round.
 const RECOVERY: f64 = 1.1;
 /// Packets whose fate says something about loss.
 const ENOUGH: u64 = 16;
@@ -50,7 +50,7 @@ enum Phase {
     Steady { at: usize },
 }
 
-/// What is known of a round.
+/// Observations of a round.
 #[derive(Debug)]
 struct Round {
     ends: Instant,

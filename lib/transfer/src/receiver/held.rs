@@ -1,4 +1,4 @@
-//! What a client has of an image, and what it lacks.
+//! Pages that a client has of an image, and those it lacks.
 
 use super::Complete;
 use crate::pages::{PageSet, Run};
@@ -8,7 +8,7 @@ use forkyard_types::{PageCount, PageNo};
 #[derive(Debug)]
 pub(super) struct Held {
     pub have: PageSet,
-    /// What the server cannot read, or is there.
+    /// Pages that the server cannot read, or that are there.
     pub settled: PageSet,
     pub complete: Complete,
     /// Pages that are fetched before all others.
@@ -77,7 +77,7 @@ impl Held {
         }
     }
 
-    /// The same of some pages.
+    /// Lists the missing ones of some pages.
     fn of(&self, pages: &PageSet, most: usize, wanted: impl Fn(PageNo) -> bool) -> Vec<PageNo> {
         let (mut missing, mut from) = (Vec::new(), PageNo(0));
         if pages.count().0 == 0 {

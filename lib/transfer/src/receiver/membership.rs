@@ -1,4 +1,4 @@
-//! What a client knows while a server serves it.
+//! State of a client while a server serves it.
 
 use super::Via;
 use crate::meter::{Replays, Way};
@@ -26,7 +26,7 @@ pub(super) struct Membership {
     pub silence: Silence,
 }
 
-/// What is known of a packet besides what it says.
+/// Circumstances of a packet besides its content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Came {
     pub epoch: Epoch,
@@ -35,15 +35,15 @@ pub(super) struct Came {
     pub bytes: usize,
 }
 
-/// How long no page has come, nor was any asked for.
+/// Time in which no page has come, nor was any asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Silence {
     pub since: Instant,
-    /// How often that was taken for a loss.
+    /// Number of times that was taken for a loss.
     pub tries: u32,
 }
 
-/// Whether there is something to report.
+/// News to report, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum News {
     None,
@@ -68,7 +68,8 @@ impl Silence {
 }
 
 impl Membership {
-    /// Whether packets before it are missing.
+    /// Counts a packet of the group; tells whether packets before it are
+    /// missing.
     pub fn hear_group(&mut self, came: Came, now: Instant) -> bool {
         // What is still on its way when we have left, or is sent on by somebody, says nothing.
         let listens = self.group.is_some() && came.via == Via::Group;

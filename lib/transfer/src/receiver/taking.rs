@@ -1,4 +1,4 @@
-//! What the server says, and the pages in it.
+//! Messages of the server, and the pages in them.
 
 use super::{Came, Event, Loss, Membership, News, Receiver, Silence, State, knocking};
 use crate::codec::{Encoding, Page};
@@ -11,7 +11,7 @@ use std::net::SocketAddrV4;
 use std::time::Instant;
 
 impl Receiver {
-    /// Whether a message counts.
+    /// Takes a message; tells whether it counts.
     pub(super) fn take(
         &mut self,
         came: Came,
@@ -182,7 +182,8 @@ impl Receiver {
         }
     }
 
-    /// Whether somebody waits for the page that this made whole; the next two alike.
+    /// Takes a part of a page; tells whether a reader waits for the page that
+    /// this made whole; the next two alike.
     fn part(&mut self, part: &Part<'_>, sink: &mut dyn PageSink, now: Instant) -> bool {
         if self.held.have.contains(part.page) {
             self.stats.twice += u64::from(part.index == 0);

@@ -83,8 +83,8 @@ fn turn(receiver: &mut Receiver, now: Instant, ended: &mut bool) -> Option<Insta
 }
 
 proptest! {
-    /// What a broken server says, which can be wrong, is taken and kept in bounds; and
-    /// when it says no more, then its client ends.
+    /// Tests that the messages of a broken server, which can be wrong, are taken and
+    /// kept in bounds; and that its client ends when it falls silent.
     #[test]
     fn nothing_that_a_server_can_say_breaks_a_client(
         packets in prop::collection::vec((HOSTILE.says(), 0..30u64), 0..200),
@@ -108,7 +108,7 @@ proptest! {
     }
 }
 
-/// How many pages came, and how many of them before the last flush.
+/// Number of pages that came, and of those before the last flush.
 #[derive(Default)]
 struct Kept {
     came: usize,

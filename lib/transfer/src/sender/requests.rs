@@ -1,4 +1,4 @@
-//! What a member says: how it fares, and what it wants.
+//! Messages of a member: its reception, and its wishes.
 
 use super::{Answers, FOREIGN, MOST_ASKED, REGROUP, SHOWN, Sender, TOLD};
 use crate::flow::Rate;
@@ -59,9 +59,9 @@ impl Sender {
         }
     }
 
-    /// Whether something has to show the member by either way, its own and the group's,
-    /// what it has missed: it asks again for what is on its way, or was lost with nothing
-    /// after it that would show it.
+    /// Takes an ask; tells whether something has to show the member by either way, its
+    /// own and the group's, the packets it has missed: it asks again for pages that are
+    /// on their way, or were lost with nothing after them that would show it.
     fn ask(&mut self, id: MemberId, ask: Ask, now: Instant) -> (bool, bool) {
         let together = self.is_together();
         let answers = self.answers(now);

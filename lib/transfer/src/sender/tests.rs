@@ -20,8 +20,8 @@ const HOSTILE: Hostile = Hostile {
     },
     pages: PAGES,
 };
-/// What a server keeps, written out: some kilobytes for each member, and no more however
-/// long it is served nonsense.
+/// Limit of a server's state, written out: some kilobytes for each member, and no more
+/// however long it is served nonsense.
 const MOST_KEPT: usize = 1 << 20;
 
 fn key() -> ImageKey {
@@ -91,7 +91,7 @@ fn client(n: u8, now: Instant) -> Receiver {
     receiver
 }
 
-/// What both sides have to say to each other at once.
+/// Exchanges the messages that both sides have for each other at once.
 fn talk(sender: &mut Sender, clients: &mut [(SocketAddr, Receiver)], now: Instant) {
     let mut out = Vec::new();
     for (from, client) in &mut *clients {

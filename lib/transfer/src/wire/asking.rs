@@ -1,4 +1,4 @@
-//! What a client asks for, and how it fares.
+//! Wishes of a client, and its reception.
 
 use super::fields::Fields;
 use super::{MemberId, Seq, put_run};
@@ -14,30 +14,30 @@ const ASK: usize = 15;
 /// A client's report, and what it asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// Who.
+    /// Member that asks.
     pub member: MemberId,
-    /// How it fares.
+    /// Reception of the member.
     pub report: Report,
-    /// What it asks for; may be empty.
+    /// Wishes of the member; may be empty.
     pub asks: Vec<Ask>,
 }
 
-/// How a client fares.
+/// Reception of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Whether packets to the group reach it.
+    /// True if packets to the group reach it.
     pub hears: bool,
     /// Packets of others that came to its group.
     pub foreign: u32,
     /// Time from a question to its answer, in µs; 0 if not known.
     pub round_trip: u32,
-    /// What came to it alone.
+    /// Packets that came to it alone.
     pub alone: Reception,
-    /// What came by the group.
+    /// Packets that came by the group.
     pub group: Reception,
 }
 
-/// What came one way.
+/// Packets that came one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reception {
     /// Highest number among its packets.
@@ -55,7 +55,7 @@ pub enum Urgency {
     Waited,
     /// Somebody will.
     Ahead,
-    /// It is not needed any more.
+    /// The page is not needed any more.
     Withdrawn,
 }
 
@@ -66,7 +66,7 @@ pub struct Ask {
     pub run: Run,
     /// Why.
     pub urgency: Urgency,
-    /// How often the same was asked before.
+    /// Number of times the same was asked before.
     pub before: u8,
     /// Which parts of it are missing; of several pages, all.
     pub parts: Parts,
@@ -95,7 +95,7 @@ impl Parts {
         (index..parts).find(wanted)
     }
 
-    /// Whether it has all that `other` has.
+    /// Tells whether it has all that `other` has.
     pub(crate) fn covers(self, other: Self) -> bool {
         other.0 & !self.0 == 0
     }
@@ -111,7 +111,7 @@ impl Parts {
     }
 }
 
-/// What follows in a packet of requests.
+/// Reads the rest of a packet of requests.
 pub(super) fn request(fields: &mut Fields<'_>) -> Option<Request> {
     let member = fields.member()?;
     let hears = match fields.u8()? {

@@ -39,15 +39,15 @@ pub enum Item<'a> {
 pub struct Part<'a> {
     /// The page.
     pub page: PageNo,
-    /// How its bytes are to be read, once all are there.
+    /// Encoding of its bytes, once all are there.
     pub encoding: Encoding,
     /// Length of all parts together, at most a page.
     pub total: u16,
     /// Which part.
     pub index: u8,
-    /// How many there are, 2 to 8.
+    /// Number of parts, 2 to 8.
     pub parts: u8,
-    /// Its bytes.
+    /// Bytes of the part.
     pub bytes: &'a [u8],
 }
 

@@ -4,7 +4,7 @@ use super::{ClientId, Knock, MemberId};
 use crate::pages::Run;
 use forkyard_types::{PageCount, PageNo};
 
-/// What is left to read. A read that fails leaves it as it was.
+/// Rest of the packet to read. A read that fails leaves it as it was.
 pub(super) struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {

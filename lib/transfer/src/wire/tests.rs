@@ -143,13 +143,14 @@ fn body() -> impl Strategy<Value = Body<'static>> {
 /// Somebody who has the key, and says anything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hostile {
-    /// What it says mostly where others would be ignored sooner.
+    /// Epoch of most of its messages, as those of others would be ignored
+    /// sooner.
     pub epoch: Epoch,
     pub knock: Knock,
     pub pages: PageCount,
 }
 
-/// What it says.
+/// Message that it sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Said {
     epoch: Epoch,
@@ -290,7 +291,7 @@ fn data() -> Vec<u8> {
     out
 }
 
-/// What is sealed in it, without its sequence.
+/// Returns the sealed content, without its sequence.
 fn data_body() -> Vec<u8> {
     let mut body = 7u32.to_le_bytes().to_vec();
     items().iter().for_each(|item| put_item(item, &mut body));

@@ -1,4 +1,5 @@
-//! What it takes on this machine, in numbers for the documents: not a test.
+//! Measures the costs on this machine, in numbers for the documents: not a
+//! test.
 
 use crate::hosts::Hosts;
 use crate::link::Network;

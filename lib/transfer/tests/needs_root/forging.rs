@@ -48,7 +48,8 @@ impl PageSink for Wrong {
     fn zeros(&mut self, _: Run) {}
 }
 
-/// What a server of wrong pages sends, to its one client or to all.
+/// Captures the packets that a server of wrong pages sends, to its one client
+/// or to all.
 fn capture(key: &ImageKey, group: Option<u16>) -> Vec<Vec<u8>> {
     let (mut now, pages) = (Instant::now(), PageCount(PAGES));
     let serving = forkyard_transfer::Serving {

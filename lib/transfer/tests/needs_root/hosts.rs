@@ -126,7 +126,7 @@ impl Hosts {
         self.hosts[usize::from(n)].run(job)
     }
 
-    /// What joins them, if it does as it is told.
+    /// Returns the link that joins them, if it does as it is told.
     pub fn link(&self) -> &Link {
         self.link.as_ref().expect("linked")
     }

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 /// Port of the groups.
 pub const GROUP: u16 = 4790;
-/// How long a server may be silent: longer than one that lives ever is on a busy machine.
+/// Time a server may be silent: longer than a live one ever is on a busy
+/// machine.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Every seventh page is zero, every third packs to nothing, the others not at all.
@@ -48,7 +49,7 @@ impl PageSource for Pages {
     }
 }
 
-/// What came; each page was found right.
+/// Pages that came; each was found right.
 #[derive(Clone, Default)]
 pub struct Got(Arc<Mutex<BTreeSet<PageNo>>>);
 
@@ -75,7 +76,7 @@ impl PageSink for Got {
     }
 }
 
-/// How an image is served.
+/// Way in which an image is served.
 #[derive(Clone, Debug)]
 pub struct Way {
     pub pages: u64,

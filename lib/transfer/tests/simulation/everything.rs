@@ -95,7 +95,8 @@ fn plot(seed: u64) -> Plot {
     plot
 }
 
-/// What happened in all runs: each has to happen often, or the runs show nothing of it.
+/// Events of all runs: each has to happen often, or the runs show nothing of
+/// it.
 #[derive(Debug, Default)]
 struct Seen {
     served: u64,

@@ -1,4 +1,4 @@
-//! What the protocol costs, in numbers for the documents: not a test.
+//! Costs of the protocol, in numbers for the documents: not a test.
 
 use super::{job, served};
 use crate::plot::{Job, Plot};

@@ -21,7 +21,7 @@ const SEQ: Range<usize> = 20..28;
 /// The kinds that name a run of the server which a client compares with its own.
 const OF_AN_EPOCH: RangeInclusive<u8> = 19..=21;
 
-/// What can be sent to those who serve and fetch one image.
+/// Packets that can be sent to servers and clients of one image.
 pub struct Forgeries {
     pub to_clients: Vec<Vec<u8>>,
     pub to_servers: Vec<Vec<u8>>,
@@ -47,7 +47,7 @@ pub fn keys() -> &'static [ImageKey; 2] {
     })
 }
 
-/// What is forged to harm those who have one of the [`keys`].
+/// Returns packets forged to harm holders of one of the [`keys`].
 pub fn of(image: usize) -> &'static Forgeries {
     static ALL: OnceLock<[Forgeries; 2]> = OnceLock::new();
     &ALL.get_or_init(|| keys().each_ref().map(forge))[image]

@@ -1,4 +1,4 @@
-//! What is to happen in a run, and the image it is about.
+//! Plan of a run, and the image it is about.
 
 use forkyard_transfer::{
     Complete, Content, Loss, Page, PageSink, PageSource, Push, Received, Run, Sent, Window, flow,
@@ -36,7 +36,7 @@ impl Rng {
     }
 }
 
-/// What happens to packets. Chances are in percent.
+/// Faults of the network that packets suffer. Chances are in percent.
 #[derive(Clone, Copy, Debug)]
 pub struct Network {
     /// Bytes a second that leave the server, to all together.
@@ -95,7 +95,7 @@ impl Cut {
         self.when.contains(&at) && [way, Which::Both].contains(&self.which)
     }
 
-    /// Whether any of them stops a packet that goes that way.
+    /// Tells whether any of them stops a packet that goes that way.
     pub fn any(cuts: &[Self], way: Which, at: Duration) -> bool {
         cuts.iter().any(|cut| cut.stops(way, at))
     }
@@ -110,7 +110,7 @@ pub struct Slow {
     pub queue: u64,
 }
 
-/// What becomes of a server.
+/// Fate of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Fate {
     pub cuts: Vec<Cut>,
@@ -118,7 +118,7 @@ pub struct Fate {
     pub dies: Vec<(Duration, Option<Duration>)>,
 }
 
-/// What one client does.
+/// Task of one client.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Which image it wants, of those in the plot.
@@ -132,7 +132,7 @@ pub struct Job {
     /// From one page to the next.
     pub thinks: Duration,
     pub complete: Complete,
-    /// Whether the group's packets ever reach it.
+    /// True if the group's packets ever reach it.
     pub multicast: bool,
     /// When they do not.
     pub deaf: Vec<Span>,
@@ -143,7 +143,7 @@ pub struct Job {
     pub dies: Option<Duration>,
 }
 
-/// What happens.
+/// Plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plot {
     pub seed: u64,
@@ -188,18 +188,18 @@ impl Plot {
     }
 }
 
-/// How a client ended.
+/// End of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It got what it wanted.
+    /// The client got the pages it wanted.
     Served,
-    /// It was told that it would not.
+    /// The client was told that it would not.
     Lost(Loss, Vec<PageNo>),
-    /// It died.
+    /// The client died.
     Died,
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Debug)]
 pub struct Outcome {
     pub endings: Vec<Ending>,
@@ -212,22 +212,23 @@ pub struct Outcome {
     pub ended: Vec<Option<Duration>>,
     /// Each page that somebody waited for: how long.
     pub waits: Vec<Duration>,
-    /// What each client had not got when it ended.
+    /// Pages each client had not got when it ended.
     pub wanting: Vec<BTreeSet<PageNo>>,
     /// Forged packets that came to a client, and to a server.
     pub forged: (u64, u64),
-    /// How often each client was told to listen to a group, or to none.
+    /// Number of times each client was told to listen to a group, or to none.
     pub listened: Vec<u64>,
-    /// How often a client was told of another group than before.
+    /// Number of times a client was told of another group than before.
     pub regrouped: u64,
 }
 
-/// What the contents of one of the run's images follow from.
+/// Returns the seed of the contents of one of the run's images.
 pub fn contents(seed: u64, image: usize) -> u64 {
     seed.wrapping_add((image as u64) << 32)
 }
 
-/// Whether a page of the image of any run is zero: a fifth is, four in a row.
+/// Tells whether a page of the image of any run is zero: a fifth is, four in a
+/// row.
 pub fn is_zero(page: PageNo) -> bool {
     (page.0 / 4).is_multiple_of(5)
 }

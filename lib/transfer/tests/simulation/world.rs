@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const END: Duration = Duration::from_secs(120);
 /// Nor more events: something goes round in circles then.
 const MOST_EVENTS: u64 = 3_000_000;
-/// How long peers may be silent.
+/// Time peers may be silent.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -30,7 +30,7 @@ impl Below {
         }
     }
 
-    /// Its id, as a layer over it says it.
+    /// Returns the id, as a layer over it gives it.
     pub fn id(&self) -> ImageId {
         self.image.lineage().image
     }

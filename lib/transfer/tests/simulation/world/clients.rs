@@ -1,4 +1,4 @@
-//! What clients do, and the check of all that comes to them.
+//! Actions of clients, and the check of all that comes to them.
 
 use super::{PATIENCE, What, World};
 use crate::plot::{Check, Ending, Job};
@@ -20,7 +20,7 @@ pub(super) struct Client {
     pub complete: bool,
     pub ending: Option<Ending>,
     pub poll_at: Option<Instant>,
-    /// How often it was told where to listen.
+    /// Number of times it was told where to listen.
     pub listened: u64,
     /// When it had what it wanted.
     pub ended: Option<Duration>,
@@ -48,7 +48,7 @@ impl Client {
         }
     }
 
-    /// What it has not got.
+    /// Returns the pages it has not got.
     pub fn wanting(&self, gone: &BTreeSet<PageNo>) -> BTreeSet<PageNo> {
         let wants = self.job.wants.iter().copied();
         wants

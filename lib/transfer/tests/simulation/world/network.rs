@@ -1,4 +1,4 @@
-//! What becomes of packets on their way.
+//! Fate of packets on their way.
 
 use super::{What, World};
 use crate::forgery;
@@ -152,7 +152,7 @@ impl World {
         self.at(at, What::ForgedToServer(to, from, server));
     }
 
-    /// Whether somebody sends a packet to a host alone, or to its group.
+    /// Chooses whether to send a packet to a host alone, or to its group.
     fn via(&mut self) -> Via {
         match self.rng.chance(50.0) {
             true => Via::Alone,
