@@ -47,12 +47,12 @@ pub struct Unreached {
     for_now: bool,
 }
 
-/// What became of a VM that did not run.
+/// State found of a VM that did not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stirred {
-    /// It may be moving, or begin to run.
+    /// The VM may be moving, or begin to run.
     Waits,
-    /// It was woken: its servers may start.
+    /// The VM was woken: its servers may start.
     Woken,
 }
 

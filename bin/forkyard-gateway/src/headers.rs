@@ -9,7 +9,7 @@ use hyper::{
 };
 use std::net::IpAddr;
 
-/// What a request asks for, as its head says.
+/// Target of a request, as its head gives it.
 #[derive(Debug)]
 pub struct Asked {
     /// Host, with its port if that is said.

@@ -36,7 +36,7 @@ impl Refusal {
         Self { status, why }
     }
 
-    /// The same as an answer.
+    /// Builds the answer.
     pub fn answer(self) -> Response<ReplyBody> {
         let mut response = Response::new(body(format!("forkyard-gateway: {}\n", self.why)));
         *response.status_mut() = self.status;

@@ -35,7 +35,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// Connections at once; others wait until one ends.
 const MOST: usize = 4096;
-/// How long a client may take nothing of what is sent to it.
+/// Time a client may take nothing of the data sent to it.
 const STALLS: Duration = Duration::from_secs(60);
 /// For a handshake, and for the head of a request.
 const HEAD: Duration = Duration::from_secs(10);

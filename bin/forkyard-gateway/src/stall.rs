@@ -29,7 +29,7 @@ impl<S> Stalls<S> {
         }
     }
 
-    /// What a write has come to, unless it has been waited for too long.
+    /// Judges the result of a write, unless it has been waited for too long.
     fn judge<T>(
         &mut self,
         context: &mut Context<'_>,

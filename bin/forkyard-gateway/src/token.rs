@@ -1,4 +1,4 @@
-//! What a request shows to be let through: a token in a header, a cookie or its address.
+//! Credentials of a request: a token in a header, a cookie or its address.
 
 use forkyard_gateway::{Form, Key, Share, ShareError, Target};
 use hyper::{
@@ -32,7 +32,7 @@ pub enum Source {
     Cookie,
 }
 
-/// What a request shows, taken out of it: servers do not get it.
+/// Credentials of a request, taken out of it: servers do not get them.
 #[derive(Debug, Default)]
 pub struct Shown(Vec<(String, Source)>);
 

@@ -88,11 +88,11 @@ enum Waiting {
 /// Between `Identify` and `Release`.
 #[derive(Debug)]
 struct Arriving {
-    /// How this clone came about; none for a VM that booted.
+    /// Origin of this clone; none for a VM that booted.
     cloned: Option<Cloned>,
-    /// What the host should know.
+    /// Problems to report to the host.
     notes: Vec<String>,
-    /// What the neighbours are to know.
+    /// Address to announce to the neighbours.
     address: Address,
 }
 

@@ -38,10 +38,10 @@ const INITS: [&str; 4] = [
 
 /// The command line's word for the smallest piece of free memory that is reported.
 const REPORTED: &str = "page_reporting.page_reporting_order";
-/// The same while the kernel runs.
+/// Parameter of page reporting while the kernel runs.
 const REPORTING: &str = "/sys/module/page_reporting/parameters/page_reporting_order";
 
-/// What went wrong, and with what.
+/// Result of a step; an error names the step and its failure.
 pub type Outcome<T = ()> = Result<T, String>;
 
 /// Says what was being done when something failed.

@@ -20,7 +20,7 @@ use std::{path::Path, process::ExitCode};
 /// Name the agent runs under: systemd spares processes whose name begins so
 /// when it ends all others at shutdown (systemd.io/ROOT_STORAGE_DAEMONS).
 const AGENT: &str = "@forkyard-guest";
-/// The same program, once the root file system is there.
+/// Path of this program, once the root file system is there.
 const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
 
 fn main() -> ExitCode {

@@ -3,7 +3,7 @@
 use crate::init::Outcome;
 use std::fs;
 
-/// Whom a program runs as.
+/// User and groups that a program runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Who {
     pub user: u32,
@@ -18,8 +18,8 @@ pub fn look_up(text: &str) -> Outcome<Who> {
     who(text, &read("/etc/passwd"), &read("/etc/group"))
 }
 
-/// Who `USER` or `USER:GROUP` is, as these files of the image say. A number
-/// need not be in them.
+/// Finds `USER` or `USER:GROUP` in these files of the image. A number need not
+/// be in them.
 fn who(text: &str, passwd: &str, group: &str) -> Outcome<Who> {
     let (user, chosen) = match text.split_once(':') {
         Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),

@@ -44,7 +44,7 @@ pub const RUN_DIR: &str = "/run/forkyard";
     after_help = "A first fork:\n  forkyard run tiny --name p\n  forkyard fork p --count 8\n  forkyard exec p-3 -- hostname\n  forkyard rm --all"
 )]
 pub struct Args {
-    /// How answers are printed.
+    /// Format of answers.
     #[arg(short, long, global = true, value_enum, default_value = "text")]
     pub output: Format,
     /// Folder of the daemon's sockets and of what lives only while it runs.
@@ -59,16 +59,17 @@ pub struct Args {
     /// FORKYARD_TOKEN; or unix:///PATH/api.sock. None is started there.
     #[arg(long, global = true, env = "FORKYARD_URL")]
     pub url: Option<Place>,
-    /// What its certificate is held to: sha256:FINGERPRINT, or a file in PEM
-    /// with it or with what vouches for it. Without, what this host trusts.
+    /// Certificate that the daemon has to present: sha256:FINGERPRINT, or a
+    /// file in PEM with it or with its authority's. Without, what this host
+    /// trusts.
     #[arg(long, global = true, env = "FORKYARD_CA", value_name = "CERTIFICATE")]
     pub ca: Option<Trust>,
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// How answers are printed.
+/// Format of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people.
@@ -77,7 +78,7 @@ pub enum Format {
     Json,
 }
 
-/// What to do.
+/// Command to run.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Boot a VM from an image.
@@ -241,7 +242,7 @@ pub enum Command {
     /// Substrates: VMs that are kept small on disk, and woken as independent ones.
     #[command(subcommand)]
     Substrate(Substrate),
-    /// What guests were granted: tickets that are not used up.
+    /// Tickets that guests were granted and that are not used up.
     #[command(subcommand)]
     Ticket(Ticket),
     /// Tokens for those who use the API over the network: create, list, remove.
@@ -296,7 +297,7 @@ pub struct Migrate {
     /// Seconds after which no more is sent ahead.
     #[arg(long, value_name = "SECONDS")]
     pub deadline: Option<u32>,
-    /// What to do if it writes memory as fast as that is sent, or the deadline passes: leave it
+    /// Action if the VM writes memory as fast as that is sent, or the deadline passes: leave it
     /// here, stop it for as long as the rest takes, or slow it.
     #[arg(
         long,
@@ -307,7 +308,7 @@ pub struct Migrate {
     pub if_stuck: IfStuck,
 }
 
-/// What to do with a VM that cannot be moved within the gap that is wanted.
+/// Action on a VM that cannot be moved within the gap that is wanted.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum IfStuck {
     /// Leave it where it is.
@@ -358,7 +359,7 @@ pub struct Run {
     /// Time for which it is wanted, as in 90, 10m, 8h or 2d; until it is removed if absent.
     #[arg(long, value_name = "TIME", value_parser = lifetime::seconds)]
     pub ttl: Option<u32>,
-    /// What becomes of it then.
+    /// Action then.
     #[arg(long, value_name = "WHAT", requires = "ttl")]
     pub at_end: Option<AtEnd>,
     /// The node of a cluster that it is to run on; the one that is asked, if that
@@ -368,10 +369,10 @@ pub struct Run {
     /// Run it on the node with most vCPUs free.
     #[arg(long, conflicts_with = "node")]
     pub spread: bool,
-    /// How long to wait for it.
+    /// Time to wait for it.
     #[command(flatten)]
     pub patience: Patience,
-    /// What it may do on the network.
+    /// Rights on the network.
     #[command(flatten)]
     pub network: Network,
 }
@@ -409,7 +410,7 @@ pub struct Fork {
     /// Wait until they have, and show how far they are.
     #[arg(long, requires = "settle", conflicts_with = "no_wait")]
     pub settled: bool,
-    /// How long to wait for them.
+    /// Time to wait for them.
     #[command(flatten)]
     pub patience: Patience,
 }
@@ -419,7 +420,7 @@ pub struct Fork {
 pub struct Checkpoint {
     /// Name or id of the VM.
     pub vm: String,
-    /// Its name; made up from the VM's if absent.
+    /// Name; made up from the VM's if absent.
     #[arg(long)]
     pub name: Option<VmName>,
     /// Spare the VM: it runs on while its memory is copied.

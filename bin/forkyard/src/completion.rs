@@ -15,7 +15,7 @@ use hyper::Method;
 use serde_json::Value;
 use std::{fs, io, path::Path, time::Duration};
 
-/// What a shell sets to ask.
+/// Variable that a shell sets to ask.
 const ASKS: &str = "FORKYARD_COMPLETE";
 const PROGRAM: &str = "forkyard";
 /// Time to wait for names: a key has been pressed.
@@ -93,7 +93,7 @@ fn with_names(command: Command) -> Command {
     })
 }
 
-/// The same of one command, which is one of `group`.
+/// Names one command, which is one of `group`.
 fn named(command: Command, group: &str) -> Command {
     let group = group.to_owned();
     command.mut_args(move |arg| {

@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a daemon may take to answer; adopting many VMs takes a while.
+/// Time a daemon may take to answer; adopting many VMs takes a while.
 const START: Duration = Duration::from_secs(60);
-/// How long it may take to stop, and how soon it begins to.
+/// Time it may take to stop, and to begin to.
 const STOP: Duration = Duration::from_secs(20);
 const STAYS: Duration = Duration::from_secs(1);
 /// Lines of its log that are shown if it does not start.
@@ -26,7 +26,8 @@ pub async fn ensure(run_dir: &Path) -> anyhow::Result<Client> {
     ensure_with(run_dir, &[]).await
 }
 
-/// The same, with more in its environment if it is started here.
+/// Ensures that a daemon runs, with more in its environment if it is started
+/// here.
 pub async fn ensure_with(run_dir: &Path, variables: &[(&str, OsString)]) -> anyhow::Result<Client> {
     // Before anything is made.
     check_run_dir(run_dir)?;

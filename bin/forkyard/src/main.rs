@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Whether words that make no sense as a whole ask for JSON.
+/// Tells whether words that make no sense as a whole ask for JSON.
 fn wants_json(words: impl Iterator<Item = OsString>) -> bool {
     let words: Vec<_> = words.take_while(|word| word != "--").collect();
     let asks = |pair: &[OsString]| (pair[0] == "-o" || pair[0] == "--output") && pair[1] == "json";

@@ -1,4 +1,4 @@
-//! What the user sees: tables and JSON on standard output, the rest on
+//! Output for the user: tables and JSON on standard output, the rest on
 //! standard error.
 //!
 //! A reader that has gone, as `head` does, ends this program quietly with the status that a shell
@@ -21,7 +21,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Whether errors are told as JSON.
+/// True if errors are printed as JSON.
 static JSON_ERRORS: AtomicBool = AtomicBool::new(false);
 
 /// Status of a program whose reader has gone: 128 and the number of SIGPIPE.
@@ -105,7 +105,7 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same in one line.
+/// Formats a text as one line.
 pub fn line(text: &str) -> String {
     plain(text).replace('\n', "\\n").replace('\t', "\\t")
 }
@@ -256,7 +256,7 @@ fn rows(vms: &[VmView], known: &[VmView]) -> Vec<[String; 11]> {
         .collect()
 }
 
-/// What a family may do on the network, in the words of `run`.
+/// Describes a family's rights on the network, in the words of `run`.
 pub fn network(policy: &NetworkPolicy) -> String {
     let mut words = vec![word(&policy.out)];
     words.extend(policy.allow.iter().map(|allow| format!("allow {allow}")));

@@ -19,7 +19,7 @@ const UNDER_WAY: usize = 4;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UploadError {
-    /// It could not be read here.
+    /// The source could not be read here.
     #[error("it cannot be read to its end")]
     Source(#[source] io::Error),
     /// The daemon refused it, or was not reached.
@@ -100,7 +100,7 @@ impl Client {
 }
 
 impl Disk {
-    /// Its size in bytes, if the daemon said.
+    /// Returns the size in bytes, if the daemon gave it.
     pub fn size(&self) -> Option<u64> {
         self.size
     }

@@ -14,7 +14,7 @@ pub enum ClientError {
     NoDaemon {
         /// The socket.
         socket: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// Nothing answers there on the network.
@@ -22,7 +22,7 @@ pub enum ClientError {
     Unreachable {
         /// Where.
         place: Place,
-        /// What the network said.
+        /// Error of the network.
         source: io::Error,
     },
     /// The daemon is there, and does not answer.
@@ -30,10 +30,10 @@ pub enum ClientError {
     Hangs {
         /// The daemon.
         place: Place,
-        /// How long the ping was waited for.
+        /// Time the ping was waited for.
         after: Duration,
     },
-    /// What answers is not shown to be the daemon.
+    /// The peer is not shown to be the daemon.
     #[error("what answers at {place} is not shown to be the daemon")]
     NotTrusted {
         /// Where.
@@ -60,7 +60,7 @@ pub enum ClientError {
     /// The connection broke off.
     #[error("the daemon closed the connection")]
     Broke {
-        /// How.
+        /// Error of the connection.
         #[from]
         source: hyper::Error,
     },
@@ -71,7 +71,7 @@ pub enum ClientError {
         #[from]
         source: hyper::http::Error,
     },
-    /// What was said makes no sense: the daemon may be of another version.
+    /// The answer makes no sense: the daemon may be of another version.
     #[error("the daemon's answer is not what was expected; is it of another version?")]
     Nonsense {
         /// Where.
@@ -81,12 +81,14 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether there may be a daemon on the socket, which is not ours to talk to.
+    /// Tells whether there may be a daemon on the socket that this user may not
+    /// talk to.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::NoDaemon { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
     }
 
-    /// Whether there is no daemon to talk to, rather than one that refused.
+    /// Tells whether there is no daemon to talk to, rather than one that
+    /// refused.
     pub fn is_no_daemon(&self) -> bool {
         match self {
             Self::NoDaemon { .. }
@@ -102,7 +104,7 @@ impl ClientError {
         }
     }
 
-    /// What the user can do about it.
+    /// Returns advice to the user.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Refused(refused) => refused.hint.as_deref(),

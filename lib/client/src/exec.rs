@@ -16,7 +16,7 @@ use tokio::{sync::mpsc, time::timeout};
 /// Longest silence of a client that has nothing to send: the daemon takes it for gone after 30 s.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// What a command does, as it does it. Dropped, the command is hung up on.
+/// Events of a command, as they come. Dropped, the command is hung up on.
 #[derive(Debug)]
 pub struct Events {
     body: Incoming,

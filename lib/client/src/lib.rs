@@ -52,7 +52,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-/// How long a daemon on the network may take to agree to talk.
+/// Time a daemon on the network may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Bears the name of the user on whose behalf a node asks, in hexadecimal:
 /// names may hold what headers may not.
@@ -131,8 +131,8 @@ impl Client {
         Way::Node { address, name, tls }.into()
     }
 
-    /// The same, on behalf of this user. Believed of nodes of the same cluster
-    /// alone.
+    /// Makes further requests on behalf of this user. Believed of nodes of the
+    /// same cluster alone.
     pub fn on_behalf_of(mut self, user: &str) -> Self {
         self.user = Some(user.bytes().map(|byte| format!("{byte:02x}")).collect());
         self

@@ -13,14 +13,15 @@ pub struct Logs {
 }
 
 impl Client {
-    /// What a VM's guest has said, and with `follow` what it says until it ends.
+    /// Reads the console output of a VM's guest, and with `follow` further
+    /// output until it ends.
     pub async fn logs(&self, vm: &str, follow: bool) -> Result<Logs, ClientError> {
         let path = format!("{}?follow={follow}", of_vm(vm, "logs"));
         let answer = self.open(Method::GET, &path, Bytes::new()).await?;
         Ok(self.listening(answer))
     }
 
-    /// What a VM's guest says from now on.
+    /// Follows the console output of a VM's guest from now on.
     pub async fn listen(&self, vm: &str) -> Result<Logs, ClientError> {
         let path = of_vm(vm, "logs") + "?follow=true&history=false";
         let answer = self.open(Method::GET, &path, Bytes::new()).await?;

@@ -3,7 +3,7 @@
 /// Port of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// Its id.
+    /// Id of the sandbox.
     pub id: String,
     /// The port.
     pub port: u16,

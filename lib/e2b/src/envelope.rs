@@ -22,7 +22,7 @@ pub enum EnvelopeError {
     /// A message is too long.
     #[error("a message of {bytes} bytes: {LONGEST} are allowed")]
     TooLong {
-        /// What its head says.
+        /// Length that the head gives.
         bytes: u32,
     },
     /// A message is compressed.

@@ -73,22 +73,22 @@ pub enum FileType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EntryInfo {
-    /// Its name.
+    /// Name of the entry.
     pub name: String,
-    /// Its kind.
+    /// Kind of the entry.
     #[serde(rename = "type")]
     pub kind: FileType,
-    /// Its path.
+    /// Path of the entry.
     pub path: String,
     /// Bytes; in text, as protobuf has it.
     pub size: String,
     /// Permission bits.
     pub mode: u32,
-    /// The same as `ls -l` has it.
+    /// Permissions as `ls -l` has them.
     pub permissions: String,
-    /// Its owner.
+    /// Owner of the entry.
     pub owner: String,
-    /// Its group.
+    /// Group of the entry.
     pub group: String,
     /// When its content changed last.
     pub modified_time: String,
@@ -128,16 +128,16 @@ pub struct ListDirResponse {
 /// Answer to an upload, for each file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Written {
-    /// Its name.
+    /// Name of the entry.
     pub name: String,
     /// `file`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// Its path.
+    /// Path of the entry.
     pub path: String,
 }
 
-/// What happened in a folder.
+/// Kind of event in a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum EventType {
     /// A file was made.
@@ -162,7 +162,7 @@ pub enum EventType {
 pub struct FilesystemEvent {
     /// The file, seen from the folder.
     pub name: String,
-    /// What happened to it.
+    /// Kind of event.
     #[serde(rename = "type")]
     pub kind: EventType,
 }
@@ -171,7 +171,7 @@ pub struct FilesystemEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WatchResponse {
-    /// It is watched.
+    /// The watch has begun.
     Start {},
     /// Something happened.
     Filesystem(FilesystemEvent),

@@ -1,4 +1,4 @@
-//! What clients of E2B say and expect: wire types of its REST API and of the RPC of its daemon in
+//! Messages of E2B's clients: wire types of its REST API and of the RPC of its daemon in
 //! sandboxes, envelopes of Connect streams, host names and signatures.
 //!
 //! Beside the key that it keeps in a file it is pure: it opens no socket and reads no clock.

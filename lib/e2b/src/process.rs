@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What to run.
+/// Program to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessConfig {
     /// Program.
     pub cmd: String,
-    /// Its arguments.
+    /// Arguments of the program.
     pub args: Vec<String>,
     /// Environment.
     pub envs: BTreeMap<String, String>,
@@ -32,7 +32,7 @@ pub struct PtySize {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Pty {
-    /// Its size.
+    /// Size of the terminal.
     pub size: PtySize,
 }
 
@@ -40,7 +40,7 @@ pub struct Pty {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct StartRequest {
-    /// What to run.
+    /// Program to run.
     pub process: ProcessConfig,
     /// On a terminal.
     pub pty: Option<Pty>,
@@ -54,9 +54,9 @@ pub struct StartRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Selector {
-    /// Its number.
+    /// Process id.
     Pid(u32),
-    /// Its label.
+    /// Label of the process.
     Tag(String),
 }
 
@@ -101,7 +101,7 @@ impl ProcessInput {
 pub struct SendInputRequest {
     /// Which.
     pub process: Selector,
-    /// What.
+    /// Input to write.
     pub input: ProcessInput,
 }
 
@@ -120,7 +120,7 @@ pub enum StreamInputRequest {
 /// Bytes of `StreamInput`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct InputData {
-    /// What.
+    /// Input to write.
     pub input: ProcessInput,
 }
 
@@ -136,7 +136,7 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// Its number.
+    /// Returns the signal's number.
     pub fn number(self) -> u8 {
         match self {
             Self::Term => 15,
@@ -150,18 +150,18 @@ impl Signal {
 pub struct SendSignalRequest {
     /// Which.
     pub process: Selector,
-    /// What.
+    /// Signal to send.
     pub signal: Signal,
 }
 
 /// A process of `List`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProcessInfo {
-    /// What it runs.
+    /// Program that it runs.
     pub config: ProcessConfig,
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// Its label.
+    /// Label of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
 }
@@ -176,28 +176,28 @@ pub struct ListResponse {
 /// A message of `Start` and `Connect`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProcessResponse {
-    /// What happened.
+    /// Event of the process.
     pub event: ProcessEvent,
 }
 
-/// What happens to a process.
+/// Event of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessEvent {
-    /// It runs, under this number.
+    /// The process runs, under this number.
     Start {
         /// The number.
         pid: u32,
     },
-    /// It wrote something.
+    /// The process wrote something.
     Data(Data),
-    /// It ended.
+    /// The process ended.
     End(End),
     /// Nothing, so that the connection is not taken for dead.
     Keepalive {},
 }
 
-/// What a process wrote, base64.
+/// Output of a process, base64.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Data {
@@ -209,13 +209,13 @@ pub enum Data {
     Pty(String),
 }
 
-/// How a process ended.
+/// End of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct End {
-    /// Its exit code; -1 if a signal ended it.
+    /// Exit code; -1 if a signal ended it.
     pub exit_code: i32,
-    /// It ended by itself.
+    /// True if it ended by itself.
     pub exited: bool,
     /// In words.
     pub status: String,

@@ -1,4 +1,4 @@
-//! What the head of a request says: which sandbox, which port, which user, which file.
+//! Head of a request: its sandbox, port, user and file.
 
 use crate::{ENVD_PORT, SandboxAddress, of_host};
 use base64::prelude::{BASE64_STANDARD, Engine};

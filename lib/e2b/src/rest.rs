@@ -62,10 +62,10 @@ pub struct Sandbox {
     /// Template.
     #[serde(rename = "templateID")]
     pub template: String,
-    /// Its id.
+    /// Id of the sandbox.
     #[serde(rename = "sandboxID")]
     pub id: String,
-    /// Whoever made it, which is said of no sandbox.
+    /// Client that made it, which is given for no sandbox.
     #[serde(rename = "clientID")]
     pub client: &'static str,
     /// Version of the daemon in it.
@@ -82,9 +82,9 @@ pub struct Sandbox {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It runs.
+    /// The sandbox runs.
     Running,
-    /// It stands still.
+    /// The sandbox is paused.
     Paused,
 }
 
@@ -97,10 +97,10 @@ pub struct SandboxDetail {
     pub template: String,
     /// The template's name.
     pub alias: String,
-    /// Its id.
+    /// Id of the sandbox.
     #[serde(rename = "sandboxID")]
     pub id: String,
-    /// Whoever made it, which is said of no sandbox.
+    /// Client that made it, which is given for no sandbox.
     #[serde(rename = "clientID")]
     pub client: &'static str,
     /// When it was made.
@@ -135,7 +135,7 @@ pub struct SandboxDetail {
 pub struct TimeoutRequest {
     /// Seconds from now.
     pub timeout: Option<u32>,
-    /// The same of `refreshes`.
+    /// Lifetime in requests to `refreshes`.
     pub duration: Option<u32>,
 }
 
@@ -153,11 +153,11 @@ pub struct PauseRequest {
 pub struct ForkRequest {
     /// Seconds that the forks are wanted.
     pub timeout: Option<u32>,
-    /// How many.
+    /// Number of forks.
     pub count: Option<u16>,
 }
 
-/// What came of one fork.
+/// Result of one fork.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ForkResult {
@@ -171,7 +171,7 @@ pub enum ForkResult {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct SnapshotRequest {
-    /// Its name.
+    /// Name of the snapshot.
     pub name: Option<String>,
     /// False: the disk alone is to be kept.
     pub memory: Option<bool>,
@@ -180,10 +180,10 @@ pub struct SnapshotRequest {
 /// A snapshot, which is a template as well.
 #[derive(Clone, Debug, Serialize)]
 pub struct SnapshotInfo {
-    /// Its id.
+    /// Id of the snapshot.
     #[serde(rename = "snapshotID")]
     pub id: String,
-    /// Its names.
+    /// Names of the snapshot.
     pub names: Vec<String>,
 }
 

@@ -4,7 +4,7 @@
 use base64::{Engine as _, prelude::BASE64_STANDARD_NO_PAD};
 use sha2::{Digest, Sha256};
 
-/// What a signature allows.
+/// Operation that a signature allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// To read the file.

@@ -1,4 +1,4 @@
-//! What a sandbox is to be, and how its VM's labels say it.
+//! Terms of a sandbox, and their encoding in its VM's labels.
 
 use crate::NewSandbox;
 use forkyard_types::{AtEnd, Labels, Lifetime, VmId};

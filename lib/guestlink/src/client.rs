@@ -1,5 +1,5 @@
-//! How a program in a guest calls the fork API: it asks the agent over a Unix
-//! socket, one connection a call, and waits.
+//! Client of the fork API for programs in a guest: it asks the agent over a
+//! Unix socket, one connection a call, and waits.
 //!
 //! A clone of the VM has a copy of everything, this connection and the agent's
 //! end of it included; so the same call returns in both.
@@ -26,7 +26,7 @@ pub const SOCKET_ENV: &str = "FORKYARD_AGENT_SOCKET";
 /// lines.
 pub const IDENTITY_FILE: &str = "identity";
 
-/// How long a program waits for an agent to take the place of one that died.
+/// Time a program waits for an agent to take the place of one that died.
 const SUCCESSOR: Duration = Duration::from_secs(20);
 /// Between looks for it.
 const LOOK: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ pub enum CallError {
     /// There is no agent, or this program may not talk to it.
     #[error("cannot reach the agent at {}", path.display())]
     Unreachable {
-        /// Its socket.
+        /// Path of the socket.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -49,10 +49,10 @@ pub enum CallError {
     /// The connection failed in the middle of the call.
     #[error("the connection to the agent failed")]
     Broken(#[from] ReadError),
-    /// It was answered with something else than was asked for.
+    /// The answer is not one to the request.
     #[error("the agent answered something else")]
     Unexpected,
-    /// It was refused, or failed.
+    /// The request was refused, or failed.
     #[error(transparent)]
     Refused(#[from] ApiError),
     /// The file that says who this VM is cannot be read.
@@ -66,7 +66,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// What a program can branch on.
+    /// Classifies the error for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Refused(error) => error.kind,
@@ -79,7 +79,7 @@ impl CallError {
     }
 }
 
-/// What `clone` returned.
+/// Result of `clone`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cloning {
     /// This is the parent. Clones that could not be made, and why.
@@ -97,12 +97,12 @@ pub enum Cloning {
     },
 }
 
-/// What `checkpoint` returned.
+/// Result of `checkpoint`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checkpointing {
     /// This is the VM that took it.
     Taken {
-        /// Its name, for [`Client::create_clones`].
+        /// Id of the checkpoint, for [`Client::create_clones`].
         checkpoint: VmId,
     },
     /// This is a clone of it, of that number in its ticket.
@@ -135,8 +135,8 @@ impl Client {
         }
     }
 
-    /// The same, waiting for so long for an agent that takes the place of one
-    /// that died during a call.
+    /// Sets the time to wait for an agent that takes the place of one that died
+    /// during a call.
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }

@@ -22,26 +22,26 @@ const HEADER: usize = 12;
 /// Noise borne from one peer before it is given up: the rest of any frame,
 /// several times over.
 const MAX_NOISE: u64 = 4 * MAX_PAYLOAD as u64;
-/// What a header with a wrong payload counts as, besides its bytes: checking
-/// it costs as much as hashing the longest payload.
+/// Cost of a header with a wrong payload, besides its bytes: checking it costs
+/// as much as hashing the longest payload.
 const FALSE_HEADER: u64 = 16 << 10;
 
 /// Why a message cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// It is longer than a frame may be.
+    /// The frame is longer than one may be.
     #[error("the message has {bytes} bytes, of which {MAX_PAYLOAD} fit")]
     TooLong {
-        /// Its length.
+        /// Length of the frame.
         bytes: usize,
     },
-    /// It cannot be serialised.
+    /// The frame cannot be serialised.
     #[error("the message cannot be written")]
     Serialize(#[source] postcard::Error),
 }
 
-/// What is wrong with a stream. The decoder can go on after either.
+/// Fault of a stream. The decoder can go on after either.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
@@ -51,7 +51,7 @@ pub enum FrameError {
     /// Too much of it is no frame at all.
     #[error("{bytes} bytes of the stream are no frame")]
     Noise {
-        /// How many were skipped.
+        /// Number of bytes that were skipped.
         bytes: u64,
     },
 }
@@ -89,7 +89,7 @@ pub struct Decoder {
     noise: u64,
 }
 
-/// What the stream begins with.
+/// Beginning of a stream.
 enum Start {
     /// So many bytes of no frame.
     Noise { bytes: usize, worth: u64 },
@@ -135,7 +135,7 @@ impl Decoder {
         }
     }
 
-    /// Whether a frame has begun and not ended.
+    /// Tells whether a frame has begun and not ended.
     pub fn is_midway(&self) -> bool {
         self.bytes.len() > self.done
     }

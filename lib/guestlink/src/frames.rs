@@ -11,11 +11,11 @@ pub const MOST_FRAMES: usize = 4096;
 pub struct Frames {
     /// Number of the first: its guest-physical address by the size of a page.
     pub first: u64,
-    /// How many.
+    /// Number of frames.
     pub count: u64,
 }
 
-/// The same numbers in as few ranges as there can be, in order.
+/// Merges the ranges into as few as there can be, in order.
 pub fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable_by_key(|range| range.start);

@@ -54,7 +54,7 @@ pub struct Guest {
     _open: Arc<watch::Sender<()>>,
 }
 
-/// What an agent says of itself.
+/// Greeting of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Identity it last applied; none before the first.
@@ -75,7 +75,7 @@ enum Call {
 #[derive(Clone, Debug)]
 struct Waking {
     identify: Box<Identify>,
-    /// Whether it was also told to go on.
+    /// True if it was also told to go on.
     released: bool,
 }
 
@@ -83,7 +83,7 @@ struct Waking {
 struct Shared {
     /// Everything in its order, but while the guest holds still.
     queue: mpsc::Sender<Frame>,
-    /// What may be said to a guest that holds still.
+    /// Frames that may be sent to a guest that is quiescent.
     direct: mpsc::Sender<Frame>,
     held: watch::Sender<bool>,
     closed: watch::Sender<Option<LinkError>>,

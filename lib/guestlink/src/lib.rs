@@ -1,4 +1,4 @@
-//! What host and agent say to each other.
+//! Protocol between host and agent.
 //!
 //! ```text
 //! forkyardd                      QEMU                  forkyard-guest          program

@@ -1,4 +1,4 @@
-//! What host and agent say to each other.
+//! Messages between host and agent.
 //!
 //! Every message from a guest is hostile input: the codec bounds its size and
 //! the host checks its sense. Nothing here trusts either side.
@@ -57,7 +57,7 @@ pub enum ToGuest {
     Exec {
         /// The number it will be known by.
         session: Session,
-        /// What to run.
+        /// Command to run.
         command: Box<Command>,
     },
     /// Bytes for a command's standard input; none of them means end of file.
@@ -73,7 +73,7 @@ pub enum ToGuest {
     ExecMore {
         /// The command.
         session: Session,
-        /// How many.
+        /// Number of chunks.
         chunks: u16,
     },
     /// Nobody listens any more: hang up on the command, discard what it
@@ -93,7 +93,7 @@ pub enum ToGuest {
     Reply {
         /// Which call.
         call: CallId,
-        /// Its outcome.
+        /// Outcome of the call.
         outcome: Result<Answer, ApiError>,
     },
     /// Show that the agent is there, by [`ToHost::AskTime`].
@@ -119,9 +119,9 @@ pub enum ToGuest {
     Attach {
         /// The number it will be known by, too.
         session: Session,
-        /// Its process id.
+        /// Process id of the command.
         pid: u32,
-        /// What it has written and writes is wanted, not its end alone.
+        /// True if its output, past and future, is wanted, not its end alone.
         output: bool,
     },
     /// Tell of all commands that are kept; answered by [`ToHost::Kept`].
@@ -202,7 +202,7 @@ impl Command {
 /// A new identity, and what `clone()` is to return in whoever receives it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Identify {
-    /// What the VM must become.
+    /// Identity that the VM must assume.
     pub identity: Identity,
     /// In a clone: how it came about. None for a VM that booted.
     pub cloned: Option<Cloned>,
@@ -210,10 +210,10 @@ pub struct Identify {
     pub scrub: Vec<String>,
 }
 
-/// How a clone came about.
+/// Origin of a clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cloned {
-    /// Its number among the clones of this fork: 1 and up. If processes are
+    /// Number among the clones of this fork: 1 and up. If processes are
     /// numbered, that of its first. 0 of one that founds a family.
     pub id: u16,
     /// Processes that the caller forks into here, itself included.
@@ -247,9 +247,9 @@ pub enum ToHost {
     },
     /// The identity has been applied, or why not.
     Identified {
-        /// Its epoch.
+        /// Epoch of the clone.
         epoch: Epoch,
-        /// What went wrong, one line each; empty if all is well.
+        /// Problems, one line each; empty if all is well.
         problems: Vec<String>,
     },
     /// User code goes on.
@@ -264,7 +264,7 @@ pub enum ToHost {
         session: Session,
         /// Where to.
         stream: Stream,
-        /// What: [`CHUNK`] bytes at most, never none.
+        /// Bytes of output: [`CHUNK`] at most, never none.
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
@@ -272,7 +272,7 @@ pub enum ToHost {
     ExecEnd {
         /// The command.
         session: Session,
-        /// How.
+        /// Outcome of the command.
         outcome: Result<ExitStatus, NotStarted>,
     },
     /// Room for this many more [`ToGuest::ExecInput`], on top of the [`WINDOW`]
@@ -280,17 +280,17 @@ pub enum ToHost {
     ExecMore {
         /// The command.
         session: Session,
-        /// How many.
+        /// Number of chunks.
         chunks: u16,
     },
     /// A guest program calls the fork API; answered by [`ToGuest::Reply`].
     Call {
         /// Number of the call.
         call: CallId,
-        /// What it asks.
+        /// Request of the program.
         request: Request,
     },
-    /// Whoever made this call has gone: nobody waits for its answer.
+    /// Drops a call whose program has gone: its answer is not awaited.
     Forget {
         /// Number of the call.
         call: CallId,
@@ -305,7 +305,7 @@ pub enum ToHost {
     ExecStarted {
         /// The command; its number is free again if it was started to be detached.
         session: Session,
-        /// Its process id.
+        /// Process id of the program.
         pid: u32,
     },
     /// The commands that are kept.
@@ -353,7 +353,7 @@ pub enum Ask {
     /// Reserve clones; answered by [`Answer::Ticket`]. When the calling process
     /// ends, the agent asks [`Ask::Kill`] in its place.
     RequestTicket {
-        /// How many; fewer may be granted.
+        /// Number of clones; fewer may be granted.
         count: u16,
         /// Of what.
         kind: TicketKind,
@@ -361,14 +361,14 @@ pub enum Ask {
     /// Clone this VM. The parent is answered [`Answer::Cloned`]; in a clone
     /// the agent itself answers with the clone's number.
     Clone {
-        /// What was granted.
+        /// Ticket that was granted.
         ticket: TicketId,
     },
     /// End this clone; it is never answered, for the VM goes.
     Exit {
         /// Status for the parent's join.
         status: u8,
-        /// How its other processes ended, if processes are numbered.
+        /// Ends of its other processes, if processes are numbered.
         others: Vec<CloneEnd>,
     },
     /// Wait until every clone of the ticket has ended, and use the ticket up.
@@ -386,7 +386,7 @@ pub enum Ask {
     /// Wait until this VM is a clone, whoever asks for the fork. The agent
     /// itself answers, [`Answer::Forked`] in the clone; a parent goes on waiting.
     WaitFork {
-        /// Who the caller was when it began to wait.
+        /// Epoch of the caller when it began to wait.
         since: Epoch,
     },
     /// Keep this instant of this VM. The caller is answered
@@ -398,7 +398,7 @@ pub enum Ask {
     CreateClones {
         /// Which checkpoint.
         checkpoint: VmId,
-        /// What was granted.
+        /// Ticket that was granted.
         ticket: TicketId,
     },
     /// Forget a checkpoint; clones it has live on. Answered [`Answer::Dropped`].
@@ -412,7 +412,7 @@ pub enum Ask {
     Disjoint {
         /// Address of its first byte, as the caller has it.
         address: u64,
-        /// How much.
+        /// Number of bytes.
         bytes: u64,
     },
     /// Each clone will read others of these page frames: only the hosts that
@@ -425,7 +425,7 @@ pub enum Ask {
     /// caller, and is given back if it is not cloned with in time. Answered by
     /// [`Answer::Ticket`].
     RequestDetached {
-        /// How many; fewer may be granted.
+        /// Number of clones; fewer may be granted.
         count: u16,
         /// Of what.
         kind: TicketKind,
@@ -444,11 +444,11 @@ pub struct Request {
     /// Chosen by the caller: the same again after an answer was lost has the
     /// same outcome, and nothing is done twice.
     pub id: RequestId,
-    /// What is asked.
+    /// Question to the host.
     pub ask: Ask,
 }
 
-/// What a guest program's call comes to.
+/// Answer to a guest program's call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// The clones granted.
@@ -462,13 +462,13 @@ pub enum Answer {
         /// In the parent: clones that could not be made, by number, and why.
         failed: Vec<(u16, String)>,
     },
-    /// How each clone ended, in order of their numbers.
+    /// Ends of all clones, in order of their numbers.
     Joined(Vec<CloneEnd>),
     /// They are gone.
     Killed,
     /// This VM is now a clone of the one that waited.
     Forked {
-        /// Its number among the clones of that fork.
+        /// Number among the clones of that fork.
         id: u16,
     },
     /// The instant is kept.
@@ -484,10 +484,10 @@ pub enum Answer {
     Tied,
 }
 
-/// How one clone, or one process of a hierarchical ticket, ended.
+/// End of one clone, or of one process of a hierarchical ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloneEnd {
-    /// Its number in the ticket.
+    /// Number in the ticket.
     pub id: u16,
     /// The status it gave to `exit`; none if it was never made, died or was killed.
     pub status: Option<u8>,

@@ -11,7 +11,7 @@ pub enum ReadError {
     /// The stream failed.
     #[error("the connection failed")]
     Io(#[from] io::Error),
-    /// What it carries are no messages.
+    /// The bytes it carries are no messages.
     #[error("the peer talks nonsense")]
     Frame(#[from] FrameError),
 }
@@ -32,7 +32,7 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
-    /// What it reads from.
+    /// Returns the underlying reader.
     pub fn get_ref(&self) -> &R {
         &self.inner
     }

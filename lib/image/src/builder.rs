@@ -24,7 +24,7 @@ pub struct LayerBuilder {
     packing: Packing,
 }
 
-/// What only a layer that is written anew has.
+/// State that only a layer that is written anew has.
 #[derive(Debug, Default)]
 struct Packing {
     /// Slots in front of the chunks, used or not.
@@ -207,7 +207,7 @@ fn continues(last: &Extent, next: &Extent) -> bool {
     last.end() == Some(next.first) && after(last.content, last.pages) == Some(next.content)
 }
 
-/// What comes `pages` after the start of `content`.
+/// Returns the content `pages` after the start of `content`.
 fn after(content: Content, pages: PageCount) -> Option<Content> {
     match content {
         Content::Data(slot) => slot.checked_add(pages).map(Content::Data),

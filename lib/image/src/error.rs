@@ -1,4 +1,4 @@
-//! What can be wrong with a layer or an image.
+//! Faults of a layer or an image.
 
 use crate::{Checksum, Slot};
 use forkyard_types::{ImageId, PageCount, PageNo};
@@ -11,13 +11,13 @@ pub enum ImageError {
     /// The host refused to read the file, or it ended early.
     #[error("cannot read layer file")]
     Read {
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// The host refused to write the file.
     #[error("cannot write layer file")]
     Write {
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// The file is no intact layer.
@@ -62,19 +62,19 @@ pub enum ImageError {
     /// A buffer does not hold a whole number of pages.
     #[error("{bytes} bytes are not a whole number of pages")]
     NotPages {
-        /// Its length.
+        /// Length of the file.
         bytes: usize,
     },
 }
 
-/// What makes a file no layer.
+/// Reason why a file is no layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Flaw {
-    /// It does not start like one.
+    /// The file does not start like one.
     #[error("does not start with a layer's mark")]
     Magic,
-    /// It was written by another version of this program.
+    /// The file was written by another version of this program.
     #[error("layer format version {0} is not known here")]
     Version(u32),
     /// The header's checksum is wrong.
@@ -103,39 +103,39 @@ pub enum Flaw {
     /// outside the image.
     #[error("extent at {first} is out of place")]
     Extent {
-        /// Its first page.
+        /// First page of the extent.
         first: PageNo,
     },
     /// An extent's data lies outside the file's slots.
     #[error("data of extent at {first} is outside the file: {slot:?}")]
     Slot {
-        /// Its first page.
+        /// First page of the extent.
         first: PageNo,
-        /// Its first slot.
+        /// First slot of the chunk.
         slot: Slot,
     },
     /// A chunk is empty, too large, or outside the file.
     #[error("chunk {number} is out of place")]
     Chunk {
-        /// Its number.
+        /// Number of the chunk.
         number: u32,
     },
     /// An extent's data lies outside its chunk.
     #[error("data of extent at {first} is outside its chunk")]
     Packed {
-        /// Its first page.
+        /// First page of the extent.
         first: PageNo,
     },
     /// An extent borrows from a parent, and there is none.
     #[error("extent at {first} borrows from no one")]
     Borrowed {
-        /// Its first page.
+        /// First page of the extent.
         first: PageNo,
     },
     /// An extent's data is at a place of a kind not known here.
     #[error("data of extent at {first} is at no place known here")]
     Place {
-        /// Its first page.
+        /// First page of the extent.
         first: PageNo,
     },
     /// The extents hold another number of pages than there are checksums.

@@ -72,14 +72,14 @@ pub(crate) struct Extent {
     pub content: Content,
 }
 
-/// What an extent holds.
+/// Content of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Data from this slot on.
     Data(Slot),
     /// Data from this page of a chunk on, all in that chunk.
     Packed(Packed),
-    /// What the parent has from this page on.
+    /// The parent's pages from this one on.
     Borrowed(PageNo),
     /// Zeros.
     Zero,
@@ -149,7 +149,7 @@ impl Content {
         }
     }
 
-    /// Whether each page of it has a checksum.
+    /// Tells whether each page of it has a checksum.
     pub fn is_data(self) -> bool {
         match self {
             Self::Data(_) | Self::Packed(_) => true,

@@ -84,7 +84,7 @@ impl Image {
         self.0.lineage
     }
 
-    /// Its size.
+    /// Returns the size.
     pub fn pages(&self) -> PageCount {
         self.0.pages
     }
@@ -100,12 +100,12 @@ impl Image {
         PageCount(in_other.count() as u64)
     }
 
-    /// Whether both are one and the same, not only alike.
+    /// Tells whether both are one and the same, not only alike.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Its layers, the bottom first. Never empty.
+    /// Returns the layers, the bottom first. Never empty.
     pub fn layers(&self) -> &[Arc<Layer>] {
         &self.0.layers
     }
@@ -173,7 +173,7 @@ impl Image {
         }
     }
 
-    /// Whether a page is stored compressed.
+    /// Tells whether a page is stored compressed.
     pub fn is_packed(&self, page: PageNo) -> bool {
         match self.0.table.get(page) {
             Entry::Zero => false,
@@ -235,16 +235,16 @@ impl Image {
         Ok(())
     }
 
-    /// How many of `pages` pages from `first` on hold data; those beyond the end
-    /// do not.
+    /// Counts those of `pages` pages from `first` on that hold data; those
+    /// beyond the end do not.
     pub fn data_among(&self, first: PageNo, pages: PageCount) -> PageCount {
         let end = first.0.saturating_add(pages.0).min(self.0.pages.0);
         let data = (first.0..end).filter(|page| self.0.table.get(PageNo(*page)) != Entry::Zero);
         PageCount(data.count() as u64)
     }
 
-    /// How many pages from `page` on, at most `max`, are the same layer's, one
-    /// after the other, or zero.
+    /// Counts the pages from `page` on, at most `max`, that are the same
+    /// layer's, one after the other, or zero.
     fn run(&self, page: PageNo, entry: Entry, max: usize) -> usize {
         let next = |i: usize| match entry {
             Entry::Zero => Some(Entry::Zero),

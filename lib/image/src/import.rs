@@ -14,7 +14,7 @@ const CHUNK: usize = 64;
 
 static ZERO_PAGE: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
-/// What [`write_file`] wrote.
+/// Result of [`write_file`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Size of the image: the source's, its last page filled up with zeros.

@@ -22,7 +22,7 @@ pub(crate) enum Place {
     Packed(Packed),
 }
 
-/// What an index must keep within.
+/// Limits that an index must keep within.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub pages: PageCount,
@@ -186,7 +186,7 @@ impl Index {
     }
 }
 
-/// What an extent says must be somewhere.
+/// Checks that the place an extent names exists.
 fn check_content(extent: &Extent, chunks: &[Chunk], bounds: Bounds) -> Result<(), Flaw> {
     let first = extent.first;
     match extent.content {

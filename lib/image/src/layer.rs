@@ -18,7 +18,7 @@ pub struct Layer {
     holdings: OnceLock<Holdings>,
 }
 
-/// What a layer's file holds.
+/// Holdings of a layer's file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Pages of data in slots, as they are.
@@ -122,7 +122,7 @@ impl Layer {
         PageCount(self.header.dropped)
     }
 
-    /// Its file.
+    /// Returns the file.
     pub fn file(&self) -> &File {
         &self.file
     }

@@ -25,7 +25,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// How zstd is told to compress: fast.
+/// Level of zstd: fast.
 const FAST: i32 = 1;
 /// And well: a sixth smaller than fast, at a second for 64 MiB. The next sixth would take 20.
 const WELL: i32 = 9;
@@ -33,7 +33,7 @@ const WELL: i32 = 9;
 type Page = [u8; PAGE_SIZE];
 static ZERO_PAGE: Page = [0; PAGE_SIZE];
 
-/// How a page is to be stored.
+/// Manner in which a page is to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Temper {
     /// As it is: it will be asked for soon.
@@ -95,7 +95,7 @@ pub fn rewrite(
     Ok(())
 }
 
-/// Whether `over` has the very same thing there.
+/// Tells whether `over` has the very same thing there.
 fn same(image: &Image, entry: Entry, over: Option<&Image>, page: PageNo) -> bool {
     let below = over.filter(|over| page.0 < over.pages().0);
     match (entry, below.map(|over| (over, over.table().get(page)))) {
@@ -138,7 +138,7 @@ struct Writer<'a> {
     next: Slot,
     /// Pages of the chunk to come.
     cold: Vec<Page>,
-    /// How it will be compressed: as the page that asks for most.
+    /// Level of its compression: that of the page that asks for most.
     level: i32,
     dest: &'a File,
 }

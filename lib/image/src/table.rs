@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Entries in a leaf, and leaves under a node.
 const FAN: usize = 64;
 
-/// What an image says of a page.
+/// Entry of a page in an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// Zeros.

@@ -1,4 +1,4 @@
-//! What holds for layers and images as a whole.
+//! Tests of layers and images as a whole.
 
 mod changes;
 mod damage;
@@ -15,7 +15,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// What a layer says of one page.
+/// Entry of one page in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Says {
     Nothing,

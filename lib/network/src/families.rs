@@ -271,7 +271,8 @@ impl Networks {
         }
     }
 
-    /// What a family's VMs must know of the way out, if there is one.
+    /// Returns the route that a family's VMs must know to the outside, if there
+    /// is one.
     pub fn route(&self, family: FamilyId) -> Option<Route> {
         self.families().get(&family)?.rules.route()
     }
@@ -292,12 +293,13 @@ impl Networks {
         }
     }
 
-    /// Whether packets are passed on by this host because a family needs it.
+    /// Tells whether packets are forwarded by this host because a family needs
+    /// it.
     pub async fn turned_forwarding_on(&self) -> Result<bool, NetworkError> {
         self.forwarding.is_ours().await
     }
 
-    /// Whether the host knows of a resolver that guests can reach.
+    /// Tells whether the host knows of a resolver that guests can reach.
     pub fn has_resolvers(&self) -> bool {
         !resolvers::find().is_empty()
     }

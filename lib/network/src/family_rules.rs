@@ -1,6 +1,6 @@
-//! What a family may do beyond its own network, as rules: a pure function of
-//! what its owner decided. Clones come under it by being on the family's
-//! bridge; nothing is added for them.
+//! Rules for a family's traffic beyond its own network: a pure function of its
+//! owner's decisions. Clones come under it by being on the family's bridge;
+//! nothing is added for them.
 //!
 //! ```text
 //! chain out_ID   from its bridge to elsewhere   the rate of each VM; whatever
@@ -22,8 +22,8 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What is nobody's on the internet: the host's own networks, those of its
-/// neighbours, the cloud's metadata, groups.
+/// Networks that are private on the internet: the host's own networks, those of
+/// its neighbours, the cloud's metadata, groups.
 const PRIVATE: [(Ipv4Addr, u8); 9] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
@@ -38,9 +38,9 @@ const PRIVATE: [(Ipv4Addr, u8); 9] = [
 const DNS: u16 = 53;
 /// Seconds for which a rate is kept in mind after a VM's last packet.
 const RATE_KEPT: u32 = 60;
-/// What may pass at once, in bytes, is what the rate allows in a second; but no
-/// less than this, for the largest packet that a guest hands over in one piece
-/// would else never pass.
+/// Least burst, in bytes: the burst is as much as the rate allows in a second,
+/// but no less than this, as the largest packet that a guest hands over in one
+/// piece would else never pass.
 const AT_ONCE: u64 = 128 << 10;
 
 /// A family, as far as rules are concerned.
@@ -54,12 +54,12 @@ pub(crate) struct Family {
     pub routed: bool,
     /// Ports of the host that lead to VMs which are there, by their addresses.
     pub published: BTreeMap<Ipv4Addr, Vec<Publish>>,
-    /// Who its VMs may ask for names.
+    /// Resolvers that its VMs may ask.
     pub resolvers: Vec<Ipv4Addr>,
 }
 
 impl Family {
-    /// What its VMs must know of the way out.
+    /// Returns the route that its VMs must know to the outside.
     pub fn route(&self) -> Option<Route> {
         let resolvers = match self.policy.out {
             WayOut::Nat => self.resolvers.clone(),

@@ -182,7 +182,7 @@ impl Networks {
             .map_err(|source| refused("remove", &name, source))
     }
 
-    /// Whether there is such an interface.
+    /// Tells whether there is such an interface.
     pub fn has_link(&self, link: Link) -> bool {
         if_nametoindex(link.name().as_str()).is_ok()
     }

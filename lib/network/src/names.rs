@@ -19,7 +19,7 @@ pub enum Link {
 }
 
 impl Link {
-    /// Whose interface this is; none if it is not one of ours.
+    /// Parses an interface's name; none if it is not one of Forkyard's.
     pub fn parse(name: &str) -> Option<Self> {
         let bridge = || Some(Self::Bridge(name.strip_prefix(BRIDGE)?.parse().ok()?));
         let tap = || Some(Self::Tap(name.strip_prefix(TAP)?.parse().ok()?));

@@ -67,7 +67,7 @@ impl Subnet {
         FIRST + u32::from(self.0) * SIZE
     }
 
-    /// Whose MAC this is on it: `address`, turned round.
+    /// Returns the holder of this MAC on it: `address`, turned round.
     pub fn holder(self, mac: Mac) -> Option<Address> {
         let [.., m1, m0] = mac.0;
         let address = self.address(Member(u16::from_be_bytes([m1, m0])))?;

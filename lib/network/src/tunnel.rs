@@ -173,7 +173,7 @@ impl Networks {
     }
 }
 
-/// What has frames for places go where these are.
+/// Points the frames for places to where these are.
 fn point(ends: Ends, subnet: Subnet, known: &[Holding], wanted: &[Holding]) -> Vec<Request> {
     let put = NLM_F_CREATE | NLM_F_REPLACE;
     let mut requests = Vec::new();

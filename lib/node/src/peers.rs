@@ -53,7 +53,7 @@ pub struct PeersFile {
     known: Arc<Mutex<Known>>,
 }
 
-/// What was made of the file.
+/// Peers read from the file.
 #[derive(Debug, Default)]
 struct Known {
     /// Of this text.
@@ -131,7 +131,7 @@ impl PeersFile {
         Ok(pages.collect())
     }
 
-    /// What the file says, looked at again only if its text has changed.
+    /// Reads the file, again only if its text has changed.
     fn read(&self) -> Result<MutexGuard<'_, Known>, ApiError> {
         let path = self.path.display();
         let failed = |error: &dyn Error| invalid(format!("{path}: {error}"));
@@ -439,7 +439,8 @@ fn invalid(message: String) -> ApiError {
     }
 }
 
-/// What the peer said, or why it could not be asked, causes and all.
+/// Converts the peer's error, or the reason why it could not be asked, causes
+/// and all.
 fn told(error: &ClientError) -> ApiError {
     if let ClientError::Refused(refused) = error {
         return refused.clone();

@@ -99,7 +99,7 @@ impl Node {
     }
 }
 
-/// How many clones are wanted of each node, by turns; all of this one if none is
+/// Counts the clones wanted of each node, by turns; all of this one if none is
 /// named.
 fn named(request: &ForkRequest, own: &NodeName) -> Result<BTreeMap<NodeName, u16>, ApiError> {
     let nodes = request.to.iter().map(|name| match name.as_str() {

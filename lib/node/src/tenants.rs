@@ -19,14 +19,14 @@ use tokio::time::sleep;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(2);
-/// The same while somebody waits for what is seen.
+/// Interval while a request waits for a change.
 const AGAIN: Duration = Duration::from_millis(300);
 
-/// What was reserved for the clones of a fork.
+/// Room reserved for the clones of a fork.
 #[derive(Debug, Default)]
 pub struct Rooms(pub Vec<Reservation>);
 
-/// What was reserved for the clones of a guest's ticket, as this node sees it.
+/// Room reserved for the clones of a guest's ticket, as this node sees it.
 #[derive(Debug)]
 struct TicketRoom {
     cluster: Cluster,
@@ -110,7 +110,7 @@ pub async fn room(
     }
 }
 
-/// The same on these nodes, as much as there is on each.
+/// Reserves room on these nodes, as much as there is on each.
 pub async fn room_at(
     cluster: &Cluster,
     vm: VmView,
@@ -148,7 +148,7 @@ fn wish(cluster: &Cluster, vm: &VmView, lot: Lot, only: Option<NodeName>) -> Wis
     }
 }
 
-/// What was seen at one look.
+/// State seen at one look.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     /// Grants that have ended.

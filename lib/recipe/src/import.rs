@@ -69,9 +69,10 @@ const PAGE: usize = 4096;
 /// The disk of an imported image, and what is known of it.
 const DISK: &str = "disk.raw";
 const ABOUT: &str = "about.json";
-/// How the name of a disk begins, among what is not finished, that is being exported.
+/// Prefix of the name of a disk, among unfinished files, that is being
+/// exported.
 pub const EXPORT: &str = "export-";
-/// What is imported.
+/// Source of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A disk, byte by byte; of its partitions this one, or all of it.
@@ -96,11 +97,11 @@ pub enum Source {
 /// An image that was imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// Its disk.
+    /// Disk of the image.
     pub file: ImageFile,
-    /// Its origin.
+    /// Origin of the image.
     pub from: Provenance,
-    /// What it is, in a line.
+    /// Description of the image, in a line.
     pub summary: String,
     /// Entry point of a container image.
     pub entry: Option<EntryPoint>,
@@ -398,7 +399,7 @@ impl Cache {
     }
 }
 
-/// What is known of an image; none if its removal broke off.
+/// Reads the record of an image; none if its removal broke off.
 fn load(home: &Path, name: &str, key: Key) -> Result<Option<Imported>, BuildError> {
     let path = home.join(DISK);
     let about = home.join(ABOUT);

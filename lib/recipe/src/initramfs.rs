@@ -52,22 +52,22 @@ pub struct GuestFiles {
     pub agent: PathBuf,
     /// The library for C programs, `libforkyard.so`.
     pub library: Option<PathBuf>,
-    /// Its header, `forkyard.h`.
+    /// Header of the library, `forkyard.h`.
     pub header: Option<PathBuf>,
     /// The module for Python programs, `forkyard.py`.
     pub python: Option<PathBuf>,
-    /// What has generators of random numbers differ in clones.
+    /// Library that reseeds generators of random numbers in clones.
     pub reseed: Option<Reseed>,
 }
 
-/// What has generators of random numbers in user space differ in clones.
+/// Files that reseed generators of random numbers in user space in clones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reseed {
     /// For OpenSSL, preloaded: `libforkyard-reseed.so`.
     pub library: PathBuf,
     /// For Python: `forkyard_reseed.py`.
     pub python: PathBuf,
-    /// What has every Python program load it: `forkyard_reseed.pth`.
+    /// File that makes every Python program load it: `forkyard_reseed.pth`.
     pub python_path: PathBuf,
 }
 

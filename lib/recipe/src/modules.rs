@@ -6,10 +6,11 @@
 use object::{Object, ObjectSection};
 use std::collections::BTreeSet;
 
-/// What a guest needs besides what these depend on: its devices, and its root
-/// file system where that is no part of the kernel proper. `crc32c_generic` is
-/// a dependency of ext4's that no module declares: the kernel would have
-/// modprobe find it. By the last two a clone ends its parent's connections.
+/// Modules that a guest needs besides their dependencies: for its devices, and
+/// for its root file system where that is no part of the kernel proper.
+/// `crc32c_generic` is a dependency of ext4's that no module declares: the
+/// kernel would have modprobe find it. By the last two a clone ends its
+/// parent's connections.
 pub(crate) const WANTED: [&str; 9] = [
     "virtio_pci",
     "virtio_console",
@@ -29,27 +30,27 @@ pub enum ModuleError {
     /// One is neither there nor built into the kernel.
     #[error("there is no module {name}")]
     Missing {
-        /// Its name.
+        /// Name of the module.
         name: String,
     },
     /// One depends on itself by way of others.
     #[error("module {name} depends on itself")]
     Cycle {
-        /// Its name.
+        /// Name of the module.
         name: String,
     },
     /// One is not an object file.
     #[error("module {name} cannot be parsed")]
     Malformed {
-        /// Its name.
+        /// Name of the module.
         name: String,
-        /// What is wrong with it.
+        /// Fault of the module.
         source: object::Error,
     },
     /// One is compressed in a way unknown here.
     #[error("module {name} is compressed with something other than xz")]
     Compression {
-        /// Its name.
+        /// Name of the module.
         name: String,
     },
 }
@@ -120,7 +121,7 @@ pub(crate) fn name_of_file(path: &str) -> Option<String> {
     Some(stem.replace('-', "_"))
 }
 
-/// What the module `name`, with these bytes, needs loaded before it.
+/// Lists the modules that `name`, with these bytes, needs loaded before it.
 pub(crate) fn needs_of(name: &str, module: &[u8]) -> Result<Vec<String>, ModuleError> {
     let malformed = |source| ModuleError::Malformed {
         name: name.into(),

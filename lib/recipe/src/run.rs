@@ -95,7 +95,7 @@ pub(crate) struct Call<'a> {
 /// Status of a program that has ended, its output, and its last lines.
 type Done = (ExitStatus, io::Result<Vec<u8>>, VecDeque<String>);
 
-/// What `unshare`, and a shell, exits with when there is no program to run.
+/// Exit status of `unshare`, and of a shell, when there is no program to run.
 const NOTHING_TO_RUN: i32 = 127;
 
 impl<'a> Call<'a> {

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What busybox says when it is started as `/init` in a tree without a script.
+/// Message of busybox when it is started as `/init` in a tree without a script.
 const BUSYBOX_RUNS: &str = "can't run '/etc/init.d/rcS'";
 /// A boot takes two seconds; nothing but a boot that hangs takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -22,7 +22,7 @@ fn tiny() -> Recipe {
     Recipe::load(&images.join("tiny.toml")).expect("loads")
 }
 
-/// What a program says of an image.
+/// Returns the output of a program about an image.
 fn ask(program: &str, args: &[&str], image: &ImageFile) -> String {
     let output = Command::new(program).args(args).arg(&image.path).output();
     let output = output.expect(program);
@@ -126,7 +126,7 @@ fn builder_killed_midway_leaves_nothing_that_stops_the_next() {
     assert!(!tree.exists());
 }
 
-/// Whether this kernel runs this initramfs's `/init`.
+/// Tells whether this kernel runs this initramfs's `/init`.
 fn boots(kernel: &Path, initramfs: &Path) -> bool {
     let mut qemu = Command::new("qemu-system-x86_64")
         .args("-M q35 -accel tcg -m 128 -nodefaults -display none -no-reboot".split(' '))

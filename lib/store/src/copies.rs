@@ -7,7 +7,7 @@ use crate::{
 use forkyard_types::{ForkId, VmName};
 use rusqlite::params;
 
-/// What is here of another host's volume.
+/// Copy here of another host's volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeCopy {
     /// Volume.

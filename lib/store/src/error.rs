@@ -19,17 +19,17 @@ pub enum StoreError {
     Closed {
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: std::io::Error,
     },
-    /// It was written by a later version.
+    /// The records were written by a later version.
     #[error(
         "the records {path} are of version {found}, this program knows {known}: use the newer program"
     )]
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the records.
         found: i64,
         /// The latest this program knows.
         known: i64,
@@ -47,7 +47,7 @@ pub enum StoreError {
     Flush {
         /// The log.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: std::io::Error,
     },
     /// The file is damaged: what it says may be wrong.
@@ -57,7 +57,7 @@ pub enum StoreError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What was found, the first of it.
+        /// First fault that was found.
         said: String,
     },
     /// A VM of that name exists.
@@ -88,9 +88,9 @@ pub enum StoreError {
     /// No number is left to give.
     #[error("no {what} is left: {limit} are in use")]
     Exhausted {
-        /// What there is too little of.
+        /// Resource that is exhausted.
         what: &'static str,
-        /// How many there are.
+        /// Number of them that there are.
         limit: u32,
     },
 }

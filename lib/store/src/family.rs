@@ -16,9 +16,9 @@ pub struct FamilyNo(pub u16);
 /// A family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FamilyRecord {
-    /// Its id.
+    /// Id of the family.
     pub id: FamilyId,
-    /// Its number.
+    /// Number of the family.
     pub number: FamilyNo,
     /// Most clones that may be alive at once, if there is a limit.
     pub max_clones: Option<u16>,
@@ -35,7 +35,8 @@ impl Store {
         self.found_family_from(0, id, limit, max_clones)
     }
 
-    /// The same, under the first free number from `from` on, round and round.
+    /// Founds a family under the first free number from `from` on, round and
+    /// round.
     pub fn found_family_from(
         &self,
         from: u16,

@@ -26,7 +26,7 @@ impl Store {
         Ok(())
     }
 
-    /// How many forks each VM has had; none for one that never forked.
+    /// Returns the number of each VM's forks; none for one that never forked.
     pub fn fork_counts(&self) -> Result<HashMap<VmId, u32>, StoreError> {
         let connection = self.lock();
         let mut statement = connection

@@ -129,9 +129,9 @@ impl Store {
         free.take(count.into()).collect()
     }
 
-    /// Whether places of a family that its lender has promised can be given now: they
-    /// are among those it promises, and no recorded VM has them, nor are they `taken`
-    /// in other ways.
+    /// Checks that places of a family that its lender has promised can be given now:
+    /// they are among those it promises, and no recorded VM has them, nor are they
+    /// `taken` in other ways.
     pub fn are_free(
         &self,
         family: FamilyId,
@@ -157,7 +157,7 @@ impl Store {
 /// Places of a family that are a host's.
 struct Own {
     all: Range<u16>,
-    /// Whether they were lent by another.
+    /// True if they were lent by another.
     borrowed: bool,
 }
 

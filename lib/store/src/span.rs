@@ -8,7 +8,7 @@ use forkyard_types::{FamilyHost, FamilyId, Member};
 use rusqlite::{OptionalExtension, TransactionBehavior, params};
 use std::{net::Ipv4Addr, ops::Range};
 
-/// Who told of a host of a family.
+/// Source of the knowledge of a host of a family.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Teller {
     /// The host that let this one into the family.
@@ -22,7 +22,7 @@ pub enum Teller {
 /// This host's place in the network of a family that is on several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FamilyTunnel {
-    /// Its end of the tunnels.
+    /// End of the tunnels.
     pub own: Ipv4Addr,
     /// That of the host that let it in; none if the family was founded here.
     pub lender: Option<Ipv4Addr>,
@@ -157,7 +157,8 @@ impl Store {
         Ok(true)
     }
 
-    /// What is said of a family's hosts, and by whom, in order.
+    /// Lists the statements about a family's hosts, with their sources, in
+    /// order.
     pub fn family_hosts(&self, family: FamilyId) -> Result<Vec<(Teller, FamilyHost)>, StoreError> {
         let connection = self.lock();
         let mut statement = connection

@@ -10,7 +10,7 @@ use rusqlite::{Row, params};
 /// A substrate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubstrateRecord {
-    /// Its name, unique.
+    /// Name, unique.
     pub name: VmName,
     /// Page image of its memory; none before it is kept.
     pub memory_image: Option<ImageId>,
@@ -88,7 +88,7 @@ impl Store {
         rows.collect::<Result<_, _>>().map_err(self.failed())
     }
 
-    /// Whether a substrate is kept in this page image.
+    /// Tells whether a substrate is kept in this page image.
     pub fn is_of_substrate(&self, image: ImageId) -> Result<bool, StoreError> {
         self.lock()
             .query_row(

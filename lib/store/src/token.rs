@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Row, params};
 /// A token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRecord {
-    /// What everyone may see of it.
+    /// Public part of it.
     pub view: TokenView,
     /// Hash of its secret part.
     pub hash: [u8; 32],

@@ -11,7 +11,7 @@ use forkyard_types::{
 use rusqlite::{Row, params};
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// How a VM came to be.
+/// Origin of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Birth {
     /// The VM it is a clone of.
@@ -26,15 +26,15 @@ pub struct Birth {
 /// clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmRecord {
-    /// Its id.
+    /// Id of the VM.
     pub id: VmId,
-    /// Its name.
+    /// Name of the VM.
     pub name: VmName,
-    /// Its family.
+    /// Family of the VM.
     pub family: FamilyId,
-    /// Its place there.
+    /// Place in the family.
     pub member: Member,
-    /// How it came to be; none if it booted.
+    /// Origin of the VM; none if it booted.
     pub birth: Option<Birth>,
     /// Forks between it and the VM its family began with.
     pub generation: u16,
@@ -50,7 +50,7 @@ pub struct VmRecord {
     pub uid: u32,
     /// `kvm` or `tcg`.
     pub accel: String,
-    /// Its state.
+    /// State of the VM.
     pub state: VmState,
     /// Seconds since 1970.
     pub created: u64,
@@ -58,9 +58,10 @@ pub struct VmRecord {
     pub warm: u16,
     /// Page image its memory is a view of.
     pub memory_image: Option<ImageId>,
-    /// Its disk: the slice it writes first, then what that lies over.
+    /// Disk: the slice it writes first, then those that lie below.
     pub chain: Vec<PathBuf>,
-    /// What the engine needs to find its process again; none before it has one.
+    /// Data with which the engine finds its process again; none before it has
+    /// one.
     pub machine: Option<String>,
     /// Paths in the guest that its clones do not inherit.
     pub secrets: Vec<String>,
@@ -74,13 +75,13 @@ pub struct VmRecord {
     pub failure: Option<String>,
     /// File of the kernel it boots; none: the usual one.
     pub kernel: Option<String>,
-    /// What its guest could not do when it came up, one line each.
+    /// Problems of its guest when it came up, one line each.
     pub notes: Vec<String>,
     /// Volume that is its disk, or lies below its slices.
     pub volume: Option<VolumeUse>,
     /// Ports of the host that lead to it while it runs.
     pub publish: Vec<Publish>,
-    /// Its disks beside that.
+    /// Disks beside that.
     pub data: Vec<DataDisk>,
 }
 

@@ -1,4 +1,4 @@
-//! Whether this host's KVM can be trusted with a guest.
+//! Test whether this host's KVM can be trusted with a guest.
 //!
 //! /dev/kvm proves nothing: there are hosts where it opens, creates machines,
 //! and then fails at a kernel's first instructions. So a guest is booted on
@@ -22,7 +22,7 @@ use std::{
 
 const DEVICE: &str = "/dev/kvm";
 
-/// What executes a guest's instructions.
+/// Accelerator: executes a guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accel {
@@ -65,7 +65,7 @@ impl fmt::Display for Accel {
     }
 }
 
-/// What the operator wants.
+/// Choice of the operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccelChoice {
@@ -82,7 +82,7 @@ pub enum AccelChoice {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is none of auto, kvm and tcg")]
 pub struct UnknownAccel {
-    /// What was given.
+    /// Text that was given.
     pub text: String,
 }
 
@@ -111,20 +111,20 @@ impl fmt::Display for AccelChoice {
 /// A guest that says a word from user space.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// Its kernel.
+    /// Kernel to boot.
     pub kernel: PathBuf,
-    /// Its initial RAM disk.
+    /// Initial RAM disk.
     pub initrd: PathBuf,
     /// The kernel's command line: its console must be the serial port, and
     /// the RAM disk's init must be told to say the word.
     pub cmdline: String,
     /// The word.
     pub marker: String,
-    /// Who QEMU runs as.
+    /// User that QEMU runs as.
     pub owner: Owner,
     /// A directory for it, which exists and is otherwise empty.
     pub dir: PathBuf,
-    /// How long it may take. A guest that takes longer proves nothing.
+    /// Time the test may take. A guest that takes longer proves nothing.
     pub within: Duration,
 }
 

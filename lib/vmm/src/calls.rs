@@ -1,4 +1,4 @@
-//! What a QEMU may ask the kernel for.
+//! System calls that a QEMU may make.
 //!
 //! Found by tracing QEMUs of Debian 12 that boot, fork, clone, load, save, give memory back,
 //! fold disks and end; with what their libraries use in place of these on other hosts, and
@@ -13,7 +13,7 @@ use forkyard_sys_host::filter::{Call, FILES, Filter, ITSELF, RESTRICTED};
 use nix::libc::{self, c_long};
 use std::io;
 
-/// What QEMU takes beside what any program does.
+/// System calls of QEMU beside those of any program.
 const MORE: [c_long; 7] = [
     // Adds filters, takes none away.
     libc::SYS_seccomp,
@@ -44,7 +44,7 @@ const SOCKETS: [c_long; 12] = [
 
 const EVERY_BIT: u64 = u64::MAX;
 
-/// What is allowed for some arguments alone.
+/// System calls that are allowed for some arguments alone.
 const SOME: [Call; 2] = [
     // By the kind of device: of terminals and taps ('T'), and of KVM.
     Call::only(libc::SYS_ioctl, 1, 0xff00, &[0x5400, 0xae00]),
@@ -62,7 +62,7 @@ const SOME: [Call; 2] = [
     ),
 ];
 
-/// What a QEMU takes beside that whose disk is served over a Unix socket, and comes again when
+/// System calls of a QEMU whose disk is served over a Unix socket, and that connects again when
 /// the server has gone. Its mount namespace holds no other socket, and its network namespace is
 /// empty.
 const CLIENT: [Call; 2] = [

@@ -78,7 +78,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// What a process writes to that is to be in the group.
+    /// Opens the file that a process writes to in order to join the group.
     pub(crate) fn door(&self) -> Result<fs::File, VmmError> {
         let procs = self.0.join("cgroup.procs");
         let door = fs::File::options().write(true).open(&procs);

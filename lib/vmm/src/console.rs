@@ -48,10 +48,10 @@ pub struct Console {
     typed: mpsc::Sender<Vec<u8>>,
 }
 
-/// What a guest has written, and what it writes from then on.
+/// Output of a guest so far, and further output as it comes.
 #[derive(Debug)]
 pub struct Following {
-    /// What is kept of it.
+    /// Output that is kept.
     pub so_far: Vec<u8>,
     news: Option<broadcast::Receiver<Arc<[u8]>>>,
 }
@@ -87,8 +87,8 @@ impl Console {
         Self { log, typed }
     }
 
-    /// What the guest has written, and a way to hear what it writes next.
-    /// Cancel-safe.
+    /// Returns the output of the guest so far, and a way to receive further
+    /// output. Cancel-safe.
     pub async fn follow(&self) -> Result<Following, VmmError> {
         let log = self.log.clone();
         blocking(move || {
@@ -110,8 +110,8 @@ impl Console {
 }
 
 impl Following {
-    /// What the guest writes next; none once its machine has ended. A follower
-    /// that falls far behind misses the oldest. Cancel-safe.
+    /// Receives the next output of the guest; none once its machine has ended.
+    /// A follower that falls far behind misses the oldest. Cancel-safe.
     pub async fn next(&mut self) -> Option<Arc<[u8]>> {
         let news = self.news.as_mut()?;
         loop {
@@ -124,8 +124,8 @@ impl Following {
     }
 }
 
-/// What is kept of the console of a machine whose directory this is or was,
-/// 1 MiB at most. Blocks for a read of that.
+/// Reads the console output that is kept of a machine whose directory this is
+/// or was, 1 MiB at most. Blocks for a read of that.
 pub fn kept(dir: &Path) -> Result<Vec<u8>, VmmError> {
     halves::kept(dir, LOG)
 }

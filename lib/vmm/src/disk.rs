@@ -21,7 +21,7 @@ use std::{
 /// The one job there is at a time.
 const JOB: &str = "fold";
 
-/// What is known of a machine's disk.
+/// Knowledge of a machine's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disk {
     /// There is none, or none of slices.

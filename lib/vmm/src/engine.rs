@@ -1,4 +1,4 @@
-//! What Forkyard needs of a virtual machine monitor.
+//! Interface to a virtual machine monitor.
 
 use crate::{
     Accel, AccelChoice, BootSpec, Console, Exit, MachineRecord, Precedence, Probe, Region,
@@ -76,7 +76,7 @@ pub trait Engine: fmt::Debug + Send + Sync {
 /// kills it.
 #[async_trait]
 pub trait Shell: fmt::Debug + Send + Sync {
-    /// What [`Engine::discard`] needs should the daemon die.
+    /// Returns the record that [`Engine::discard`] needs should the daemon die.
     fn record(&self) -> &MachineRecord;
 
     /// Takes a state as [`Machine::save_descriptor`] gave it; returns once the
@@ -150,10 +150,10 @@ pub trait Machine: fmt::Debug + Send + Sync {
         give_up: BoxFuture<'_, ()>,
     ) -> Result<(), VmmError>;
 
-    /// The same the other way: copies them into the active slice. They may be
-    /// anyone's and stay as they are; the active one must have nothing opened
-    /// over it, by anyone. Called off, what was copied stays: the disk reads
-    /// the same.
+    /// Copies the slices below into the active one: the other direction. They
+    /// may be anyone's and stay as they are; the active one must have nothing
+    /// opened over it, by anyone. Called off, what was copied stays: the disk
+    /// reads the same.
     async fn lift_disk(
         &self,
         upper: &[PathBuf],
@@ -171,8 +171,9 @@ pub trait Machine: fmt::Debug + Send + Sync {
     /// Where the guest's memory lies in the address space of the process.
     async fn ram(&self) -> Result<Region, VmmError>;
 
-    /// What it takes to have the kernel note which pages of its memory are
-    /// written; none where the kernel or the engine has no such thing.
+    /// Returns the userfault descriptor by which the kernel notes which pages
+    /// of its memory are written; none where the kernel or the engine has no
+    /// such thing.
     fn write_log(&self) -> Option<Userfault>;
 
     /// Ends it at once and removes what is left of it on the host, its
@@ -193,35 +194,36 @@ pub trait Machine: fmt::Debug + Send + Sync {
     /// Resolves once its process has ended. Cancel-safe.
     fn exited(&self) -> BoxFuture<'static, Exit>;
 
-    /// What ended it, as far as it said so before; to be asked once it has ended.
-    /// Cancel-safe.
+    /// Returns the cause of its end, as far as it was announced; to be asked once
+    /// it has ended. Cancel-safe.
     fn cause(&self) -> BoxFuture<'static, Cause>;
 }
 
-/// What ended a machine.
+/// Cause of a machine's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cause {
-    /// Its guest switched it off.
+    /// The guest switched it off.
     PoweredOff,
-    /// Its guest reset it: to restart, or because its kernel gave up.
+    /// The guest reset it: to restart, or because its kernel gave up.
     Reset,
-    /// It was told to end by this program or the host.
+    /// This program or the host told it to end.
     Told,
-    /// It said nothing: it was killed, or failed.
+    /// No cause was announced: it was killed, or failed.
     #[default]
     Unknown,
 }
 
-/// What a machine is doing.
+/// Run state of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RunState {
-    /// Its vCPUs run.
+    /// The vCPUs run.
     Running,
-    /// It was stopped on request, or is being saved.
+    /// The machine was stopped on request, or is being saved.
     Paused,
-    /// It has no state yet.
+    /// The machine has no state yet.
     Waiting,
-    /// It stopped by itself: the accelerator, a disk or the guest's kernel failed.
+    /// The machine stopped by itself: the accelerator, a disk or the guest's
+    /// kernel failed.
     Failed,
     /// The guest switched it off.
     Ended,
@@ -235,6 +237,6 @@ pub struct Overlay {
     pub number: u64,
     /// The slice that was active when this one was opened.
     pub over: u64,
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
 }

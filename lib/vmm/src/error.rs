@@ -13,15 +13,15 @@ pub enum VmmError {
     Spawn {
         /// The program.
         program: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// QEMU ended while something was asked of it.
     #[error("QEMU (pid {pid}) died, {}: {stderr}", Status(*status))]
     Died {
-        /// Its process id.
+        /// Process id.
         pid: u32,
-        /// How it ended; unknown of a process that is not our child.
+        /// Exit status; unknown of a process that is not our child.
         status: Option<ExitStatus>,
         /// The last it said.
         stderr: String,
@@ -35,7 +35,7 @@ pub enum VmmError {
     /// Something did not happen in time.
     #[error("{what} took longer than {after:?}")]
     Timeout {
-        /// What.
+        /// Kind of value that is wrong.
         what: &'static str,
         /// The patience it had.
         after: Duration,
@@ -56,7 +56,7 @@ pub enum VmmError {
         /// The answer.
         text: String,
     },
-    /// What QEMU calls guest memory is no mapping of its process.
+    /// The guest memory that QEMU names is no mapping of its process.
     #[error("no memory of process {pid} at {hva:#x}")]
     NoMemory {
         /// The process.
@@ -67,7 +67,7 @@ pub enum VmmError {
     /// The machine is not in the state the request needs.
     #[error("machine is {state:?}")]
     WrongState {
-        /// What it is doing.
+        /// State of the machine.
         state: RunState,
     },
     /// The machine has no disk to freeze.
@@ -76,19 +76,19 @@ pub enum VmmError {
     /// Another overlay was frozen since this one was prepared.
     #[error("{} no longer lies over the active slice", path.display())]
     StaleOverlay {
-        /// Its file.
+        /// File of the disk.
         path: PathBuf,
     },
     /// A slice is not one of those the machine opened itself.
     #[error("{} is no slice of this machine's own", path.display())]
     NoSlice {
-        /// Its file.
+        /// File of the disk.
         path: PathBuf,
     },
     /// Slices could not be folded. They are as they were.
     #[error("the disk's slices could not be folded: {said}")]
     Fold {
-        /// What QEMU said.
+        /// Message of QEMU.
         said: String,
     },
     /// A path cannot be said to QEMU.
@@ -103,21 +103,21 @@ pub enum VmmError {
     /// The host refused something.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation that was tried.
         what: &'static str,
         /// On what.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
 }
 
-/// What callers branch on.
+/// Class of an error, for callers to branch on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VmmErrorKind {
     /// The machine's process has ended.
     Gone,
-    /// It took too long; the machine may be in any state.
+    /// The operation took too long; the machine may be in any state.
     Timeout,
     /// The request does not fit the state of the machine.
     Refused,
@@ -126,7 +126,7 @@ pub enum VmmErrorKind {
 }
 
 impl VmmError {
-    /// What callers branch on, in place of matching every variant.
+    /// Classifies the error, in place of matching every variant.
     pub fn kind(&self) -> VmmErrorKind {
         match self {
             Self::Died { .. } | Self::Gone { .. } => VmmErrorKind::Gone,
@@ -171,13 +171,13 @@ pub enum QmpError {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
-    /// Whoever listens does not speak QMP.
+    /// The listener does not speak QMP.
     #[error("no QMP greeting")]
     Greeting {
-        /// What was wrong with it.
+        /// Fault of the greeting.
         source: io::Error,
     },
     /// QEMU refused the command.
@@ -185,13 +185,13 @@ pub enum QmpError {
     Refused {
         /// QEMU's classification.
         class: ErrorClass,
-        /// Its reason.
+        /// Reason that QEMU gave.
         desc: String,
     },
     /// The answer is not of the form promised.
     #[error("answer not understood")]
     Answer {
-        /// What was wrong with it.
+        /// Fault of the answer.
         source: io::Error,
     },
     /// The connection broke before the answer.
@@ -205,7 +205,7 @@ pub enum QmpError {
     },
 }
 
-/// How a process ended, in words.
+/// End of a process, in words.
 struct Status(Option<ExitStatus>);
 
 impl std::fmt::Display for Status {

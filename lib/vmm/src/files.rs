@@ -8,11 +8,11 @@ pub const AGENT: &str = "agent.sock";
 pub const CONSOLE_SOCKET: &str = "console.sock";
 /// The last the guest wrote on it.
 pub const CONSOLE: &str = "console.log";
-/// What it wrote before that.
+/// Older output of the console.
 pub const CONSOLE_OLDER: &str = "console.log.1";
 /// Where QEMU says what it has to say.
 pub const LOG_PIPE: &str = "qemu.pipe";
 /// The last that QEMU said on its standard output and error.
 pub const LOG: &str = "qemu.log";
-/// What it said before that.
+/// Older messages of QEMU.
 pub const LOG_OLDER: &str = "qemu.log.1";

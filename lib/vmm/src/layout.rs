@@ -12,7 +12,7 @@ use forkyard_types::{ByteCount, PageCount, PageNo};
 
 /// A machine of as much memory has some of it above [`HIGH`].
 const SPLIT: ByteCount = ByteCount(11 << 28);
-/// What it then has below.
+/// Memory below the gap in that case.
 const LOW: ByteCount = ByteCount(2 << 30);
 /// Where the rest of its memory begins.
 const HIGH: ByteCount = ByteCount(4 << 30);

@@ -4,7 +4,7 @@ use crate::{Exit, QmpError, VmmError, process::Process, qmp::Qmp};
 use qapi::qmp::QmpCommand;
 use std::{path::Path, time::Duration};
 
-/// How long a process may take to end after it has closed its monitor.
+/// Time a process may take to end after it has closed its monitor.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// A process and the connection to its monitor.

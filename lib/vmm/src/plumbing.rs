@@ -1,6 +1,7 @@
-//! What a QEMU inherits: every file and socket it uses in its VM's directory,
-//! opened by the daemon. So the directory may be closed to it, and a QEMU that
-//! a guest has taken over cannot plant files for the daemon to trip over.
+//! Descriptors that a QEMU inherits: every file and socket it uses in its VM's
+//! directory, opened by the daemon. So the directory may be closed to it, and a
+//! QEMU that a guest has taken over cannot plant files for the daemon to trip
+//! over.
 //!
 //! Sockets listen before QEMU starts, so nobody need wait for them to appear.
 
@@ -24,10 +25,10 @@ use std::{
 /// Largest device state believed: some three hundred times a usual one.
 const MAX_STATE: u64 = 64 << 20;
 
-/// Who may use the files: the daemon. QEMU has them open.
+/// Mode of the files: for the daemon alone. QEMU has them open.
 const PRIVATE: u32 = 0o600;
 
-/// What one QEMU is to inherit, and the daemon's ends of it.
+/// Descriptors that one QEMU is to inherit, and the daemon's ends of them.
 #[derive(Debug)]
 pub(crate) struct Plumbing {
     /// The descriptors to hand over; their numbers stay the same.
@@ -36,7 +37,7 @@ pub(crate) struct Plumbing {
     pub(crate) numbers: Numbers,
     /// For QEMU's standard output and error.
     pub(crate) log: File,
-    /// What comes of it.
+    /// Standard output and error of QEMU.
     pub(crate) words: Words,
 }
 
@@ -85,7 +86,7 @@ pub(crate) struct StateFile {
     there: There,
 }
 
-/// How QEMU has a state file.
+/// Way in which QEMU has a state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum There {
     /// Open, under this number.
@@ -160,8 +161,8 @@ impl StateFile {
         opened().map_err(VmmError::io("open", &path))
     }
 
-    /// What QEMU opens to write to it. By name, not by number: so it is opened
-    /// anew, from its start, each time.
+    /// Returns the name under which QEMU opens it to write to it. By name, not
+    /// by number: so it is opened anew, from its start, each time.
     pub(crate) fn name_in_qemu(&self) -> String {
         match self.there {
             There::Open(number) => format!("/proc/self/fd/{number}"),

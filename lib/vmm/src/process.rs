@@ -16,7 +16,7 @@ use tokio::sync::watch;
 /// One process, told from every other that has or will have its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
     /// When it started, in the kernel's clock ticks since the host booted.
     pub start: u64,
@@ -44,10 +44,10 @@ fn parse_start(stat: &str) -> Option<u64> {
     after_name.split(' ').nth(19)?.parse().ok()
 }
 
-/// How a process ended.
+/// End of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
-    /// Its status; unknown of a process that was not our child.
+    /// Exit status; unknown of a process that was not our child.
     pub status: Option<ExitStatus>,
     /// The last it wrote to its standard error.
     pub stderr: String,

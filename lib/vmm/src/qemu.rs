@@ -36,7 +36,7 @@ const TRACK_PLACE: &str = "FORKYARD_TRACK_FD";
 /// Within this a process that was killed is gone.
 const ENDS: Duration = Duration::from_secs(1);
 
-/// How to run QEMU on this host.
+/// Configuration of QEMU on this host.
 #[derive(Clone, Debug)]
 pub struct QemuConfig {
     /// The program.
@@ -69,11 +69,11 @@ pub struct Qemu {
     cgroups: Parent,
     tracker: Option<PathBuf>,
     patience: Duration,
-    /// What it says of itself, once it was asked.
+    /// Version that it gives, once it was asked.
     version: Arc<OnceLock<String>>,
     /// Where QEMUs are, and nothing else is: their taps are handed to them.
     network: Arc<OwnedFd>,
-    /// What QEMUs may ask the kernel for.
+    /// Filter of the system calls that QEMUs may make.
     calls: Filter,
     calls_with_volume: Filter,
 }
@@ -91,10 +91,10 @@ struct Plan {
     machine: MachineSpec,
     plumbing: Plumbing,
     args: Vec<String>,
-    /// What it opens by name.
+    /// Files that it opens by name.
     files: Vec<PathBuf>,
-    /// Whether its memory is a view of a file, of which only what it touches is to
-    /// be read.
+    /// True if its memory is a view of a file, of which only the pages it touches
+    /// are to be read.
     is_view: bool,
 }
 
@@ -251,7 +251,7 @@ impl Qemu {
         })
     }
 
-    /// What a record stands for, as far as it still exists.
+    /// Finds the parts of a record's machine that still exist.
     fn remains(&self, record: &MachineRecord) -> Result<Remains, VmmError> {
         let process = Process::of_stranger(record.process, || Words::listen(&record.dir))
             .map_err(VmmError::io("watch process of", &record.dir))?;

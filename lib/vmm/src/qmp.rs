@@ -24,7 +24,7 @@ use qapi::{
 use std::{io, path::Path, time::Duration};
 use tokio::{net::UnixStream, sync::watch, task::JoinHandle, time::timeout};
 
-/// What the events so far say of the vCPUs.
+/// State of the vCPUs according to the events so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// Nothing.
@@ -126,7 +126,7 @@ impl Qmp {
         }
     }
 
-    /// Whether the last that was heard of the vCPUs is that they stand still.
+    /// Tells whether by the last event the vCPUs stand still.
     pub(crate) fn seen_stopped(&self) -> bool {
         *self.seen.borrow() == Seen::Stopped
     }
@@ -207,7 +207,7 @@ async fn pump(mut events: QapiEvents<Reading>, told: Told) {
     }
 }
 
-/// What an event says of the vCPUs, if anything.
+/// Returns the state of the vCPUs that an event implies, if any.
 fn fold(event: &Event) -> Option<Seen> {
     if let Event::RESUME { .. } = event {
         Some(Seen::Resumed)

@@ -7,7 +7,7 @@ use forkyard_types::ByteCount;
 pub struct Region {
     /// Address of its first byte there.
     pub hva: u64,
-    /// Its length.
+    /// Length of the region.
     pub len: ByteCount,
 }
 
@@ -18,9 +18,9 @@ pub(crate) fn parse_hva(answer: &str) -> Option<u64> {
 }
 
 impl Region {
-    /// Whether `maps`, the text of /proc/PID/maps, has private and writable
-    /// memory at every address of the region. It may lie in several mappings:
-    /// the kernel splits one wherever advice on parts of it differs.
+    /// Tells whether `maps`, the text of /proc/PID/maps, has private and
+    /// writable memory at every address of the region. It may lie in several
+    /// mappings: the kernel splits one wherever advice on parts of it differs.
     pub(crate) fn is_mapped(self, maps: &str) -> bool {
         let Some(end) = self.hva.checked_add(self.len.0) else {
             return false;

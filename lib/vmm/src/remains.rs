@@ -7,7 +7,7 @@ use std::{fs, io, path::PathBuf, time::Duration};
 /// Bound on the end of a process that was killed, and on each further step.
 const TO_DIE: Duration = Duration::from_secs(30);
 
-/// What there is of a QEMU, or may be: each part may have gone already.
+/// Parts of a QEMU that exist, or may: each part may have gone already.
 #[derive(Clone, Debug)]
 pub(crate) struct Remains {
     /// None if it is known to have ended.

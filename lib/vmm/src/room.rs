@@ -1,5 +1,5 @@
-//! What a QEMU sees of the host's files: what it takes to run, read-only, and
-//! what it was told of, each at the path that it has here.
+//! View of a QEMU on the host's files: those it needs to run, read-only, and
+//! those it was told of, each at the path that it has here.
 //!
 //! ```text
 //! start       programs, libraries, firmware; null, zero, urandom, KVM
@@ -23,14 +23,14 @@ use std::{
 
 const KVM: &str = "/dev/kvm";
 
-/// Who goes into a room, and what he needs of his own.
+/// Process that goes into a room, and the parts it needs of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guest<'a> {
     /// His program, as it is to be found; and what is loaded into it.
     pub(crate) programs: [Option<&'a Path>; 2],
-    /// What executes instructions.
+    /// Accelerator.
     pub(crate) accel: Accel,
-    /// What he opens by name.
+    /// Files that it opens by name.
     pub(crate) files: &'a [PathBuf],
 }
 
@@ -137,18 +137,19 @@ fn virtual_size(path: &Path) -> io::Result<u64> {
     }
 }
 
-/// How a qcow2 file begins.
+/// First bytes of a qcow2 file.
 const MAGIC: [u8; 4] = *b"QFI\xfb";
 
-/// What a qcow2 file lies over.
+/// File that a qcow2 file lies over.
 #[derive(Debug, PartialEq, Eq)]
 struct Below {
     path: PathBuf,
-    /// Its header says so.
+    /// True if the header names qcow2.
     is_qcow2: bool,
 }
 
-/// What a qcow2 file lies over, by its header; none of a file that is no qcow2.
+/// Reads the backing of a qcow2 file from its header; none of a file that is no
+/// qcow2.
 fn backing(path: &Path) -> io::Result<Option<Below>> {
     /// QEMU believes no longer name.
     const LONGEST: u32 = 1023;
@@ -203,8 +204,8 @@ fn number(file: &File, at: u64) -> io::Result<u32> {
     Ok(u32::from_be_bytes(bytes))
 }
 
-/// What must be there for a program of this path: if it was installed into a
-/// folder of its own, all of that.
+/// Returns the folder that must be there for a program of this path: if it was
+/// installed into a folder of its own, all of that.
 fn home(program: &Path) -> Option<&Path> {
     let folder = program.is_absolute().then(|| program.parent()).flatten()?;
     match folder.ends_with("bin") {

@@ -1,4 +1,4 @@
-//! What a machine is made of, as its owner asks for it.
+//! Specification of a machine, as its owner asks for it.
 
 use crate::{Accel, ProcessId};
 use forkyard_sys_host::process::Bounds;
@@ -24,9 +24,9 @@ pub struct Nic {
     pub mac: Mac,
 }
 
-/// What one QEMU may take of the host: by cgroup v2, where that has the
+/// Limits on a QEMU's use of the host: by cgroup v2, where that has the
 /// controllers; and anywhere by resource limits, which count threads alike, but
-/// of memory what is mapped, not what is used.
+/// of memory the mapped part, not the used one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Memory of the process, guest and all.
@@ -75,31 +75,32 @@ pub struct DataDrive {
 pub struct MachineSpec {
     /// The VM.
     pub id: VmId,
-    /// Its directory: exists, and no other machine's. QEMU needs no access.
+    /// Directory: exists, and no other machine's. QEMU needs no access.
     pub dir: PathBuf,
-    /// Who QEMU runs as.
+    /// User that QEMU runs as.
     pub owner: Owner,
     /// Number of vCPUs.
     pub vcpus: NonZeroU8,
     /// Size of its memory: whole MiB.
     pub memory: ByteCount,
-    /// What executes its instructions.
+    /// Accelerator.
     pub accel: Accel,
-    /// Its disk: a qcow2 file that `owner` may write, over others it may read.
+    /// Root disk: a qcow2 file that `owner` may write, over others it may read.
     pub disk: Option<RootDisk>,
-    /// Its other disks, 8 at most.
+    /// Other disks, 8 at most.
     pub data: Vec<DataDrive>,
     /// Folder of the socket of the server of volumes, if a disk is one, or lies over one.
     pub volumes: Option<PathBuf>,
-    /// Its network interface.
+    /// Network interface.
     pub nic: Option<Nic>,
-    /// What it may take of the host.
+    /// Limits on its use of the host.
     pub limits: Limits,
-    /// Whether its guest says which pages are free, and the host takes them back.
+    /// True if its guest reports which pages are free, and the host takes them
+    /// back.
     pub page_reporting: bool,
 }
 
-/// What a VM boots, given to it directly. `owner` can read the files.
+/// Kernel that a VM boots, given to it directly. `owner` can read the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
     /// A bzImage, or an ELF file with a PVH entry.
@@ -115,7 +116,7 @@ pub struct Kernel {
 pub struct BootSpec {
     /// The machine.
     pub machine: MachineSpec,
-    /// What it boots; none for what its firmware finds on the disk.
+    /// Kernel to boot; none to boot what its firmware finds on the disk.
     pub kernel: Option<Kernel>,
 }
 
@@ -134,13 +135,13 @@ pub struct ShellSpec {
 pub struct MachineRecord {
     /// The VM.
     pub id: VmId,
-    /// Its directory.
+    /// Directory of the machine.
     pub dir: PathBuf,
-    /// Its QEMU.
+    /// QEMU of the machine.
     pub process: ProcessId,
     /// Size of its memory.
     pub memory: ByteCount,
-    /// What executes its instructions.
+    /// Accelerator.
     pub accel: Accel,
     /// QEMU's number of the descriptor it saves device state through; none of
     /// one that does so through a file in its room.

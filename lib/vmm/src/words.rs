@@ -1,5 +1,4 @@
-//! What a QEMU says on its standard output and error, kept as far as is worth
-//! keeping.
+//! Standard output and error of a QEMU, kept as far as is worth keeping.
 //!
 //! ```text
 //! QEMU --> qemu.pipe --> reader --> qemu.log.1, qemu.log: 512 KiB each at most
@@ -35,7 +34,7 @@ const LOG: Names = Names {
     newer: files::LOG,
 };
 
-/// What a process says.
+/// Output of a process.
 #[derive(Debug)]
 pub(crate) struct Words {
     dir: PathBuf,

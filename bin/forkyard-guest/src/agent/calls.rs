@@ -45,7 +45,7 @@ struct Caller {
     role: Role,
 }
 
-/// What a call's answer changes about who holds what.
+/// Change by a call's answer to the holders of tickets.
 #[derive(Debug)]
 enum Role {
     /// Asks for a ticket, which will end with this process.
@@ -62,7 +62,7 @@ struct Pending {
     waiting: BTreeMap<CallId, Caller>,
     /// Those that want to know when this VM becomes a clone.
     watching: Vec<Caller>,
-    /// What ends with processes.
+    /// Calls to make when processes end.
     held: Held,
     /// Calls for tickets whose callers have gone.
     orphaned: BTreeSet<CallId>,

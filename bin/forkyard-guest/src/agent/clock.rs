@@ -71,7 +71,7 @@ fn read(clock: ClockId) -> i128 {
 pub struct Reading {
     /// Host's time less the guest's, in nanoseconds.
     offset: i128,
-    /// The same of the guest's steady clock.
+    /// Lead of the guest's steady clock.
     lead: i128,
     /// Round trip of the answer, in nanoseconds.
     took: u64,

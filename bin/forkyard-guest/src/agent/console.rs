@@ -44,7 +44,7 @@ impl Console {
     }
 }
 
-/// What a command is called: its program, without the folders.
+/// Returns the name of a command: its program, without the folders.
 pub fn name(argv: &[String]) -> String {
     let program = argv.first().map(Path::new);
     let name = program.and_then(Path::file_name).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! What ends with a process: the tickets it asked for, and the clone it is the work of.
+//! Tickets and clones that end with a process: the tickets it asked for, and
+//! the clone it is the work of.
 //!
 //! ```text
 //! ticket granted --> held --joined or killed--> forgotten
@@ -45,7 +46,7 @@ impl Holder {
 /// Number of an entry: no process has it later.
 pub type Entry = u64;
 
-/// What is to be asked of the host when processes end, and what is being asked.
+/// Requests to make of the host when processes end, and those being made.
 #[derive(Debug, Default)]
 pub struct Held {
     last: Entry,
@@ -75,7 +76,7 @@ impl Held {
         }
     }
 
-    /// What to ask now that a process has ended.
+    /// Lists the requests to make now that a process has ended.
     pub fn ended(&mut self, entry: Entry) -> Vec<Ask> {
         self.entries.remove(&entry).unwrap_or_default().1
     }
@@ -95,7 +96,7 @@ impl Held {
         self.owed.remove(&call);
     }
 
-    /// What the host has not answered yet.
+    /// Lists the requests that the host has not answered yet.
     pub fn owed(&self) -> Vec<(CallId, Request)> {
         let owed = self.owed.iter();
         owed.map(|(call, request)| (*call, request.clone()))

@@ -1,5 +1,5 @@
-//! What the image's owner wants done around a fork: executables, in order of
-//! their names.
+//! Hooks of the image's owner around a fork: executables, run in order of their
+//! names.
 
 use super::{identity, userland};
 use std::{
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, Debug)]
 pub struct Occasion {
     folder: &'static str,
-    /// How long each may take.
+    /// Time each may take.
     limit: Duration,
 }
 

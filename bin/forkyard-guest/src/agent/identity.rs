@@ -26,12 +26,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What applying an identity came to.
+/// Result of applying an identity.
 #[derive(Debug, Default)]
 pub struct Applied {
     /// Parts that failed, one line each: this VM must not go on.
     pub problems: Vec<String>,
-    /// What this guest cannot do, one line each, and somebody should know.
+    /// Problems of this guest that its user should know, one line each.
     pub notes: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ pub fn variables() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Who this VM was last told to be, and its number as a clone.
+/// Returns the last identity this VM was given, and its number as a clone.
 pub fn told() -> Option<(Epoch, u16)> {
     let variables = variables();
     let find = |wanted: &str| {

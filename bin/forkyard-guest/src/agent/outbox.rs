@@ -1,4 +1,4 @@
-//! What the agent says to the host, in order, and held back while the host
+//! Messages of the agent to the host, in order, and held back while the host
 //! wants silence.
 
 use forkyard_guestlink::{ToHost, send};

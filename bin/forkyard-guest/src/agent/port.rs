@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Port {
     file: File,
-    /// Whether the host has said something since it last went away or paused.
+    /// True if the host has sent something since it last went away or paused.
     talking: bool,
 }
 
@@ -51,7 +51,7 @@ impl Port {
         }
     }
 
-    /// The same port, to write to.
+    /// Returns the port, to write to.
     pub fn writer(&self) -> Result<File, String> {
         self.file
             .try_clone()

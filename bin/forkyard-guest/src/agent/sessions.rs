@@ -33,7 +33,7 @@ use std::{
     thread,
 };
 
-/// How much a command may say, and whether anyone listens.
+/// Limit of a command's output, and whether it has a reader.
 #[derive(Debug)]
 struct Flow {
     state: Mutex<Window>,
@@ -217,7 +217,7 @@ impl Sessions {
         }
     }
 
-    /// Its reader has room for more.
+    /// Notes that its reader has room for more.
     pub fn more(&self, session: Session, chunks: u16) {
         if let Some(running) = lock(&self.table).get(&session) {
             running.flow.more(chunks.into());

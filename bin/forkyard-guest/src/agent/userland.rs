@@ -96,7 +96,7 @@ impl Userland {
         door(&self.group.join("exec"))
     }
 
-    /// Whether it was told to stand still.
+    /// Tells whether it was told to freeze.
     pub fn is_held(&self) -> bool {
         fs::read_to_string(self.group.join("cgroup.freeze")).is_ok_and(|told| told.trim() == "1")
     }

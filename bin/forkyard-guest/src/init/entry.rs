@@ -52,8 +52,8 @@ const TO_END: Duration = Duration::from_secs(4);
 /// As shells have it: found, and cannot be run.
 const CANNOT_RUN: u8 = 126;
 
-/// What the image wants to run, or that nothing is to be. What makes no sense is told of, and
-/// not run.
+/// Returns the program that the image wants to run, or that nothing is to be. What makes no
+/// sense is told of, and not run.
 pub fn wanted() -> Option<EntryPoint> {
     match read() {
         Ok(entry) => entry.filter(|entry| entry.start == Start::Never || !entry.argv.is_empty()),
@@ -142,7 +142,8 @@ pub fn become_init(entry: &EntryPoint) -> String {
     format!("run {}: {error}", entry.argv[0])
 }
 
-/// What programs in containers find in /dev, and an init would put there.
+/// Makes the files that programs in containers expect in /dev, and that an init
+/// would put there.
 fn furnish() -> Outcome {
     let links = [
         ("fd", "/proc/self/fd"),

@@ -221,7 +221,7 @@ impl Crew {
         self.links.clone()
     }
 
-    /// What happens, as it comes; blocks.
+    /// Returns the next event; blocks.
     pub fn next(&self) -> Option<Event> {
         self.inbox.recv().ok()
     }
@@ -388,7 +388,7 @@ fn give_up_on(signals: SigSet, client: Client, ticket: Ticket) {
     });
 }
 
-/// Who this VM is, as its agent says.
+/// Returns this VM's identity, as its agent gives it.
 pub fn identity() -> io::Result<String> {
     fs::read_to_string(Path::new(SOCKET).with_file_name(IDENTITY_FILE))
 }

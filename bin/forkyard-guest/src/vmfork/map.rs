@@ -189,7 +189,7 @@ impl Words {
     }
 }
 
-/// What a command wrote, and its code.
+/// Output of a command, and its code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Outcome {
     out: Vec<u8>,

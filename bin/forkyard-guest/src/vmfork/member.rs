@@ -30,11 +30,11 @@ use std::{
     time::Duration,
 };
 
-/// How long the parent may take to answer a connection.
+/// Time the parent may take to answer a connection.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long an idle clone waits for a parent that says nothing.
+/// Time an idle clone waits for a silent parent.
 const SILENCE: Duration = Duration::from_secs(600);
-/// How often a clone says that it is there.
+/// Interval of a clone's signs of life.
 const BEAT: Duration = Duration::from_secs(5);
 /// A clone that was lost.
 pub const LOST: u8 = 125;

@@ -79,18 +79,18 @@ pub enum Into {
     Out,
     /// Standard error.
     Err,
-    /// Its folder, as a tar stream.
+    /// Content of the folder, as a tar stream.
     Folder,
 }
 
 /// Outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
-    /// It ran.
+    /// The command ran.
     Exited(ExitStatus),
-    /// It took longer than it may, and was killed.
+    /// The command took longer than it may, and was killed.
     TimedOut,
-    /// It could not be started, or its folder not be read.
+    /// The command could not be started, or its folder not be read.
     Failed(String),
 }
 
@@ -124,19 +124,19 @@ pub enum Report {
         number: TaskNo,
         /// Where to.
         into: Into,
-        /// What.
+        /// Bytes of output.
         data: Vec<u8>,
     },
     /// A command ended: the last word on it.
     End {
         /// Which command.
         number: TaskNo,
-        /// How.
+        /// End of the command.
         ended: Ended,
     },
 }
 
-/// What a command writes, as whole lines.
+/// Output of a command, as whole lines.
 #[derive(Debug, Default)]
 pub struct Lines {
     partial: Vec<u8>,
@@ -155,7 +155,7 @@ impl Lines {
         lines
     }
 
-    /// What is left at the end: a last line without its end, if any.
+    /// Returns the rest at the end: a last line without its end, if any.
     pub fn rest(&mut self) -> Option<Vec<u8>> {
         (!self.partial.is_empty()).then(|| std::mem::take(&mut self.partial))
     }

@@ -151,7 +151,7 @@ impl Words<'_> {
     }
 }
 
-/// What has come home.
+/// Results that have come home.
 struct Gathered {
     folders: Option<Folders>,
     prefix: bool,

@@ -11,7 +11,7 @@ use std::{
     process::ExitCode,
 };
 
-/// What a parent once had in memory whose clones' pages are counted, in MiB.
+/// Memory that a parent once had whose clones' pages are counted, in MiB.
 const PAGES_FILL: u64 = 192;
 
 /// Experiments of `bench`.

@@ -67,7 +67,8 @@ enum Keys {
     Leave,
 }
 
-/// What is typed, read by a thread, for reading a terminal cannot be given up.
+/// Reads the keyboard in a thread, because reading a terminal cannot be given
+/// up.
 fn keyboard(is_terminal: bool) -> mpsc::Receiver<Keys> {
     let (sender, receiver) = mpsc::channel(1);
     std::thread::spawn(move || {

@@ -199,7 +199,7 @@ fn show(plan: &Plan, rate: u32) {
 /// The host that is evacuated.
 #[derive(Debug)]
 struct Place {
-    /// Its name in the cluster; none: it is no node, but the host that is asked.
+    /// Name in the cluster; none: it is no node, but the host that is asked.
     node: Option<NodeName>,
     /// True of the host that is asked.
     is_here: bool,

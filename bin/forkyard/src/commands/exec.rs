@@ -172,12 +172,12 @@ pub async fn attach(
     }
 }
 
-/// What the end of standard input means.
+/// Meaning of the end of standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AtEnd {
     /// The command's input ends as well.
     End,
-    /// It stays open for others.
+    /// The command's input stays open for others.
     Leave,
 }
 

@@ -75,7 +75,7 @@ pub struct Modelled {
     /// Threads that guests add in a unit of time without congestion.
     #[arg(long)]
     add: Option<f64>,
-    /// What they divide their threads by under congestion.
+    /// Factor that they divide their threads by under congestion.
     #[arg(long)]
     divide: Option<f64>,
     /// K₂: how fast the admission controller reacts.
@@ -88,7 +88,7 @@ pub struct Modelled {
     /// controller.
     #[arg(long)]
     churn: Option<f64>,
-    /// How long.
+    /// Duration of the simulation.
     #[arg(long)]
     until: Option<f64>,
     /// Folder for the plots fig3a.svg and fig3b.svg; made if missing.
@@ -109,7 +109,7 @@ pub struct Tried {
     /// Threads of all guests with which the host is three times slower.
     #[arg(long, default_value_t = 50.0)]
     capacity: f64,
-    /// How suddenly that comes: 1 as of a CPU, 8 as of memory.
+    /// Steepness of the onset: 1 as of a CPU, 8 as of memory.
     #[arg(long, default_value_t = 8.0)]
     steepness: f64,
     /// By what part single ticks differ.
@@ -193,7 +193,8 @@ impl Modelled {
     }
 }
 
-/// What a law adds, and what it divides by: what equation 7 knows of it.
+/// Returns a law's step up and the factor of its step down: the values that
+/// equation 7 uses.
 fn steps(law: &LawConfig) -> anyhow::Result<(f64, f64)> {
     match *law {
         LawConfig::Aimd { add, divide }

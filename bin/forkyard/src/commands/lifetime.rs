@@ -8,16 +8,17 @@ use forkyard_types::{Lifetime, RenameRequest, VmName, VmView};
 use hyper::Method;
 use std::process::ExitCode;
 
-/// What becomes of a VM whose time is up.
+/// Action on a VM whose time is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AtEnd {
-    /// It is removed with all that is its own: the default.
+    /// Remove the VM with all that is its own: the default.
     Rm,
-    /// It is powered off; its disk stays.
+    /// Power the VM off; its disk stays.
     Stop,
-    /// It stands still until `forkyard resume`.
+    /// Pause the VM until `forkyard resume`.
     Pause,
-    /// Its last instant is kept as a checkpoint of its name, to be forked later; it is removed.
+    /// Keep the VM's last instant as a checkpoint of its name, to be forked
+    /// later, and remove the VM.
     Checkpoint,
 }
 
@@ -38,7 +39,7 @@ pub struct Keepalive {
     /// Time from now on, as in 90, 10m, 8h or 2d.
     #[arg(long, value_name = "TIME", value_parser = seconds, required_unless_present = "forever")]
     ttl: Option<u32>,
-    /// What becomes of them then; as before, or rm, if absent.
+    /// Action then; as before, or rm, if absent.
     #[arg(long, value_name = "WHAT", conflicts_with = "forever")]
     at_end: Option<AtEnd>,
     /// Until they are removed.
@@ -106,7 +107,7 @@ pub async fn keepalive(
 pub struct Rename {
     /// Name or id of the VM or checkpoint.
     vm: String,
-    /// Its name from now on.
+    /// Name from now on.
     name: VmName,
 }
 

@@ -33,7 +33,7 @@ use words::{Exec, Fork, Read, Rm, Run, Start, Write};
 /// and a file is written whole or not at all.
 const GIVEN_UP: [&str; 4] = ["exec", "ls", "read_file", "write_file"];
 
-/// What a tool answers: text for the agent, be it an error.
+/// Answer of a tool: text for the agent, be it an error.
 type Told = Result<String, String>;
 
 /// Where the daemon is.
@@ -277,7 +277,7 @@ fn made(answer: &ForkResponse) -> Vec<VmId> {
     answer.clones.iter().filter_map(vm).collect()
 }
 
-/// What an agent needs to know of a VM.
+/// Describes a VM as far as an agent needs it.
 fn brief(vm: &VmView) -> serde_json::Value {
     json!({
         "name": vm.name,

@@ -16,7 +16,7 @@ use forkyard_types::{
 use indicatif::ProgressFinish;
 use std::{convert::Infallible, future::pending, process::ExitCode};
 
-/// What to do about a VM that moves.
+/// Advice about a VM that moves.
 const MOVES: &str = "`forkyard events --vm VM` shows how far it is, `forkyard ps` where";
 
 impl From<args::IfStuck> for IfStuck {

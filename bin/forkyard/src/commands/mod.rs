@@ -1,4 +1,4 @@
-//! What each command does.
+//! Implementations of the commands.
 
 pub mod autoscale;
 pub mod bench;

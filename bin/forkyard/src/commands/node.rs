@@ -22,7 +22,7 @@ pub enum Node {
         after_help = "Example: forkyard node invite --expires 1h\nand on the new host: forkyardd --join TOKEN --node b --advertise 10.0.0.2"
     )]
     Invite {
-        /// How long it holds, as in 30m or 12h.
+        /// Time it holds, as in 30m or 12h.
         #[arg(long, value_parser = humantime::parse_duration, default_value = "1h")]
         expires: Duration,
     },

@@ -35,10 +35,11 @@ pub enum Sched {
     /// Show who runs and who waits, shares and speeds.
     #[command(after_help = "Example: forkyard sched show -o json")]
     Show,
-    /// The same, live.
+    /// Show the state, live.
     #[command(after_help = "Example: forkyard sched top, or forkyard sched top --once -o json")]
     Top(live::Top),
-    /// The same in Prometheus' format, for the node exporter's folder of texts.
+    /// Print the state in Prometheus' format, for the node exporter's folder of
+    /// texts.
     #[command(
         after_help = "Example: forkyard sched metrics >/var/lib/node_exporter/forkyard_sched.prom\nWith -o json: as forkyard sched show."
     )]

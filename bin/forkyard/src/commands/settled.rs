@@ -46,7 +46,7 @@ pub async fn wait(client: &Client, clones: &[VmView]) -> anyhow::Result<()> {
     }
 }
 
-/// How a clone is now.
+/// Returns the present state of a clone.
 fn alive<'a>(vms: &'a [ListedVm], clone: &VmView) -> anyhow::Result<&'a ListedVm> {
     let Some(found) = vms.iter().find(|listed| listed.vm.id == clone.id) else {
         bail!("{} has ended before all its pages had come", clone.name);

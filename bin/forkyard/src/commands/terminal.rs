@@ -26,7 +26,7 @@ impl Drop for Raw {
     }
 }
 
-/// Its size; the usual one if there is none.
+/// Returns the terminal's size; the usual one if there is none.
 pub fn size() -> WindowSize {
     let found = tcgetwinsize(std::io::stdout()).or_else(|_| tcgetwinsize(stdin()));
     let found = found.ok().filter(|size| size.ws_row > 0 && size.ws_col > 0);

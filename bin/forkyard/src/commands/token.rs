@@ -19,9 +19,9 @@ pub enum Token {
     /// Make a token. It is shown this once; the host keeps a hash of it alone.
     #[command(after_help = "Example: forkyard token create ci --expires 30d")]
     Create {
-        /// What you call it.
+        /// Name that you give it.
         name: String,
-        /// How long it holds, as in 12h or 30d; for ever if absent.
+        /// Time it holds, as in 12h or 30d; for ever if absent.
         #[arg(long, value_parser = humantime::parse_duration)]
         expires: Option<Duration>,
     },

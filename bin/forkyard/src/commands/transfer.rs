@@ -33,8 +33,8 @@ pub struct Import {
     /// The disk or archive, or a folder with the layout of an OCI image (--format oci); - is
     /// standard input.
     pub file: PathBuf,
-    /// What it is; by default what its name ends in says: .raw or .img, .qcow2,
-    /// .tar, .tar.gz, .tar.xz, .tar.zst or .oci.
+    /// Format of the file; by default that of its name's ending: .raw or .img,
+    /// .qcow2, .tar, .tar.gz, .tar.xz, .tar.zst or .oci.
     #[arg(long, value_enum)]
     pub format: Option<Kind>,
     /// Of a disk with partitions, the one with the root file system.
@@ -46,7 +46,7 @@ pub struct Import {
     pub size: Option<u64>,
 }
 
-/// What is imported.
+/// Format of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// A disk, byte by byte.
@@ -64,7 +64,7 @@ pub struct Export {
     pub name: String,
     /// File to write. It is replaced once the new one is whole.
     pub file: PathBuf,
-    /// How to write it.
+    /// Format of the file.
     #[arg(long, value_enum, default_value = "qcow2")]
     pub format: Disk,
     /// Export the disk of a checkpoint or of a stopped VM.
@@ -72,7 +72,7 @@ pub struct Export {
     pub vm: bool,
 }
 
-/// How a disk is written.
+/// Format of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Disk {
     /// Byte by byte, with holes.
@@ -81,8 +81,8 @@ pub enum Disk {
     Qcow2,
 }
 
-/// What a file is, by its name: never by what is in it, which is up to
-/// whoever made it.
+/// Derives the format of a file from its name: never from its content, which
+/// its maker controls.
 fn by_name(file: &Path) -> Option<Kind> {
     let name = file.file_name()?.to_str()?;
     let packed = [".gz", ".xz", ".zst"];
@@ -281,7 +281,7 @@ impl<'a> Sparse<'a> {
         Ok(())
     }
 
-    /// Its length; all of it is on disk then.
+    /// Returns the length; all of it is on disk then.
     fn finish(mut self) -> std::io::Result<u64> {
         self.flush()?;
         self.file.set_len(self.at)?;

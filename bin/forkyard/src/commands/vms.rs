@@ -19,7 +19,7 @@ use std::{collections::BTreeSet, path::Path, process::ExitCode, time::Duration};
 /// Some of several things asked for failed.
 pub const PARTLY: u8 = 3;
 
-/// How long a command waits for what it has asked for.
+/// Time a command waits for its result.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Patience {
     /// Return once the request is accepted; `forkyard ps` shows what comes of it.
@@ -53,7 +53,7 @@ impl Impatient {
 #[error("interrupted; it goes on: {0}")]
 pub struct Interrupted(pub &'static str);
 
-/// What to do about a VM or checkpoint that is being made.
+/// Advice about a VM or checkpoint that is being made.
 pub const MADE: &str = "`forkyard ps` shows what comes of it, `forkyard rm` ends it";
 /// And about one that is changed.
 const CHANGED: &str = "`forkyard ps` shows what comes of it";

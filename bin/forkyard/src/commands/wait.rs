@@ -31,11 +31,11 @@ pub struct Wait {
 /// State of a VM that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Until {
-    /// It runs, and its agent has answered.
+    /// The VM runs, and its agent has answered.
     Running,
-    /// It stands still because its user wants it to.
+    /// The VM is paused at its user's request.
     Paused,
-    /// It has ended, and can be started again or removed.
+    /// The VM has ended, and can be started again or removed.
     Stopped,
     /// There is no such VM.
     Removed,
@@ -46,7 +46,7 @@ pub enum Until {
 enum Seen {
     Wanted,
     NotYet,
-    /// It ended otherwise.
+    /// The VM ended otherwise.
     Never(String),
 }
 

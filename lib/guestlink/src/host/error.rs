@@ -12,7 +12,7 @@ pub enum LinkError {
     Connect {
         /// The port's socket.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: Arc<io::Error>,
     },
     /// QEMU has closed the connection.
@@ -21,29 +21,29 @@ pub enum LinkError {
     /// The connection failed.
     #[error("the link to the guest failed")]
     Io {
-        /// What the host said.
+        /// Error of the host.
         source: Arc<io::Error>,
     },
     /// The guest did not answer in time.
     #[error("waited {after:?} for {what}")]
     Timeout {
-        /// What was waited for.
+        /// Event that was waited for.
         what: &'static str,
-        /// How long.
+        /// Time that it was waited for.
         after: Duration,
     },
     /// More was to be said to it than one message holds.
     #[error("the request is too long for the guest's agent")]
     TooLong {
-        /// How long.
+        /// Error of the encoder.
         source: EncodeError,
     },
     /// The guest could not.
     #[error("the guest could not {what}: {why}")]
     Refused {
-        /// What it was asked.
+        /// Question to the guest.
         what: &'static str,
-        /// What it said.
+        /// Reason that the guest gave.
         why: String,
     },
     /// The agent is of another version.
@@ -52,13 +52,13 @@ pub enum LinkError {
         crate::VERSION
     )]
     Version {
-        /// Its version.
+        /// Version of the guest's agent.
         guest: u16,
     },
-    /// What the guest says makes no sense.
+    /// The message of the guest makes no sense.
     #[error("the guest talks nonsense")]
     Protocol {
-        /// How.
+        /// Error of the frame.
         source: Arc<FrameError>,
     },
     /// The VM goes on at another host, and the way there broke.
@@ -75,7 +75,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// Whether the guest may merely be slow.
+    /// Tells whether the guest may merely be slow.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Timeout { .. })
     }

@@ -9,23 +9,23 @@ use tokio::{
     sync::{Semaphore, mpsc},
 };
 
-/// What a command does.
+/// Output of a command, and its end.
 #[derive(Debug)]
 pub enum ExecOut {
-    /// It wrote something.
+    /// The command wrote something.
     Output {
         /// Where to.
         stream: Stream,
-        /// What.
+        /// Bytes of output.
         data: Vec<u8>,
     },
-    /// It ended; nothing follows.
+    /// The command ended; nothing follows.
     Ended(ExitStatus),
-    /// It could not be started; nothing follows.
+    /// The command could not be started; nothing follows.
     NotStarted(NotStarted),
-    /// It runs and is kept; nothing follows if it was to be detached.
+    /// The command runs and is kept; nothing follows if it was to be detached.
     Started {
-        /// Its process id.
+        /// Process id of the command.
         pid: u32,
     },
     /// The commands that are kept; nothing follows.
@@ -122,7 +122,7 @@ impl Exec {
         out
     }
 
-    /// Its standard input.
+    /// Returns the standard input of the command.
     pub fn input(&self) -> ExecInput {
         ExecInput {
             guest: self.guest.clone(),
@@ -222,7 +222,8 @@ impl Desk {
         self.out.capacity() > 1 && self.out.try_send(ExecOut::Output { stream, data }).is_ok()
     }
 
-    /// It has read some of its input. False if it has read what it never got.
+    /// Notes that the command has read some of its input. False if it has read
+    /// what it never got.
     pub fn room(&self, chunks: u16) -> bool {
         let fits = self.room.available_permits() + usize::from(chunks) <= usize::from(WINDOW);
         if fits {
@@ -236,7 +237,8 @@ impl Desk {
         self.follows
     }
 
-    /// Its start, if it is followed. One that is told of again and again finds no room.
+    /// Notes the start of the command, if it is followed. One that is told of
+    /// again and again finds no room.
     pub fn begun(&self, pid: u32) {
         if self.out.capacity() > 1 {
             let _ = self.out.try_send(ExecOut::Started { pid });

@@ -1,4 +1,4 @@
-//! How fast a guest may talk.
+//! Rate at which a guest may talk.
 //!
 //! It writes to its channel as it likes, and whatever arrives must be read,
 //! checked and understood: a guest that never stops would have a core of the
@@ -53,7 +53,7 @@ impl Pace {
 }
 
 impl Bucket {
-    /// What may be owed before anybody waits.
+    /// Debt that may arise before any message waits.
     const CREDIT: Duration = Duration::from_secs(1);
 
     fn take(&mut self, units: u32, now: Instant) -> Duration {

@@ -6,7 +6,7 @@ use forkyard_types::{PAGE_SIZE, PageCount, PageNo};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// What an image is, said as plainly as possible: its bytes, page by page.
+/// Model of an image, as plain as possible: its bytes, page by page.
 #[derive(Clone, Debug, Default)]
 struct Model(HashMap<u64, u8>);
 

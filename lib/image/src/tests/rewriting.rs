@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const PAGES: usize = 80;
 
-/// What a page says it is: its first bytes; the rest compresses or does not.
+/// Value of a page: its first bytes; the rest compresses or does not.
 type Value = u8;
 
 fn bytes(value: Value) -> [u8; PAGE_SIZE] {

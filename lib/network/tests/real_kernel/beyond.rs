@@ -1,4 +1,4 @@
-//! What leaves a family's network, and what gets in.
+//! Tests of traffic that leaves a family's network, and that gets in.
 
 use crate::guest::{Guest, PATIENCE, SILENCE, alone, datagram, family, family_with, until};
 use forkyard_e2e::{
@@ -39,7 +39,7 @@ fn bound(address: Ipv4Addr) -> UdpSocket {
     UdpSocket::bind((address, PORT)).expect("bound")
 }
 
-/// Who sent this to a socket, if it arrives.
+/// Returns the sender of this datagram to a socket, if it arrives.
 fn heard(socket: &UdpSocket, payload: &[u8], within: Duration) -> Option<SocketAddr> {
     socket.set_read_timeout(Some(within)).expect("set");
     let mut bytes = [0; 2048];
@@ -51,7 +51,7 @@ fn heard(socket: &UdpSocket, payload: &[u8], within: Duration) -> Option<SocketA
     None
 }
 
-/// Whether a guest is told that the way is shut: ICMP, administratively
+/// Tells whether a guest is told that the way is shut: ICMP, administratively
 /// prohibited.
 fn is_refused(guest: &Guest) -> bool {
     guest.waits(PATIENCE, |frame| {

@@ -19,10 +19,10 @@ pub const BROADCAST: Mac = Mac([0xff; 6]);
 const HEADER: usize = 10;
 /// Far longer than a frame takes that passes.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a guest asks before it gives up.
+/// Number of times a guest asks before it gives up.
 pub const TRIES: u32 = 20;
-/// How long to listen for a frame that must not come. If this is too short, a
-/// test passes that should not; it never fails one that should pass.
+/// Time to listen for a frame that must not come. If this is too short, a test
+/// passes that should not; it never fails one that should pass.
 pub const SILENCE: Duration = Duration::from_millis(300);
 
 /// A tap's far end, and who it should say it is.
@@ -38,7 +38,7 @@ pub async fn family<const N: usize>(networks: &Networks, number: u16) -> [Guest;
     family_with(networks, number, NetworkPolicy::default()).await
 }
 
-/// The same for one that may do more.
+/// Makes a family with wider rights.
 pub async fn family_with<const N: usize>(
     networks: &Networks,
     number: u16,
@@ -140,7 +140,7 @@ impl Guest {
         !self.waits(SILENCE, |got| got == frame)
     }
 
-    /// Whether such a frame arrives.
+    /// Tells whether such a frame arrives.
     pub fn waits(&self, within: Duration, wanted: impl FnMut(&[u8]) -> bool) -> bool {
         arrives(&self.tap, within, wanted)
     }
@@ -163,7 +163,7 @@ pub fn send(tap: &OwnedFd, frame: &[u8]) {
     let _ = unistd::write(tap, &bytes);
 }
 
-/// Whether such a frame arrives before there is nothing for so long.
+/// Tells whether such a frame arrives before there is nothing for so long.
 pub fn arrives(tap: &OwnedFd, within: Duration, mut wanted: impl FnMut(&[u8]) -> bool) -> bool {
     let mut bytes = [0; 2048];
     let timeout = PollTimeout::try_from(within).expect("short");
@@ -222,7 +222,7 @@ pub fn datagram(
     ethernet(to_mac, from_mac, 0x0800, &packet)
 }
 
-/// Who a UDP packet to `to` is from, and its payload.
+/// Parses a UDP packet to `to`: its source, and its payload.
 fn parse_datagram(frame: &[u8], to: SocketAddrV4) -> Option<(SocketAddrV4, Vec<u8>)> {
     let packet = frame.get(14..)?;
     let half = |at: usize| Some(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?]));
@@ -262,7 +262,7 @@ pub fn arp(from: Mac, says: Mac, source: Ipv4Addr, asks: Ipv4Addr) -> Vec<u8> {
     ethernet(BROADCAST, from, 0x0806, &payload)
 }
 
-/// The same frame, tagged as one of VLAN 1.
+/// Tags the frame as one of VLAN 1.
 pub fn tagged(frame: &[u8]) -> Vec<u8> {
     let (addresses, rest) = frame.split_at(12);
     [addresses, &[0x81, 0, 0, 1], rest].concat()

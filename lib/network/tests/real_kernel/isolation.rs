@@ -1,4 +1,4 @@
-//! What passes and what does not.
+//! Tests of traffic that passes and that does not.
 
 use crate::guest::{
     BROADCAST, Guest, PATIENCE, SILENCE, TRIES, alone, arp, arrives, datagram, ethernet, family,

@@ -1,4 +1,4 @@
-//! What exists when, and what is left.
+//! Tests of the life of network objects, and of leftovers.
 
 use crate::guest::{Guest, alone, family, until};
 use forkyard_network::{Closed, Link, NetworkError, Networks, Subnet};

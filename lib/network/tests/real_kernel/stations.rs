@@ -44,7 +44,8 @@ pub fn first_place(host: usize) -> u16 {
     u16::try_from(host).expect("few") * LENT
 }
 
-/// What these hosts give of a family; the first of all has lent the others theirs.
+/// Lists the places these hosts give of a family; the first of all has lent the
+/// others theirs.
 pub fn span(of: usize, hosts: &[usize]) -> Span {
     let host = |host: &usize| FamilyHost {
         tunnel: address(*host),
@@ -208,7 +209,7 @@ impl Stations {
     }
 }
 
-/// Who has that place of a family.
+/// Returns the holder of that place of a family.
 pub fn place(number: u16, member: u16) -> Address {
     let subnet = Subnet::of(number).expect("room");
     subnet.address(Member(member)).expect("room")

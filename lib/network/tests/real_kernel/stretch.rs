@@ -11,7 +11,7 @@ use std::{
     process::Command,
 };
 
-/// What a host answers an ARP for this address with.
+/// Tests for a host's answer to an ARP for this address.
 fn is_answer(of: Address) -> impl Fn(&[u8]) -> bool {
     move |frame| {
         frame.get(12..22) == Some(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2])

@@ -1,4 +1,4 @@
-//! What becomes of the network when another program removes or changes the rules.
+//! Tests of the network after another program has removed or changed the rules.
 
 use crate::guest::{Guest, PATIENCE, alone, family};
 use forkyard_network::{Commits, Link, Networks, Watch};

@@ -31,16 +31,16 @@ const LAYER_KINDS: [&str; 4] = [
     "application/vnd.docker.image.rootfs.diff.tar",
     "application/vnd.docker.image.rootfs.foreign.diff.tar",
 ];
-/// How a layer may be compressed, as its kind says.
+/// Suffixes of a layer's media type that name its compression.
 const COMPRESSIONS: [&str; 5] = ["", "+gzip", ".gzip", "+zstd", ".zstd"];
-/// What names an image in an index.
+/// Annotation that names an image in an index.
 const NAME: &str = "org.opencontainers.image.ref.name";
 
 /// An image: its layers, the lowest first, and what it runs.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub layers: Vec<Layer>,
-    /// What it is for, as others call it.
+    /// Platform of the image, as others call it.
     pub platform: String,
     pub entry: EntryPoint,
 }
@@ -121,7 +121,7 @@ struct Saved {
 }
 
 impl Platform {
-    /// Its level, if guests of a level run it.
+    /// Returns its level, if guests of a level run it.
     fn level(&self, most: u8) -> Option<u8> {
         let level = match self.variant.as_deref() {
             None | Some("") => 1,

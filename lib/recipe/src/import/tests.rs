@@ -135,7 +135,7 @@ const OCI: Source = Source::Oci {
     start: Start::AtBoot,
 };
 
-/// What an import that must fail says; it leaves nothing.
+/// Returns the error of an import that must fail; it leaves nothing.
 #[track_caller]
 fn refused(source: Source, bytes: &[u8]) -> ImportError {
     let (_dir, cache) = cache();
@@ -153,7 +153,7 @@ fn nothing_left(cache: &Cache) {
     }
 }
 
-/// What a program of e2fsprogs says of a disk.
+/// Returns the output of a program of e2fsprogs about a disk.
 fn debugfs(disk: &Path, request: &str) -> String {
     let said = Command::new("debugfs")
         .args(["-R", request])

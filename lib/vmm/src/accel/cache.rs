@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path};
 
 type Proofs = BTreeMap<String, Verdict>;
 
-/// What a proof depends on: the guest's kernel, the host's, and the device.
+/// Computes the key of a proof, from all that it depends on: the guest's
+/// kernel, the host's, and the device.
 pub(super) fn key(kernel: &Path) -> Result<String, VmmError> {
     const RELEASE: &str = "/proc/sys/kernel/osrelease";
     let file = fs::metadata(kernel).map_err(VmmError::io("look at", kernel))?;

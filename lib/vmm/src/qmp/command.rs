@@ -29,10 +29,10 @@ pub(crate) struct QueryNamedBlockNodes {
 pub(crate) struct NamedNode {
     #[serde(rename = "node-name")]
     pub(crate) name: Option<String>,
-    /// Its format, or what its file is reached by.
+    /// Driver of the node: its format, or how its file is accessed.
     #[serde(rename = "drv")]
     pub(crate) driver: String,
-    /// Its file.
+    /// File of the node.
     pub(crate) file: Option<PathBuf>,
 }
 

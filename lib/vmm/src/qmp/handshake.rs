@@ -26,10 +26,11 @@ use tokio::{
 /// More than any answer that a client before may have asked for.
 const AT_MOST: u64 = 4 << 20;
 
-/// What is read once hands are shaken: the greeting again, and then what follows.
+/// Stream that is read after the handshake: the greeting again, and then the
+/// rest.
 pub(super) type Reading =
     QmpStreamTokio<Chain<Cursor<Vec<u8>>, BufReader<Bounded<ReadHalf<UnixStream>>>>>;
-/// What commands are written to.
+/// Stream that commands are written to.
 pub(super) type Writing = QmpStreamTokio<WriteHalf<UnixStream>>;
 
 /// The answer to the marked command, among others.

@@ -39,7 +39,7 @@ impl Peer {
         serde_json::from_str(&line).expect("JSON")
     }
 
-    /// Its name.
+    /// Receives a command, and returns its name.
     async fn hear(&mut self) -> String {
         let command = self.asked().await;
         command["execute"].as_str().expect("a command").to_owned()
@@ -124,8 +124,8 @@ async fn a_greeting_that_is_no_json_is_refused() {
     assert!(matches!(error, Err(QmpError::Greeting { .. })), "{error:?}");
 }
 
-/// What a QEMU says that was in the middle of a command when the client before
-/// was killed.
+/// Messages of a QEMU that was in the middle of a command when the client
+/// before was killed.
 const STALE: [&str; 5] = [
     r#" "status": "paused"}"#,
     r#"{"return": {}}"#,

@@ -1,5 +1,5 @@
-//! What a QEMU sees of the host and takes of it, beyond its privileges. Needs
-//! root, QEMU and cgroup v2.
+//! Tests of a QEMU's view of the host and its use of it, beyond its privileges.
+//! Needs root, QEMU and cgroup v2.
 
 use crate::support::{self, Site, slice};
 use forkyard_vmm::{Machine, files};

@@ -8,7 +8,8 @@ use forkyard_vmm::{
 };
 use std::{collections::BTreeMap, fs, time::Duration};
 
-/// How often a machine is left: enough that some of the answers come to the next.
+/// Number of times a machine is left: enough that some of the answers come to
+/// the next.
 const LEFT: u64 = 300;
 
 #[tokio::test]
@@ -151,8 +152,9 @@ async fn a_clone_can_be_forked_again() {
     grandchild.kill().await.expect("killed");
 }
 
-/// Its memory may be the file of an image that does not exist yet: the first
-/// read of that would wait for the fork the shell is there for.
+/// Tests that a shell reads no memory early: its memory may be the file of an
+/// image that does not exist yet, and the first read of that would wait for the
+/// fork the shell is there for.
 #[tokio::test]
 async fn a_shell_reads_no_memory_before_it_has_a_state() {
     let site = Site::new();

@@ -38,7 +38,7 @@ pub struct Site {
     pub disk: PathBuf,
     /// The file shells have their memory from.
     pub memory: PathBuf,
-    /// Its size, and every machine's.
+    /// Size of memory, the same for every machine.
     size: ByteCount,
 }
 

@@ -160,7 +160,7 @@ fn calls_beyond_the_most_are_refused() {
     assert_eq!(refused.kind, ErrorKind::Exhausted);
 }
 
-/// What the host is asked next.
+/// Receives the next request to the host.
 fn heard(host: &mut FrameReader<UnixStream>) -> (CallId, Request) {
     match host.read_message() {
         Ok(Some(ToHost::Call { call, request })) => (call, request),

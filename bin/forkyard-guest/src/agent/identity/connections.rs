@@ -18,7 +18,7 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use nix::errno::Errno;
 use std::{io, net::IpAddr};
 
-/// What became of them.
+/// Result of closing connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     /// They are no more: so many were ended.
@@ -83,7 +83,7 @@ fn end(kernel: &Kernel, protocol: u8, socket: &InetResponseHeader) -> io::Result
     kernel.ask::<_, SockDiagMessage>(order, NLM_F_ACK).map(drop)
 }
 
-/// Whether it had ended by itself, or no program holds it any more.
+/// Tells whether it had ended by itself, or no program holds it any more.
 fn is_over(socket: &InetResponseHeader, error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || socket.state != TCP_ESTABLISHED
 }

@@ -61,7 +61,7 @@ impl Etc<'_> {
         }
     }
 
-    /// Whom to ask for names. Written anew for those that the family has.
+    /// Sets the name servers. Written anew for those that the family has.
     fn set_resolvers(&self, identity: &Identity) -> io::Result<()> {
         let resolvers = identity.route.iter().flat_map(|route| &route.resolvers);
         let resolvers: Vec<_> = resolvers.copied().collect();

@@ -14,12 +14,12 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Whose connections there may be when a VM gets its address.
+/// Origin of the connections there may be when a VM gets its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connections {
-    /// Its own: it has just booted.
+    /// The VM's own: it has just booted.
     Own,
-    /// Its parent's, which must end.
+    /// The parent's, which must end.
     Parents,
 }
 

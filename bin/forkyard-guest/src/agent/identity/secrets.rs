@@ -1,5 +1,5 @@
-//! What a clone must not inherit: files are overwritten where they are, and
-//! removed.
+//! Secrets that a clone must not inherit: files are overwritten where they are,
+//! and removed.
 //!
 //! Overwritten and written through to the disk before they are removed, so
 //! that the blocks do not hold the secret for whoever reads the disk past the

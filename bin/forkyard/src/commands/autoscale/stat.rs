@@ -1,4 +1,4 @@
-//! What HAProxy's `show stat` says of servers.
+//! Reader of HAProxy's `show stat` about servers.
 
 use anyhow::Context;
 use forkyard_autoscale::SlotNo;
@@ -21,7 +21,7 @@ pub struct Stat {
 /// One server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// Its checks pass, whether or not it gets requests.
+    /// True if its checks pass, whether or not it gets requests.
     pub up: bool,
     /// Requests that it was sent or that wait for it.
     pub open: u32,

@@ -1,4 +1,4 @@
-//! What the user is told: lines of text when something is done, or lines of JSON for each of that and
+//! Output for the user: lines of text when something is done, or lines of JSON for each of that and
 //! for each second.
 
 use crate::{args::Format, output};

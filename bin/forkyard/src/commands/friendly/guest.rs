@@ -22,7 +22,7 @@ use std::{env, fs, path::PathBuf};
 
 /// The program, in guests.
 const PROGRAM: &str = "/opt/forkyard/bin/forkyard-friendly";
-/// What it is told, and what it says.
+/// Paths of its configuration and state.
 const CONFIG: &str = "/opt/forkyard/friendly/friendly.toml";
 const STATUS: &str = "/opt/forkyard/friendly/status.json";
 /// Where a guest has its groups: what runs there is user code, and stands still
@@ -30,7 +30,7 @@ const STATUS: &str = "/opt/forkyard/friendly/status.json";
 const USER: &str = "/opt/forkyard/cgroup/user";
 /// The group that the program itself is in.
 const HOME: &str = "/opt/forkyard/cgroup/user/friendly";
-/// What the program exits with if none runs.
+/// Exit status of the program if none runs.
 const NONE_RUNS: u8 = 3;
 /// Seconds that one command there may take: it waits for a turn as all do.
 const PATIENCE: u32 = 300;
@@ -51,9 +51,9 @@ pub struct Set {
     /// The law that threads follow, with its usual constants.
     #[arg(long)]
     law: Option<Law>,
-    /// Whom to adapt: `exec`, what the host has run there; `image`, what the
-    /// image's init or entry point started; or a group's folder. Without, whom it adapts
-    /// already, at first `exec`.
+    /// Group to adapt: `exec`, commands that the host has run there; `image`, processes
+    /// that the image's init or entry point started; or a group's folder. Without, whom
+    /// it adapts already, at first `exec`.
     #[arg(long)]
     group: Option<String>,
     /// Constants to change: KEY=VALUE, as in `monitor.threshold=2`.
@@ -75,7 +75,8 @@ enum Law {
     Aimd,
     /// AIMD of congestion as a part, which grows as the threshold comes near.
     Careful,
-    /// The same, which waits for what a step down does, and from there goes up slowly.
+    /// As careful, but waits for the effect of a step down, and from there goes
+    /// up slowly.
     Steady,
     /// Steps of a square root.
     Binomial,
@@ -112,7 +113,7 @@ impl Law {
 }
 
 impl Set {
-    /// Its folder, if one was said.
+    /// Returns the folder of the group, if one was given.
     fn group(&self) -> Option<String> {
         self.group.as_deref().map(|group| match group {
             name @ ("exec" | "image") => format!("{USER}/{name}"),
@@ -233,7 +234,8 @@ fn summary(state: &Value) -> String {
     )
 }
 
-/// What each signal came to, whether it counts, and which came first most often.
+/// Lists the value of each signal, whether it counts, and which came first most
+/// often.
 fn signals(state: &Value) -> String {
     let counts = |name: &str| {
         let counting = state["config"]["monitor"]["signals"].as_array();
@@ -269,7 +271,7 @@ fn signals(state: &Value) -> String {
     format!("signals: {}; {leader}", lines.join("; "))
 }
 
-/// What a command there came to.
+/// Result of a command there.
 struct Ran {
     status: ExitStatus,
     out: String,
@@ -308,7 +310,7 @@ impl Guest<'_> {
         copied.await.context("cannot bring forkyard-friendly there")
     }
 
-    /// What it is like there.
+    /// Reads the present state there.
     async fn state(&self) -> anyhow::Result<Value> {
         let shown = self.run(&["show", "--status", STATUS], None).await?;
         let runs = shown.filter(|ran| ran.status != ExitStatus::Code(NONE_RUNS));
@@ -330,7 +332,7 @@ impl Guest<'_> {
         }
     }
 
-    /// What a command said that is to have done what it was told.
+    /// Returns the output of a command that has to have succeeded.
     fn fine(&self, ran: Ran) -> anyhow::Result<String> {
         match ran.status {
             ExitStatus::Code(0) => Ok(ran.out),

@@ -27,7 +27,7 @@ const DEAF: &str = "cannot hear of signals";
 /// Time without a sample that is borne: the daemon is started anew, most likely.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What VMs' shares are in proportion to.
+/// Measure that VMs' shares are in proportion to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum By {
     /// All have equal shares.
@@ -49,7 +49,7 @@ pub struct Policed {
     /// asked to want less.
     #[arg(long, default_value_t = PoliceConfig::default().waiting)]
     waiting: f64,
-    /// What VMs' shares are in proportion to.
+    /// Measure that VMs' shares are in proportion to.
     #[arg(long, value_enum, default_value_t = By::Vm)]
     by: By,
     /// Cap those who are named to a fair share of CPU time, by the dispatcher of
@@ -211,8 +211,8 @@ fn percent(share: f64) -> u32 {
     (share * 100.0).round().clamp(f64::from(LEAST), 1e6) as u32
 }
 
-/// What VMs used and wanted between two looks, in CPUs that the host had itself. One
-/// that was started again since has used nothing yet.
+/// Computes VMs' use and demand between two looks, in CPUs that the host had itself.
+/// One that was started again since has used nothing yet.
 fn seen(before: &Usage, now: &Usage, by: By) -> Sample<String> {
     let stolen = now.stolen_us.saturating_sub(before.stolen_us) / u64::from(now.cpus.max(1));
     let elapsed = now.at_us.saturating_sub(before.at_us);

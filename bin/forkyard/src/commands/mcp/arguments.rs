@@ -81,7 +81,7 @@ fn no_null(argument: &mut Value) {
 pub struct Whole<const MIN: u64, const MAX: u64>(u64);
 
 impl<const MIN: u64, const MAX: u64> Whole<MIN, MAX> {
-    /// It, as a type that holds all from MIN to MAX.
+    /// Converts it to a type that holds all from MIN to MAX.
     pub fn as_a<T: TryFrom<u64> + Default>(self) -> T {
         T::try_from(self.0).unwrap_or_default()
     }

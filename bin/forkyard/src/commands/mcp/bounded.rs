@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 /// Bytes kept of the beginning, and as many of the end.
 const HALF: usize = 32 << 10;
 
-/// What a stream said.
+/// Output of a stream.
 #[derive(Debug, Default)]
 pub struct Bounded {
     head: Vec<u8>,
@@ -15,7 +15,7 @@ pub struct Bounded {
 }
 
 impl Bounded {
-    /// It said more.
+    /// Takes more output.
     pub fn push(&mut self, data: &[u8]) {
         let room = HALF - self.head.len();
         let (head, tail) = data.split_at(room.min(data.len()));

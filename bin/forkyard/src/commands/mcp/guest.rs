@@ -30,7 +30,7 @@ pub enum GuestError {
     Failed {
         /// Why.
         error: ApiError,
-        /// What it had written.
+        /// Standard output until then.
         stdout: String,
         /// Likewise.
         stderr: String,
@@ -46,7 +46,7 @@ pub enum GuestError {
     Base64(#[from] base64::DecodeError),
 }
 
-/// What a command came to.
+/// Result of a command.
 #[derive(Debug, Serialize)]
 pub struct Ran {
     exit: ExitStatus,

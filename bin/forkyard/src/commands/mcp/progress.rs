@@ -16,7 +16,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Letters of a command's last line that are told.
 const LINE: usize = 200;
 
-/// How far a call is, in words.
+/// Progress of a call, in words.
 #[derive(Clone, Debug, Default)]
 pub struct Said(Arc<Mutex<String>>);
 

@@ -85,7 +85,8 @@ impl Session {
         .await;
     }
 
-    /// What a tool answers, and whether it takes that for an error.
+    /// Calls a tool; returns its answer, and whether that is marked as an
+    /// error.
     async fn call(&mut self, id: u64, tool: &str, arguments: Value) -> (String, bool) {
         let params = json!({ "name": tool, "arguments": arguments });
         self.ask(id, "tools/call", params).await;

@@ -38,7 +38,7 @@ pub struct Exec {
     pub argv: Vec<String>,
     /// Variables added to the command's environment, by name.
     pub env: Option<BTreeMap<String, String>>,
-    /// What the command reads from standard input.
+    /// Standard input of the command.
     pub stdin: Option<String>,
     /// Working directory, the image's or "/" if absent.
     pub cwd: Option<String>,
@@ -98,10 +98,11 @@ pub struct Write {
     /// The file's path in the guest.
     #[schemars(length(min = 1))]
     pub path: String,
-    /// What is to be in it.
+    /// Content of the file.
     pub content: String,
     /// Encoding of `content`, `text` if absent.
     pub encoding: Option<Encoding>,
-    /// Whether it may be run as a program; if absent as the file that is there, or no.
+    /// Choice whether it may be run as a program; if absent as the file that is
+    /// there, or no.
     pub executable: Option<bool>,
 }

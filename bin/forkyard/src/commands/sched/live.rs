@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a dispatcher may take to answer for the first time.
+/// Time a dispatcher may take to answer for the first time.
 const START: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
@@ -45,21 +45,21 @@ pub struct Set {
     /// of a QEMU that does not name its threads.
     #[arg(long, requires = "pid", value_delimiter = ',')]
     threads: Option<Vec<u32>>,
-    /// How far to go: observe, place (affinity, niceness, deadlines) or enforce
-    /// (freeze who is not to run). With --policy, enforce; but place under
-    /// balance, procco, cpuco and sbco without --parallel.
+    /// Level of intervention: observe, place (affinity, niceness, deadlines) or
+    /// enforce (freeze threads that are not to run). With --policy, enforce;
+    /// but place under balance, procco, cpuco and sbco without --parallel.
     #[arg(long, value_parser = level)]
     level: Option<Level>,
     /// The policy, of all VMs that are scheduled here: they share the CPUs.
     #[arg(long)]
     policy: Option<Policy>,
-    /// Its vCPUs wait for each other.
+    /// The VM's vCPUs wait for each other.
     #[arg(long, conflicts_with = "not_parallel")]
     parallel: bool,
     /// They do not.
     #[arg(long)]
     not_parallel: bool,
-    /// Its weight; 256 is usual.
+    /// Weight of the VM; 256 is usual.
     #[arg(long)]
     weight: Option<u32>,
     /// The most it gets, in per cent of one CPU; 0 lifts it. Under credit.
@@ -96,7 +96,8 @@ fn level(word: &str) -> Result<Level, String> {
 }
 
 impl Which {
-    /// Its process and its name. Asks the daemon about a VM of Forkyard's.
+    /// Finds the VM's process and name. Asks the daemon about a VM of
+    /// Forkyard's.
     async fn find(self, run_dir: &Path) -> anyhow::Result<(u32, Option<String>)> {
         match (self.vm, self.pid) {
             (Some(vm), _) => {
@@ -142,7 +143,8 @@ pub async fn release(run_dir: &Path, format: Format, which: Which) -> anyhow::Re
     answer(run_dir, format, &Request::Release { pid })
 }
 
-/// Whether VMs can be capped, and let go afterwards: nobody else has any scheduled.
+/// Checks that VMs can be capped, and let go afterwards: no other program
+/// schedules them.
 pub fn can_cap(run_dir: &Path) -> anyhow::Result<()> {
     match ask(&socket(run_dir), &Request::Show) {
         Ok(Reply::Done(shown)) if !shown.vms.is_empty() => bail!(
@@ -177,7 +179,7 @@ pub fn show(run_dir: &Path, format: Format) -> anyhow::Result<ExitCode> {
     answer(run_dir, format, &Request::Show)
 }
 
-/// The same again and again.
+/// Shows the state again and again.
 pub async fn top(run_dir: &Path, format: Format, options: Top) -> anyhow::Result<ExitCode> {
     if options.once || format == Format::Json || !io::stdout().is_terminal() {
         return show(run_dir, format);
@@ -218,7 +220,7 @@ fn done(run_dir: &Path, request: &Request) -> anyhow::Result<Shown> {
     }
 }
 
-/// The same in Prometheus' format.
+/// Prints the state in Prometheus' format.
 pub fn metrics(run_dir: &Path, format: Format) -> anyhow::Result<ExitCode> {
     if format == Format::Json {
         return show(run_dir, format);

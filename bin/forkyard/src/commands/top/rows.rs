@@ -1,11 +1,11 @@
-//! What two samples say: one row a VM, clones under their parents. Pure.
+//! Rows made of two samples: one a VM, clones under their parents. Pure.
 
 use crate::output;
 use forkyard_types::{ByteCount, FamilyId, Usage, VmId, VmName, VmState, VmUsage};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// What the columns are.
+/// Titles of the columns.
 pub const HEADS: [&str; 8] = [
     "VM", "STATE", "CPU%", "PRIVATE", "RESIDENT", "MEMORY", "FORKS", "WARM",
 ];
@@ -13,25 +13,25 @@ pub const HEADS: [&str; 8] = [
 /// One VM.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Its name.
+    /// Name of the VM.
     pub name: VmName,
-    /// Its id.
+    /// Id of the VM.
     pub id: VmId,
-    /// Its family.
+    /// Family of the VM.
     pub family: FamilyId,
     /// The VM it is a clone of.
     pub parent: Option<VmId>,
-    /// How many ancestors it has among those listed.
+    /// Number of its ancestors among those listed.
     pub depth: usize,
-    /// Its state.
+    /// State of the VM.
     pub state: VmState,
     /// Processor time in percent of one processor.
     pub cpu_percent: f64,
     /// Bytes of the host's memory that are its own.
     pub private: ByteCount,
-    /// The same, and those it shares.
+    /// Private pages, and those it shares.
     pub resident: ByteCount,
-    /// What it takes its memory to be.
+    /// Memory as the guest sees it.
     pub memory: ByteCount,
     /// Forks of it.
     pub forks: u32,

@@ -5,7 +5,7 @@ use crate::{CloneEnd, MAX_PAYLOAD};
 use forkyard_types::{NotStarted, TicketKind};
 use proptest::prelude::*;
 
-/// What a guest may write at once.
+/// Content that a guest may write at once.
 #[derive(Clone, Debug)]
 enum Write {
     Bytes(Vec<u8>),

@@ -28,7 +28,7 @@ impl Crafted {
         self
     }
 
-    /// What extended headers say of the next entry.
+    /// Adds an extended header with these records for the next entry.
     fn more(mut self, records: &[(&str, &[u8])]) -> Self {
         let mut text = Vec::new();
         for (name, value) in records {

@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// What a program of the host makes of bytes.
+/// Passes bytes through a program of the host.
 fn by_program(program: &str, bytes: &[u8]) -> Vec<u8> {
     let file = tempfile::NamedTempFile::new().expect("a file");
     fs::write(file.path(), bytes).expect("written");

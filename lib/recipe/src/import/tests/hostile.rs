@@ -1,4 +1,4 @@
-//! What is made to harm those who take it in.
+//! Tests of images made to harm the importer.
 
 use super::*;
 

@@ -36,7 +36,7 @@ fn partition(disk: &NamedTempFile, partitions: &[(u64, u8, u32, u32)]) {
     }
 }
 
-/// The same with a GPT.
+/// Partitions a disk with a GPT.
 fn partition_by_guid(disk: &NamedTempFile, partitions: &[(u64, u64, u64)]) {
     partition(disk, &[(1, PROTECTIVE, 1, u32::MAX)]);
     let mut header = [0; 512];

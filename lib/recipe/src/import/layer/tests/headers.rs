@@ -104,7 +104,7 @@ fn headers_without_end_are_not_read_to_their_end() {
     }
 }
 
-/// The same again and again, and how many bytes of it were read.
+/// Reader that repeats the same bytes, and counts those that were read.
 struct Endless(Vec<u8>, usize);
 
 impl Read for Endless {
