@@ -104,7 +104,8 @@ impl Cluster {
         at
     }
 
-    /// The same, where Slurm hands out the room: so many processors on each.
+    /// Starts a cluster where Slurm hands out the room: so many processors on
+    /// each.
     pub fn of_nodes_in_slurm(count: u8, cpus: u32) -> Self {
         let mut cluster = Self::idle(count);
         let slurm = cluster.switch.within(move || {
@@ -195,12 +196,12 @@ impl Cluster {
         Self::told(count, &[])
     }
 
-    /// The same, all of whose daemons are told this, too.
+    /// Starts a cluster all of whose daemons have these variables, too.
     pub fn told(count: u8, variables: &[(&'static str, &str)]) -> Self {
         Self::idle(count).acquainted(variables)
     }
 
-    /// The same, whose daemons can be killed at any step of theirs.
+    /// Starts a cluster whose daemons can be killed at any step of theirs.
     pub fn with_steps(count: u8) -> Self {
         let mut cluster = Self::idle(count);
         for host in &mut cluster.hosts {
@@ -209,7 +210,7 @@ impl Cluster {
         cluster.acquainted(&[])
     }
 
-    /// The same, whose machines are made up (`lib/fake-engine`).
+    /// Starts such a cluster whose machines are made up (`lib/fake-engine`).
     pub fn fake_with_steps(count: u8) -> Self {
         let mut cluster = Self::idle_in(count, Slot::wait_fake());
         for host in &mut cluster.hosts {
@@ -219,8 +220,8 @@ impl Cluster {
         cluster.acquainted(&[])
     }
 
-    /// The same, joined by a network in user space that delays, loses, doubles and
-    /// reorders what they send, as it is told.
+    /// Starts a cluster joined by a network in user space that delays, loses,
+    /// doubles and reorders packets, as it is told.
     pub fn linked(count: u8, network: Network) -> Self {
         let slot = Arc::new(Slot::wait());
         let hosts: Vec<_> = (0..count).map(|_| Host::on(slot.clone())).collect();
@@ -277,7 +278,7 @@ impl Cluster {
         &self.hosts[number]
     }
 
-    /// Its address on their network.
+    /// Returns a host's address on their network.
     pub fn address(&self, number: usize) -> Ipv4Addr {
         address(u8::try_from(number).expect("few hosts"))
     }

@@ -1,5 +1,5 @@
-//! What can be done to the network of a cluster whose hosts are on a bridge: cut,
-//! slowed, lossy, or one that no group passes; and what passed.
+//! Faults of the network of a cluster whose hosts are on a bridge: cut, slowed,
+//! lossy, or one that no group passes; and its traffic.
 
 use crate::{
     Cluster,
@@ -94,7 +94,7 @@ impl Cluster {
         (0..self.hosts.len()).for_each(|number| self.slow(number, mbit));
     }
 
-    /// The same of one host alone.
+    /// Slows the link of one host alone.
     pub fn slow(&self, number: usize, mbit: u32) {
         self.hosts[number].within(move || limit(UPLINK, mbit));
         self.switch.within(move || limit(&port(number), mbit));

@@ -47,7 +47,7 @@ pub struct Host {
     pub(crate) own_cache: Option<TempDir>,
     /// Of its daemons, if they are counted.
     pub(crate) steps: Option<Steps>,
-    /// What its daemons and commands are told beside where it is.
+    /// Variables of its daemons and commands beside those of its place.
     pub(crate) told: Vec<(&'static str, OsString)>,
     /// Wakes VMs from the kept boot of the cache, of which it keeps files.
     woken: bool,
@@ -133,7 +133,8 @@ impl Host {
         self.steps.as_ref().expect("a host made for it")
     }
 
-    /// The same with a VM `p` of the smallest image, and `options` of `run`.
+    /// Starts a host with a VM `p` of the smallest image, and `options` of
+    /// `run`.
     pub fn with_p<const N: usize>(options: [&str; N]) -> Self {
         Self::new().running_p(options)
     }
@@ -200,7 +201,7 @@ impl Host {
         )
     }
 
-    /// The same, with more variables in its environment.
+    /// Starts a command with more variables in its environment.
     pub fn start_with<'a>(
         &self,
         words: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -239,7 +240,7 @@ impl Host {
             .within(move || TcpStream::connect(("127.0.0.1", port)))
     }
 
-    /// What the daemon answers to a GET on its socket: its body.
+    /// Returns the body of the daemon's answer to a GET on its socket.
     #[track_caller]
     pub fn get(&self, path: &str) -> String {
         let socket = self.folder.path().join("run/api.sock");
@@ -253,7 +254,7 @@ impl Host {
         body.to_owned()
     }
 
-    /// What tells a command which host is meant.
+    /// Returns the variables that tell a command which host is meant.
     pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
         let folder = self.folder.path();
         let mut variables = vec![
@@ -421,7 +422,7 @@ impl Host {
         self.nothing_left_but(&[]);
     }
 
-    /// The same, of all but this.
+    /// Checks that nothing is left but this.
     #[track_caller]
     pub(crate) fn nothing_left_but(&self, stays: &[String]) {
         let left = || {

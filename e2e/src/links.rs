@@ -1,4 +1,4 @@
-//! What a host counts of its links to others.
+//! Counters of a host's links to others.
 
 use crate::Host;
 use std::{collections::BTreeMap, net::Ipv4Addr};
@@ -30,12 +30,12 @@ impl Links {
         self.sum(name, |_| true)
     }
 
-    /// What went to several hosts at once.
+    /// Returns the traffic to several hosts at once.
     pub fn group(&self, name: &str) -> u64 {
         self.sum(name, |peer| peer == GROUP)
     }
 
-    /// What passed between this host and one other alone.
+    /// Returns the traffic between this host and one other alone.
     pub fn with(&self, other: Ipv4Addr, name: &str) -> u64 {
         self.sum(name, |peer| peer == other.to_string())
     }

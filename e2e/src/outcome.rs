@@ -16,16 +16,16 @@ use std::{
 /// that has to be built first takes longest.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What a command came to.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was asked.
+    /// Words of the command.
     pub words: String,
-    /// Its exit code; none if a signal ended it.
+    /// Exit code; none if a signal ended it.
     pub code: Option<i32>,
-    /// What it wrote to standard output.
+    /// Standard output of the command.
     pub stdout: Vec<u8>,
-    /// What it wrote to standard error.
+    /// Standard error of the command.
     pub stderr: String,
 }
 
@@ -59,7 +59,7 @@ pub struct Running {
     stderr: Stream,
 }
 
-/// What comes out of a pipe.
+/// Output of a pipe.
 #[derive(Debug)]
 struct Stream {
     reader: JoinHandle<()>,
@@ -82,7 +82,7 @@ impl Running {
         }
     }
 
-    /// Whether it has ended.
+    /// Tells whether it has ended.
     pub fn is_over(&self) -> bool {
         self.stdout.reader.is_finished() && self.stderr.reader.is_finished()
     }
@@ -109,7 +109,7 @@ impl Running {
         kill(Pid::from_raw(pid), Signal::SIGINT).expect("a child of ours");
     }
 
-    /// What it has written to standard error so far.
+    /// Returns its standard error so far.
     pub fn complaints(&self) -> String {
         String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
     }

@@ -47,11 +47,11 @@ pub struct Place {
 /// A process in a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// Its parent's.
+    /// Process id of the parent.
     pub parent: u32,
-    /// Its command line, words apart by spaces.
+    /// Command line, words apart by spaces.
     pub command: String,
 }
 
@@ -161,7 +161,7 @@ impl Process {
         lists.flat_map(numbers).collect()
     }
 
-    /// Whether it runs this program.
+    /// Tells whether it runs this program.
     pub fn is(&self, program: &str) -> bool {
         let path = self.command.split(' ').next().unwrap_or_default();
         Path::new(path)

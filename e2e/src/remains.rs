@@ -1,4 +1,4 @@
-//! What is left of a host: everything it may have made, looked for where the
+//! Leftovers of a host: everything it may have made, looked for where the
 //! kernel keeps it rather than where the host says it is.
 
 use crate::{Place, outside::UPLINK};
@@ -9,8 +9,8 @@ use std::{
     process::Command,
 };
 
-/// What a host without VMs may have: its records, its certificates, its logs,
-/// its lock, whom it knows, and empty folders.
+/// Files a host without VMs may have: its records, its certificates, its logs,
+/// its lock, its known hosts, and empty folders.
 const MAY_STAY: [&str; 19] = [
     "state/forkyard.db",
     "state/forkyard.db-shm",

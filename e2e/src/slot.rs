@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How many hosts there may be, unless somebody says otherwise.
+/// Number of hosts there may be, unless set otherwise.
 const SLOTS: u8 = 3;
 /// Those of hosts whose machines are made up.
 const FAKE: Range<u8> = 100..132;
@@ -79,7 +79,7 @@ impl Slot {
         slot
     }
 
-    /// What every host's folder, and its cgroup, is called first.
+    /// Returns the prefix of every host's folder and cgroup.
     pub fn prefix(&self) -> String {
         prefix(self.number)
     }
@@ -120,8 +120,8 @@ fn prefix(number: u8) -> String {
     format!("forkyard-e2e.{number}.")
 }
 
-/// What takes the hosts of a slot away when whoever has the slot has ended, however that
-/// came. Nobody else gets the slot before it is done.
+/// Guard that takes the hosts of a slot away when the holder of the slot has ended, in
+/// whatever way. Nobody else gets the slot before it is done.
 #[derive(Debug)]
 struct Guard {
     clearing: Child,

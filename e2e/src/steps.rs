@@ -51,7 +51,8 @@ impl Steps {
         Self { folder, control }
     }
 
-    /// What a daemon, or a command that starts one, needs in its environment.
+    /// Returns the variables that a daemon, or a command that starts one, needs
+    /// in its environment.
     pub fn variables(&self) -> [(&'static str, OsString); 2] {
         [
             ("LD_PRELOAD", library(&self.folder).into()),

@@ -1,5 +1,5 @@
-//! What joins the hosts of a cluster: a bridge in a network namespace of its own,
-//! or taps of a network in user space.
+//! Switch that joins the hosts of a cluster: a bridge in a network namespace of
+//! its own, or taps of a network in user space.
 //!
 //! The bridge sends frames of a group to those alone that said they are in it, as
 //! a switch does that is worth its price. That takes somebody who asks who is in
@@ -36,7 +36,7 @@ pub(crate) struct Switch {
     thread: u32,
 }
 
-/// Whether a link carries anything.
+/// State of a link: carrying traffic, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turned {
     On,

@@ -1,4 +1,5 @@
-//! What tests boot: a kernel, an initramfs with this build's agent, an image.
+//! Files that tests boot: a kernel, an initramfs with this build's agent, an
+//! image.
 
 use anyhow::{Context, Result};
 use forkyard_recipe::{Cache, Event, GuestFiles, KernelChoice, Recipe};
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The image tests run on unless they need more.
 pub const TEST_IMAGE: &str = "tiny";
 
-/// What was prepared.
+/// Files that were prepared.
 #[derive(Debug)]
 pub struct Prepared {
     dist: PathBuf,
@@ -18,7 +19,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// How tests learn where things are.
+    /// Returns the variables by which tests learn where things are.
     pub fn variables(&self) -> [(&'static str, &Path); 5] {
         [
             ("FORKYARD_DIST", &self.dist),

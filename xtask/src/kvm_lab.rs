@@ -21,11 +21,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What building and booting the lab take on this host.
+/// Packages that building and booting the lab take on this host.
 const TO_RUN: [&str; 4] = ["e2fsprogs", "mmdebstrap", "qemu-system-x86", "qemu-utils"];
 /// Kernels that are new enough for live forks.
 const KERNELS: &str = "^linux-image-6[.]12[.0-9]*[+]deb12-amd64$";
-/// What is in the lab beside a kernel.
+/// Packages in the lab beside a kernel.
 const IN_LAB: [&str; 14] = [
     "busybox-static",
     "e2fsprogs",
@@ -68,7 +68,7 @@ const TESTS: [&str; 12] = [
     "pause::",
     "warm::",
 ];
-/// What the lab says last.
+/// Last line of the lab's output.
 const PASSED: &str = "lab: the tests ended with 0";
 
 /// The first program of the lab.

@@ -21,11 +21,11 @@ use std::{
 /// A program to run.
 #[derive(Debug)]
 pub struct Job {
-    /// What it is called.
+    /// Name of the job.
     pub name: String,
     /// When it may run.
     pub turn: Turn,
-    /// How it is run.
+    /// Command of the job.
     pub run: Run,
 }
 
@@ -38,12 +38,12 @@ pub enum Turn {
     Any,
 }
 
-/// What happens to a job.
+/// Event of a job.
 #[derive(Debug)]
 pub enum Event {
-    /// It printed a line.
+    /// The job printed a line.
     Line(String),
-    /// It has ended, after so long.
+    /// The job has ended, after so long.
     End(Duration, Result<()>),
 }
 

@@ -18,7 +18,7 @@ const ALONE: [&str; 2] = [
 /// The program that takes longest by far: it begins first, and all others run beside it.
 const LONGEST: &str = "e2e/tests/needs_root.rs";
 
-/// What the examples in documentation are called, which cargo builds and runs.
+/// Name of the examples in documentation, which cargo builds and runs.
 pub const EXAMPLES: &str = "examples in documentation";
 
 /// Asks for the time that each test took. Not a stable option: a program that does not know

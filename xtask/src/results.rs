@@ -8,7 +8,7 @@ use std::{
 /// Seconds after which the end of a test is worth a look.
 const LONG: f64 = 5.0;
 
-/// What so many test programs added up to.
+/// Sum of the results of several test programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Tests that passed, apart from those that count as skipped.
@@ -35,11 +35,11 @@ struct Program {
     failed: Vec<String>,
     /// Seconds of each test.
     took: HashMap<String, f64>,
-    /// The same, of those that say how long they took without what they waited for.
+    /// Seconds of those that report the time they took without waiting.
     worked: HashMap<String, f64>,
 }
 
-/// What a line says.
+/// Content of a line.
 #[derive(Debug, PartialEq)]
 enum Said<'a> {
     /// `test a::b ... ok <1.234s>`: a test's end; its time is not told of every test.

@@ -89,7 +89,7 @@ impl Run {
         self.judge(status)
     }
 
-    /// The same, for what it prints to standard output.
+    /// Runs it, and returns its standard output.
     pub fn printed(mut self) -> Result<String> {
         let output = self
             .0

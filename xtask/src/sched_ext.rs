@@ -20,7 +20,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What the dispatcher's feature and the scheduler take, beyond the usual.
+/// Packages that the dispatcher's feature and the scheduler take, beyond the
+/// usual.
 const TO_BUILD: [&str; 6] = [
     "clang-19",
     "libbpf-dev",
@@ -29,7 +30,7 @@ const TO_BUILD: [&str; 6] = [
     "pkg-config",
     "zlib1g-dev",
 ];
-/// What the kernel and the guest take.
+/// Packages that the kernel and the guest take.
 const TO_TEST: [&str; 9] = [
     "bc",
     "bison",
@@ -44,7 +45,7 @@ const TO_TEST: [&str; 9] = [
 const SOURCE: &str = "linux-source-6.12";
 const FEATURE: &str = "forkyard-dispatcher/sched-ext";
 const CONFIG: &str = "lib/dispatch/sched-ext/kernel.config";
-/// What the guest prints last.
+/// Last line of the guest's output.
 const PASSED: &str = "guest: the tests ended with 0";
 /// Seconds that the guest may take: ten times what it does on a busy machine.
 const PATIENCE: &str = "3600";
@@ -64,7 +65,7 @@ dmesg | grep -i -E 'sched_ext|warn|bug|oops' | tail -n 40
 reboot -f
 ";
 
-/// What was built.
+/// Files that were built.
 #[derive(Debug)]
 pub struct Built {
     dispatcher: PathBuf,

@@ -39,13 +39,13 @@ pub const TEST: Need = Need {
     least: 2000 * MIB,
 };
 
-/// How a disk bears what is to be done.
+/// Verdict on a disk's room for the work.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Enough,
     /// So much less than was measured.
     Scarce(u64),
-    /// It cannot work.
+    /// The disk has too little: it cannot work.
     Impossible,
 }
 

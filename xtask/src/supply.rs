@@ -1,4 +1,4 @@
-//! What comes from others: where from, under which licence, in how many versions.
+//! Supply of others: source, licence and number of versions.
 //!
 //! Reads `Cargo.lock` and what cargo tells of the packages in it; asks nobody. So it knows of
 //! no advisories: `cargo deny` or `cargo audit` does, with a database that it fetches, where one of them is installed.
@@ -82,7 +82,8 @@ pub fn check(root: &Path) -> Result<()> {
     }
 }
 
-/// What is wrong by a lock file: other sources, no checksum, banned, or too many versions.
+/// Lists the faults of a lock file: other sources, no checksum, banned, or too
+/// many versions.
 fn of_lock(lock: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut versions = BTreeMap::<_, usize>::new();
@@ -126,7 +127,8 @@ fn of_licences(tree: &str) -> Vec<String> {
     refused
 }
 
-/// Whether a licence, as SPDX writes expressions of them, can be met by those that do.
+/// Tells whether a licence, as SPDX writes expressions of them, can be met by
+/// those allowed.
 fn does(licence: &str) -> bool {
     // An old way to say OR.
     let licence = licence.replace('/', " OR ");

@@ -14,7 +14,7 @@ use std::{
 
 /// Kinds of targets whose tests stand beside their code.
 const KINDS: [&str; 6] = ["lib", "rlib", "cdylib", "staticlib", "proc-macro", "bin"];
-/// What begins a test.
+/// Attributes that begin a test.
 const TESTS: [&str; 3] = ["#[test]", "#[tokio::test", "proptest! {"];
 
 /// Lists every target of the workspace that says what is not true of it.

@@ -11,7 +11,7 @@ use std::{
 
 /// Versions of the tools.
 const PINS: &str = "xtask/openapi/requirements.txt";
-/// What the generator is told.
+/// Configuration of the generator.
 const CONFIG: &str = "xtask/openapi/client.yml";
 
 /// The tools, installed.

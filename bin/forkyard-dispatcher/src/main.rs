@@ -22,8 +22,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long it waits for one that is about to end, or for the guard of one that
-/// was killed.
+/// Time it waits for one that is about to end, or for the guard of one that was
+/// killed.
 const ENDS: Duration = Duration::from_secs(50);
 const POLL: Duration = Duration::from_millis(10);
 

@@ -27,8 +27,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the other tests run as a VM: one idle main thread, one busy thread that
-/// is no vCPU's, and so many that are.
+/// Stand-in that the other tests run as a VM: one idle main thread, one busy
+/// thread that is no vCPU's, and so many that are.
 #[test]
 #[ignore = "run by the other tests"]
 fn stand_in() {

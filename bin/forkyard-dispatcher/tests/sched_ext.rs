@@ -38,7 +38,8 @@ fn work() {
     std::hint::spin_loop();
 }
 
-/// What the other tests run as a VM: one idle main thread, and so many vCPUs.
+/// Stand-in that the other tests run as a VM: one idle main thread, and so many
+/// vCPUs.
 #[test]
 #[ignore = "run by the other tests"]
 fn stand_in() {

@@ -94,7 +94,7 @@ fn go_home(home: &Path) -> io::Result<()> {
     fs::write(home.join("cgroup.procs"), "0")
 }
 
-/// What decides.
+/// Parts that decide.
 struct Policy {
     config: Config,
     monitor: Monitor,
@@ -125,13 +125,13 @@ struct Agent {
     wants: Wants<TaskId>,
     /// The most that ran, would have run or stood still at any look of this period.
     wanting: u32,
-    /// The same of the period before.
+    /// Value of `wanting` in the period before.
     wanted: u32,
     /// When the last look ended.
     looked: Instant,
-    /// How far the next one is.
+    /// Distance to the next look.
     spacing: Spacing,
-    /// Who wakes the agent.
+    /// Sender that wakes the agent.
     tell: Sender<Wake>,
 }
 
@@ -331,7 +331,7 @@ impl Agent {
         Ok(run)
     }
 
-    /// Who is left alone.
+    /// Lists the threads that are left alone.
     fn exempt(&self) -> Exempt {
         Exempt {
             ours: vec![std::process::id(), self.guard.pid()],
@@ -339,8 +339,8 @@ impl Agent {
         }
     }
 
-    /// Whether those that begin over the limit are to wait: then there is a gate, if there
-    /// can be.
+    /// Tells whether processes that begin over the limit are to wait: then there is a
+    /// gate, if there can be.
     fn waits(&mut self) -> anyhow::Result<bool> {
         let waits = self.policy.config.threads.new == New::Wait;
         if waits {
@@ -403,7 +403,7 @@ impl Agent {
         report
     }
 
-    /// What it says of itself; what it has seen once a period has ended.
+    /// Describes the agent; with what it has seen once a period has ended.
     fn status(&self, report: Option<&Report>) -> Value {
         let order = self.policy.controller.order();
         let state = match self.policy.controller.state() {

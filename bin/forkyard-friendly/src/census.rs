@@ -1,4 +1,4 @@
-//! Who of a group wants to run, and whom to leave alone.
+//! Threads of a group that want to run, and those to leave alone.
 
 use crate::{
     exempt::Exempt,
@@ -7,24 +7,25 @@ use crate::{
 use forkyard_friendly::{Count, Doing, Unit, Wants};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a look at the members of the group comes to.
+/// Result of a look at the members of the group.
 #[derive(Debug)]
 pub struct Census {
     /// Those who want to run and may be stopped; for processes, one for each.
     pub wanting: Vec<TaskId>,
-    /// How many run, would run or stand still at this moment, of those who may be stopped.
+    /// Number of threads that run, would run or are stopped at this moment, of
+    /// those that may be stopped.
     pub load: u32,
     /// One that is never to be stopped, if there is any.
     pub spares: Option<u32>,
 }
 
-/// How members are counted.
+/// Way in which members are counted.
 #[derive(Clone, Copy, Debug)]
 pub struct How<'a> {
     pub unit: Unit,
     pub count: Count,
     pub exempt: &'a Exempt,
-    /// Who stands still by the last look.
+    /// Threads that were stopped at the last look.
     pub still: &'a BTreeSet<TaskId>,
 }
 

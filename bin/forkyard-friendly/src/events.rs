@@ -1,5 +1,5 @@
-//! What the kernel tells of processes: when one has begun another program, and when one
-//! has ended (the process connector, `linux/cn_proc.h`).
+//! Events of processes that the kernel reports: one has begun another program, or has
+//! ended (the process connector, `linux/cn_proc.h`).
 
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_CONNECTOR};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -34,7 +34,7 @@ const THREAD: usize = 52;
 const PROCESS: usize = 56;
 /// Bytes that a message may have.
 const LONGEST: usize = 256;
-/// How long the kernel has for saying that it will tell.
+/// Time for the kernel to confirm that it will report.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Events {
@@ -95,8 +95,8 @@ impl Events {
     }
 }
 
-/// Whether this process is in the machine's first namespaces of processes and of users:
-/// it is to nobody else that the kernel tells, and it does not say so.
+/// Tells whether this process is in the machine's first namespaces of processes and of
+/// users: the kernel reports to no other, and does not say so.
 fn tells_here() -> bool {
     // As the kernel numbers them (linux/nsfs.h).
     const FIRST: [(&str, &str); 2] = [("pid", "4026531836"), ("user", "4026531837")];
@@ -138,7 +138,7 @@ fn word(message: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// What a message says, if it is of those that are heard.
+/// Parses a message, if it is of those that are used.
 fn event(message: &[u8]) -> Option<Event> {
     let process = word(message, PROCESS)?;
     match word(message, WHAT)? {

@@ -1,4 +1,4 @@
-//! Who is left alone.
+//! Processes that are left alone.
 
 use crate::tasks::Task;
 
@@ -15,7 +15,7 @@ pub struct Exempt {
 }
 
 impl Exempt {
-    /// Whether the process that a thread is of is one, by this name.
+    /// Tells whether the process of a thread is exempt, by this name.
     pub fn spares(&self, task: &Task, name: &str) -> bool {
         self.ours.contains(&task.kin.process)
             || task.kin.init

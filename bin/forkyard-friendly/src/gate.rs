@@ -32,7 +32,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// What the gate decides by: processes, by their numbers.
+/// State that the gate decides by: processes, by their numbers.
 #[derive(Debug, Default)]
 struct Shared {
     admission: Admission<u32>,
@@ -40,7 +40,7 @@ struct Shared {
     exempt: Exempt,
 }
 
-/// How those that begin come in.
+/// Ways in which processes that begin come in.
 #[derive(Debug)]
 pub enum Passage {
     /// As they always did: nothing else was wished yet.
@@ -59,7 +59,7 @@ pub struct Gate {
     held: Receiver<Task>,
     /// Those that were stopped before the last look had its say, and are not told of yet.
     late: Vec<Task>,
-    /// Its thread, which ends if the kernel tells no more.
+    /// Thread of the gate, which ends if the kernel reports no more.
     keeper: Option<JoinHandle<()>>,
 }
 
@@ -93,7 +93,7 @@ impl Passage {
         };
     }
 
-    /// Whether there is a gate.
+    /// Tells whether there is a gate.
     pub fn is_there(&self) -> bool {
         match self {
             Self::Gate(gate) => gate.keeper.as_ref().is_some_and(|one| !one.is_finished()),
@@ -111,8 +111,8 @@ impl Passage {
             .flat_map(|gate| gate.late.drain(..).chain(gate.held.try_iter()))
     }
 
-    /// What a look has found: see [`Admission::look`]. Who was stopped since the agent was
-    /// last told of any stands still, whatever was seen of it.
+    /// Takes the result of a look: see [`Admission::look`]. Who was stopped since the
+    /// agent was last told of any stands still, whatever was seen of it.
     pub fn look(
         &mut self,
         room: (u32, u32),
@@ -161,7 +161,8 @@ impl Passage {
         late.chain(makers).collect()
     }
 
-    /// How many of those who wait may go: see [`Admission::room`].
+    /// Returns the number of waiting processes that may go: see
+    /// [`Admission::room`].
     pub fn room(&self) -> usize {
         match self {
             Self::Gate(gate) => locked(&gate.shared).admission.room(),
@@ -180,7 +181,8 @@ impl Passage {
         all_go(&gate.hold, makers)
     }
 
-    /// Whoever begins goes, until the next look, and whoever makes others.
+    /// Lets processes that begin go until the next look, and those that make
+    /// others.
     pub fn leave_open(&self) -> io::Result<()> {
         match self {
             Self::Gate(gate) => gate.leave_open(),
@@ -240,7 +242,7 @@ fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What its thread works with.
+/// State of the gate's thread.
 struct Keeper {
     group: Group,
     hold: Arc<Hold>,
@@ -265,8 +267,8 @@ impl Keeper {
         }
     }
 
-    /// Whether it is the first that waits. The lock is held until it stands still, so that whoever drops the
-    /// gate finds it either stopped or on its way.
+    /// Notes the beginning of a process; tells whether it is the first that waits. The lock is held
+    /// until it stands still, so that whoever drops the gate finds it either stopped or on its way.
     fn begins(&self, process: u32) -> bool {
         let mut shared = locked(&self.shared);
         // Mostly there is room, and it does not matter who it is.
@@ -318,7 +320,7 @@ impl Keeper {
         task.flatten().is_some_and(is)
     }
 
-    /// Whether somebody may be let in for it.
+    /// Notes the end of a process; tells whether another may be let in for it.
     fn ends(&self, process: u32) -> io::Result<bool> {
         let mut shared = locked(&self.shared);
         all_go(&self.hold, shared.makers.goes(process))?;

@@ -22,11 +22,11 @@ pub enum Version {
 /// A group that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its folder.
+    /// Folder of the group.
     pub path: PathBuf,
     /// Of which hierarchy.
     pub version: Version,
-    /// Its name, from the root of hierarchies.
+    /// Name, from the root of hierarchies.
     pub name: PathBuf,
     /// The hierarchy it is of.
     mount: Mount,
@@ -37,7 +37,7 @@ pub struct Group {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mount {
     at: PathBuf,
-    /// What is mounted there: a group of the hierarchy, its root most often.
+    /// Group of the hierarchy that is mounted there, its root most often.
     root: PathBuf,
     version: Version,
     controllers: Vec<String>,
@@ -86,7 +86,7 @@ impl Group {
         })
     }
 
-    /// Whether a process is directly in it.
+    /// Tells whether a process is directly in it.
     pub fn has(&self, process: u32) -> bool {
         let text = fs::read_to_string(format!("/proc/{process}/cgroup"));
         let group = self.mount.root.join(&self.name);
@@ -132,7 +132,7 @@ impl Group {
         files.find(|(path, _)| path.exists())
     }
 
-    /// How many CPUs its members may run on.
+    /// Returns the number of CPUs its members may run on.
     pub fn cpus(&self) -> u32 {
         let file = self.file("cpuset.cpus.effective", "cpuset", "cpuset.effective_cpus");
         let list = file.and_then(|(path, _)| fs::read_to_string(path).ok());
@@ -141,7 +141,7 @@ impl Group {
         own.unwrap_or_else(|| u32::try_from(all()).unwrap_or(u32::MAX))
     }
 
-    /// The same group in v1's freezer, if it is there.
+    /// Returns the group of the same name in v1's freezer, if it is there.
     pub fn freezer(&self) -> Option<PathBuf> {
         let mut freezers = self.mounts.iter().filter(|mount| mount.has("freezer"));
         let path = freezers.next()?.at.join(&self.name);

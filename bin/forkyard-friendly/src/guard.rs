@@ -34,7 +34,7 @@ pub enum Word {
     File(PathBuf, String),
     /// This process was stopped by a signal: its number, and when it started.
     Stopped(u32, u64),
-    /// It goes on.
+    /// The process goes on.
     Goes(u32),
     /// The kernel tells the agent of processes.
     Hears,
@@ -198,7 +198,7 @@ impl Guard {
         words.iter().try_for_each(|word| self.say(word))
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -1,4 +1,4 @@
-//! What the kernel counts.
+//! Counters of the kernel.
 
 use crate::group::Group;
 use forkyard_friendly::Counters;
@@ -7,7 +7,8 @@ use std::fs;
 /// Of the whole machine.
 const STAT: &str = "/proc/stat";
 
-/// Its counters: pressure is the group's own where it has it, else the machine's.
+/// Reads the counters: pressure is the group's own where it has it, else the
+/// machine's.
 pub fn counters(group: &Group) -> Counters {
     let pressure = |what: &str| {
         let own = fs::read_to_string(group.path.join(format!("{what}.pressure")));

@@ -15,14 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long one that was told to end may take to undo what it did.
+/// Time an agent that was told to end may take to undo its changes.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What an agent says of itself that it is found by.
+/// Record by which an agent is found.
 #[derive(Debug, Deserialize)]
 pub struct Living {
-    /// Its process.
+    /// Process id of the agent.
     agent: u32,
     /// When that started.
     started: u64,
@@ -52,7 +52,8 @@ impl Living {
             && (tasks::lives(self.agent) || threads.is_ok_and(|all| all.count() > 1))
     }
 
-    /// Whether it runs this very program: another may have taken its file's place.
+    /// Tells whether it runs this very program: another may have taken its
+    /// file's place.
     fn is_this_program(&self) -> bool {
         let program = |process: &str| fs::read_link(format!("/proc/{process}/exe")).ok();
         let ours = program("self");

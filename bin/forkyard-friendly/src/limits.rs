@@ -36,7 +36,7 @@ impl Setting {
     }
 }
 
-/// How many tasks the group may have.
+/// Limit on the number of the group's tasks.
 #[derive(Debug)]
 pub struct Births {
     most: Setting,
@@ -73,13 +73,13 @@ impl Births {
     }
 }
 
-/// How much CPU time the group may have.
+/// Limit on the group's CPU time.
 #[derive(Debug)]
 pub struct Quota {
     setting: Setting,
     version: Version,
     period_us: u32,
-    /// What it had before, in CPUs.
+    /// Limit that it had before, in CPUs.
     before: f64,
 }
 

@@ -68,7 +68,7 @@ enum Command {
         /// configuration said so far.
         #[arg(long)]
         from_stdin: bool,
-        /// What to change: KEY=VALUE, as TOML has them.
+        /// Changes: KEY=VALUE, as TOML has them.
         #[arg(required_unless_present = "from_stdin", value_name = "KEY=VALUE")]
         changes: Vec<String>,
     },
@@ -114,7 +114,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What `forkyard` compares with the program that it would bring.
+/// Prints the digest that `forkyard` compares with that of the program that it
+/// would bring.
 fn digest() -> anyhow::Result<()> {
     let program = std::fs::read("/proc/self/exe").context("cannot read this program")?;
     println!("{:032x}", xxhash_rust::xxh3::xxh3_128(&program));

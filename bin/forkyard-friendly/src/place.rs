@@ -28,14 +28,15 @@ fn usual(hypervised: bool, limited: bool, pressure: bool) -> Vec<Signal> {
     counting.map(|(_, signal)| signal).collect()
 }
 
-/// Whether a hypervisor says that it is there: `hypervisor` among the flags of x86.
-/// Where CPUs have no such word the tick is what all have.
+/// Tells whether a hypervisor announces itself: `hypervisor` among the flags of
+/// x86. Where CPUs have no such word the tick is what all have.
 fn hypervised(cpus: &str) -> bool {
     let flags = cpus.lines().find(|line| line.starts_with("flags"));
     flags.is_none_or(|line| line.split_whitespace().any(|word| word == "hypervisor"))
 }
 
-/// Whether the group, or one above it, may have less memory than the machine has.
+/// Tells whether the group, or one above it, may have less memory than the
+/// machine has.
 fn limited(group: &Group) -> bool {
     let Some((file, version)) = group.file("memory.max", "memory", "memory.limit_in_bytes") else {
         return false;
@@ -48,7 +49,7 @@ fn limited(group: &Group) -> bool {
     texts.any(|text| limits(text.trim(), version))
 }
 
-/// Whether a limit is one.
+/// Tells whether a limit is one.
 fn limits(text: &str, version: Version) -> bool {
     match version {
         Version::V2 => text != "max",

@@ -35,7 +35,7 @@ impl Settings {
         Ok((settings, config))
     }
 
-    /// What it says now, if it has changed. One that is refused changes nothing,
+    /// Reads the file, if it has changed. One that is refused changes nothing,
     /// and is complained of once.
     pub fn changed(&mut self) -> Option<Config> {
         let mark = self.mark();
@@ -79,7 +79,7 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is to be changed: the file's text, or standard input's.
+/// Reads the text to be changed: the file's, or standard input's.
 pub fn base(path: &Path, from_stdin: bool) -> anyhow::Result<String> {
     match from_stdin {
         true => io::read_to_string(io::stdin()).context("cannot read standard input"),

@@ -1,5 +1,5 @@
-//! Whether this process itself was made to stand still, with its group: while a VM is
-//! forked all user code there does. Then it was not the host that held it up.
+//! Detection of a stop of this process itself, with its group: while a VM is forked
+//! all user code is stopped. Then it was not the host that held it up.
 
 use crate::group;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -32,8 +32,8 @@ impl Standstill {
         watch
     }
 
-    /// Whether it was, since the last call. It may be told when the group gets its first
-    /// process or loses its last one as well.
+    /// Tells whether it was stopped, since the last call. It may be told when the group
+    /// gets its first process or loses its last one as well.
     pub fn was(&mut self) -> bool {
         let Some(events) = &self.events else {
             return false;
@@ -46,7 +46,7 @@ impl Standstill {
         told
     }
 
-    /// What has been read is told no more.
+    /// Reads the event, so that it is not reported again.
     fn heard(&mut self) {
         if let Some(events) = &mut self.events {
             let mut text = String::new();

@@ -1,4 +1,4 @@
-//! What the agent says of itself, in a file.
+//! State of the agent, in a file.
 
 use crate::life::Living;
 use anyhow::Context;
@@ -8,8 +8,8 @@ use std::{fs, io, path::Path};
 /// Where it is if nothing is said.
 pub const PLACE: &str = "/run/forkyard-friendly/status.json";
 
-/// What is exited with where none runs: as by the Linux Standard Base, for programs that are asked how
-/// a service is.
+/// Exit status where none runs: as by the Linux Standard Base, for programs that are asked how a
+/// service is.
 pub const NONE_RUNS: u8 = 3;
 
 /// Writes it; it appears whole.

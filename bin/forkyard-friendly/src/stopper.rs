@@ -90,7 +90,7 @@ pub struct Stopper {
     means: Means,
     looks: Looks,
     still: BTreeSet<TaskId>,
-    /// Who was in the frozen group at the last look, by their numbers.
+    /// Members of the frozen group at the last look, by their numbers.
     inside: Vec<u32>,
 }
 
@@ -140,7 +140,7 @@ impl Stopper {
         })
     }
 
-    /// Its name, for people.
+    /// Returns the name, for people.
     pub fn name(&self) -> &'static str {
         match self.means {
             Means::Freezer {
@@ -155,7 +155,7 @@ impl Stopper {
         }
     }
 
-    /// What it stops as one, if this was wished.
+    /// Returns the unit it stops as one, if this was wished.
     pub fn unit(&self, wished: Unit) -> Unit {
         match self.means {
             Means::Freezer { .. } => wished,
@@ -163,7 +163,8 @@ impl Stopper {
         }
     }
 
-    /// What stops for it from another thread: an error where there is no freezer.
+    /// Returns the handle by which another thread stops processes: an error
+    /// where there is no freezer.
     pub fn hold(&self) -> io::Result<Hold> {
         match &self.means {
             Means::Freezer { hold, .. } => {
@@ -301,9 +302,10 @@ fn make(held: &Path, version: Version) -> io::Result<()> {
     }
 }
 
-/// Who is told to stand still in the middle of a system call finishes it first, and may have
-/// a megabyte read back for it. Dozens that were woken at one moment would take all the CPU
-/// time for that, and the host's disk; so the group has next to none beside those who may run.
+/// Puts stopped threads last in the order of reclaim: a thread that is stopped in the middle
+/// of a system call finishes it first, and may have a megabyte read back for it. Dozens that
+/// were woken at one moment would take all the CPU time for that, and the host's disk; so the
+/// group has next to none beside those who may run.
 fn put_last(held: &Path, free: &Path, version: Version, guard: &mut Guard) -> io::Result<()> {
     if version == Version::V1 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What `/proc` says of threads.
+//! Reader of `/proc` about threads.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,7 +8,7 @@ use std::{
 /// A thread, by its number and by when it started: numbers are given again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaskId {
-    /// Its number; a process's is that of its first thread.
+    /// Number; a process's is that of its first thread.
     pub number: u32,
     /// When it started, in the kernel's ticks.
     pub started: u64,
@@ -19,11 +19,11 @@ pub struct TaskId {
 pub struct Task {
     /// Which.
     pub id: TaskId,
-    /// Its own name; that of a process is its first thread's.
+    /// Name of its own; that of a process is its first thread's.
     pub name: String,
-    /// What is true of it for as long as it lives.
+    /// Properties that it keeps for as long as it lives.
     pub kin: Kin,
-    /// Whether it runs, would run, or waits for a disk.
+    /// True if it runs, would run, or waits for a disk.
     pub runnable: bool,
     /// The CPU that it ran on last.
     pub cpu: u32,
@@ -32,30 +32,30 @@ pub struct Task {
 }
 
 impl Task {
-    /// What there is to see of one that is not known; none if it is gone.
+    /// Reads the properties of a thread that is not known; none if it is gone.
     pub fn of(number: u32) -> Option<Self> {
         Known::seen(number, None).map(|known| known.task)
     }
 }
 
-/// What a thread belongs to.
+/// Process and namespace that a thread belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kin {
     /// Number of its process.
     pub process: u32,
-    /// Whether that is the first of the machine, or of a container: by its number in
+    /// True if that is the first of the machine, or of a container: by its number in
     /// the innermost namespace that it is in.
     pub init: bool,
 }
 
-/// What `/proc/N/stat` says.
+/// Content of `/proc/N/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stat {
     name: String,
     state: char,
     /// The process that started it, or has taken it in since.
     parent: u32,
-    /// How many threads its process has.
+    /// Number of threads of its process.
     threads: u32,
     started: u64,
     cpu: u32,
@@ -79,7 +79,7 @@ const AWAKE: usize = 4;
 #[derive(Debug, Default)]
 pub struct Looks {
     known: BTreeMap<u32, Known>,
-    /// How many turns there have been.
+    /// Number of turns so far.
     turn: u32,
 }
 
@@ -134,8 +134,8 @@ impl Looks {
             .collect()
     }
 
-    /// Whose turn it is in the next so many: by their numbers, so that not all are looked
-    /// at in one look.
+    /// Selects those due in the next so many turns: by their numbers, so that not all are
+    /// looked at in one look.
     fn due(&mut self, turns: u32) -> impl Fn(u32) -> bool + use<> {
         let before = self.turn;
         self.turn = before.wrapping_add(turns);
@@ -157,7 +157,7 @@ impl Looks {
         known.map(|known| known.task.kin.process)
     }
 
-    /// The same of one that is that one still.
+    /// Returns the process of a thread that is still the same one.
     pub fn process(&self, id: TaskId) -> Option<u32> {
         let known = self.known.get(&id.number);
         let known = known.filter(|known| known.task.id == id);
@@ -165,7 +165,8 @@ impl Looks {
     }
 }
 
-/// How many of the sleepers that a look has looked at do not sleep any more.
+/// Number of the sleepers that a look has looked at and that do not sleep any
+/// more.
 #[derive(Clone, Copy, Debug, Default)]
 struct Awake {
     awake: usize,
@@ -179,7 +180,7 @@ impl Awake {
         self.awake += usize::from(seen.is_some_and(|seen| seen.task.runnable));
     }
 
-    /// Whether so many do not that the others are to be looked at, too.
+    /// Tells whether so many do not that the others are to be looked at, too.
     fn many(self) -> bool {
         self.awake > 0 && self.awake * AWAKE >= self.looked_at
     }
@@ -214,7 +215,7 @@ impl Known {
         })
     }
 
-    /// The same, not looked at, and not running.
+    /// Derives the state of one that was not looked at, and does not run.
     fn unseen(self, slept: u32) -> Self {
         let runnable = false;
         Self {
@@ -284,7 +285,7 @@ pub fn started(number: u32) -> Option<u64> {
     stat(number).map(|(_, started)| started)
 }
 
-/// Whether there is such a thread, and it is not dead.
+/// Tells whether there is such a thread, and it is not dead.
 pub fn lives(number: u32) -> bool {
     read(number).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }

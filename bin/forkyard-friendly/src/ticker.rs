@@ -19,20 +19,20 @@ use std::{
 /// Ticks that were slept through at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Slept {
-    /// How many.
+    /// Number of ticks.
     pub ticks: u32,
     /// The real time it took.
     pub took: Duration,
 }
 
-/// What is wanted of the thread.
+/// Work that is wanted of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wanted {
     /// Ticks of this length,
     tick: Duration,
     /// slept through so.
     pace: Pace,
-    /// Who is later than that is told at once.
+    /// Lateness above which it is reported at once.
     late: Duration,
 }
 

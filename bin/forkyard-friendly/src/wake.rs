@@ -1,4 +1,4 @@
-//! What the agent is woken for, before it is time to look.
+//! Events that the agent is woken for, before it is time to look.
 
 use anyhow::Context;
 use nix::{
@@ -13,7 +13,7 @@ use std::{
 /// Why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// It is to end.
+    /// The agent is to end.
     End,
     /// Somebody has begun to wait: the last look may be long ago, and there may be room.
     Waits,

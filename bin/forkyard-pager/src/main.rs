@@ -43,7 +43,8 @@ impl Arguments {
         })
     }
 
-    /// How this program was started, and will be again.
+    /// Returns the commands by which this program was started, and will be
+    /// again.
     fn programs(&self) -> anyhow::Result<Programs> {
         Ok(Programs {
             program: std::env::current_exe().context("this program has no name")?,

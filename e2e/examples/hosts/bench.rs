@@ -1,4 +1,4 @@
-//! What a fork over several hosts takes, and what crosses the network for it.
+//! Benchmark of forks over several hosts: their time, and the traffic for them.
 //!
 //! ```text
 //! start   the same number of clones on ever more hosts, and more clones
@@ -40,7 +40,7 @@ const QUIET: Duration = Duration::from_secs(8);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// What to measure
+    /// Measurements to make
     #[arg(
         long,
         value_enum,
@@ -48,7 +48,7 @@ pub struct Options {
         default_value = "start,pages,settle,page,whole,agility,far,moves"
     )]
     parts: Vec<Part>,
-    /// How pages go, in `pages` and `settle`
+    /// Transport of pages, in `pages` and `settle`
     #[arg(
         long,
         value_enum,
@@ -74,7 +74,7 @@ pub struct Options {
     /// Memory that its job uses, in MiB
     #[arg(long, default_value_t = 96)]
     fill: u32,
-    /// Whether guests tell of free pages, in `pages`
+    /// Reporting of free pages by guests, in `pages`
     #[arg(long, value_delimiter = ',', default_value = "true,false", action = clap::ArgAction::Set)]
     reporting: Vec<bool>,
     /// In `pages`, these in the place of --memory and --fill, by turns
@@ -83,7 +83,7 @@ pub struct Options {
     /// Packets that are lost in `settle`, of a hundred
     #[arg(long, default_value_t = 1)]
     loss: u8,
-    /// What links carry in `whole` and `agility`, in Mbit/s
+    /// Bandwidth of links in `whole` and `agility`, in Mbit/s
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     link: u32,
     /// Round trips of the link in `far` and `moves`, in ms
@@ -112,7 +112,7 @@ enum Part {
     Moves,
 }
 
-/// How pages go to several hosts.
+/// Transport of pages to several hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Way {
     Unicast,
@@ -224,7 +224,7 @@ fn pages(options: &Options, most: u8) -> Vec<Row> {
 }
 
 impl Options {
-    /// The same for each footprint that was asked for.
+    /// Makes one for each footprint that was asked for.
     fn footprints(&self) -> Vec<Self> {
         let usual = [(self.memory, self.fill)];
         let asked = match &self.footprints[..] {
@@ -249,7 +249,7 @@ fn footprint(text: &str) -> Result<(u32, u32), String> {
     parsed.ok_or_else(|| format!("{text:?} is no MEMORY:FILL, in MiB, as 1024:400"))
 }
 
-/// What a clone's job does.
+/// Work of a clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Job {
     /// Reads what its parent had.
@@ -317,7 +317,7 @@ impl<'a> Bench<'a> {
         remove(&self.cluster, clones);
     }
 
-    /// What passed between two looks at the first host's links.
+    /// Makes a row of the traffic between two looks at the first host's links.
     fn row(&self, before: &Links, part: &'static str, hosts: u8, clones: u16) -> Row {
         let row = Row {
             part,

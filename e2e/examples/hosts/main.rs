@@ -1,5 +1,5 @@
-//! What takes several hosts, shown and measured on one machine: hosts are network
-//! namespaces with all else of their own, as in the tests.
+//! Demonstrations and measurements of several hosts on one machine: hosts are
+//! network namespaces with all else of their own, as in the tests.
 //!
 //! `cargo xtask demo-cluster` and `cargo xtask bench-cluster` run it, with what
 //! it needs in its environment.

@@ -1,4 +1,4 @@
-//! What was measured, as JSON and as a table of medians.
+//! Report of the measurements, as JSON and as a table of medians.
 
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, time::Duration};
@@ -151,7 +151,7 @@ fn table(rows: &[Row]) -> String {
     table
 }
 
-/// What was aimed at, as far as it was measured.
+/// Lists the goals, as far as they were measured.
 fn goals(rows: &[Row], latencies: &[Latency]) -> String {
     let mut goals = String::new();
     let mut goal = |aim: &str, measured: String, is_met: bool| {

@@ -21,7 +21,8 @@ fn places(cluster: &Cluster) -> Vec<(usize, VmState)> {
     (0..2).flat_map(at).collect()
 }
 
-/// Its volume, if it has one, is where it is, and at most a copy elsewhere.
+/// Checks that its volume, if it has one, is where it is, and at most a copy
+/// elsewhere.
 fn its_volume_is_with_it(cluster: &Cluster) {
     let volumes =
         |number: usize| -> Vec<VolumeView> { cluster.host(number).json(["volume", "ls"]) };

@@ -40,7 +40,7 @@ fn names(vms: &[VmView]) -> BTreeSet<VmName> {
     vms.iter().map(|vm| vm.name.clone()).collect()
 }
 
-/// How far each host is, or was, with the last fork of `p`.
+/// Returns the phase of each host in the last fork of `p`.
 pub(crate) fn last_fork(from: &Host) -> BTreeMap<String, HostProgress> {
     let told = from.get("/v1/vms/p/forks");
     let forks: Vec<ForkProgress> = serde_json::from_str(&told).expect("JSON");

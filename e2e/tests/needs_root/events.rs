@@ -40,7 +40,7 @@ fn told(event: &HostEvent) -> Option<String> {
     Some(format!("{name}: {what}"))
 }
 
-/// What a VM's life, a fork's, a clone's and a checkpoint's come to, in order.
+/// Events of a VM, a fork, a clone and a checkpoint, in order.
 const STORY: [&str; 10] = [
     "p: created starting",
     "p: starting -> running",

@@ -1,4 +1,4 @@
-//! What is in a clone, and what is not.
+//! Tests of what is in a clone, and what is not.
 
 use forkyard_e2e::{Host, eventually};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect};

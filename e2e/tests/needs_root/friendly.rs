@@ -48,7 +48,7 @@ fn standing_still(host: &Host, vm: &str) -> u64 {
     show(host, vm)["standing_still"].as_u64().expect("friendly")
 }
 
-/// What CPU time each of the busy ones has had.
+/// Returns the CPU time of each of the busy ones.
 fn had(host: &Host, vm: &str) -> Vec<u64> {
     let script = "for p in $(pidof yes); do cut -d' ' -f14,15 /proc/$p/stat; done";
     let told = host.sh(vm, script);
@@ -74,7 +74,7 @@ fn held(host: &Host, vm: &str) -> u64 {
     host.sh(vm, &script).trim().parse().expect("a number")
 }
 
-/// What a file of the group of commands says.
+/// Reads a file of the group of commands.
 fn said(host: &Host, vm: &str, file: &str) -> String {
     let said = host.sh(vm, &format!("cat {GROUPS}/exec/{file}"));
     said.trim().to_owned()
@@ -205,7 +205,7 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     host.end();
 }
 
-/// Whom the dispatcher caps; nobody if there is none.
+/// Lists the VMs that the dispatcher caps; empty if there is none.
 fn capped(host: &Host) -> Vec<String> {
     let shown = host.start(["sched", "show", "-o", "json"], "").wait();
     let Ok(shown) = serde_json::from_slice::<Value>(&shown.stdout) else {

@@ -18,7 +18,7 @@ const ECHO: &str = "#!/bin/sh\nwhile read -r line && [ ${#line} -gt 1 ]; do :; d
 pub struct Answer(pub String, pub String);
 
 impl Answer {
-    /// Its status.
+    /// Returns its status.
     pub fn status(&self) -> &str {
         self.0.split(' ').nth(1).expect("a status")
     }

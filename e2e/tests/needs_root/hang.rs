@@ -1,4 +1,4 @@
-//! Whoever does not answer has failed: nobody waits for ever.
+//! Tests that a silent peer counts as failed: no request waits for ever.
 
 use forkyard_e2e::{Host, Outcome, eventually};
 use forkyard_types::{ApiError, CloneResult, ErrorKind, ForkResponse, VmView};
@@ -9,7 +9,7 @@ use nix::{
 
 const QEMU: &str = "qemu-system-x86_64";
 
-/// What became of the clones of a fork.
+/// Splits the outcomes of the clones of a fork.
 fn clones(outcome: &Outcome) -> (Vec<VmView>, Vec<ApiError>) {
     let answer: ForkResponse = serde_json::from_slice(&outcome.stdout).expect("an answer");
     let (mut made, mut errors) = (Vec::new(), Vec::new());

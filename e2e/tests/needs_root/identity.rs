@@ -1,4 +1,4 @@
-//! What makes a clone somebody else, and when.
+//! Tests of when and how a clone gets its own identity.
 
 use forkyard_e2e::{Host, eventually};
 use forkyard_types::VmInspect;

@@ -1,4 +1,4 @@
-//! What a clone has of its parent and must not keep.
+//! Tests of data that a clone has of its parent and must not keep.
 
 use forkyard_e2e::{Host, eventually};
 use std::{collections::BTreeSet, time::Instant};

@@ -61,7 +61,8 @@ impl Agent {
         }
     }
 
-    /// What a tool answers, and whether it takes that for an error.
+    /// Calls a tool; returns its answer, and whether that is marked as an
+    /// error.
     fn call(&mut self, tool: &str, arguments: Value) -> (String, bool) {
         let result = self.ask(
             "tools/call",

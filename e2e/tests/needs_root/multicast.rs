@@ -1,4 +1,5 @@
-//! What several hosts want of a fork, sent to all of them at once.
+//! Tests of pages that several hosts want of a fork, sent to all of them at
+//! once.
 
 use crate::cluster::made;
 use forkyard_e2e::{Cluster, Links, eventually};

@@ -1,4 +1,4 @@
-//! What a family may do beyond its own network.
+//! Tests of a family's rights beyond its own network.
 
 use forkyard_e2e::{
     Host, eventually,

@@ -1,5 +1,5 @@
-//! What is asked for and not waited for; and a guest's console, which waits for
-//! whoever sits at it.
+//! Tests of requests that are not waited for; and of a guest's console, which
+//! waits for its user.
 
 use forkyard_e2e::{Host, eventually};
 use forkyard_types::{ForkStarted, VmState, VmView};

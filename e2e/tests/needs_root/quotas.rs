@@ -1,4 +1,4 @@
-//! What users of a cluster may have, on whichever of its nodes.
+//! Tests of the limits of a cluster's users, on whichever of its nodes.
 
 use forkyard_e2e::{Cluster, Host, Outcome, eventually};
 use forkyard_types::{ListedVm, NodeView, QuotaView, TokenGrant};

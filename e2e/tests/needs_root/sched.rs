@@ -16,7 +16,7 @@ fn vcpus<'a>(shown: &'a Value, name: &str) -> &'a Vec<Value> {
     vm(shown, name)["vcpus"].as_array().expect("vCPUs")
 }
 
-/// Whether a vCPU is in a group that could stop it.
+/// Tells whether a vCPU is in a group that could stop it.
 fn is_grouped(vcpu: &Value) -> bool {
     let path = format!("/proc/{}/cgroup", vcpu["tid"]);
     let groups = fs::read_to_string(path).expect("alive");

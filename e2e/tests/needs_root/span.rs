@@ -68,7 +68,8 @@ impl Member<'_> {
         self.sh(&ping) == "4 packets received"
     }
 
-    /// What its kernel counts of ICMP: who asks it is counted.
+    /// Returns its kernel's counters of ICMP: they count each host that asks
+    /// it.
     fn icmp(&self) -> String {
         self.sh("grep Icmp: /proc/net/snmp | tail -n 1")
     }
@@ -260,14 +261,14 @@ fn a_family_holds_together_over_a_host_that_has_none_of_it_left() {
     cluster.end();
 }
 
-/// Whether a member has but the address that it was given.
+/// Tells whether a member has but the address that it was given.
 fn is_itself(member: &Member<'_>) -> bool {
     let found = member.sh("ip -4 -o addr show scope global | awk '{ print $4 }'");
     found.split('/').next() == Some(&member.address().to_string())
 }
 
-/// What a host's kernel knows of another, of whichever family: whom it hears speak,
-/// and where it sends frames.
+/// Counts what a host's kernel knows of another, of whichever family: the hosts it
+/// hears, and the ones it sends frames to.
 fn known(host: &Host, other: Ipv4Addr) -> usize {
     let said = host.within(|| {
         let said = |program: &str, words: &[&str]| {

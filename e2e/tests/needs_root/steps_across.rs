@@ -63,7 +63,8 @@ fn announced_run(cluster: &Cluster, outcome: &Outcome, sums: &str) {
     }
 }
 
-/// What either host has of it is known where `p` is, and goes when it is removed there.
+/// Removes all but `p`, and checks that what either host has of it is known
+/// where `p` is, and goes with it.
 fn remove_all_but_p(cluster: &Cluster) {
     let [here, there] = [0, 1].map(|number| cluster.host(number));
     eventually("what is there to be known here", || {

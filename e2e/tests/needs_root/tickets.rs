@@ -1,4 +1,4 @@
-//! What tickets grant, and that asking again asks for nothing new.
+//! Tests of the grants of tickets, and that asking again asks for nothing new.
 
 use forkyard_e2e::{Host, eventually};
 use forkyard_types::{CloneResult, ErrorKind, ForkResponse, TicketPhase, TicketView, VmInspect};

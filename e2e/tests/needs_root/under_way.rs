@@ -60,7 +60,8 @@ impl Reader {
         read.collect()
     }
 
-    /// It is ended for want of pages, says of which, and is removed.
+    /// Checks that the VM is ended for want of pages, says of which, and is
+    /// removed.
     #[track_caller]
     fn ends_lost(self, cluster: &Cluster, from: &str) {
         let (here, there) = (cluster.host(0), cluster.host(self.host));

@@ -1,4 +1,4 @@
-//! Who may use the API over the network.
+//! Tokens that grant use of the API over the network.
 //!
 //! ```text
 //! request --> token known, unexpired, its secret the right one? --> admitted
@@ -44,10 +44,10 @@ pub enum Refused {
     /// No such token, or not its secret.
     #[error("the token is not one of this host's")]
     Unknown,
-    /// It was one once.
+    /// The token has expired.
     #[error("the token {name:?} has expired")]
     Expired {
-        /// Its name.
+        /// Name of the token.
         name: String,
     },
     /// The records cannot be read.
@@ -61,13 +61,13 @@ pub enum TokenError {
     /// Not a name for a token.
     #[error("{name:?} is no name for a token: wanted 1 to {NAME} printable characters")]
     Name {
-        /// What was asked for.
+        /// Requested name.
         name: String,
     },
     /// No token of that name or id.
     #[error("there is no token {word:?}")]
     NoSuchToken {
-        /// What was asked for.
+        /// Requested word.
         word: String,
     },
     /// The kernel gives no random bytes.

@@ -14,14 +14,14 @@ use forkyard_types::{NodeName, Room, TicketId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
-/// What a node says of itself for as long as it lives.
+/// Offer of a node, for as long as it lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// What it has to give.
+    /// Room of the node in all.
     pub offers: Room,
-    /// What its VMs take.
+    /// Room its VMs take.
     pub taken: Room,
-    /// How many VMs.
+    /// Number of its VMs.
     pub vms: u32,
     /// vCPUs of these by user.
     pub users: BTreeMap<String, u32>,
@@ -57,22 +57,22 @@ impl Book {
         Keys::Prefix(self.key(part, ""))
     }
 
-    /// What the node offers.
+    /// Returns the key of a node's offer.
     pub fn offer(&self, node: &NodeName) -> String {
         self.key("offers", node.as_str())
     }
 
-    /// What was granted.
+    /// Returns the key of a grant.
     pub fn grant(&self, grant: TicketId) -> String {
         self.key("grants", grant.as_str())
     }
 
-    /// Whether the node takes nothing new.
+    /// Returns the key that says that the node takes nothing new.
     pub fn draining(&self, node: &NodeName) -> String {
         self.key("draining", node.as_str())
     }
 
-    /// What a user may have.
+    /// Returns the key of a user's quota.
     pub fn quota(&self, user: &str) -> String {
         self.key("quotas", user)
     }
@@ -82,7 +82,7 @@ impl Book {
         format!("{}/ledger", self.prefix)
     }
 
-    /// What it takes to see the picture, in this order.
+    /// Returns the ranges of keys that make up the picture, in this order.
     pub(crate) fn parts(&self) -> [Keys; 4] {
         ["offers", "grants", "draining", "quotas"].map(|part| self.all(part))
     }

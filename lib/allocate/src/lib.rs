@@ -33,20 +33,20 @@ use serde::{Deserialize, Serialize};
 pub struct Place {
     /// The node.
     pub node: NodeName,
-    /// How many; not 0.
+    /// Number of clones; not 0.
     pub clones: u16,
 }
 
-/// What was granted.
+/// Grant of room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Which grant.
     pub id: TicketId,
-    /// Whose; none if it counts against nobody.
+    /// User; none if it counts against no quota.
     pub user: Option<String>,
-    /// Who asked for it, and gives it back.
+    /// Node that asked for it, and gives it back.
     pub holder: NodeName,
-    /// What each clone takes.
+    /// Room that each clone takes.
     pub need: Need,
     /// Where; each node once.
     pub places: Vec<Place>,
@@ -65,7 +65,7 @@ impl Grant {
     }
 }
 
-/// Who hands out room. What was granted is taken until it is released, or
+/// Source of grants of room. What was granted is taken until it is released, or
 /// until its holder is lost.
 pub trait Allocator {
     /// Why nothing was granted.
@@ -83,7 +83,7 @@ pub trait Allocator {
     /// Gives back what was granted; no error if it was given back before.
     fn release(&self, grant: TicketId) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// What a node was granted and has not given back.
+    /// Lists the grants that a node received and has not given back.
     fn granted_to(
         &self,
         holder: &NodeName,

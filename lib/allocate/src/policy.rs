@@ -1,12 +1,12 @@
-//! Who gets how many: a decision over a picture of the cluster. Knows no
-//! etcd, no clock and no daemon.
+//! Decision on the distribution of clones, over a picture of the cluster. Knows
+//! no etcd, no clock and no daemon.
 
 use crate::{Grant, Offer, Place};
 use forkyard_types::{ByteCount, NodeName, Room};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one clone takes.
+/// Room that one clone takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
     /// vCPUs; 0 counts as 1.
@@ -20,7 +20,7 @@ impl Need {
         u32::from(self.vcpus.max(1))
     }
 
-    /// What so many take.
+    /// Multiplies the need by a number of clones.
     fn times(self, clones: u16) -> Room {
         Room {
             vcpus: self.vcpus().saturating_mul(clones.into()),
@@ -29,7 +29,7 @@ impl Need {
     }
 }
 
-/// How clones are dealt out.
+/// Layout of clones over nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {
@@ -40,16 +40,16 @@ pub enum Layout {
     Spread,
 }
 
-/// What is wished for.
+/// Request for room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
-    /// Whose quota it counts against; nobody's if absent.
+    /// User whose quota it counts against; none if absent.
     pub user: Option<String>,
     /// Clones.
     pub count: u16,
-    /// What each takes.
+    /// Room that each takes.
     pub need: Need,
-    /// How they are dealt out.
+    /// Layout over nodes.
     pub layout: Layout,
     /// The node that would be best, and is chosen of equals.
     pub near: Option<NodeName>,
@@ -60,9 +60,9 @@ pub struct Wish {
 /// The cluster at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Picture {
-    /// What each node that is alive offers, and what its VMs take.
+    /// Offer of each node that is alive, and the room its VMs take.
     pub offers: BTreeMap<NodeName, Offer>,
-    /// What was granted and is no VM yet.
+    /// Grants that are no VMs yet.
     pub grants: Vec<Grant>,
     /// Nodes that are to take nothing new.
     pub draining: BTreeSet<NodeName>,
@@ -114,7 +114,7 @@ pub enum Denied {
 }
 
 impl Denied {
-    /// What can be done about it.
+    /// Returns advice to the client.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Nothing => None,
@@ -134,7 +134,7 @@ impl Denied {
 }
 
 impl Picture {
-    /// What VMs and grants take of a node.
+    /// Returns the room VMs and grants take of a node.
     pub fn taken(&self, node: &NodeName) -> Room {
         let mut taken = self.offers.get(node).map(|it| it.taken).unwrap_or_default();
         for grant in &self.grants {

@@ -3,7 +3,7 @@
 use crate::{AllocateError, Allocator, Grant, Ledger, Picture, Slurm, Wish};
 use forkyard_types::{NodeName, TicketId};
 
-/// Who hands out a cluster's room.
+/// Source of grants of a cluster's room.
 #[derive(Clone, Debug)]
 pub enum Rooms {
     /// The nodes themselves, by a ledger in etcd: VMs that there are, are counted by
@@ -22,7 +22,7 @@ impl Rooms {
         }
     }
 
-    /// What a node was granted and is all there still.
+    /// Lists a node's grants that are still complete.
     pub async fn whole_of(&self, holder: &NodeName) -> Result<Vec<TicketId>, AllocateError> {
         match self {
             Self::Ledger(ledger) => ledger.granted_to(holder).await,
@@ -30,7 +30,7 @@ impl Rooms {
         }
     }
 
-    /// Whether what was granted is to be kept for as long as its VMs live.
+    /// Tells whether a grant is to be kept for as long as its VMs live.
     pub fn outlives_making(&self) -> bool {
         match self {
             Self::Ledger(_) => false,

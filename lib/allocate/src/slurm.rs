@@ -65,7 +65,7 @@ impl Slurm {
         Ok(self.look().await?.0)
     }
 
-    /// What a node was granted and is all there still: a grant of several nodes ends
+    /// Lists a node's grants that are still complete: a grant of several nodes ends
     /// with the first of its allocations that does.
     pub async fn whole_of(&self, holder: &NodeName) -> Result<Vec<TicketId>, AllocateError> {
         let grants = self.grants().await?.into_iter();
@@ -148,8 +148,8 @@ impl Slurm {
         self.commands.run("salloc", &words).await.map(drop)
     }
 
-    /// Whether a grant keeps within its user's quota. Of several made of one picture,
-    /// Slurm's numbers tell which was first.
+    /// Tells whether a grant keeps within its user's quota. Of several made of one
+    /// picture, Slurm's numbers tell which was first.
     async fn keeps_quota(&self, grant: &Grant) -> Result<bool, AllocateError> {
         let Some(user) = &grant.user else {
             return Ok(true);

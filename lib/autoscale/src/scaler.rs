@@ -54,9 +54,9 @@ pub enum Action {
 pub enum Cause {
     /// Without open requests, and not needed.
     Drained,
-    /// Its checks have failed for too long.
+    /// The server's checks have failed for too long.
     Sick,
-    /// Its first check did not pass in time.
+    /// The server's first check did not pass in time.
     Late,
 }
 

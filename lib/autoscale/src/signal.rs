@@ -1,4 +1,4 @@
-//! What is measured of servers, and the load that is made of it.
+//! Measurements of servers, and the load that is made of them.
 
 use crate::SlotNo;
 use std::{collections::BTreeMap, time::Duration};

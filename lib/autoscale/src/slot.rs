@@ -17,7 +17,7 @@ impl fmt::Display for SlotNo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     Empty,
-    /// Its fork has been asked for.
+    /// The fork has been requested.
     Forking,
     /// A clone that has passed no check yet.
     Joining {
@@ -37,7 +37,7 @@ pub(crate) enum Slot {
         idle: u8,
         sick: Option<Duration>,
     },
-    /// Its removal has been asked for.
+    /// The removal has been requested.
     Removing {
         vm: VmId,
     },
@@ -46,17 +46,17 @@ pub(crate) enum Slot {
 /// Part of its life that a server is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Its fork has been asked for.
+    /// The fork has been requested.
     Forking,
     /// No check has passed yet.
     Joining,
     /// Given requests.
     Serving,
-    /// Its checks fail: it gets none.
+    /// The server's checks fail: it gets no requests.
     Sick,
     /// Given no new ones, and removed when it has answered all.
     Draining,
-    /// Its removal has been asked for.
+    /// The removal has been requested.
     Removing,
 }
 

@@ -10,7 +10,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// It was told to stop.
+    /// The benchmark was told to stop.
     #[error("interrupted")]
     Interrupted,
     /// The daemon refused, or is gone.
@@ -29,7 +29,7 @@ pub enum BenchError {
         vm: String,
         /// The command.
         command: String,
-        /// How it ended.
+        /// End of the command.
         outcome: String,
     },
     /// The parts of the baseline could not be made.
@@ -58,21 +58,21 @@ pub enum BenchError {
     Qemu {
         /// The command.
         command: &'static str,
-        /// What it said.
+        /// Answer of the program.
         answer: String,
     },
     /// The host refused something.
     #[error("cannot {what}")]
     Host {
-        /// What.
+        /// Operation that was refused.
         what: &'static str,
-        /// What it said.
+        /// Error of the host.
         source: io::Error,
     },
     /// Something was waited for in vain.
     #[error("waited in vain for {what}")]
     Silent {
-        /// What.
+        /// Event that was waited for.
         what: &'static str,
     },
     /// A name for a VM of the benchmark is none.
@@ -81,7 +81,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// What the host refused, for `map_err`.
+    /// Wraps an error of the host, for `map_err`.
     pub(crate) fn host(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::Host { what, source }
     }

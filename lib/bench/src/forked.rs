@@ -19,20 +19,20 @@ use std::{
 };
 use tokio::time::{sleep, timeout};
 
-/// How long warm shells, and the end of VMs, may be waited for.
+/// Time that warm shells, and the end of VMs, may be waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
-/// How long a clone with nothing to do is given until its memory is looked at.
+/// Time a clone with nothing to do is given until its memory is looked at.
 pub const SETTLE: Duration = Duration::from_secs(2);
 
-/// What the names of one run's VMs begin with: nobody else's do.
+/// Prefix of the names of one run's VMs: no other names have it.
 #[derive(Clone, Copy, Debug)]
 pub struct Label(VmId);
 
-/// What a parent is to be.
+/// Specification of a parent.
 #[derive(Clone, Debug)]
 pub struct Parent {
-    /// Its name.
+    /// Name of the parent.
     pub name: String,
     /// Memory, in MiB.
     pub memory_mib: u64,
@@ -110,7 +110,7 @@ impl Forkyard {
         Ok(this)
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -1,21 +1,22 @@
-//! What the project set out to reach, and whether a run reached it.
+//! Goals of the project, and whether a run reached them.
 
 use crate::{Contender, Results, Way, report::Spread};
 
 /// Clones at which forks are held against migration.
 const CLONES: u16 = 16;
-/// What a parent was filled with whose first fork's pause is judged, in MiB.
+/// Memory that a parent was filled with whose first fork's pause is judged, in
+/// MiB.
 const FILLED: u64 = 128;
 
 /// One goal, as a run can judge it.
 pub struct Goal {
-    /// What is measured.
+    /// Quantity that is measured.
     pub what: &'static str,
-    /// What it is to be.
+    /// Value that is wanted.
     pub wanted: &'static str,
-    /// What it is.
+    /// Value that was measured.
     pub measured: String,
-    /// Whether that is as wanted.
+    /// True if that is as wanted.
     pub met: bool,
 }
 

@@ -64,20 +64,20 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Experiment {
-    /// Who is how fast.
+    /// Comparison of the speed of forks with other means.
     Race,
-    /// What the parent's pause depends on.
+    /// Dependence of the parent's pause on its memory.
     Pauses,
-    /// Whether a fork costs what the one before it did.
+    /// Comparison of a fork's cost with that of the one before it.
     Rows,
-    /// What is copied and read, by what is done to spare it. Each way takes a
+    /// Pages copied and read, by the means that spare them. Each way takes a
     /// daemon of its own: see [`pages()`].
     Pages,
-    /// How many clones a machine holds.
+    /// Number of clones that a machine holds.
     Crowd,
 }
 
-/// What to measure.
+/// Options of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
     /// Experiments.
@@ -94,7 +94,7 @@ pub struct Options {
     pub fill_mib: u64,
     /// Clones of the crowd.
     pub crowd: Vec<u16>,
-    /// What parents have in memory whose pauses are measured, in MiB.
+    /// Memory of the parents whose pauses are measured, in MiB.
     pub sizes_mib: Vec<u64>,
 }
 
@@ -110,7 +110,7 @@ pub struct Places {
 /// Everything that was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
-    /// What was asked for.
+    /// Options of the run.
     pub options: Options,
     /// The machine it ran on.
     pub machine: Facts,
@@ -128,7 +128,7 @@ pub struct Results {
     pub crowds: Vec<CrowdSample>,
 }
 
-/// What an experiment is done with.
+/// Means of an experiment.
 struct Bench<'a> {
     client: &'a Client,
     places: &'a Places,

@@ -1,10 +1,10 @@
-//! What a measurement ran on.
+//! Machine that a measurement ran on.
 
 use forkyard_types::PageCount;
 use serde::Serialize;
 use std::{fs, process::Command, thread};
 
-/// What a measurement ran on. What cannot be found out is left empty.
+/// Properties of the machine. What cannot be found out is left empty.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Facts {
     /// Cores.

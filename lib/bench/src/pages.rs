@@ -27,7 +27,7 @@ const REPORTED: Duration = Duration::from_secs(6);
 /// Of the files that the parent is filled with, all but the first go.
 const REMOVE: &str = "cd /fill && for f in *; do [ $f = 0 ] || rm $f; done; sync";
 
-/// What is done to spare pages.
+/// Means that spare pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Spared {
     /// Free pages are in no image.
@@ -39,7 +39,7 @@ pub struct Spared {
 /// One fork.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PageSample {
-    /// What was done to spare pages.
+    /// Means that spared pages.
     pub spared: Spared,
     /// Clones made.
     pub clones: u16,

@@ -17,22 +17,22 @@ use serde::Serialize;
 use std::{fmt, time::Duration};
 use tokio::time::sleep;
 
-/// What a guest needs beside what it is filled with, in MiB.
+/// Memory that a guest needs beside what it is filled with, in MiB.
 const ROOM: u64 = 256;
 /// Writes 8 MiB of memory after 8 MiB, and says so.
 const WRITE: &str = "while cat /fill/0 >/fill/written; do echo; done";
-/// How long it writes before the first fork.
+/// Time it writes before the first fork.
 const LEAD: Duration = Duration::from_millis(500);
 
-/// How the parent came to stand still.
+/// Operation that paused the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
-    /// Its first fork.
+    /// The first fork.
     First,
     /// A fork after another.
     Again,
-    /// Its first fork, live.
+    /// The first fork, live.
     FirstLive,
     /// A live fork after another.
     Live,
@@ -45,11 +45,11 @@ pub enum Way {
 /// One pause.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PauseSample {
-    /// What the parent was filled with, in MiB.
+    /// Memory that the parent was filled with, in MiB.
     pub size_mib: u64,
-    /// Whether a program in it wrote all the time.
+    /// True if a program in it wrote all the time.
     pub writing: bool,
-    /// What for.
+    /// Operation that paused it.
     pub way: Way,
     /// The pause, in ms.
     pub pause_ms: f64,
@@ -118,7 +118,7 @@ async fn of_size(bench: &Bench<'_>, round: u32, size: u64) -> Result<Vec<PauseSa
     Ok(samples)
 }
 
-/// Whose turn it is.
+/// Next measurement.
 #[derive(Clone, Copy)]
 enum Turn {
     Fast,

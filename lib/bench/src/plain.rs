@@ -50,19 +50,19 @@ struct Nursery {
     count: std::sync::atomic::AtomicU32,
 }
 
-/// What the parent left for others to restore.
+/// State that the parent left for others to restore.
 #[derive(Debug)]
 pub struct Saved {
-    /// Its memory and its devices; whoever asked for it removes the file.
+    /// Memory and devices; the caller removes the file.
     pub memory: PathBuf,
-    /// What it wrote to the disk until then.
+    /// Slice that it wrote to until then.
     frozen: PathBuf,
-    /// What the file comes to.
+    /// Size of the file.
     pub size: ByteCount,
     pause: Duration,
 }
 
-/// What became of one clone, and when.
+/// Result of one clone, with its times.
 struct Born {
     qemu: Qemu,
     running: Option<Duration>,
@@ -138,12 +138,12 @@ impl Plain {
         Ok((self.parent.moved_on(next), stopped.elapsed()))
     }
 
-    /// How long one snapshot has the parent stand still.
+    /// Measures the pause of the parent for one snapshot.
     pub async fn snapshot_pause(&mut self) -> Result<Duration, BenchError> {
         Ok(self.snapshot().await?.1)
     }
 
-    /// How long one save has the parent stand still.
+    /// Measures the pause of the parent for one save.
     pub async fn pause(&mut self) -> Result<Duration, BenchError> {
         let saved = self.save().await?;
         remove(&saved.memory)?;
@@ -378,7 +378,7 @@ impl Nursery {
     }
 }
 
-/// What the slowest of the clones came to; they end.
+/// Makes a sample of the slowest of the clones; they end.
 async fn sample(contender: Contender, clones: u16, born: Vec<Born>) -> Result<Sample, BenchError> {
     let first_command = born.iter().map(|clone| clone.first_command).max();
     let running = born.iter().filter_map(|clone| clone.running).max();

@@ -1,4 +1,4 @@
-//! The same as pictures.
+//! Plots of the results.
 
 use crate::{BenchError, Contender, Experiment, Results, Sample, pauses::Way, report::Spread};
 use plotters::prelude::*;
@@ -9,7 +9,7 @@ const SIZE: (u32, u32) = (720, 440);
 /// One line of a picture: its name and its points.
 type Line = (String, Vec<(f64, f64)>);
 
-/// What is drawn, and on what axes.
+/// Content and axes of a plot.
 struct Picture<'a> {
     file: &'a str,
     title: &'a str,

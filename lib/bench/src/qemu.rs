@@ -16,7 +16,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// How long a guest may be silent, also while it boots beside many others.
+/// Time a guest may be silent, also while it boots beside many others.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(1);
 /// As Forkyard boots its guests.
@@ -31,24 +31,24 @@ const MACHINE: &str = "-nodefaults -no-user-config -display none -vga none -no-r
      -netdev hubport,id=net0,hubid=0 \
      -device virtio-net-pci,id=nic0,addr=3,netdev=net0,romfile=";
 
-/// What it is made of.
+/// Parts that it is made of.
 #[derive(Debug)]
 pub struct Parts<'a> {
     /// vCPUs.
     pub vcpus: u8,
     /// Memory, in MiB.
     pub memory_mib: u64,
-    /// What it has of the disk for itself.
+    /// Slice of the disk that it has for itself.
     pub slice: PathBuf,
-    /// Its sockets: a path each, which does not exist yet.
+    /// Sockets: a path each, which does not exist yet.
     pub monitor: PathBuf,
     /// The agent's.
     pub agent: PathBuf,
-    /// How it comes to life.
+    /// Way in which it starts.
     pub start: Start<'a>,
 }
 
-/// How a QEMU comes to life.
+/// Ways in which a QEMU starts.
 #[derive(Clone, Copy, Debug)]
 pub enum Start<'a> {
     /// From the beginning.
@@ -130,17 +130,18 @@ impl Qemu {
         })
     }
 
-    /// Its process, unless it has ended.
+    /// Returns the process id, unless it has ended.
     pub fn pid(&self) -> Option<u32> {
         self.process.id()
     }
 
-    /// What it has of the disk for itself.
+    /// Returns the slice of the disk that it has for itself.
     pub fn slice(&self) -> &Path {
         &self.slice
     }
 
-    /// It writes to another slice now; which it wrote to before.
+    /// Notes that it writes to another slice now; returns the one it wrote to
+    /// before.
     pub fn moved_on(&mut self, slice: PathBuf) -> PathBuf {
         std::mem::replace(&mut self.slice, slice)
     }

@@ -14,7 +14,7 @@ use std::{fmt, time::Duration};
 /// than small machines have.
 const BASELINE_MOST: u16 = 16;
 
-/// Who is measured.
+/// Contender in a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Contender {
@@ -35,7 +35,7 @@ pub enum Contender {
 /// One measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// Who.
+    /// Contender that was measured.
     pub contender: Contender,
     /// Clones made.
     pub clones: u16,
@@ -48,7 +48,7 @@ pub struct Sample {
     pub cpu_ms: f64,
     /// Memory of a clone's QEMU that it shares with nobody, in MiB: the mean.
     pub private_mib: f64,
-    /// The same once it has had time to settle.
+    /// Private memory once it has had time to settle, in MiB.
     pub settled_mib: f64,
     /// The parent's vCPUs stood still for so long, in ms.
     pub pause_ms: Option<f64>,
@@ -61,7 +61,7 @@ pub struct Sample {
 /// One measurement of a parent's silence.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SilenceSample {
-    /// Who.
+    /// Contender that was measured.
     pub contender: Contender,
     /// The longest time between two of the parent's words, less the usual, in ms.
     pub silence_ms: f64,

@@ -7,8 +7,8 @@ use crate::{
 use forkyard_types::ByteCount;
 use std::fmt::Write;
 
-/// The same, for people: medians with the least and the most, and how many
-/// times as long the migration of the same run took.
+/// Formats the results for people: medians with the least and the most, and how
+/// many times as long the migration of the same run took.
 pub fn table(results: &Results) -> String {
     let mut text = heading(results);
     for experiment in &results.options.experiments {
@@ -224,7 +224,7 @@ fn row(text: &mut String, cells: &[String]) {
     let _ = writeln!(text, "| {} |", cells.join(" | "));
 }
 
-/// How values are spread.
+/// Distribution of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub least: f64,

@@ -19,9 +19,9 @@ const DEEP: u16 = 3;
 /// One fork.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RowSample {
-    /// How many forks the VM had before; none of a clone of a clone.
+    /// Number of forks the VM had before; none of a clone of a clone.
     pub forks_before: u16,
-    /// How many generations lie above the VM: 0 for one that booted.
+    /// Number of generations above the VM: 0 for one that booted.
     pub depth: u16,
     /// Clones made.
     pub clones: u16,

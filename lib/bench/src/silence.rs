@@ -16,11 +16,11 @@ use tokio::time::sleep;
 /// a pipe nobody writes to: starting a program each time would take longer.
 pub const TALK: &str = "rm -f /run/silent && mkfifo /run/silent && exec 3<>/run/silent; while :; do read -t 0.001 -u 3 nothing; echo; done";
 
-/// How long to listen before, to know what is usual, and after.
+/// Time to listen before, to know what is usual, and after.
 const BEFORE: Duration = Duration::from_millis(500);
 const AFTER: Duration = Duration::from_millis(200);
 
-/// How long nothing was heard.
+/// Time in which nothing was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
     /// The longest time between two words around what was done.

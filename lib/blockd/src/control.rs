@@ -11,7 +11,7 @@ use std::{
 /// Bytes of a stream that are written together.
 const STREAM: usize = 256 << 10;
 
-/// What becomes of the server after a connection.
+/// Action of the server after a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     GoOn,

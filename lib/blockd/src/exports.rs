@@ -12,7 +12,7 @@ pub(crate) struct Shelf<'a> {
     pub library: &'a Library,
     /// Key that codes of exports are checked by; `None` if the client may open everything.
     pub passes: Option<&'a Passes>,
-    /// What the connection has open.
+    /// Volume that the connection has open.
     pub opened: Option<Opened>,
 }
 

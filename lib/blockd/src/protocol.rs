@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Longest line, in bytes.
 pub(crate) const MAX_LINE: u64 = 64 << 10;
 
-/// What a manager asks for.
+/// Request of a manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -147,7 +147,7 @@ pub enum Request {
     End {},
 }
 
-/// What the server answers.
+/// Answer of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {

@@ -266,7 +266,7 @@ fn accept<T: Send + 'static>(
     }
 }
 
-/// Who comes in, and how many of each.
+/// Admission of connections, and the number of each user's.
 #[derive(Clone, Debug)]
 struct Door {
     users: Users,

@@ -23,7 +23,7 @@ pub(crate) const UNIT: usize = 1024;
 /// pieces than pages, so this also keeps within what one system call takes.
 const BATCH: usize = 64;
 
-/// What the kernel says of a process that does not exist.
+/// Error of the kernel for a process that does not exist.
 pub(crate) const ESRCH: i32 = 3;
 
 type Page = [u8; PAGE_SIZE];
@@ -42,7 +42,7 @@ pub(crate) struct Copier<'a> {
     failed: AtomicBool,
 }
 
-/// What one thread has to work with and what it found.
+/// Tools and findings of one thread.
 struct Worker {
     listing: Listing,
     buffer: Vec<Page>,

@@ -17,7 +17,7 @@ pub enum CaptureError {
     /// The region does not start at a page, or does not fit into an address space.
     #[error("region at {start:#x} is not one of whole pages")]
     Region {
-        /// Its first address.
+        /// First address of the region.
         start: u64,
     },
     /// The process's page map cannot be read.
@@ -25,7 +25,7 @@ pub enum CaptureError {
     PageMap {
         /// The process.
         pid: u32,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// A page the process has cannot be read: it was unmapped meanwhile.
@@ -35,16 +35,16 @@ pub enum CaptureError {
         pid: u32,
         /// The page, counted from the start of the region.
         page: PageNo,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// The image cannot be made: the host is out of memory or descriptors.
     #[error("cannot make an image in memory")]
     Destination {
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
-    /// What was captured makes no layer.
+    /// The captured pages make no layer.
     #[error("cannot complete the image")]
     Layer(#[from] ImageError),
     /// A copying thread panicked.

@@ -70,7 +70,7 @@ pub enum Pages {
     Written,
 }
 
-/// How much was looked at and copied, and how long that took.
+/// Amounts that were looked at and copied, and the time that took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Pages private to the process.
@@ -147,7 +147,7 @@ pub fn capture(
 }
 
 impl Captured {
-    /// What was copied.
+    /// Returns the amounts that were copied.
     pub fn counts(&self) -> Counts {
         self.counts
     }

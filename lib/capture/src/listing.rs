@@ -48,7 +48,7 @@ impl Listing {
         Self::with(pid, region, how)
     }
 
-    /// The same pages, for one who only wants to know.
+    /// Lists the pages without changing the notes on them.
     pub fn to_look(pid: u32, region: Region, pages: Pages) -> Result<Self, CaptureError> {
         let how = match pages {
             Pages::Private => How::map(pid),

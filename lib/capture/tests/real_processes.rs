@@ -35,7 +35,7 @@ fn copy(puppet: &Puppet, lineage: Lineage, threads: usize) -> Captured {
     .expect("captures")
 }
 
-/// What a page is filled from in these tests; never 0.
+/// Returns the byte that a page is filled with in these tests; never 0.
 fn filling(page: u64) -> u8 {
     u8::try_from(page % 200 + 1).expect("a byte")
 }

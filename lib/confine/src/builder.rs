@@ -29,8 +29,8 @@ const DEVICES: [&str; 3] = ["/dev/full", "/dev/random", "/dev/tty"];
 /// Confinement of a builder.
 #[derive(Clone, Copy, Debug)]
 pub struct Building<'a> {
-    /// Its own, where programs can be executed. It and what is in it belongs to the first of
-    /// [`BUILD_IDS`].
+    /// Folder of its own, where programs can be executed. It and what is in it belongs to
+    /// the first of [`BUILD_IDS`].
     pub folder: &'a Path,
     /// Files that it reads.
     pub reads: &'a [&'a Path],

@@ -30,12 +30,12 @@ const FETCHER: u32 = NOBODY - 1;
 const THREADS_OF_FETCHERS: u64 = 2048;
 /// Seconds of processor time: enough for a disk of 1 TiB.
 const PROCESSOR: u64 = 2 * 3600;
-/// What mke2fs goes by.
+/// Configuration file of mke2fs.
 const SETTINGS: &str = "/etc/mke2fs.conf";
-/// What it asks whether a disk is mounted: nothing is.
+/// File it reads to learn whether a disk is mounted: nothing is.
 const MOUNTED: &str = "/etc/mtab";
 
-/// Who a program is.
+/// User that a program runs as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// [`NOBODY`].
@@ -67,10 +67,10 @@ impl Reach {
     }
 }
 
-/// What a program is left with.
+/// Rights and resources that a program is left with.
 #[derive(Clone, Copy, Debug)]
 pub struct Confinement<'a> {
-    /// Who it is.
+    /// User that it runs as.
     pub who: Who,
     /// The files or trees that it reads, and cannot change.
     pub reads: &'a [&'a Path],

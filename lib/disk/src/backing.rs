@@ -4,17 +4,17 @@ use crate::DiskError;
 use forkyard_types::ByteCount;
 use std::{fmt, fs::File, os::unix::fs::FileExt, path::PathBuf};
 
-/// What a slice lies over.
+/// File that a slice lies over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backing {
-    /// Its file; absolute, for it is written into the slice.
+    /// Path of the file; absolute, for it is written into the slice.
     pub path: PathBuf,
-    /// How that is to be read. Never guessed: a guest decides what a raw
-    /// disk looks like.
+    /// Format of the file. Never guessed: a guest decides what a raw disk looks
+    /// like.
     pub format: Format,
 }
 
-/// How a disk lies in its file.
+/// Format of a disk in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// As it is.

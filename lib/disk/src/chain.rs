@@ -10,20 +10,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a request got wrong about slices.
+/// Fault of a request about slices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChainError {
     /// There is no such slice.
     #[error("{} is no known slice", path.display())]
     Unknown {
-        /// Its file.
+        /// File of the slice.
         path: PathBuf,
     },
     /// The slice is known, and lies over another.
     #[error("{} lies over something else", path.display())]
     Conflict {
-        /// Its file.
+        /// File of the slice.
         path: PathBuf,
     },
 }

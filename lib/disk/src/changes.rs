@@ -1,4 +1,4 @@
-//! What the slices of a chain hold, and where: so that what they show can be put
+//! Extents of the slices of a chain: so that the disk they show can be put
 //! together without QEMU.
 
 use crate::{Backing, DiskError, QemuImg, backing::opened, qemu_img::confined};
@@ -12,11 +12,11 @@ pub struct Change {
     pub start: u64,
     /// Bytes.
     pub length: u64,
-    /// What is there.
+    /// Content of the range.
     pub content: Held,
 }
 
-/// What a slice holds.
+/// Content of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
     /// Zeros.
@@ -43,9 +43,10 @@ struct Stretch {
 }
 
 impl QemuImg {
-    /// What the slices of a chain, the upper ones first, hold over its last, in
-    /// order. Nobody may write to any of them, who has them open does no harm. What
-    /// the slices say of each other is not believed, as in [`flatten`](Self::flatten).
+    /// Lists the ranges that the slices of a chain, the upper ones first, hold over
+    /// its last, in order. Nobody may write to any of them, who has them open does no
+    /// harm. What the slices say of each other is not believed, as in
+    /// [`flatten`](Self::flatten).
     ///
     /// Cancel-safe: the program is killed.
     pub async fn changes(&self, chain: &[Backing]) -> Result<Vec<Change>, DiskError> {

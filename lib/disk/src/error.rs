@@ -11,7 +11,7 @@ pub enum DiskError {
     Run {
         /// The program.
         program: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// `qemu-img` failed.
@@ -19,17 +19,17 @@ pub enum DiskError {
     QemuImg {
         /// The slice.
         path: PathBuf,
-        /// How it ended.
+        /// Exit status of the program.
         status: ExitStatus,
-        /// What it said.
+        /// Message of the program.
         said: String,
     },
-    /// What `qemu-img` said of a slice makes no sense.
+    /// The output of `qemu-img` about a slice makes no sense.
     #[error("qemu-img says of {} what cannot be: {why}", path.display())]
     QemuImgSaid {
         /// The slice.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault of the output.
         why: String,
     },
     /// `qemu-img` did not come to an end.
@@ -61,11 +61,11 @@ pub enum DiskError {
     /// The host refused something.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation that was tried.
         what: &'static str,
         /// On what.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
 }

@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-/// Who may touch a slice: one user may write it, one group read it.
+/// Access to a slice: one user may write it, one group read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The user its QEMU runs as.

@@ -105,7 +105,7 @@ impl Dispatcher {
         })
     }
 
-    /// Whether it schedules nobody.
+    /// Tells whether it schedules no VM.
     pub fn is_idle(&self) -> bool {
         self.vms.is_empty()
     }

@@ -10,11 +10,11 @@ pub enum DispatchError {
     /// The host refused something.
     #[error("cannot {what} {path}", path = .path.display())]
     Host {
-        /// What was tried.
+        /// Operation that was tried.
         what: &'static str,
         /// On what.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// The process has no vCPU threads.
@@ -40,7 +40,7 @@ pub enum DispatchError {
         "this host can freeze no single threads: it needs cgroup v2, or the v1 freezer; choose the level place"
     )]
     NoFreezer,
-    /// It was built without sched_ext.
+    /// The dispatcher was built without sched_ext.
     #[error(
         "this dispatcher was built without sched_ext: take one built with --features sched-ext, or leave --sched-ext out"
     )]
@@ -58,7 +58,7 @@ pub enum DispatchError {
         "sched_ext knows threads by the host's numbers: run the dispatcher in the host's PID namespace"
     )]
     Contained,
-    /// What was to be loaded is not our scheduler.
+    /// The object to be loaded is not this program's scheduler.
     #[error(
         "the scheduler in BPF lacks a part: it is not this dispatcher's; build both of one tree"
     )]
@@ -70,9 +70,9 @@ pub enum DispatchError {
     #[cfg(feature = "sched-ext")]
     #[error("cannot {what} the scheduler in BPF")]
     Bpf {
-        /// What was tried.
+        /// Operation that was tried.
         what: &'static str,
-        /// What the kernel said, or the library.
+        /// Error of the kernel, or of the library.
         source: libbpf_rs::Error,
     },
     /// The policy refuses what the VM is promised.

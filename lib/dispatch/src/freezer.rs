@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-/// What the name of every group made here begins with.
+/// Prefix of the name of every group made here.
 pub const PREFIX: &str = "forkyard-sched-";
 
 /// Which of the two.
@@ -36,12 +36,12 @@ pub enum Kind {
     V1,
 }
 
-/// Whether a thread may run.
+/// Permission of a thread to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frozen {
-    /// It may not.
+    /// The thread may not.
     Yes,
-    /// It may.
+    /// The thread may.
     No,
 }
 
@@ -158,7 +158,7 @@ impl Group {
         &self.path
     }
 
-    /// Whether its threads may run, as far as it goes.
+    /// Returns whether its threads may run, as far as this group decides.
     pub fn frozen(&self) -> Frozen {
         self.frozen
     }

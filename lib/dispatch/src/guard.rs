@@ -32,12 +32,12 @@ pub fn leave_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// How a thread was before anything was done to it.
+/// State of a thread before anything was done to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Before {
     /// The CPUs it might run on.
     pub cpus: Vec<u32>,
-    /// Its niceness.
+    /// Niceness of the thread.
     pub nice: i32,
 }
 
@@ -101,12 +101,12 @@ pub fn guard(told: impl BufRead) {
     }
 }
 
-/// How a guard is started.
+/// Command that starts a guard.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The program.
     pub path: PathBuf,
-    /// What makes it a guard.
+    /// Arguments that make it a guard.
     pub arguments: Vec<String>,
     /// A file it holds open while it runs: whoever locked it, locked it for
     /// the guard too, so that the next dispatcher can wait for both.
@@ -124,10 +124,10 @@ pub struct Guard {
     threads: BTreeMap<u32, Before>,
 }
 
-/// Whether the guard had to be replaced.
+/// State of the guard: alive, or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alive {
-    /// It lives.
+    /// The guard lives.
     Yes,
     /// Another has taken its place; everything is thawed by now or will be.
     Replaced,
@@ -178,7 +178,7 @@ impl Guard {
         Ok(Alive::Replaced)
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

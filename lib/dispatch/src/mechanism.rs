@@ -15,7 +15,7 @@ use std::path::Path;
 /// By what turns are enforced.
 #[derive(Debug)]
 pub enum Mechanism {
-    /// Whoever is not to run is frozen.
+    /// Threads that are not to run are frozen.
     Freezer,
     /// The kernel is told whose turn it is.
     SchedExt(SchedExt),
@@ -29,7 +29,7 @@ impl Mechanism {
         Ok(Self::SchedExt(SchedExt::new(object)?))
     }
 
-    /// Its name.
+    /// Returns the means.
     pub fn means(&self) -> Means {
         match self {
             Self::Freezer => Means::Freezer,
@@ -45,11 +45,11 @@ pub enum Turn {
     On(u32),
     /// Nowhere yet.
     Waits,
-    /// It slept: anywhere, should it wake.
+    /// The vCPU slept: anywhere, should it wake.
     Free,
 }
 
-/// What acts on threads, and what undoes it.
+/// Means that act on threads, and the guard that undoes it.
 #[derive(Debug)]
 pub(crate) struct Hands {
     pub(crate) guard: Guard,

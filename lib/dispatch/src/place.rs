@@ -1,4 +1,4 @@
-//! What the host is told of a thread: the CPUs it may run on, its niceness, its
+//! Placement of a thread on the host: the CPUs it may run on, its niceness, its
 //! deadlines.
 
 use forkyard_sched::{Params, Policy, USUAL_WEIGHT};
@@ -40,7 +40,8 @@ fn niceness(weight: u32) -> i32 {
     all.min_by(|a, b| away(a).total_cmp(&away(b))).unwrap_or(0)
 }
 
-/// How the host is to schedule a thread by itself under this policy.
+/// Returns the class by which the host is to schedule a thread under this
+/// policy.
 pub(crate) fn class(policy: Policy, params: &Params) -> Class {
     let micros = |time: forkyard_sched::Nanos| Duration::from_nanos(time.0);
     match (policy, params.reservation) {
@@ -76,7 +77,7 @@ fn tell_session(tid: u32, nice: i32) -> io::Result<()> {
     }
 }
 
-/// Whether the policy keeps siblings on different CPUs.
+/// Tells whether the policy keeps siblings on different CPUs.
 pub(crate) fn keeps_apart(policy: Policy) -> bool {
     match policy {
         Policy::Balance | Policy::Procco | Policy::Cpuco | Policy::Sbco => true,

@@ -1,10 +1,10 @@
-//! What is said over the dispatcher's socket: one JSON value a line, an answer
-//! to each.
+//! Messages of the dispatcher's socket: one JSON value a line, an answer to
+//! each.
 
 use forkyard_sched::{Parallel, Policy};
 use serde::{Deserialize, Serialize};
 
-/// How far the dispatcher goes with a VM.
+/// Level of the dispatcher's intervention with a VM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -21,32 +21,33 @@ pub enum Level {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Means {
-    /// Whoever is not to run is frozen.
+    /// Threads that are not to run are frozen.
     #[default]
     Freezer,
     /// The kernel is told whose turn it is.
     SchedExt,
 }
 
-/// What is wanted of a VM. What is absent stays as it is.
+/// Settings of a VM. What is absent stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Wanted {
     /// The QEMU's process.
     pub pid: u32,
-    /// What to call it.
+    /// Name to give it.
     pub name: Option<String>,
-    /// Its vCPUs' threads, in the guest's order; found by their names if absent.
+    /// Threads of its vCPUs, in the guest's order; found by their names if
+    /// absent.
     pub threads: Option<Vec<u32>>,
-    /// How far to go.
+    /// Level of intervention.
     pub level: Option<Level>,
     /// The policy: of all VMs, for they share the CPUs.
     pub policy: Option<Policy>,
-    /// Its vCPUs wait for each other.
+    /// True if its vCPUs wait for each other.
     pub parallel: Option<Parallel>,
-    /// Its weight; 256 is usual.
+    /// Weight; 256 is usual.
     pub weight: Option<u32>,
-    /// Its cap in per cent of one CPU; 0 lifts it.
+    /// Cap in per cent of one CPU; 0 lifts it.
     pub cap: Option<u32>,
     /// Time reserved for each vCPU, in µs of every period; 0 for none.
     pub slice_us: Option<u64>,
@@ -54,7 +55,7 @@ pub struct Wanted {
     pub period_us: Option<u64>,
 }
 
-/// What is asked.
+/// Request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
@@ -74,7 +75,7 @@ pub enum Request {
 pub struct VcpuShown {
     /// The guest's number of it.
     pub index: u32,
-    /// Its thread.
+    /// Thread of the vCPU.
     pub tid: u32,
     /// The CPU it is meant to be on.
     pub cpu: Option<u32>,
@@ -86,9 +87,9 @@ pub struct VcpuShown {
     pub given_ns: u64,
     /// Time it has waited for them, in ns.
     pub waited_ns: u64,
-    /// Whether a sibling is meant to be on the same CPU.
+    /// True if a sibling is meant to be on the same CPU.
     pub stacked: bool,
-    /// Its place in its queue; absent if it does not wait.
+    /// Place in its queue; absent if it does not wait.
     pub ordinate: Option<u32>,
 }
 
@@ -96,7 +97,7 @@ pub struct VcpuShown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Because {
-    /// Its vCPUs block often: they give their CPUs away by themselves.
+    /// The VM's vCPUs block often: they give their CPUs away by themselves.
     Blocks,
     /// Nobody waits for a CPU.
     Alone,
@@ -105,13 +106,13 @@ pub enum Because {
 /// A VM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VmShown {
-    /// Its name.
+    /// Name of the VM.
     pub name: String,
     /// The QEMU's process.
     pub pid: u32,
-    /// How far the dispatcher is to go.
+    /// Level of intervention that is wanted.
     pub level: Level,
-    /// How far it goes now.
+    /// Present level of intervention.
     pub now: Level,
     /// Why that is less far, if it is.
     pub because: Option<Because>,
@@ -119,7 +120,7 @@ pub struct VmShown {
     pub weight: u32,
     /// Cap in per cent of a CPU.
     pub cap: Option<u32>,
-    /// Whether its vCPUs wait for each other.
+    /// True if its vCPUs wait for each other.
     pub parallel: Parallel,
     /// Sleeps of a vCPU a second.
     pub sleeps: f64,
@@ -127,7 +128,7 @@ pub struct VmShown {
     pub asleep: f64,
     /// Greatest difference of its waiting vCPUs' places.
     pub distance: u32,
-    /// Its vCPUs.
+    /// vCPUs of the VM.
     pub vcpus: Vec<VcpuShown>,
 }
 
@@ -164,11 +165,11 @@ pub struct Shown {
     pub vms: Vec<VmShown>,
 }
 
-/// What is answered.
+/// Answer of the dispatcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reply {
-    /// How things are, once done.
+    /// State of the dispatcher, once the request is carried out.
     Done(Shown),
     /// Why not.
     Refused(String),

@@ -198,7 +198,7 @@ fn encode(turns: &[(u32, Turn)]) -> Vec<u8> {
     bytes
 }
 
-/// Whether a scheduler could be loaded.
+/// Result of loading a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Free {
     Yes,

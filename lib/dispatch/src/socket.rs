@@ -16,9 +16,9 @@ use std::{
 
 /// The longest request.
 const LONGEST: u64 = 64 * 1024;
-/// How long one with nobody to schedule stays.
+/// Time a dispatcher with no VM to schedule stays.
 const STAYS: Duration = Duration::from_secs(10);
-/// How long it may take to answer on a busy host: to make a group takes the kernel
+/// Time it may take to answer on a busy host: to make a group takes the kernel
 /// tens of milliseconds.
 const ANSWERS: Duration = Duration::from_secs(60);
 

@@ -25,13 +25,13 @@ const MUCH: f64 = 0.03;
 /// The part of its time asleep below which it was let go by mistake: a job that begins
 /// while others compute looks like one that blocks.
 pub(crate) const HARDLY: f64 = 0.03;
-/// How long it is let go at first, and at most.
+/// Time it is let go at first, and at most.
 const FIRST: Nanos = Nanos::secs(5);
 const LONGEST: Nanos = Nanos::secs(320);
-/// How long nobody must have waited before all are let go.
+/// Time in which no vCPU must have waited before all are let go.
 const CALM: Nanos = Nanos::secs(3);
 
-/// What a VM's vCPUs did lately, on average.
+/// Recent habits of a VM's vCPUs, on average.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Habits {
     /// Times a second that one slept.
@@ -42,10 +42,10 @@ pub struct Habits {
     pub waits: f64,
 }
 
-/// What is done with a VM now.
+/// Present treatment of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Its vCPUs are frozen when it is not their turn.
+    /// The VM's vCPUs are frozen when it is not their turn.
     Enforcing,
     /// They are not, until this instant at least: they block often.
     Down {
@@ -61,7 +61,7 @@ pub enum Step {
 pub struct Steps {
     step: Step,
     next: Nanos,
-    /// Whether it blocked when it was last looked at, while enforced: once is no
+    /// True if it blocked when it was last looked at, while enforced: once is no
     /// habit, for every job has a beginning.
     blocked: bool,
     /// When one that is down may be found not to block after all.
@@ -80,7 +80,7 @@ impl Default for Steps {
 }
 
 impl Steps {
-    /// What is done now.
+    /// Returns the present treatment.
     pub fn step(&self) -> Step {
         self.step
     }

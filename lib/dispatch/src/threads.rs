@@ -14,18 +14,18 @@ use std::{
 pub struct Thread {
     /// The guest's number of the vCPU.
     pub index: u32,
-    /// Its number on the host.
+    /// Number on the host.
     pub tid: u32,
 }
 
-/// What a thread does now.
+/// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// It runs or would run.
+    /// The thread runs or would run.
     Runnable,
-    /// It sleeps, waits or is stopped.
+    /// The thread sleeps, waits or is stopped.
     Asleep,
-    /// It is no more.
+    /// The thread is no more.
     Gone,
 }
 
@@ -103,7 +103,7 @@ impl Watch {
         })
     }
 
-    /// What it does. Not to be asked of one that is frozen.
+    /// Returns its state. Not to be asked of one that is frozen.
     pub fn doing(&self) -> Doing {
         let mut text = [0; 128];
         let Ok(length) = self.stat.read_at(&mut text, 0) else {
@@ -119,7 +119,7 @@ impl Watch {
         }
     }
 
-    /// Its niceness.
+    /// Returns its niceness.
     pub fn niceness(&self) -> Option<i32> {
         let text = read(&self.stat)?;
         let (_, after) = text.rsplit_once(") ")?;
@@ -133,7 +133,7 @@ impl Watch {
         Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
     }
 
-    /// How often it has gone to sleep of its own accord.
+    /// Returns the number of times it has gone to sleep of its own accord.
     pub fn sleeps(&self) -> Option<u64> {
         let text = read(&self.status)?;
         let line = text

@@ -26,9 +26,9 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-/// How long an etcd may take to be connected to.
+/// Time to connect to an etcd.
 const CONNECT: Duration = Duration::from_secs(2);
-/// How long it may take to answer: three times what it allows itself.
+/// Time it may take to answer: three times what it allows itself.
 const ANSWER: Duration = Duration::from_secs(15);
 /// Bytes of an answer.
 const MOST: usize = 64 << 20;
@@ -133,8 +133,8 @@ impl Etcd {
         Ok(())
     }
 
-    /// What becomes of keys, from `from` on: nothing is left out, and nothing
-    /// is told twice.
+    /// Watches keys, from `from` on: nothing is left out, and nothing is told
+    /// twice.
     pub async fn watch(&self, keys: &Keys, from: Revision) -> Result<Watch, EtcdError> {
         let bounds = keys.bounds();
         let request = json!({"create_request": {

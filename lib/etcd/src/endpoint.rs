@@ -19,7 +19,7 @@ pub struct Endpoint {
 pub struct InvalidEndpoint(String);
 
 impl Endpoint {
-    /// Whether TLS is spoken there.
+    /// Tells whether TLS is spoken there.
     pub fn is_secure(&self) -> bool {
         self.secure
     }

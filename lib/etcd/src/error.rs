@@ -15,10 +15,10 @@ pub enum EtcdError {
     Unreachable {
         /// Those that were tried.
         tried: Vec<Endpoint>,
-        /// What the last one came to.
+        /// Error of the last one.
         source: io::Error,
     },
-    /// It did not answer in time. What was asked may have been done.
+    /// The etcd did not answer in time. What was asked may have been done.
     #[error("the etcd at {endpoint} did not answer in time")]
     Late {
         /// Which.
@@ -29,22 +29,21 @@ pub enum EtcdError {
     Broke {
         /// Which.
         endpoint: Endpoint,
-        /// How.
+        /// Error of the connection.
         source: hyper::Error,
     },
-    /// It refused, or failed.
+    /// The etcd refused, or failed.
     #[error("etcd refused: {message}")]
     Refused {
         /// gRPC's code of it.
         code: u32,
-        /// What it said.
+        /// Message of the etcd.
         message: String,
     },
     /// The lease has run out, or was given back.
     #[error("the lease is gone")]
     LeaseGone,
-    /// What happened so long ago has been forgotten: look again, and watch
-    /// from there.
+    /// The revision has been compacted: look again, and watch from there.
     #[error("etcd has forgotten what happened before {kept:?}")]
     Compacted {
         /// The oldest it still knows of.
@@ -53,7 +52,7 @@ pub enum EtcdError {
     /// The stream of changes has ended.
     #[error("etcd tells of no more changes")]
     WatchEnded,
-    /// It said something that makes no sense.
+    /// The etcd's answer makes no sense.
     #[error("what etcd answered makes no sense; is it etcd 3.4 or later?")]
     Nonsense {
         /// Where.
@@ -63,7 +62,7 @@ pub enum EtcdError {
     /// The answer lacks something, or is too large.
     #[error("etcd's answer is not what was asked for: {what}")]
     Unexpected {
-        /// What is wrong with it.
+        /// Fault of the answer.
         what: &'static str,
     },
     /// The request cannot be written.
@@ -81,7 +80,7 @@ const UNAVAILABLE: u32 = 14;
 const DEADLINE: u32 = 4;
 
 impl EtcdError {
-    /// Whether what was asked may have been done all the same.
+    /// Tells whether the request may have been carried out all the same.
     pub fn is_unknown(&self) -> bool {
         match self {
             Self::Late { .. }
@@ -98,7 +97,7 @@ impl EtcdError {
         }
     }
 
-    /// What an operator can do about it.
+    /// Returns advice to an operator.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Unreachable { .. } | Self::NoEndpoint => Some(

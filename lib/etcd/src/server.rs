@@ -14,7 +14,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// How long it may take to be healthy.
+/// Time it may take to be healthy.
 const START: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 /// Memory that passes for a folder, where a machine has it; and bytes of it that are

@@ -7,14 +7,14 @@ use crate::{
 };
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
-/// What a key is believed to be.
+/// Condition on a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compare {
     /// There are no such keys.
     Absent(Keys),
     /// There is one.
     Present(String),
-    /// It was last put at this revision; 0 if there is none.
+    /// The key was last put at this revision; 0 if there is none.
     Unchanged(String, Revision),
 }
 
@@ -40,19 +40,19 @@ pub struct Txn {
     pub otherwise: Vec<Op>,
 }
 
-/// What a step came to.
+/// Result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It was carried out.
+    /// The step was carried out.
     Done,
     /// These keys were there.
     Found(Vec<Entry>),
 }
 
-/// What a transaction came to.
+/// Result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxnOutcome {
-    /// Whether the comparison held.
+    /// True if the comparison held.
     pub held: bool,
     /// The store's revision then.
     pub revision: Revision,
@@ -61,7 +61,7 @@ pub struct TxnOutcome {
 }
 
 impl TxnOutcome {
-    /// What each look found, in order.
+    /// Returns the entries each look found, in order.
     pub fn found(self) -> Vec<Vec<Entry>> {
         let found = self.answers.into_iter().filter_map(|answer| match answer {
             Answer::Found(entries) => Some(entries),

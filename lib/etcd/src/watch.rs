@@ -1,4 +1,4 @@
-//! What becomes of keys, as it happens.
+//! Changes of keys, as they happen.
 
 use crate::{
     Endpoint, Entry, EtcdError, Revision,
@@ -14,18 +14,18 @@ const LINE: usize = 16 << 20;
 /// Something that happened to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It has this value from now on.
+    /// The key has this value from now on.
     Put(Entry),
-    /// It is gone: removed, or its lease has ended.
+    /// The key is gone: removed, or its lease has ended.
     Deleted(String),
 }
 
-/// What happened together.
+/// Changes that happened together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// At this revision, the last of those it tells of.
     pub revision: Revision,
-    /// What.
+    /// Changes.
     pub events: Vec<Event>,
 }
 
@@ -74,7 +74,7 @@ impl Watch {
     }
 }
 
-/// What a line tells, if it tells of changes at all.
+/// Parses a line, if it tells of changes at all.
 fn batch(line: Line<Watched>) -> Result<Option<Batch>, EtcdError> {
     let watched = match line {
         Line::Result(watched) => watched,

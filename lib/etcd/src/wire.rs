@@ -1,6 +1,5 @@
-//! What goes over the wire: etcd's messages as the gateway writes them in
-//! JSON. Numbers of 64 bits are text, bytes are base64, and what is zero or
-//! empty is left out.
+//! Wire format: etcd's messages as the gateway writes them in JSON. Numbers of
+//! 64 bits are text, bytes are base64, and what is zero or empty is left out.
 
 use crate::EtcdError;
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -23,7 +22,7 @@ pub struct LeaseId(#[serde(with = "text")] pub i64);
 pub struct Entry {
     /// The key.
     pub key: String,
-    /// Its value.
+    /// Value of the key.
     pub value: Vec<u8>,
     /// When it was created, the last time.
     pub created: Revision,

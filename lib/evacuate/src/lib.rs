@@ -24,9 +24,9 @@ pub const FIXED: Duration = Duration::from_secs(2);
 /// A VM of the host.
 #[derive(Clone, Debug)]
 pub struct Guest {
-    /// Its id.
+    /// Id of the VM.
     pub id: VmId,
-    /// Its name.
+    /// Name of the VM.
     pub name: VmName,
     /// Room that it takes.
     pub needs: Room,
@@ -76,9 +76,9 @@ pub struct Plan {
 /// A VM that moves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Move {
-    /// Its id.
+    /// Id of the VM.
     pub id: VmId,
-    /// Its name.
+    /// Name of the VM.
     pub vm: VmName,
     /// Where to.
     pub to: String,
@@ -92,9 +92,9 @@ pub struct Move {
 /// A VM that stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stay {
-    /// Its id.
+    /// Id of the VM.
     pub id: VmId,
-    /// Its name.
+    /// Name of the VM.
     pub vm: VmName,
     /// Why.
     #[serde(serialize_with = "text")]
@@ -108,7 +108,7 @@ pub enum Why {
     /// Only VMs that run can move.
     #[error("it is {0}: only VMs that run move")]
     State(VmState),
-    /// Its ports would lead nowhere.
+    /// The VM's published ports would lead nowhere.
     #[error("ports of this host lead to it")]
     Published,
     /// No host is left that could take it.

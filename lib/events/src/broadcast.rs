@@ -22,7 +22,7 @@ struct Shared {
     state: watch::Sender<State>,
 }
 
-/// What subscriptions wait for.
+/// State that subscriptions wait for.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     /// Number of events so far.

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 /// Name of the socket in a machine's directory.
 pub const CONTROL: &str = "fake.sock";
 
-/// What the engine has a machine do. Answered by one [`Word::Reply`] each, in order.
+/// Order of the engine to a machine. Answered by one [`Word::Reply`] each, in
+/// order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// Stop the vCPUs.
@@ -22,7 +23,7 @@ pub enum Order {
     Prepare(PathBuf),
     /// Make a slice that is open the active one.
     Freeze {
-        /// Its number.
+        /// Number of the slice.
         number: u64,
         /// The slice it was opened over.
         over: u64,
@@ -39,12 +40,12 @@ pub enum Order {
     Quit,
 }
 
-/// What an order came to.
+/// Result of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It was carried out.
+    /// The order was carried out.
     Done,
-    /// What it is doing.
+    /// Run state of the machine.
     State(RunState),
     /// The slice that is written to.
     Slice(Option<PathBuf>),
@@ -54,7 +55,7 @@ pub enum Reply {
     Saved(Vec<u8>),
     /// Address of the first byte of its memory.
     Ram(u64),
-    /// It was not carried out.
+    /// The order was not carried out.
     Refused(Refusal),
 }
 
@@ -71,12 +72,12 @@ pub enum Refusal {
     Other(String),
 }
 
-/// What happens by itself.
+/// Event that happens by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// The vCPUs stand still.
     Stopped,
-    /// It ends now.
+    /// The machine ends now.
     Ends(Cause),
 }
 

@@ -22,14 +22,14 @@ use std::{
     time::Duration,
 };
 
-/// What of a machine's directory goes with it.
+/// Files of a machine's directory that go with it.
 const SOCKETS: [&str; 3] = [CONTROL, files::AGENT, files::CONSOLE_SOCKET];
 
 /// An engine whose machines are processes of `forkyard-fake-machine`.
 #[derive(Clone, Debug)]
 pub struct FakeEngine {
     program: PathBuf,
-    /// What its machines are told apart by from those of others.
+    /// Folder that tells its machines apart from those of others.
     home: PathBuf,
     faults: Faults,
     patience: Duration,

@@ -1,5 +1,5 @@
-//! What every engine promises, of stock QEMU and of the one that is made up. Needs to be
-//! root.
+//! Conformance of every engine: of stock QEMU and of the one that is made up. Needs to
+//! be root.
 
 mod site;
 

@@ -34,7 +34,7 @@ pub enum FilesError {
     /// A member would lie where nothing was asked for.
     #[error("the stream has {path:?}, which was not asked for")]
     Unasked {
-        /// Its path, for people.
+        /// Path of the entry, for people.
         path: String,
     },
     /// The destination cannot be what was asked for.

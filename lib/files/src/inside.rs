@@ -28,7 +28,7 @@ pub fn directory(root: &Path, path: &Path) -> io::Result<PathBuf> {
     directory_with(root, path, 0o755)
 }
 
-/// The same, with the mode that the directory has if it is made.
+/// Opens or makes a directory, with the mode that it has if it is made.
 pub fn directory_with(root: &Path, path: &Path, mode: u32) -> io::Result<PathBuf> {
     let mut left: VecDeque<OsString> = names(path);
     let mut below = PathBuf::new();

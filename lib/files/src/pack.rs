@@ -383,7 +383,7 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
-/// Whether a folder is of a file system that the kernel makes up.
+/// Tells whether a folder is of a file system that the kernel makes up.
 fn is_made_up(at: &Path) -> bool {
     const CONFIGFS: FsType = FsType(0x6265_6570);
     const SECURITYFS: FsType = FsType(0x7363_6673);

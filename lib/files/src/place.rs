@@ -45,7 +45,7 @@ pub(crate) struct Base {
     first: Option<Vec<u8>>,
     /// Name that it gets instead.
     renamed: Option<OsString>,
-    /// Whether a new folder is to appear only when it is whole.
+    /// True if a new folder is to appear only when it is whole.
     pub staged: bool,
 }
 

@@ -17,7 +17,7 @@ const MOST_EXTENTS: u64 = 1 << 18;
 /// Most bytes of words of the sender.
 const MOST_WORDS: usize = 64 << 10;
 
-/// How the name of an extended attribute begins in an extended header.
+/// Prefix of the name of an extended attribute in an extended header.
 const ATTRIBUTE: &[u8] = b"SCHILY.xattr.";
 
 /// Reader of a tar stream.
@@ -30,13 +30,13 @@ pub struct Reader<R> {
     words: usize,
     /// Bytes that may still be in front of the present member.
     room: u64,
-    /// Whether a stream that breaks off between two members is whole.
+    /// True if a stream that breaks off between two members is whole.
     open_ended: bool,
-    /// What the sender has to say, as it comes.
+    /// Notes of the sender, as they come.
     pub notes: Vec<String>,
 }
 
-/// What extended headers say of the next member.
+/// Content of extended headers for the next member.
 #[derive(Debug, Default)]
 struct More {
     path: Option<Vec<u8>>,
@@ -49,7 +49,7 @@ struct More {
     sparse: Sparse,
 }
 
-/// What they say of its holes.
+/// Description of its holes.
 #[derive(Debug, Default)]
 struct Sparse {
     version: (Option<u64>, Option<u64>),

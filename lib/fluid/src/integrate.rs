@@ -26,7 +26,7 @@ pub struct Trajectory {
     pub threads: Vec<Vec<f64>>,
     /// Price p at those times.
     pub price: Vec<f64>,
-    /// What is fed back: congestion c, or the admission ratio a.
+    /// Signal that is fed back: congestion c, or the admission ratio a.
     pub control: Vec<f64>,
 }
 
@@ -92,7 +92,7 @@ impl ODE<f64, Vec<f64>> for Admission<'_> {
     }
 }
 
-/// How guests that adapt share: figure 3(a).
+/// Integrates the shares of guests that adapt: figure 3(a).
 pub fn adapt(model: &Model) -> Result<Trajectory, FluidError> {
     let system = Adaptation(model);
     let mut trajectory = follow(model, &system, 0.0)?;
@@ -102,7 +102,7 @@ pub fn adapt(model: &Model) -> Result<Trajectory, FluidError> {
     Ok(trajectory)
 }
 
-/// How an admission controller shares: figure 3(b).
+/// Integrates the shares by an admission controller: figure 3(b).
 pub fn admit(model: &Model) -> Result<Trajectory, FluidError> {
     let mut trajectory = follow(model, &Admission(model), 1.0)?;
     for ratio in &mut trajectory.control {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What is modelled.
+/// Parameters of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Model {
@@ -16,7 +16,8 @@ pub struct Model {
     pub sigma: f64,
     /// Threads that guests add in a unit of time without congestion.
     pub add: f64,
-    /// What they divide their threads by in one with nothing else.
+    /// Factor that they divide their threads by in a unit of time with nothing
+    /// but congestion.
     pub divide: f64,
     /// K₂: how fast the admission controller reacts.
     pub k2: f64,
@@ -25,7 +26,7 @@ pub struct Model {
     /// Part of a guest's threads that ends in each unit of time, under the
     /// admission controller.
     pub churn: f64,
-    /// How long, in units of time.
+    /// Duration, in units of time.
     pub until: f64,
 }
 
@@ -50,7 +51,7 @@ impl Default for Model {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// It is not what a model looks like.
+    /// The text is no model.
     #[error("cannot read the model")]
     Syntax(#[from] toml::de::Error),
     /// There are too few guests, or too many.
@@ -61,9 +62,9 @@ pub enum ModelError {
     Range {
         /// Which.
         field: &'static str,
-        /// What it is.
+        /// Value of the field.
         value: f64,
-        /// What it must be.
+        /// Values that it may have.
         wanted: &'static str,
     },
 }
@@ -76,7 +77,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Whether it makes sense.
+    /// Checks that the parameters make sense.
     pub fn check(&self) -> Result<(), ModelError> {
         if !(1..=1_000).contains(&self.starts.len()) {
             return Err(ModelError::Guests(self.starts.len()));
@@ -110,7 +111,7 @@ impl Model {
         1.0 - 1.0 / self.divide
     }
 
-    /// How the threads of a guest change: equation 7.
+    /// Computes the change of a guest's threads: equation 7.
     pub(crate) fn change(&self, threads: f64, congestion: f64) -> f64 {
         self.add * (1.0 - congestion) - self.cut() * threads * congestion
     }

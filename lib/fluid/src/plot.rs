@@ -1,4 +1,4 @@
-//! The same as pictures.
+//! Plots of the results.
 
 use crate::Trajectory;
 use plotters::prelude::*;

@@ -15,7 +15,7 @@ pub struct Root {
 /// Both roots of a quadratic one.
 pub type Roots = [Root; 2];
 
-/// How a system comes to rest.
+/// Way in which a system comes to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Regime {
@@ -43,13 +43,13 @@ pub struct Steady {
     pub beta: f64,
     /// Roots of 1 + L(s), L(s) being equation 13.
     pub roots: Roots,
-    /// What they say.
+    /// Regime that they imply.
     pub regime: Regime,
     /// G of equation 14, which like equation 15 is for guests that add 1 and halve.
     pub g: f64,
     /// Roots by the paper's approximation, equation 15.
     pub paper_roots: Roots,
-    /// What those say.
+    /// Regime that those imply.
     pub paper_regime: Regime,
 }
 
@@ -89,7 +89,7 @@ pub fn paper_roots(g: f64) -> Roots {
     quadratic(1.0 / g, 0.5)
 }
 
-/// What roots say.
+/// Returns the regime that roots imply.
 fn regime(roots: &Roots) -> Regime {
     match roots {
         [a, b] if a.re >= 0.0 || b.re >= 0.0 => Regime::Unstable,

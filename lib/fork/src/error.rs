@@ -143,7 +143,8 @@ pub enum HostError {
         /// Operation that was tried.
         why: String,
     },
-    /// Its console accepts no input: it was lost when the VM was taken over.
+    /// The VM's console accepts no input: it was lost when the VM was taken
+    /// over.
     #[error("the console of {vm} cannot be reached")]
     NoConsole {
         /// The VM.

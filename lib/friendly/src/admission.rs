@@ -1,14 +1,14 @@
-//! Who begins, and may run at once.
+//! Admission of processes that begin.
 
 use crate::Doing;
 use std::collections::BTreeMap;
 
-/// What becomes of one that begins.
+/// Decision on a process that begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// It runs.
+    /// The process runs.
     Goes,
-    /// It stands still until its turn comes.
+    /// The process is stopped until its turn comes.
     Waits,
 }
 
@@ -21,22 +21,22 @@ pub enum Entry {
 /// While anybody waits nobody overtakes: room is for those who wait.
 #[derive(Clone, Debug)]
 pub struct Admission<Id> {
-    /// How many more may run, less than none where more run than may; None before the
-    /// first look, and whoever begins goes.
+    /// Number of processes that may still run, less than none where more run than
+    /// may; None before the first look, when all that begin go.
     room: Option<i64>,
     /// Processes that have begun.
     known: BTreeMap<Id, Known>,
-    /// How many threads of all of them stand still.
+    /// Number of threads of all of them that are stopped.
     wait: usize,
 }
 
 /// A process that has begun.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// Whether it is one of those that room is for: of several threads one that runs is
+    /// True if it is one of those that room is for: of several threads one that runs is
     /// enough.
     runs: bool,
-    /// How many of its threads stand still.
+    /// Number of its threads that are stopped.
     wait: usize,
 }
 
@@ -69,17 +69,17 @@ impl<Id: Copy + Ord> Admission<Id> {
         }
     }
 
-    /// Whoever begins goes, until the next look.
+    /// Lets processes that begin go, until the next look.
     pub fn open(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether anybody waits.
+    /// Tells whether any process waits.
     pub fn anybody_waits(&self) -> bool {
         self.wait > 0
     }
 
-    /// How many of those who wait may go.
+    /// Returns the number of waiting processes that may go.
     pub fn room(&self) -> usize {
         let room = self.room.map(|room| usize::try_from(room).unwrap_or(0));
         room.unwrap_or(usize::MAX).min(self.wait)
@@ -99,8 +99,8 @@ impl<Id: Copy + Ord> Admission<Id> {
         }
     }
 
-    /// Whether one that begins goes, whatever else is to be known of it: there is room,
-    /// or it has begun before, and this is another program of the same process.
+    /// Tells whether one that begins goes, whatever else is to be known of it: there is
+    /// room, or it has begun before, and this is another program of the same process.
     pub fn lets_in(&self, id: Id) -> bool {
         let room = self.room.is_none_or(|room| room > 0);
         (room && self.wait == 0) || self.known.contains_key(&id)

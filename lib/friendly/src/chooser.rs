@@ -1,4 +1,4 @@
-//! Who stands still: at random, but with a memory.
+//! Choice of the threads to stop: at random, but with a memory.
 
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug)]
 pub struct Chooser<Id> {
     dice: Rng,
-    /// How many CPUs those who run share.
+    /// Number of CPUs that the running threads share.
     cpus: u32,
     patience: u32,
     turn: u32,
@@ -29,7 +29,7 @@ pub struct Chooser<Id> {
 /// So many on each CPU have turns of the length that was asked for.
 const FEW: u32 = 4;
 
-/// What one has done, for how many periods on end.
+/// State of a thread, with the number of periods it has lasted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Since {
     Runs(u32),
@@ -37,13 +37,13 @@ enum Since {
     Still(u32),
 }
 
-/// What one has for being let run: the last comes first.
+/// Claim of a thread to be let run: the last comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
     New,
     Still,
     Runs,
-    /// It has stood still for so many periods, which is too long.
+    /// The thread was stopped for so many periods, which is too long.
     Overdue(u32),
     Turn,
 }
@@ -100,9 +100,9 @@ impl<Id: Copy + Ord> Chooser<Id> {
         go
     }
 
-    /// Who of those that want to run stands still from now on, so many at most
-    /// being allowed to run. May be asked at any time in a period: the answer
-    /// changes only as far as it must. Others are forgotten.
+    /// Chooses the threads to stop from now on, of those that want to run, so
+    /// many at most being allowed to run. May be asked at any time in a period:
+    /// the answer changes only as far as it must. Others are forgotten.
     pub fn choose(&mut self, wanting: &[Id], allowed: usize) -> BTreeSet<Id> {
         let turn = self.turn_of(allowed.min(wanting.len()));
         let mut rank: Vec<(Claim, u64, Id)> = wanting
@@ -155,7 +155,8 @@ impl<Id: Copy + Ord> Chooser<Id> {
     }
 }
 
-/// What is counted as over of the turn of the one at `place` of so many that begin together.
+/// Returns the part of the turn that counts as over for the one at `place` of
+/// so many that begin together.
 fn part(turn: u32, place: usize, together: usize) -> u32 {
     let part = u64::from(turn) * place as u64 / (together as u64).max(1);
     u32::try_from(part).unwrap_or(turn)

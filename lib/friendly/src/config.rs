@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It is not what a configuration looks like.
+    /// The text is no configuration.
     #[error("cannot read the configuration")]
     Syntax(#[from] toml::de::Error),
     /// A number is out of range.
@@ -22,9 +22,9 @@ pub enum ConfigError {
     Range {
         /// Which.
         field: &'static str,
-        /// What it is.
+        /// Value of the field.
         value: f64,
-        /// What it must be.
+        /// Values that it may have.
         wanted: &'static str,
     },
     /// Nothing would ever tell of congestion.
@@ -36,11 +36,11 @@ pub enum ConfigError {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
-    /// How congestion is sensed.
+    /// Settings of the monitor of congestion.
     pub monitor: MonitorConfig,
-    /// How many threads may run.
+    /// Limits on running threads.
     pub threads: ThreadsConfig,
-    /// How fast the last one may.
+    /// Limits on the rate of the last one.
     pub rate: RateConfig,
 }
 
@@ -56,7 +56,8 @@ pub enum Average {
     Periods,
 }
 
-/// What is taken for the virtual clock time of a guest that has all it wants.
+/// Value that is taken for the virtual clock time of a guest that has all it
+/// wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Least {
@@ -68,7 +69,7 @@ pub enum Least {
     Asked,
 }
 
-/// How congestion is sensed.
+/// Settings of the monitor of congestion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct MonitorConfig {
@@ -86,14 +87,14 @@ pub struct MonitorConfig {
     pub ewma: f64,
     /// Over what γ is applied.
     pub average: Average,
-    /// What the average is compared with.
+    /// Value that the average is compared with.
     pub least: Least,
     /// The signals that count: one of them is enough. Left out, who senses chooses by
     /// where it is; the slowdown of the virtual clock, where nobody does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signals: Option<Vec<Signal>>,
-    /// How late a tick may be, in milliseconds, and still count as on time. Left out, what
-    /// a thread may have to wait for a CPU that others use, some slices of the host's
+    /// Lateness of a tick, in milliseconds, that still counts as on time. Left out, what a
+    /// thread may have to wait for a CPU that others use, some slices of the host's
     /// scheduler: 20. That is no reason to yield for who has one CPU: a host shares its CPUs
     /// fairly, and gets as much done however many wait for them. Who waits for memory is
     /// later than that. A guest of several CPUs gets more than others as long as more than
@@ -144,16 +145,17 @@ impl MonitorConfig {
         self.signals.as_deref().unwrap_or(&[Signal::Vct])
     }
 
-    /// How late a tick may be and count as on time, where threads run on so many CPUs.
+    /// Returns the lateness of a tick that counts as on time, where threads run
+    /// on so many CPUs.
     pub fn slack(&self, cpus: u32) -> Duration {
         let usual = if cpus > 1 { 0.0 } else { SLACK_MS };
         Duration::from_secs_f64(self.slack_ms.unwrap_or(usual) / 1e3)
     }
 
-    /// How ticks are slept through, where threads run on so many CPUs. Of every period
-    /// several sleeps are seen, and none is late that only took what a kernel does to wake a
-    /// thread; but whoever yields to those who wait for a CPU is to see each tick of his that
-    /// does.
+    /// Returns the pace at which ticks are slept through, where threads run on so many CPUs.
+    /// Of every period several sleeps are seen, and none is late that only took what a kernel
+    /// does to wake a thread; but whoever yields to those who wait for a CPU is to see each
+    /// tick of his that does.
     pub fn pace(&self, cpus: u32) -> Pace {
         let quarter = whole(self.period_s * 1e3 / self.tick_ms / 4.0);
         let part = if self.slack(cpus).is_zero() { 0.2 } else { 0.5 };
@@ -171,7 +173,7 @@ impl MonitorConfig {
     }
 }
 
-/// What is stopped as one.
+/// Unit that is stopped as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -182,11 +184,12 @@ pub enum Unit {
     Process,
 }
 
-/// Who counts, and may be stopped.
+/// Threads that count, and may be stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Count {
-    /// Whoever runs, would run, or waits for a disk; who sleeps is left alone.
+    /// Threads that run, would run, or wait for a disk; sleeping ones are left
+    /// alone.
     #[default]
     Runnable,
     /// Everybody.
@@ -205,7 +208,7 @@ pub enum Below {
     Always,
 }
 
-/// What becomes of new threads and processes over the limit.
+/// Treatment of new threads and processes over the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum New {
@@ -218,21 +221,21 @@ pub enum New {
     Begin,
 }
 
-/// How many threads may run.
+/// Limits on running threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ThreadsConfig {
-    /// How many at first; where there are several CPUs, no more than those.
+    /// Number at first; where there are several CPUs, no more than those.
     pub start: u32,
     /// Never more.
     pub most: u32,
-    /// What is stopped as one.
+    /// Unit that is stopped as one.
     pub unit: Unit,
-    /// Who counts.
+    /// Threads that count.
     pub count: Count,
     /// When the last of them may run slower.
     pub below: Below,
-    /// What becomes of new ones over the limit.
+    /// Treatment of new ones over the limit.
     pub new: New,
     /// Periods after which who stands still comes first.
     pub patience: u32,
@@ -286,7 +289,8 @@ pub enum RateMeans {
     Sleep,
 }
 
-/// How fast the last thread may run: it sleeps for 1 / rate in every period.
+/// Limits on the rate of the last thread: it sleeps for 1 / rate in every
+/// period.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RateConfig {
@@ -322,7 +326,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether it can be lived by.
+    /// Checks that the configuration is usable.
     pub fn check(&self) -> Result<(), ConfigError> {
         let Self {
             monitor,

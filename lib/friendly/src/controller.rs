@@ -1,4 +1,4 @@
-//! How much the guest asks for: section 2.2 of the paper.
+//! Demand of the guest: section 2.2 of the paper.
 //!
 //! ```text
 //! Threads(n) --congestion at one thread--> Rate(f)
@@ -14,7 +14,7 @@ use crate::{
 };
 use std::time::Duration;
 
-/// What demand is limited by.
+/// Limit of demand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum State {
     /// So many threads, in fractions of one.
@@ -23,12 +23,12 @@ pub enum State {
     Rate(f64),
 }
 
-/// What the guest may do in the next period.
+/// Permission of the guest for the next period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Order {
-    /// How many threads may run; one or more.
+    /// Number of threads that may run; one or more.
     pub threads: u32,
-    /// How long all sleep for every period that they run.
+    /// Time all sleep for every period that they run.
     pub sleep: Option<Duration>,
     /// The part of the time for which they run: 1 if they do not sleep.
     pub duty: f64,
@@ -128,7 +128,7 @@ impl Controller {
         self.order()
     }
 
-    /// What holds now.
+    /// Returns the permission that holds now.
     pub fn order(&self) -> Order {
         match self.state {
             State::Threads(n) => Order {
@@ -148,7 +148,7 @@ impl Controller {
         }
     }
 
-    /// What demand is limited by.
+    /// Returns the limit of demand.
     pub fn state(&self) -> State {
         self.state
     }
@@ -312,7 +312,8 @@ mod tests {
         }
     }
 
-    /// It has no more than its share then: see [`Senses::at_one`].
+    /// Tests a guest that has no more than its share then: see
+    /// [`Senses::at_one`].
     #[test]
     fn who_waits_for_cpus_alone_comes_down_to_one_thread_and_no_further() {
         let mut controller = Controller::new(&Config::default(), 4);

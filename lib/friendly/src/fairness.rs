@@ -1,4 +1,4 @@
-//! How fair a division is.
+//! Fairness of a division.
 
 /// The paper's index, its equation 16: 1 − ‖x − o‖ / ‖o‖, `got` being what each
 /// got and `optimal` what it would get of a fair and efficient host. 1 is

@@ -2,7 +2,7 @@
 
 use crate::config::LawConfig;
 
-/// Whether there is congestion.
+/// Congestion, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Congestion {
     /// There is: ask for less.
@@ -11,23 +11,23 @@ pub enum Congestion {
     No,
 }
 
-/// What the monitor makes of one period.
+/// Conclusion of the monitor from one period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sense {
-    /// Whether there is congestion.
+    /// Congestion, if there is any.
     pub congestion: Congestion,
     /// The strongest signal, in multiples of its threshold: congestion is from
     /// 1 on.
     pub slowdown: f64,
-    /// What is left of the way from an idle host to the threshold, of the signal that
-    /// is nearest: 1 on an idle host, 0 at the threshold, less beyond.
+    /// Distance left from an idle host to the threshold, of the signal that is
+    /// nearest: 1 on an idle host, 0 at the threshold, less beyond.
     pub room: f64,
-    /// Whether the guest's CPUs had something to run all the time, or nearly so: then
+    /// True if the guest's CPUs had something to run all the time, or nearly so: then
     /// more threads get no more done.
     pub busy: bool,
 }
 
-/// What a guest senses, by how much it may run.
+/// Conclusions of a guest, by how much it may run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Senses {
     /// If it is more than one thread.
@@ -44,13 +44,13 @@ impl From<Sense> for Senses {
     }
 }
 
-/// How demand follows from what is sensed. Unbounded: the caller keeps what
-/// comes of it in range.
+/// Law by which demand follows from the monitor's conclusions. Unbounded: the
+/// caller keeps what comes of it in range.
 pub trait Law: std::fmt::Debug + Send {
-    /// Its name, as configurations have it.
+    /// Returns the name, as configurations have it.
     fn name(&self) -> &'static str;
 
-    /// What to ask for in the next period, having asked for `demand` in this.
+    /// Returns the demand for the next period, after `demand` in this.
     fn next(&mut self, demand: f64, sense: Sense) -> f64;
 }
 

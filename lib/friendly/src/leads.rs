@@ -4,7 +4,7 @@ use crate::{Measured, Signal};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What came of the episodes of congestion so far. An episode lasts from a signal that
+/// Statistics of the episodes of congestion so far. An episode lasts from a signal that
 /// comes up until none is, or until no other has come up for twelve periods: one may be
 /// up for ever, such as the pressure of CPUs where two threads share one, and tells
 /// nothing of those that come and go.
@@ -30,7 +30,7 @@ struct Episode {
 /// A minute, by the usual periods.
 const CALM: u32 = 12;
 
-/// How one signal did.
+/// Record of one signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     /// Episodes it was the first in, or among the first.
@@ -81,7 +81,7 @@ impl Leads {
         self.episode = Some(episode);
     }
 
-    /// How each signal did that was ever raised.
+    /// Returns the record of each signal that was ever raised.
     pub fn tallies(&self) -> &BTreeMap<Signal, Tally> {
         &self.tallies
     }

@@ -1,4 +1,4 @@
-//! Who has made more than may begin.
+//! Makers of more processes than may begin.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +11,15 @@ use std::collections::{BTreeMap, BTreeSet};
 /// so others may go meanwhile, and with the last but few of them so does the maker.
 #[derive(Clone, Debug)]
 pub struct Makers<Child, Maker> {
-    /// Who waits to begin, and who made it.
+    /// Processes that wait to begin, and their makers.
     waiting: BTreeMap<Child, Maker>,
     still: BTreeSet<Maker>,
 }
 
 /// So many of one maker wait at a time, or few more, before it does.
 const MANY: usize = 4;
-/// It goes on once no more than so many do: some are there whenever there is room.
+/// Number of waiting children at which a maker goes on: some are there whenever
+/// there is room.
 const FEW: usize = MANY / 2;
 
 impl<Child, Maker> Default for Makers<Child, Maker> {
@@ -68,7 +69,7 @@ impl<Child: Copy + Ord, Maker: Copy + Ord> Makers<Child, Maker> {
         &self.still
     }
 
-    /// How many of one maker wait.
+    /// Counts the waiting children of one maker.
     fn of(&self, maker: Maker) -> usize {
         self.waiting.values().filter(|one| **one == maker).count()
     }
@@ -93,7 +94,7 @@ mod tests {
         assert!(makers.still().is_empty());
     }
 
-    /// It was on its way when it was told to stop.
+    /// Tests a child that was on its way when its maker was told to stop.
     #[test]
     fn one_that_makes_another_all_the_same_is_stopped_again() {
         let mut makers: Makers<u32, char> = Makers::default();

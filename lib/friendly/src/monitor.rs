@@ -35,7 +35,7 @@ struct Times {
     /// Without what may be waiting for a CPU that is no reason to yield: of each, the
     /// slack.
     counted: f64,
-    /// The same with that of a guest of one CPU.
+    /// Lateness counted with the slack of a guest of one CPU.
     at_one: f64,
 }
 
@@ -44,19 +44,20 @@ struct Times {
 pub struct Measured {
     /// Which.
     pub signal: Signal,
-    /// What it came to: a slowdown, or a part of time.
+    /// Value: a slowdown, or a part of time.
     pub value: f64,
     /// From where on it is congestion.
     pub threshold: f64,
 }
 
 impl Measured {
-    /// Whether it tells of congestion.
+    /// Tells whether it signals congestion.
     pub fn raised(&self) -> bool {
         self.value > self.threshold
     }
 
-    /// What is left of the way from an idle host to the threshold: see [`Sense`].
+    /// Returns the distance left from an idle host to the threshold: see
+    /// [`Sense`].
     fn room(&self) -> f64 {
         let idle = match self.signal {
             Signal::Vct => 1.0,
@@ -78,14 +79,14 @@ pub struct Report {
     /// The average VCT, as it was; none before the first tick. What counts of it as
     /// slowdown is among the signals.
     pub average: Option<Duration>,
-    /// What the average is compared with: the least of the window before this
-    /// period, or the tick that was asked for.
+    /// Value that the average is compared with: the least of the window before
+    /// this period, or the tick that was asked for.
     pub least: Option<Duration>,
     /// Ticks in this period.
     pub ticks: u32,
     /// Every signal there is, whether it counts or not.
     pub signals: Vec<Measured>,
-    /// What the controller hears.
+    /// Conclusions for the controller.
     pub senses: Senses,
 }
 
@@ -253,7 +254,7 @@ impl Monitor {
 }
 
 impl Report {
-    /// What the signal came to, if it was measured.
+    /// Returns the value of the signal, if it was measured.
     pub fn value(&self, signal: Signal) -> Option<f64> {
         let found = self.signals.iter().find(|one| one.signal == signal);
         found.map(|one| one.value)

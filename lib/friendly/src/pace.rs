@@ -1,4 +1,4 @@
-//! How many ticks are slept through at once.
+//! Choice of the number of ticks to sleep through at once.
 //!
 //! A guest that is woken for every tick of an idle host pays for it, an emulated
 //! one by several hundredths of its time, and learns each time that nothing is
@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-/// How many ticks to sleep through.
+/// Number of ticks to sleep through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     ticks: u32,

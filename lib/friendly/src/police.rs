@@ -12,7 +12,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How strict it is.
+/// Strictness of the police.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PoliceConfig {
@@ -52,17 +52,17 @@ impl Default for PoliceConfig {
     }
 }
 
-/// What the host saw of each guest at one time.
+/// Use of each guest that the host saw at one time.
 pub type Sample<Guest> = BTreeMap<Guest, Use>;
 
-/// What a guest uses, in CPUs.
+/// Use of a guest, in CPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Use {
-    /// What it has had.
+    /// Time it has had.
     pub used: f64,
-    /// The same and what it waited for besides.
+    /// Time it has had, and time it waited for besides.
     pub wanted: f64,
-    /// How large its share is to be, among those of others.
+    /// Weight of its share, among those of others.
     pub weight: f64,
 }
 
@@ -77,14 +77,14 @@ impl Use {
 pub struct Finding<Guest> {
     /// Which.
     pub guest: Guest,
-    /// What it wanted when the last trial began that it did not answer, and the least
-    /// that this fell to before its time was up.
+    /// Demand when the last trial began that it did not answer, and the least that
+    /// this fell to before its time was up.
     pub before: f64,
     /// See `before`.
     pub fell_to: f64,
-    /// What it used meanwhile, on average.
+    /// Use meanwhile, on average.
     pub used: f64,
-    /// What would have been its fair share, on average.
+    /// Fair share meanwhile, on average.
     pub share: f64,
     /// Answers missed on end.
     pub missed: u32,
@@ -122,12 +122,12 @@ fn level(guests: impl Iterator<Item = Use> + Clone) -> f64 {
     f64::INFINITY
 }
 
-/// What is known of one guest.
+/// Knowledge of one guest.
 #[derive(Clone, Debug, Default)]
 struct Known {
     trial: Option<Trial>,
     missed: u32,
-    /// What it used last: a single sample may catch it between two turns.
+    /// Last uses: a single sample may catch it between two turns.
     recent: VecDeque<Use>,
 }
 

@@ -1,6 +1,6 @@
 //! Sleeping for part of the time, in equal steps.
 
-/// What to do in a step.
+/// Action in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Run.

@@ -5,18 +5,19 @@ use crate::{Config, Congestion, Controller, Monitor, Readings, State};
 use fastrand::Rng;
 use std::time::Duration;
 
-/// What they share.
+/// Model of the host that they share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Host {
     /// Threads, of all guests, with which the virtual clocks run at a third of
     /// their speed or less, by what counts as lateness.
     pub capacity: f64,
-    /// How suddenly that comes: 1 as when a CPU is shared, 8 and more as when
+    /// Steepness of the onset: 1 as when a CPU is shared, 8 and more as when
     /// memory thrashes.
     pub steepness: f64,
     /// By how much single ticks differ, as a part.
     pub noise: f64,
-    /// Whether a few threads keep a guest's CPUs busy, so that they never are idle.
+    /// True if a few threads keep a guest's CPUs busy, so that they never are
+    /// idle.
     pub busy: bool,
 }
 
@@ -25,20 +26,20 @@ pub struct Host {
 pub struct Sharers {
     host: Host,
     tick: Duration,
-    /// How late a tick may be before that counts.
+    /// Lateness of a tick above which it counts.
     slack: Duration,
     guests: Vec<(Monitor, Controller)>,
     dice: Rng,
 }
 
-/// What one period was like.
+/// Record of one period.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Round {
-    /// What each asked for: threads, a part of one for those that sleep.
+    /// Demand of each: threads, a part of one for those that sleep.
     pub demand: Vec<f64>,
-    /// How much slower the virtual clocks ran than on an empty host.
+    /// Factor by which the virtual clocks ran slower than on an empty host.
     pub slowdown: f64,
-    /// How many sensed congestion.
+    /// Number of guests that sensed congestion.
     pub congested: u32,
 }
 
@@ -66,7 +67,7 @@ impl Sharers {
         }
     }
 
-    /// What each asks for now.
+    /// Returns the present demand of each.
     pub fn demand(&self) -> Vec<f64> {
         let of = |(_, controller): &(Monitor, Controller)| match controller.state() {
             State::Threads(n) => n,
@@ -113,13 +114,13 @@ mod tests {
     const PERIODS: usize = 1_500;
     const LAST: usize = 200;
 
-    /// What a law came to.
+    /// Result of a law.
     struct Outcome {
         /// Periods until shares were equal and stayed so, within a part.
         converged: Option<usize>,
-        /// How equal what all had was, over the last periods.
+        /// Fairness of the division over the last periods.
         fairness: f64,
-        /// How much of the host was used in those.
+        /// Part of the host that was used in those.
         load: f64,
     }
 
@@ -189,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Whether slowdown comes bit by bit or all at once.
+    /// Tests a host whose slowdown comes bit by bit, or all at once.
     #[test]
     fn the_usual_law_is_fair_on_any_host() {
         let config = Config::default();
@@ -212,8 +213,8 @@ mod tests {
         }
     }
 
-    /// What `quick` is for: fair in less time, and neither less fair nor less
-    /// efficient afterwards.
+    /// Tests the purpose of `quick`: fair in less time, and neither less fair
+    /// nor less efficient afterwards.
     #[test]
     fn quick_converges_in_half_the_time_and_is_as_fair() {
         let (mut aimd_periods, mut quick_periods) = (0, 0);

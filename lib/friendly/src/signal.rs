@@ -1,4 +1,4 @@
-//! What tells of congestion, and how the kernel's texts say it.
+//! Signals of congestion, and the parser of the kernel's texts.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
@@ -29,7 +29,7 @@ impl Signal {
         Self::Steal,
     ];
 
-    /// Its name, as configurations have it.
+    /// Returns the name, as configurations have it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vct => "vct",
@@ -47,7 +47,7 @@ impl fmt::Display for Signal {
     }
 }
 
-/// What the kernel has counted since it started.
+/// Counters of the kernel since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Time in which some task waited for a CPU.
@@ -98,8 +98,8 @@ impl Counters {
         })
     }
 
-    /// What has happened since `earlier`, `elapsed` ago. A counter that went
-    /// back tells nothing.
+    /// Returns the difference since `earlier`, `elapsed` ago. A counter that
+    /// went back tells nothing.
     pub fn since(&self, earlier: &Self, elapsed: Duration) -> Readings {
         let part = |now: Option<Duration>, then: Option<Duration>| {
             let waited = now?.checked_sub(then?)?.as_secs_f64();

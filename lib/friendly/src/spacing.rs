@@ -6,16 +6,17 @@ use std::time::Duration;
 /// guest pays for it, and where hundreds of threads sleep on an emulated CPU, looks twice
 /// a second take a twentieth of all its time.
 const DEAR: u32 = 200;
-/// The same once a tick has come late: others may run than at the last look.
+/// Factor once a tick has come late: others may run than at the last look.
 const LATE: u32 = 20;
-/// The same while more run than may. Those that are still to be stopped cost more, and
+/// Factor while more run than may. Those that are still to be stopped cost more, and
 /// while the host reads back what they use a look is dear too, for its time is counted.
 const PRESSING: u32 = 4;
 /// Once somebody waits the next look comes after this part of the usual time, but no
 /// sooner than that.
 const SOON: u32 = 8;
 
-/// How far apart looks are, by what the last of them took and found.
+/// Distance between looks, by the time the last of them took and by what they
+/// found.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spacing {
     cost: Duration,
@@ -28,18 +29,19 @@ impl Spacing {
         Self { cost, over }
     }
 
-    /// How long after the last look the next one comes, if this is usual.
+    /// Returns the time from the last look to the next, if this is usual.
     pub fn next(self, usual: Duration) -> Duration {
         usual.max(self.least(DEAR))
     }
 
-    /// The same once a tick has come late. Of threads that wait for a lock many wake at
-    /// once when it is let go, and what they use is read back from then on.
+    /// Returns that time once a tick has come late. Of threads that wait for a lock
+    /// many wake at once when it is let go, and what they use is read back from then
+    /// on.
     pub fn late(self, usual: Duration) -> Duration {
         usual.max(self.least(LATE))
     }
 
-    /// The same once somebody waits.
+    /// Returns that time once a process waits.
     pub fn soon(self, usual: Duration) -> Duration {
         self.least(DEAR).max(usual / SOON)
     }

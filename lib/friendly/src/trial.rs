@@ -1,4 +1,4 @@
-//! Whether it helps to ask for less than one thread.
+//! Trial whether it helps to ask for less than one thread.
 //!
 //! ```text
 //! Rests(n) --n periods--> Ready --congestion--> Tries(from, n)
@@ -37,7 +37,7 @@ enum Stage {
     Rests(u32),
 }
 
-/// What may be asked for.
+/// Demand that is permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Less than one thread.

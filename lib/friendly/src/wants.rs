@@ -1,25 +1,25 @@
-//! Who wants to run.
+//! Threads that want to run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one does, as it is seen at a look.
+/// State of a thread, as it is seen at a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// It runs, or would.
+    /// The thread runs, or would.
     Runs,
-    /// It was stopped.
+    /// The thread was stopped.
     StandsStill,
-    /// It waits for something else.
+    /// The thread waits for something else.
     Sleeps,
 }
 
-/// What a look tells.
+/// Result of a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen<Id> {
-    /// Who wants to run, and for longer than a moment.
+    /// Threads that want to run, and for longer than a moment.
     pub wants: BTreeSet<Id>,
-    /// How many run, would run or stand still at this moment: however short each of
-    /// them is, together they are load.
+    /// Number of threads that run, would run or are stopped at this moment: however
+    /// short each of them is, together they are load.
     pub load: usize,
 }
 
@@ -35,7 +35,7 @@ const KNOWN: u32 = 12;
 #[derive(Clone, Debug)]
 pub struct Wants<Id> {
     before: BTreeSet<Id>,
-    /// Who has wanted to run, and the periods since.
+    /// Threads that have wanted to run, and the periods since.
     known: BTreeMap<Id, u32>,
 }
 

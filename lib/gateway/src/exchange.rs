@@ -119,7 +119,8 @@ pub fn strip(headers: &mut HeaderMap, own: OwnHeaders<'_>, upgrades: bool) {
     }
 }
 
-/// What an end names a matter of its connection, in however many headers.
+/// Lists the headers that an end names as its connection's, in however many
+/// headers.
 fn named(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
     headers
         .get_all(header::CONNECTION)

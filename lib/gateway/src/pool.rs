@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 /// Kept for one server: a guest has 64 in all, for all that connects to it.
 const EACH: usize = 4;
-/// How long one is kept that is not used.
+/// Time an unused connection is kept.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Idle connections, by server.

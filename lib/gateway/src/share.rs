@@ -44,7 +44,7 @@ pub enum KeyError {
     /// Others may read it.
     #[error("others than its owner may read the key {}: chmod 600, and make a new one if it may be known", .0.display())]
     Open(PathBuf),
-    /// It is not of the length of a key.
+    /// The file is not of the length of a key.
     #[error("{} is no key: it has not {KEY} bytes; remove it, and a new one is made", .0.display())]
     Length(PathBuf),
 }
@@ -107,12 +107,12 @@ impl Key {
     }
 }
 
-/// What a token allows.
+/// Permission of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The VM.
     pub vm: VmId,
-    /// Its port.
+    /// Port of the guest.
     pub port: GuestPort,
     /// Second, since 1970, from which on it does not hold.
     pub expires: u64,
@@ -121,10 +121,10 @@ pub struct Share {
 /// A token does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
-    /// It is not one of this gateway's.
+    /// The token is not one of this gateway's.
     #[error("the token is not one of this gateway's")]
     Unknown,
-    /// Its time is over.
+    /// The token has expired.
     #[error("the token has expired")]
     Expired,
 }

@@ -5,7 +5,7 @@ use forkyard_types::GuestPort;
 /// First part of a path that names a VM.
 const VMS: &str = "/vms/";
 
-/// How a request names its port.
+/// Way in which a request names its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// By host name, `PORT-VM.DOMAIN`: an origin of its own in a browser.
@@ -23,7 +23,7 @@ pub struct Target {
     pub port: GuestPort,
     /// Path and query as the server has them.
     pub path: String,
-    /// How the request named it.
+    /// Way in which the request named it.
     pub form: Form,
 }
 

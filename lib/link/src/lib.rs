@@ -27,7 +27,7 @@ const HEADER: usize = 10;
 /// Looks for the end so often when nothing passes.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What happens to frames. Chances are in percent.
+/// Faults that frames suffer. Chances are in percent.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
     /// Bytes a second, of all frames together; 0: as fast as it goes.

@@ -1,4 +1,4 @@
-//! What a server exports.
+//! Interface to the devices that a server exports.
 
 use crate::wire::{answer, export_flag};
 

@@ -57,7 +57,7 @@ pub enum Turn {
         used: usize,
         /// Bytes to send.
         bytes: Vec<u8>,
-        /// What holds for requests and replies.
+        /// Terms that hold for requests and replies.
         agreed: Agreed,
     },
     /// Send these and close the connection.

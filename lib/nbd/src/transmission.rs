@@ -29,11 +29,11 @@ pub struct Range {
 pub struct Request<'a> {
     /// Name to answer by.
     pub cookie: Cookie,
-    /// What to do.
+    /// Command to carry out.
     pub command: Command<'a>,
 }
 
-/// What a request wants.
+/// Command of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// Read bytes.
@@ -76,7 +76,7 @@ pub enum Command<'a> {
     BlockStatus {
         /// Which.
         range: Range,
-        /// How much of it.
+        /// Extents to report of it.
         extents: Extents,
     },
 }
@@ -126,7 +126,7 @@ pub enum Incoming<'a> {
     Request {
         /// Bytes of input used.
         used: usize,
-        /// What to do.
+        /// Request to carry out.
         request: Request<'a>,
     },
     /// A request that is refused. Send [`Transmission::reply`]'s error.

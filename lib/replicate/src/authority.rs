@@ -1,4 +1,4 @@
-//! What the authority of a volume decides: one transaction a request.
+//! Decisions of the authority of a volume: one transaction a request.
 //!
 //! Keeps the lease, the epoch and the map as of the last close. Answers a request that comes
 //! again as it did the first time, while the asker may still act on the answer.

@@ -33,7 +33,7 @@ pub struct Site {
     role: Role,
 }
 
-/// What the site is about.
+/// Role of the site.
 #[derive(Clone, Debug)]
 pub enum Role {
     /// Nothing.
@@ -103,7 +103,7 @@ impl Site {
         }
     }
 
-    /// What it is about.
+    /// Returns the role.
     pub fn role(&self) -> &Role {
         &self.role
     }

@@ -73,7 +73,7 @@ struct World {
     /// Sites that no message reaches.
     parted: [bool; SITES],
     branches: BTreeMap<Epoch, Branch>,
-    /// What the last close that the authority took has left.
+    /// Blocks that the last close that the authority took has left.
     committed: Blocks,
     value: Value,
     count: Count,

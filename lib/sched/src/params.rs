@@ -1,5 +1,5 @@
-//! What a domain is promised, whatever the policy. A policy heeds what it has
-//! a rule for, and the rest is nothing to it.
+//! Parameters of a domain, whatever the policy. A policy heeds what it has a
+//! rule for, and the rest is nothing to it.
 
 use crate::units::Nanos;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Weight of a domain of which nothing was said.
 pub const USUAL_WEIGHT: u32 = 256;
 
-/// Whether a domain's vCPUs work on one thing and wait for each other.
+/// Relation of a domain's vCPUs: whether they work on one thing and wait for
+/// each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Parallel {
@@ -26,48 +27,48 @@ pub struct Reservation {
     pub slice: Nanos,
     /// The period.
     pub period: Nanos,
-    /// Whether it also has a part in what nobody reserved.
+    /// Choice whether it also has a part in unreserved time.
     #[serde(default)]
     pub extra: Extra,
 }
 
-/// Whether a vCPU gets time that nobody reserved.
+/// Choice whether a vCPU gets unreserved time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Extra {
-    /// It has its part in it.
+    /// The vCPU has its part in it.
     #[default]
     Yes,
-    /// What is reserved and no more.
+    /// The reserved time and no more.
     No,
 }
 
-/// How a domain may jump the queue: borrowed virtual time.
+/// Terms on which a domain may jump the queue: borrowed virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Warp {
-    /// How far its virtual time is set back while warped.
+    /// Time by which its virtual time is set back while warped.
     pub back: Nanos,
     /// The longest it may run warped at a time.
     pub limit: Nanos,
-    /// How long it stays unwarped after that.
+    /// Time it stays unwarped after that.
     pub rest: Nanos,
 }
 
-/// What a domain is promised.
+/// Parameters of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
-    /// Its share relative to others'. Credit gives it to the domain; the
-    /// policies of virtual time give it to each of its vCPUs.
+    /// Share relative to others'. Credit gives it to the domain; the policies
+    /// of virtual time give it to each of its vCPUs.
     pub weight: u32,
     /// The most CPU it gets, in per cent of one CPU; no limit if absent.
     pub cap: Option<u32>,
-    /// Whether its vCPUs wait for each other.
+    /// Relation of its vCPUs.
     pub parallel: Parallel,
-    /// What each of its vCPUs has reserved.
+    /// Reservation of each of its vCPUs.
     pub reservation: Option<Reservation>,
-    /// How it may jump the queue.
+    /// Terms on which it may jump the queue.
     pub warp: Option<Warp>,
 }
 
@@ -108,7 +109,7 @@ pub enum Refused {
     Overcommitted {
         /// The CPU that is full.
         cpu: crate::units::CpuId,
-        /// What would be reserved of it.
+        /// Part that would be reserved of it.
         per_mille: u64,
     },
 }

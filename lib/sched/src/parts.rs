@@ -1,5 +1,5 @@
-//! What policies are composed of: a rule that orders a queue, a filter that
-//! says where a vCPU may wait, and a hook that may change a choice.
+//! Parts that policies are composed of: a rule that orders a queue, a filter
+//! that says where a vCPU may wait, and a hook that may change a choice.
 
 use crate::{
     params::{Params, Refused},
@@ -14,28 +14,28 @@ use std::fmt;
 /// Why a vCPU enters a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It slept.
+    /// The vCPU slept.
     Woke,
-    /// It ran, and would run on.
+    /// The vCPU ran, and would run on.
     Ran,
-    /// It comes from another CPU's queue.
+    /// The vCPU comes from another CPU's queue.
     Moved,
     /// An instant it named has come.
     Due,
-    /// Its order has changed.
+    /// The vCPU's order has changed.
     Rekeyed,
 }
 
-/// Whether the order of all queues has changed.
+/// Extent of a change of order: all queues, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rekey {
-    /// It has.
+    /// All have changed.
     All,
-    /// It has not.
+    /// None has changed.
     None,
 }
 
-/// How vCPUs come to CPUs.
+/// Ways in which vCPUs come to CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// A CPU with nothing to do takes one that waits elsewhere.
@@ -50,7 +50,7 @@ pub enum Spread {
 
 /// Orders the queue of a CPU, and says how long one may run.
 pub trait Rule: fmt::Debug + Send {
-    /// Whether CPUs share queues.
+    /// Returns the layout: whether CPUs share queues.
     fn layout(&self) -> Layout {
         Layout::PerCpu
     }
@@ -58,19 +58,20 @@ pub trait Rule: fmt::Debug + Send {
     /// A vCPU was set up.
     fn init(&mut self, world: &World, vcpu: VcpuId);
 
-    /// Its place in the queue of a CPU that it enters.
+    /// Returns its place in the queue of a CPU that it enters.
     fn enter(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId, why: Why) -> Place;
 
-    /// It ran for so long on a CPU that has this queue.
+    /// Charges it for the time it ran on a CPU that has this queue.
     fn charge(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId, ran: Nanos);
 
-    /// It was picked, and taken out of the queue: how long it may run.
+    /// Returns the time it may run, after it was picked, and taken out of the
+    /// queue.
     fn slice(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId) -> Nanos;
 
-    /// It is about to enter another CPU's queue.
+    /// Notes that it is about to enter another CPU's queue.
     fn moved(&mut self, _vcpu: VcpuId, _from: CpuId, _to: CpuId) {}
 
-    /// Whether one that woke is to run in place of one that runs.
+    /// Tells whether one that woke is to run in place of one that runs.
     fn preempts(&self, world: &World, woken: VcpuId, running: VcpuId) -> bool;
 
     /// Among those that run, the one with the greatest is the first to give way.
@@ -88,13 +89,13 @@ pub trait Rule: fmt::Debug + Send {
         Rekey::None
     }
 
-    /// Whether a CPU whose front is `mine` should rather have `theirs`.
+    /// Tells whether a CPU whose front is `mine` should rather have `theirs`.
     fn covets(&self, mine: Option<Key>, _theirs: Key) -> bool {
         mine.is_none()
     }
 
-    /// Whether an instant that a waiting vCPU named ends the slice of one that
-    /// runs.
+    /// Tells whether an instant that a waiting vCPU named ends the slice of one
+    /// that runs.
     fn punctual(&self) -> bool {
         false
     }
@@ -116,8 +117,8 @@ pub trait Rule: fmt::Debug + Send {
 
 /// Says where a vCPU may wait.
 pub trait Filter: fmt::Debug + Send {
-    /// Whether it may wait at this CPU. If there is no such CPU, it may at all
-    /// that its affinity allows.
+    /// Tells whether it may wait at this CPU. If there is no such CPU, it may
+    /// at all that its affinity allows.
     fn allows(&self, world: &World, queues: &Queues, vcpu: VcpuId, cpu: CpuId) -> bool;
 }
 
@@ -126,7 +127,8 @@ pub trait Hook: fmt::Debug + Send {
     /// A CPU is about to choose.
     fn before(&mut self, _world: &World, _queues: &mut Queues, _rule: &mut dyn Rule, _cpu: CpuId) {}
 
-    /// Who runs, the front being the usual choice. Must be in the CPU's queue.
+    /// Chooses the vCPU to run, the front being the usual choice. Must be in
+    /// the CPU's queue.
     fn choose(
         &mut self,
         _world: &World,
@@ -151,7 +153,7 @@ pub trait Hook: fmt::Debug + Send {
         slice
     }
 
-    /// Whether one that wakes may not take this CPU now.
+    /// Tells whether one that wakes may not take this CPU now.
     fn shields(&self, _world: &World, _cpu: CpuId) -> bool {
         false
     }

@@ -54,7 +54,8 @@ pub enum Policy {
     Speed,
 }
 
-/// How idle and short-queued CPUs come by work, where a policy lets one choose.
+/// Means by which idle and short-queued CPUs get work, where a policy lets one
+/// choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Migration {
@@ -70,7 +71,7 @@ pub enum Migration {
     Stay,
 }
 
-/// What else a policy can be told.
+/// Further settings of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
@@ -84,7 +85,7 @@ pub struct Knobs {
     pub speed: SpeedKnobs,
     /// The policy that `speed` wraps; `credit` if absent.
     pub over: Option<Policy>,
-    /// How CPUs come by work.
+    /// Means by which CPUs get work.
     pub migration: Migration,
 }
 
@@ -121,7 +122,7 @@ impl Policy {
         Self::Speed,
     ];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rr => "rr",

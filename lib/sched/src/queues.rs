@@ -9,28 +9,28 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// Whether each CPU has a queue of its own.
+/// Choice whether each CPU has a queue of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// It has.
+    /// Each CPU has one.
     PerCpu,
     /// All share one.
     Shared,
 }
 
-/// What a vCPU does in a queue.
+/// Position of a vCPU in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// It waits, ordered by major and minor.
+    /// The vCPU waits, ordered by major and minor.
     Queue {
-        /// What counts first.
+        /// First key of the order.
         major: i64,
-        /// What counts among those.
+        /// Second key, among equals of the first.
         minor: i64,
         /// When its order must be looked at again.
         until: Option<Nanos>,
     },
-    /// It may not run before this instant.
+    /// The vCPU may not run before this instant.
     Parked(Nanos),
 }
 
@@ -93,12 +93,12 @@ impl Queues {
         &mut self.spots[vcpu.at()]
     }
 
-    /// How the CPUs share queues.
+    /// Returns the way in which CPUs share queues.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Who waits at a CPU.
+    /// Returns the queue of vCPUs that wait at a CPU.
     pub fn tree(&self, cpu: CpuId) -> &Tree {
         &self.trees[self.queue(cpu)]
     }
@@ -108,31 +108,31 @@ impl Queues {
         self.spots.get(vcpu.at())?.home
     }
 
-    /// What a vCPU that waits is ordered by.
+    /// Returns the key that a waiting vCPU is ordered by.
     pub fn key(&self, vcpu: VcpuId) -> Option<Key> {
         self.spots.get(vcpu.at())?.key
     }
 
-    /// Its scheduling ordinate: how many are before it in its queue. `None` if
-    /// it does not wait.
+    /// Returns its scheduling ordinate: the number of vCPUs before it in its
+    /// queue. `None` if it does not wait.
     pub fn ordinate(&self, vcpu: VcpuId) -> Option<usize> {
         let home = self.home(vcpu)?;
         Some(self.tree(home).rank(self.key(vcpu)?))
     }
 
-    /// Who is parked at a CPU, and until when.
+    /// Lists the vCPUs parked at a CPU, and until when.
     pub fn parked(&self, cpu: CpuId) -> Vec<(VcpuId, Nanos)> {
         let alarms = self.alarms[self.queue(cpu)].iter();
         let parked = alarms.filter(|(_, vcpu)| self.key(*vcpu).is_none());
         parked.map(|&(until, vcpu)| (vcpu, until)).collect()
     }
 
-    /// How many wait for a CPU or run on it.
+    /// Counts the vCPUs that wait for a CPU or run on it.
     pub fn load(&self, world: &World, cpu: CpuId) -> usize {
         self.tree(cpu).len() + usize::from(world[cpu].running.is_some())
     }
 
-    /// Whether a vCPU that does not sleep belongs to a CPU.
+    /// Tells whether a vCPU that does not sleep belongs to a CPU.
     pub fn occupies(&self, world: &World, vcpu: VcpuId, cpu: CpuId) -> bool {
         self.home(vcpu) == Some(cpu) && world[vcpu].state() != State::Asleep
     }

@@ -22,7 +22,7 @@ use std::fmt;
 /// Time between two ticks of a CPU: as Credit's.
 pub const TICK: Nanos = Nanos::millis(10);
 
-/// What the one that ran on a CPU until now wants next.
+/// Next wish of the vCPU that ran on a CPU until now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// To run on: its slice was over, or the CPU was wanted for another.
@@ -31,21 +31,21 @@ pub enum Then {
     Sleep,
 }
 
-/// What the one that ran on a CPU until now did.
+/// Account of the vCPU that ran on a CPU until now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// Who.
+    /// vCPU that ran.
     pub vcpu: VcpuId,
     /// For how long since it was picked.
     pub time: Nanos,
-    /// What it wants next.
+    /// Next wish of it.
     pub then: Then,
 }
 
-/// Whom a CPU is to run, and how long at most.
+/// vCPU that a CPU is to run, and for how long at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// Who; nobody if the CPU is to idle.
+    /// vCPU to run; none if the CPU is to idle.
     pub vcpu: Option<VcpuId>,
     /// When `do_schedule` is to be called at the latest, from now.
     pub slice: Nanos,
@@ -54,7 +54,7 @@ pub struct Pick {
 /// A vCPU that a policy took from one CPU's queue to another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Who.
+    /// vCPU that was moved.
     pub vcpu: VcpuId,
     /// From where; nowhere if it had never been placed.
     pub from: Option<CpuId>,
@@ -62,12 +62,12 @@ pub struct Move {
     pub to: CpuId,
 }
 
-/// What a policy wants done beside its answer.
+/// Actions that a policy wants beside its answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
     /// CPUs on which `do_schedule` is to be called at once, in this order.
     pub kicks: Vec<CpuId>,
-    /// Who was moved. They are in their new queues already.
+    /// vCPUs that were moved. They are in their new queues already.
     pub moves: Vec<Move>,
 }
 
@@ -83,11 +83,11 @@ impl Orders {
 /// The queue of one CPU, as [`Scheduler::dump`] tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueDump {
-    /// Whose queue.
+    /// CPU of the queue.
     pub cpu: CpuId,
-    /// Who waits, front first, each with what it is ordered by.
+    /// vCPUs that wait, front first, each with the key it is ordered by.
     pub waiting: Vec<(VcpuId, i64)>,
-    /// Who may not run before this instant.
+    /// vCPUs that may not run before this instant.
     pub parked: Vec<(VcpuId, Nanos)>,
 }
 
@@ -96,13 +96,13 @@ pub struct QueueDump {
 pub struct Dump {
     /// The policy.
     pub policy: String,
-    /// Its queues.
+    /// Queues of the scheduler.
     pub queues: Vec<QueueDump>,
 }
 
 /// A scheduling policy.
 pub trait Scheduler: fmt::Debug + Send {
-    /// Its name.
+    /// Returns the name.
     fn name(&self) -> &'static str;
 
     /// A domain was set up; it has no vCPUs yet.
@@ -127,8 +127,8 @@ pub trait Scheduler: fmt::Debug + Send {
     /// The CPU on which a vCPU would best wait.
     fn pick_cpu(&mut self, world: &World, vcpu: VcpuId) -> CpuId;
 
-    /// Whom a CPU runs next, `last` having run there until now. The world
-    /// already has it waiting or asleep, and the CPU free.
+    /// Chooses the vCPU that a CPU runs next, `last` having run there until
+    /// now. The world already has it waiting or asleep, and the CPU free.
     fn do_schedule(
         &mut self,
         world: &World,
@@ -145,18 +145,18 @@ pub trait Scheduler: fmt::Debug + Send {
     /// off and goes there; one that sleeps will wake up there.
     fn migrate(&mut self, world: &World, vcpu: VcpuId, to: CpuId, orders: &mut Orders);
 
-    /// Whether a domain could have these parameters. The engine puts them into
-    /// the world if so.
+    /// Checks whether a domain could have these parameters. The engine puts
+    /// them into the world if so.
     fn adjust(&mut self, world: &World, domain: DomainId, params: &Params) -> Result<(), Refused>;
 
-    /// Its state, for people.
+    /// Describes its state, for people.
     fn dump(&self, world: &World) -> Dump;
 
     /// The CPU in whose queue a vCPU is, or to which it belongs while it runs
     /// or sleeps.
     fn home(&self, vcpu: VcpuId) -> Option<CpuId>;
 
-    /// Who waits in the queue of a CPU, front first.
+    /// Lists the vCPUs that wait in the queue of a CPU, front first.
     fn waiting(&self, cpu: CpuId) -> Vec<VcpuId>;
 }
 

@@ -7,13 +7,13 @@
 
 use crate::{dice::Dice, units::VcpuId};
 
-/// What a queue is ordered by: the least is at the front. No two entries ever
-/// have the same `seq`.
+/// Key that a queue is ordered by: the least is at the front. No two entries
+/// ever have the same `seq`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// What counts first: a virtual time, a deadline, a priority.
+    /// First key: a virtual time, a deadline, a priority.
     pub major: i64,
-    /// What counts among those.
+    /// Second key, among equals of the first.
     pub minor: i64,
     /// Order of arrival, among equals.
     pub seq: u64,
@@ -53,12 +53,12 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// How many are in it.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.size(self.root) as usize
     }
 
-    /// Whether nobody is in it.
+    /// Tells whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.root == NIL
     }
@@ -100,7 +100,7 @@ impl Tree {
         Some(node.vcpu)
     }
 
-    /// How many are before this key: an entry's scheduling ordinate.
+    /// Counts the entries before this key: an entry's scheduling ordinate.
     pub fn rank(&self, key: Key) -> usize {
         let (mut at, mut before) = (self.root, 0);
         while let Some(node) = self.nodes.get(at as usize) {

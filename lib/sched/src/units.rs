@@ -65,7 +65,7 @@ impl Nanos {
         Self(n * 1_000_000_000)
     }
 
-    /// What is left after `other`; nothing if `other` is longer.
+    /// Subtracts `other`; zero if `other` is longer.
     pub const fn minus(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -150,7 +150,7 @@ macro_rules! id {
         pub struct $name(pub u32);
 
         impl $name {
-            /// Its place in a table.
+            /// Returns its place in a table.
             pub fn at(self) -> usize {
                 self.0 as usize
             }
@@ -209,7 +209,7 @@ impl CpuSet {
         Self(self.0 | bit(cpu))
     }
 
-    /// Whether it is in the set.
+    /// Tells whether it is in the set.
     pub fn contains(self, cpu: CpuId) -> bool {
         self.0 & bit(cpu) != 0
     }

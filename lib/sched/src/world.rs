@@ -1,5 +1,5 @@
-//! What an engine lets a policy see: who is there, what each does now, and how
-//! much time it has had. Policies read it; engines alone write it.
+//! View of an engine that a policy sees: the vCPUs, the state of each, and the
+//! time it has had. Policies read it; engines alone write it.
 
 use crate::{
     params::Params,
@@ -7,7 +7,7 @@ use crate::{
 };
 use std::ops::{Index, IndexMut};
 
-/// What a vCPU does.
+/// State of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Runs on this CPU.
@@ -21,16 +21,16 @@ pub enum State {
 /// A physical CPU.
 #[derive(Clone, Debug)]
 pub struct CpuView {
-    /// Whom it runs.
+    /// vCPU that it runs.
     pub running: Option<VcpuId>,
-    /// Its speed, 1 being that of a usual one.
+    /// Speed, 1 being that of a usual one.
     pub speed: f64,
 }
 
 /// A vCPU.
 #[derive(Clone, Debug)]
 pub struct VcpuView {
-    /// Whose it is.
+    /// Domain of the vCPU.
     pub domain: DomainId,
     /// Since when it does what it does.
     pub since: Nanos,
@@ -48,9 +48,9 @@ pub struct VcpuView {
 /// A domain.
 #[derive(Clone, Debug, Default)]
 pub struct DomainView {
-    /// Its vCPUs, in the guest's order.
+    /// vCPUs of the domain, in the guest's order.
     pub vcpus: Vec<VcpuId>,
-    /// What it was promised.
+    /// Parameters of the domain.
     pub params: Params,
 }
 
@@ -65,7 +65,7 @@ pub struct World {
 }
 
 impl VcpuView {
-    /// What it does.
+    /// Returns its state.
     pub fn state(&self) -> State {
         self.state
     }
@@ -90,7 +90,7 @@ impl World {
         (0..self.cpus.len()).map(CpuId::from_place)
     }
 
-    /// How many CPUs there are.
+    /// Returns the number of CPUs.
     pub fn width(&self) -> usize {
         self.cpus.len()
     }
@@ -107,7 +107,7 @@ impl World {
         all.filter_map(|(place, domain)| Some((DomainId::from_place(place), domain.as_ref()?)))
     }
 
-    /// What its domain was promised.
+    /// Returns the parameters of its domain.
     pub fn params(&self, vcpu: VcpuId) -> &Params {
         &self[self[vcpu].domain].params
     }
@@ -118,7 +118,7 @@ impl World {
         all.filter(move |&other| other != vcpu)
     }
 
-    /// How long it has run, until now.
+    /// Returns the time it has run, until now.
     pub fn ran(&self, vcpu: VcpuId) -> Nanos {
         let vcpu = &self[vcpu];
         match vcpu.state {
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// How long it has waited for a CPU, until now.
+    /// Returns the time it has waited for a CPU, until now.
     pub fn waited(&self, vcpu: VcpuId) -> Nanos {
         let vcpu = &self[vcpu];
         match vcpu.state {
@@ -136,7 +136,8 @@ impl World {
         }
     }
 
-    /// How long it has run since it was last picked; nothing if it does not run.
+    /// Returns the time it has run since it was last picked; zero if it does
+    /// not run.
     pub fn runs_for(&self, vcpu: VcpuId) -> Nanos {
         let vcpu = &self[vcpu];
         match vcpu.state {

@@ -1,5 +1,5 @@
-//! What each policy promises, held against runs of the simulator on machines
-//! that take nothing for themselves.
+//! Promises of each policy, held against runs of the simulator on machines that
+//! take nothing for themselves.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

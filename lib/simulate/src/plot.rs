@@ -1,4 +1,4 @@
-//! The same as pictures: one for each measure, a line for each policy.
+//! Plots of the results: one for each measure, a line for each policy.
 
 use crate::{Measure, Results};
 use plotters::prelude::*;

@@ -8,7 +8,7 @@ use forkyard_sched::{
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What can be told of a run.
+/// Measure of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
@@ -23,11 +23,12 @@ pub enum Measure {
     /// Fronts of queues with a sibling far away, in per cent; the queue being
     /// those that wait.
     Distant,
-    /// The same, the queue being those that wait and the one that runs.
+    /// Distance of siblings, the queue being those that wait and the one that
+    /// runs.
     DistantRunning,
     /// Greatest difference of VMs' times over a lag period, in ms.
     Lag,
-    /// Its standard deviation, in per cent of it.
+    /// Standard deviation of the lag, in per cent of it.
     LagDeviation,
     /// Context switches a second.
     Switches,
@@ -61,7 +62,7 @@ pub struct Row {
 pub struct Results {
     /// The scenario's title.
     pub title: String,
-    /// Its notes.
+    /// Notes on the scenario.
     pub notes: String,
     /// Seeds each mean is over.
     pub seeds: u64,
@@ -69,7 +70,7 @@ pub struct Results {
     pub rows: Vec<Row>,
     /// Measures to draw.
     pub plots: Vec<Measure>,
-    /// What was published: case, policy, measure, figure.
+    /// Published figures: case, policy, measure, figure.
     pub papers: Vec<(String, Policy, Measure, String)>,
     /// Simulated time in all.
     pub simulated: Nanos,

@@ -1,4 +1,4 @@
-//! What a scenario file says.
+//! Format of a scenario file.
 
 use crate::Measure;
 use forkyard_sched::{
@@ -11,14 +11,14 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Scenario {
-    /// What it shows.
+    /// Title of the scenario.
     pub title: String,
     /// Where it comes from, and what to heed when reading it.
     #[serde(default)]
     pub notes: String,
     /// Policies to run; the first is what the others are compared with.
     pub policies: Vec<Policy>,
-    /// How many seeds each is run with, from 1 on.
+    /// Number of seeds each is run with, from 1 on.
     #[serde(default = "some")]
     pub seeds: u64,
     /// Time measured of each run.
@@ -29,10 +29,10 @@ pub struct Scenario {
     /// Time between looks at the queues.
     #[serde(default = "sample")]
     pub sample: Nanos,
-    /// What the hardware takes for itself.
+    /// Costs of the hardware.
     #[serde(default)]
     pub costs: Costs,
-    /// What policies are told.
+    /// Settings of the policies.
     #[serde(default)]
     pub knobs: Knobs,
     /// Measures to draw, and in which to show the paper's figures.
@@ -41,7 +41,7 @@ pub struct Scenario {
     /// The cases.
     #[serde(rename = "case")]
     pub cases: Vec<Case>,
-    /// What was published.
+    /// Published figures.
     #[serde(default, rename = "paper")]
     pub papers: Vec<Paper>,
 }
@@ -50,7 +50,7 @@ pub struct Scenario {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Case {
-    /// Its name.
+    /// Name of the case.
     pub name: String,
     /// Speeds of the CPUs, 1 being a usual one's.
     #[serde(default)]
@@ -70,16 +70,16 @@ pub struct Case {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Vm {
-    /// Its name.
+    /// Name of the VM.
     pub name: String,
-    /// How many of them.
+    /// Number of them.
     #[serde(default = "one")]
     pub count: usize,
     /// vCPUs of each.
     pub vcpus: usize,
-    /// What runs in it.
+    /// Load of the VM.
     pub load: Load,
-    /// What it is promised.
+    /// Parameters of the VM.
     #[serde(default)]
     pub params: Params,
     /// The CPUs each vCPU may run on: one list for all, or one for each.
@@ -95,7 +95,7 @@ pub struct Paper {
     pub case: String,
     /// Under which policy.
     pub policy: Policy,
-    /// What was measured.
+    /// Measure of the figure.
     pub measure: Measure,
     /// The figure, as printed there.
     pub value: String,
@@ -105,7 +105,7 @@ pub struct Paper {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// It is not what a scenario looks like.
+    /// The text is no scenario.
     #[error("cannot read the scenario")]
     Syntax(#[from] toml::de::Error),
     /// There is nothing to run.

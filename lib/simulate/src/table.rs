@@ -1,4 +1,4 @@
-//! The same as a table in Markdown, with what was published beside it.
+//! Table of the results in Markdown, with the published figures beside them.
 
 use crate::{Measure, Results, Row};
 use std::fmt::Write;

@@ -37,7 +37,7 @@ pub enum ListsError {
     /// A list is too long.
     #[error("a list has {have} entries: {MOST} at most")]
     TooMany {
-        /// Its entries.
+        /// Number of its entries.
         have: usize,
     },
 }

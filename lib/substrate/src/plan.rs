@@ -1,4 +1,4 @@
-//! What a guest is to do before it is docked, and what it says of it.
+//! Plan of a guest's preparation before it is docked, and its report.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

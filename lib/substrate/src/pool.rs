@@ -7,7 +7,7 @@
 /// A substrate that takes room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Its name.
+    /// Name of the substrate.
     pub name: String,
     /// Bytes that it takes.
     pub bytes: u64,

@@ -59,7 +59,7 @@ impl Signer {
         read.map(Self).map_err(|_| SignError::NoKey)
     }
 
-    /// Its public half.
+    /// Returns the public half of the key.
     pub fn public(&self) -> Result<PublicKey, SignError> {
         let bytes = self.0.public_key().as_ref().try_into();
         bytes.map(PublicKey).map_err(|_| SignError::NoKey)

@@ -85,7 +85,7 @@ impl Authority {
         Ok(Self { certificate, key })
     }
 
-    /// Its certificate, in PEM.
+    /// Returns the certificate, in PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
@@ -127,7 +127,8 @@ impl Authority {
     }
 }
 
-/// What every authority of ours says of itself: what it signs depends on that.
+/// Returns the parameters that every authority has: certificates it signs
+/// depend on them.
 fn parameters() -> Result<CertificateParams, TlsError> {
     let mut parameters = CertificateParams::new(Vec::new())?;
     parameters

@@ -64,7 +64,7 @@ impl Certificate {
         Self::load(&certificate, &key)
     }
 
-    /// Its fingerprint.
+    /// Returns the fingerprint.
     pub fn fingerprint(&self) -> Fingerprint {
         self.own
     }
@@ -73,7 +73,7 @@ impl Certificate {
         (self.chain, self.key)
     }
 
-    /// How a server uses it: TLS 1.2 or 1.3, HTTP/1.1 alone.
+    /// Configures a server with it: TLS 1.2 or 1.3, HTTP/1.1 alone.
     pub fn server(self) -> Result<Arc<ServerConfig>, TlsError> {
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?

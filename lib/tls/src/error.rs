@@ -9,7 +9,7 @@ pub enum TlsError {
     /// A file does not hold what it should, in PEM.
     #[error("{} holds no {what}", path.display())]
     Pem {
-        /// What was looked for.
+        /// Part that was looked for.
         what: &'static str,
         /// The file.
         path: PathBuf,
@@ -43,11 +43,11 @@ pub enum TlsError {
     /// A file cannot be written or looked at.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation that was tried.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! What tells one certificate from every other.
+//! Fingerprint of a certificate, which tells it from every other.
 
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};

@@ -1,5 +1,5 @@
-//! Who a node is to the others: its key, its certificate, and the authority
-//! that vouches for all of them.
+//! Identity of a node towards the others: its key, its certificate, and the
+//! authority that vouches for all of them.
 
 use crate::{
     Fingerprint, NodeKey, TlsError,
@@ -22,7 +22,7 @@ use std::{
 const CERTIFICATE: &str = "node.pem";
 const KEY: &str = "node-key.pem";
 
-/// Who a node is.
+/// Identity of a node.
 #[derive(Debug)]
 pub struct Identity {
     chain: Vec<CertificateDer<'static>>,
@@ -87,14 +87,15 @@ impl Identity {
         }))
     }
 
-    /// Its certificate's fingerprint, by which the cluster's records know it.
+    /// Returns the fingerprint of its certificate, by which the cluster's
+    /// records know it.
     pub fn fingerprint(&self) -> Fingerprint {
         self.own
     }
 
-    /// How it serves: whoever shows a certificate must have it from the
-    /// cluster's authority; who shows none is let in so far, and has to bring a
-    /// token.
+    /// Configures a server with it: a client that presents a certificate must
+    /// have it from the cluster's authority; one without is let in so far, and
+    /// has to bring a token.
     pub fn server(&self) -> Result<Arc<ServerConfig>, TlsError> {
         let known = WebPkiClientVerifier::builder_with_provider(self.roots()?.into(), provider())
             .allow_unauthenticated()
@@ -107,8 +108,8 @@ impl Identity {
         Ok(Arc::new(config))
     }
 
-    /// How it asks others: each must show a certificate from the authority that
-    /// bears the name it is called by.
+    /// Configures a client with it: each server must present a certificate from
+    /// the authority that bears the name it is called by.
     pub fn client(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?

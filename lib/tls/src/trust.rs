@@ -1,4 +1,4 @@
-//! What a client holds a daemon's certificate to.
+//! Trust of a client in a daemon's certificate.
 
 use crate::{
     Certificate, Fingerprint, InvalidFingerprint, TlsError, certificate::read_chain, provider,
@@ -13,7 +13,7 @@ use rustls::{
 };
 use std::{path::PathBuf, str::FromStr, sync::Arc};
 
-/// What a client holds a daemon's certificate to.
+/// Trust of a client in a daemon's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// An authority this host trusts vouches for its name.
@@ -21,7 +21,7 @@ pub enum Trust {
     /// One of the certificates in this file is it, or vouches for it; and it
     /// bears the name that the client asked for.
     Authorities(PathBuf),
-    /// It is this one, whatever its name.
+    /// The certificate is this one, whatever its name.
     Pinned(Fingerprint),
 }
 
@@ -38,12 +38,12 @@ impl FromStr for Trust {
 }
 
 impl Trust {
-    /// How a client uses it that shows no certificate of its own.
+    /// Configures a client that presents no certificate of its own.
     pub fn client(&self) -> Result<Arc<ClientConfig>, TlsError> {
         self.client_as(None)
     }
 
-    /// How a client uses it that shows this certificate, if asked for one.
+    /// Configures a client that presents this certificate, if asked for one.
     pub fn client_as(&self, own: Option<Certificate>) -> Result<Arc<ClientConfig>, TlsError> {
         let provider = provider();
         let builder = ClientConfig::builder_with_provider(provider.clone())

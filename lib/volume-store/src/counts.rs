@@ -1,4 +1,4 @@
-//! What is counted of an open volume, since it was opened.
+//! Counters of an open volume, since it was opened.
 
 use crate::Store;
 use serde::{Deserialize, Serialize};

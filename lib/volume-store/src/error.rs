@@ -1,4 +1,4 @@
-//! What goes wrong with a volume's files.
+//! Errors of a volume's files.
 
 use forkyard_volume::{Damage, Refusal};
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub enum StoreError {
     /// Input or output failed.
     #[error("cannot {doing} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation that was tried.
         doing: &'static str,
         /// File.
         path: PathBuf,

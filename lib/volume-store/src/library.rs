@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-/// What the names of folders end in that are no volumes yet, and no more.
+/// Suffix of the names of folders that are no volumes yet, or no more.
 const FRESH: &str = "new";
 const GONE: &str = "gone";
 

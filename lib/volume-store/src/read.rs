@@ -56,7 +56,7 @@ struct At {
     versions: usize,
 }
 
-/// What was read.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing is stored for any of it.

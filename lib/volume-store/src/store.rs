@@ -36,14 +36,14 @@ pub struct Store {
     pub(crate) _lock: File,
 }
 
-/// What reads need.
+/// State that reads need.
 #[derive(Debug)]
 pub(crate) struct State {
     pub volume: Volume,
     pub files: BTreeMap<Sequence, Arc<File>>,
 }
 
-/// What is to be told of a volume.
+/// Properties of a volume, for its users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Name.
@@ -69,13 +69,13 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Its identity, as 32 hexadecimal digits.
+    /// Returns the identity, as 32 hexadecimal digits.
     pub fn id_text(&self) -> String {
         crate::stream::hex(self.id)
     }
 }
 
-/// What is to be told of a snapshot.
+/// Properties of a snapshot, for its users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotFacts {
     /// Name.

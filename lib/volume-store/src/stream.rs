@@ -27,7 +27,7 @@ const HEAD: usize = 17;
 /// Pages of disks are packed for a link, not for a shelf.
 const LEVEL: i32 = 1;
 
-/// What a stream is of.
+/// Header of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamHeader {

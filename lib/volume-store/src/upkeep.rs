@@ -12,7 +12,7 @@ const LEAST: u64 = 256 << 20;
 /// Blocks moved at once: writes come in between.
 const MOVED_AT_ONCE: usize = 32;
 
-/// What upkeep did.
+/// Result of upkeep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Upkeep {
     /// Blocks copied to the end of the log.

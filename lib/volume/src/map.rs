@@ -17,7 +17,7 @@ const ZERO: u32 = u32::MAX;
 
 pub(crate) type Chunk = [u8; CHUNK_BYTES];
 
-/// What is known of a block that was written.
+/// Knowledge of a block that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Version of the content.

@@ -50,7 +50,7 @@ pub(crate) enum Record {
     Resized { blocks: Blocks },
 }
 
-/// What a slot says beside its record.
+/// Content of a slot beside its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub epoch: Epoch,

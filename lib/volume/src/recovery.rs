@@ -34,7 +34,7 @@ struct Cut {
     segment: Sequence,
 }
 
-/// What recovery wants of a segment's file.
+/// Need of recovery for a segment's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Nothing: the checkpoint knows its blocks. It must be kept.
@@ -50,11 +50,11 @@ pub enum Wanted {
 pub struct Recovered {
     /// Volume.
     pub volume: Volume,
-    /// What is to be cut off.
+    /// Tail to cut off.
     pub tail: Tail,
 }
 
-/// What is to be cut off the log before anything is appended to it.
+/// Tail of the log that is to be cut off before anything is appended to it.
 ///
 /// The cut must be durable before the next record is written, or records that were cut could
 /// come back behind it.

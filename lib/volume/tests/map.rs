@@ -1,4 +1,4 @@
-//! What a map costs.
+//! Cost of a map.
 
 use forkyard_volume::{
     Batch, BlockNo, Blocks, Change, Epoch, Geometry, Refusal, Takeover, View, Volume, VolumeId,

@@ -35,7 +35,7 @@ pub enum ErrorCode {
     FORKYARD_EXHAUSTED = -4,
     /// The agent cannot be reached or did not answer as it should.
     FORKYARD_AGENT = -5,
-    /// It took longer than allowed.
+    /// The operation took longer than allowed.
     FORKYARD_TIMEOUT = -6,
     /// The host failed.
     FORKYARD_HOST = -7,
@@ -47,7 +47,7 @@ pub struct Ticket {
     id: TicketId,
     text: CString,
     clones: Vec<Place>,
-    /// How numbers that are no clone's own ended, in hierarchical tickets.
+    /// Ends of numbers that are no clone's own, in hierarchical tickets.
     others: BTreeMap<u16, c_int>,
     /// Process that asked for it: a child's copy is not the ticket.
     holder: u32,
@@ -83,7 +83,8 @@ impl Place {
     }
 }
 
-/// What `forkyard_ticket_status` says of a clone that never said how it ended.
+/// Status that `forkyard_ticket_status` gives of a clone that never reported
+/// its end.
 const LOST: c_int = -1;
 
 thread_local! {
@@ -167,9 +168,9 @@ pub extern "C" fn forkyard_request_ticket(count: u16) -> *mut Ticket {
     request(count, TicketKind::Flat)
 }
 
-/// The same for processes: forkyard_clone forks in each clone until it has one
-/// for each vCPU it was granted, and numbers those. No more clones are made
-/// than so many processes need.
+/// Requests a ticket for processes: forkyard_clone forks in each clone until it
+/// has one for each vCPU it was granted, and numbers those. No more clones are
+/// made than so many processes need.
 #[unsafe(no_mangle)]
 pub extern "C" fn forkyard_request_ticket_hierarchical(count: u16) -> *mut Ticket {
     request(count, TicketKind::Hierarchical)
@@ -353,8 +354,8 @@ pub unsafe extern "C" fn forkyard_ticket_id(ticket: *const Ticket) -> *const c_c
     unsafe { ticket.as_ref() }.map_or(ptr::null(), |ticket| ticket.text.as_ptr())
 }
 
-/// How many clones were granted, or processes if the ticket is hierarchical:
-/// their numbers are 1 and up.
+/// Returns the number of clones that were granted, or of processes if the
+/// ticket is hierarchical: their numbers are 1 and up.
 ///
 /// # Safety
 /// As forkyard_clone.
@@ -388,8 +389,8 @@ pub unsafe extern "C" fn forkyard_ticket_ip(ticket: *const Ticket, id: u16) -> *
     unsafe { place(ticket, id) }.map_or(ptr::null(), |place| place.ip.as_ptr())
 }
 
-/// How the clone with this number ended, after a join: 0 to 255 as it said,
-/// or -1 if it was lost, could not be made, or does not exist.
+/// Returns the status of the clone with this number, after a join: 0 to 255 as
+/// it reported, or -1 if it was lost, could not be made, or does not exist.
 ///
 /// # Safety
 /// As forkyard_clone.

@@ -16,7 +16,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// What this process is in its clone.
+/// Role of this process in its clone.
 #[derive(Debug)]
 struct Member {
     number: u16,
@@ -27,9 +27,9 @@ struct Member {
 
 #[derive(Debug)]
 enum Role {
-    /// It called `clone()`, and forked these.
+    /// The process called `clone()`, and forked these.
     First(Vec<(u16, Option<pid_t>)>),
-    /// It was forked.
+    /// The process was forked.
     Other,
 }
 

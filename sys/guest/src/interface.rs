@@ -85,7 +85,8 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Whether there is one of that name shows when it is used.
+    /// Names an interface; whether there is one of that name shows when it is
+    /// used.
     pub fn new(name: &str) -> io::Result<Self> {
         let mut chars = [0; libc::IFNAMSIZ];
         if name.len() >= chars.len() {

@@ -2,7 +2,7 @@
 
 use std::{fs::OpenOptions, io, os::fd::AsRawFd};
 
-/// What a seed holds: 32 bytes, as much as the kernel's generator takes in.
+/// Length of a seed: 32 bytes, as much as the kernel's generator takes in.
 pub const SEED: usize = 32;
 
 #[repr(C)]

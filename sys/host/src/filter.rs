@@ -111,7 +111,7 @@ mod tests {
         Call::only(libc::SYS_fcntl, 1, u64::MAX, &[libc::F_GETFD as u64]),
     ];
 
-    /// What a thread under a list is told by the calls it makes.
+    /// Returns the errors of calls that a thread under a list makes.
     fn told() -> [Option<i32>; 3] {
         // SAFETY: calls that take integers alone.
         let call = |number: libc::c_long, command: libc::c_int| unsafe {

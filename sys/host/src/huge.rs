@@ -79,7 +79,8 @@ fn refuse() -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What a program is told that asks for huge pages, and for something else.
+    /// Returns the answers to a program that asks for huge pages, and for
+    /// something else.
     fn asked(without: bool) -> String {
         let mut command = Command::new("python3");
         command.args([

@@ -26,7 +26,7 @@ impl HostAddr {
         self.0.checked_add(page.start()?.0).map(Self)
     }
 
-    /// Whether a page starts here.
+    /// Tells whether a page starts here.
     pub fn is_page_aligned(self) -> bool {
         self.0.is_multiple_of(PAGE_SIZE as u64)
     }
@@ -94,7 +94,7 @@ pub fn seal(file: &File) -> io::Result<()> {
     }
 }
 
-/// How long [`seal`] waits for pages that are held. The kernel waits 0.15 s.
+/// Time [`seal`] waits for pages that are held. The kernel waits 0.15 s.
 const LONGEST_HELD: Duration = Duration::from_secs(10);
 
 /// Between two tries of [`seal`].

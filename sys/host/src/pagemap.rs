@@ -20,9 +20,9 @@ impl Entry {
     const SWAPPED: u64 = 1 << 62;
     const PRESENT: u64 = 1 << 63;
 
-    /// Whether the page belongs to this process alone: anonymous memory it
-    /// touched, or its own copy of a page of a private file mapping. False for
-    /// what it never touched and for what it only read from a file.
+    /// Tells whether the page belongs to this process alone: anonymous memory
+    /// it touched, or its own copy of a page of a private file mapping. False
+    /// for what it never touched and for what it only read from a file.
     pub fn is_private(self) -> bool {
         self.0 & (Self::PRESENT | Self::SWAPPED) != 0 && self.0 & Self::FILE_OR_SHARED == 0
     }

@@ -107,7 +107,7 @@ pub fn yield_to_others() -> io::Result<()> {
     check(unsafe { libc::setpriority(libc::PRIO_PROCESS, THIS_THREAD, NICENESS) })
 }
 
-/// Who a process is to be.
+/// User and groups of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// User.
@@ -133,14 +133,14 @@ pub fn in_cgroup(command: &mut Command, door: std::fs::File) {
     unsafe { command.pre_exec(join) };
 }
 
-/// What a process is to see of the host.
+/// View of a process on the host.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// A network.
     pub network: Arc<OwnedFd>,
     /// The only files there are.
     pub room: Room,
-    /// What it may take, wherever there are no cgroups to say so.
+    /// Limits on its resources, wherever there are no cgroups to set them.
     pub bounds: Bounds,
     /// The system calls it may make; none for all of them.
     pub calls: Option<Filter>,
@@ -153,7 +153,7 @@ pub struct Surroundings {
 /// Event that ends a process that is not killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// Its work is done. It outlives this process.
+    /// The work of the process is done. It outlives this process.
     ByItself,
     /// The thread that started it ends, and so does this process: see [`spawn_first_and_stay`].
     WithStarter,

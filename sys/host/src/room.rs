@@ -55,7 +55,7 @@ const OTHERS_READ: Mode = Mode::from_bits_truncate(0o022);
 #[derive(Clone, Debug)]
 pub struct Room(Arc<OwnedFd>);
 
-/// What may be done with a piece.
+/// Use that may be made of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Read and executed.
@@ -331,7 +331,7 @@ fn restrict(tree: &OwnedFd, attributes: u64) -> io::Result<()> {
     })
 }
 
-/// What a call that opens a descriptor returned.
+/// Owns the descriptor that a call returned.
 ///
 /// # Safety
 ///

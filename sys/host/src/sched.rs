@@ -1,11 +1,12 @@
-//! How the host schedules one thread: its class, and what goes with it.
+//! Scheduling of one thread by the host: its class, and the parameters that go
+//! with it.
 //!
 //! Threads are named by number; whoever calls sees to it that the number is of
 //! the thread meant.
 
 use std::{io, time::Duration};
 
-/// How a thread is scheduled.
+/// Class by which a thread is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// As usual, with this niceness from -20 to 19.

@@ -1,4 +1,4 @@
-//! What the kernel knows of a TCP connection.
+//! State of a TCP connection in the kernel.
 
 use std::{
     io,

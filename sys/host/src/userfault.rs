@@ -153,7 +153,7 @@ impl Userfault {
     }
 }
 
-/// What a scan lists.
+/// Pages that a scan lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Pages that are the process's own and may hold something.
@@ -181,7 +181,7 @@ impl Scanner {
         })
     }
 
-    /// The same, for one who only wants to know: what it lists is listed again.
+    /// Opens it to look only: pages it lists are listed again.
     pub fn open_to_look(pid: u32, wanted: Wanted) -> io::Result<Self> {
         let scanner = Self::open(pid, wanted)?;
         Ok(Self {

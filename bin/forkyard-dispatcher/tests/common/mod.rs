@@ -1,4 +1,5 @@
-//! What tests of dispatchers share: processes that pass for VMs, and dispatchers.
+//! Fixtures that tests of dispatchers share: processes that pass for VMs, and
+//! dispatchers.
 
 use forkyard_dispatch::{
     protocol::{Reply, Request, Shown},
@@ -122,7 +123,7 @@ pub fn tell(pid: u32, signal: Signal) {
     kill(pid, signal).expect("it is there");
 }
 
-/// Whether a process that is nobody's child here has ended.
+/// Tells whether a process that is no child of this one has ended.
 pub fn ended(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")

@@ -1,4 +1,5 @@
-//! What the tests act on: processes that pass for VMs, dispatchers, groups.
+//! Objects that the tests act on: processes that pass for VMs, dispatchers,
+//! groups.
 
 use crate::common::{Daemon, Vm, tell};
 use forkyard_dispatch::{
@@ -106,13 +107,13 @@ fn named(names: Vec<String>) -> Vec<PathBuf> {
     all
 }
 
-/// Whether a group is frozen, by itself or by its VM's.
+/// Tells whether a group is frozen, by itself or by its VM's.
 pub fn frozen(group: &Path) -> bool {
     let above = group.parent().is_some_and(stopped);
     stopped(group) || above
 }
 
-/// Whether a group is frozen by itself.
+/// Tells whether a group is frozen by itself.
 pub fn stopped(group: &Path) -> bool {
     let read = |name: &str| fs::read_to_string(group.join(name)).unwrap_or_default();
     read("cgroup.freeze").trim() == "1" || read("freezer.state").starts_with("FR")

@@ -1,4 +1,5 @@
-//! What the tests act on: processes that pass for VMs, dispatchers, the kernel.
+//! Objects that the tests act on: processes that pass for VMs, dispatchers, the
+//! kernel.
 
 use crate::common::{Daemon, Vm, until};
 use forkyard_dispatch::protocol::{Request, Shown, Wanted};
@@ -44,7 +45,7 @@ fn thread_count() -> usize {
     (0..CpuSet::count()).filter(is_there).count()
 }
 
-/// What a VM's vCPUs do.
+/// Behaviour of a VM's vCPUs.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// They run all the time.
@@ -114,7 +115,7 @@ impl Daemon {
         }
     }
 
-    /// What one says that does not start.
+    /// Returns the message of a dispatcher that does not start.
     pub fn refused(object: &Path) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         let output = serve(object, &folder).output().expect("the dispatcher");
@@ -131,7 +132,7 @@ impl Daemon {
     }
 }
 
-/// What the kernel says of its scheduler in BPF.
+/// Returns the state of its scheduler in BPF that the kernel gives.
 pub fn state() -> String {
     let state = fs::read_to_string("/sys/kernel/sched_ext/state").expect("it has sched_ext");
     state.trim().to_owned()

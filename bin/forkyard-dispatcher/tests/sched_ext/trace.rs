@@ -18,7 +18,7 @@ struct Switch {
     tid: u32,
 }
 
-/// What was recorded, by time.
+/// Recorded switches, by time.
 #[derive(Debug)]
 pub struct Trace(Vec<Switch>);
 

@@ -70,7 +70,7 @@ new = \"wait\"
 look-ms = 60000
 ";
 
-/// What is true of any freezer.
+/// Checks the properties of any freezer.
 fn freezes_and_lets_go(controller: Option<&str>, threads: &str) {
     let Some(mount) = mount(controller) else {
         return;
@@ -178,7 +178,7 @@ fn one_that_waits(scene: &mut Scene, held: &Path) -> u32 {
     one.expect("it waits")
 }
 
-/// Whether a file lists this thread.
+/// Tells whether a file lists this thread.
 fn is_in(list: &Path, number: u32) -> bool {
     let inside = fs::read_to_string(list).unwrap_or_default();
     inside.lines().any(|line| line == number.to_string())
@@ -247,8 +247,8 @@ fn limits_are_set_and_put_back_after_kill_9() {
     });
 }
 
-/// What the guard of one that was killed has not put back yet is no limit that was there
-/// before.
+/// Tests that a limit the guard of a killed agent has not put back yet is not taken for
+/// one that was there before.
 #[test]
 fn who_comes_after_one_that_was_killed_waits_for_its_guard() {
     let Some(v2) = mount(None) else {

@@ -45,8 +45,8 @@ pub fn find(controller: Option<&str>) -> Option<PathBuf> {
     })
 }
 
-/// The same for a test that cannot be done without it. That is reported past what keeps a
-/// test's words back: `cargo xtask test` counts such lines.
+/// Mounts a hierarchy for a test that cannot be done without it. That is reported past
+/// what keeps a test's words back: `cargo xtask test` counts such lines.
 pub fn mount(controller: Option<&str>) -> Option<PathBuf> {
     thread_local!(static SAID: Cell<bool> = const { Cell::new(false) });
     let found = find(controller);
@@ -65,8 +65,8 @@ fn skipped(why: &str) {
     std::io::stdout().write_all(line.as_bytes()).expect("said");
 }
 
-/// Whether the kernel tells of processes here; else the test is reported as one that
-/// cannot be done. A container has a namespace of processes of its own.
+/// Tells whether the kernel reports processes here; else the test is reported as one
+/// that cannot be done. A container has a namespace of processes of its own.
 pub fn processes_are_told() -> bool {
     let own = fs::read_link("/proc/self/ns/pid").expect("a namespace");
     let first = own.as_os_str() == "pid:[4026531836]";
@@ -129,7 +129,7 @@ impl Scene {
         number
     }
 
-    /// The same, in none of the groups.
+    /// Starts a process in none of the groups.
     pub fn neighbour(&mut self, words: &[&str]) -> u32 {
         // On one CPU, so that two of them always wait for each other.
         let child = Command::new("nice")
@@ -188,7 +188,8 @@ impl Scene {
         }
     }
 
-    /// Whether one that is in no group, or was not at first, has ended well.
+    /// Tells whether one that is in no group, or was not at first, has ended
+    /// well.
     pub fn has_ended(&mut self, number: u32) -> bool {
         let mut outside = self.outside.iter_mut();
         let child = outside.find(|child| child.id() == number);
@@ -249,7 +250,7 @@ impl Scene {
         self.agent.as_ref().expect("runs").id()
     }
 
-    /// Whether the agent sleeps, and has opened this.
+    /// Tells whether the agent sleeps, and has opened this.
     pub fn agent_waits_with(&self, path: &Path) -> bool {
         let agent = self.agent.as_ref().expect("runs");
         let files = fs::read_dir(format!("/proc/{}/fd", agent.id())).expect("alive");

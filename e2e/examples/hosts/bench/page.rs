@@ -114,8 +114,8 @@ fn read(memory: &PathBuf, echo: &mut Echo) -> Times {
     times
 }
 
-/// Whether nearly every byte there is occurs, which in a page of anything but
-/// noise they do not.
+/// Tells whether nearly every byte there is occurs, which in a page of anything
+/// but noise they do not.
 fn does_not_pack(page: &[u8]) -> bool {
     let mut seen = [false; 256];
     for byte in page {
@@ -124,7 +124,7 @@ fn does_not_pack(page: &[u8]) -> bool {
     seen.iter().filter(|seen| **seen).count() > 250
 }
 
-/// The same number of bytes, in as many datagrams.
+/// Echo of the same number of bytes, in as many datagrams.
 struct Echo {
     client: UdpSocket,
     answering: JoinHandle<()>,

@@ -1,5 +1,5 @@
-//! What several measurements have in common: a parent and its job, a fork of it over
-//! hosts, and what passed for it.
+//! Parts that several measurements have in common: a parent and its job, a fork of
+//! it over hosts, and the traffic for it.
 
 use super::Options;
 use crate::report::Row;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Names of clones, and the number of the host of each.
 pub(super) type Clones = [(usize, String)];
 
-/// What a fork came to.
+/// Result of a fork.
 pub(super) struct Forked {
     pub made: Vec<(usize, String)>,
     /// Until the last clone's vCPUs ran, as the parent's host says.
@@ -86,7 +86,7 @@ pub(super) fn remove(cluster: &Cluster, clones: &Clones) {
     }
 }
 
-/// What passed since an earlier look at a host's links.
+/// Returns the traffic since an earlier look at a host's links.
 pub(super) fn passed(cluster: &Cluster, host: usize, before: &Links) -> Row {
     let after = Links::of(cluster.host(host));
     let more = |name: &str| after.all(name) - before.all(name);

@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf, process::Stdio, time::Duration};
 use tokio::{process::Command, time::timeout};
 
-/// How long one may take: `salloc` looks for room for two seconds of it.
+/// Time a command may take: `salloc` looks for room for two seconds of it.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Of what a command complains, so much is told.
 const SAID: usize = 500;
@@ -17,7 +17,7 @@ pub enum SlurmError {
     Run {
         /// Which.
         program: &'static str,
-        /// What the host said.
+        /// Error of the host.
         source: io::Error,
     },
     /// A command failed.
@@ -25,7 +25,7 @@ pub enum SlurmError {
     Failed {
         /// Which.
         program: &'static str,
-        /// What it said.
+        /// Message of the command.
         said: String,
     },
     /// A command did not end.
@@ -37,7 +37,7 @@ pub enum SlurmError {
 }
 
 impl SlurmError {
-    /// What can be done about it.
+    /// Returns advice to the client.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::Run { .. } => "install Debian's slurm-client on this node",

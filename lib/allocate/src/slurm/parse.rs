@@ -1,5 +1,5 @@
-//! What Slurm's commands print, read. What makes no sense is left out: it may be
-//! of another version, and is not to stop everything.
+//! Parser of the output of Slurm's commands. What makes no sense is left out: it
+//! may be of another version, and is not to stop everything.
 
 use forkyard_types::{ByteCount, NodeName, Room, TicketId};
 use std::collections::BTreeMap;
@@ -12,25 +12,25 @@ pub const FORMAT: &str = "%A|%j|%k";
 pub struct Node {
     pub offers: Room,
     pub taken: Room,
-    /// It takes nothing new.
+    /// True if the node takes nothing new.
     pub draining: bool,
 }
 
-/// What Slurm has for one grant: an allocation on each of its nodes.
+/// Slurm's record of one grant: an allocation on each of its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The least of their numbers: later ones have greater ones.
     pub first: u64,
-    /// How many there are.
+    /// Number of them.
     pub parts: usize,
     pub whose: Whose,
 }
 
-/// What a grant's allocations say of it.
+/// Owner of a grant, as its allocations give it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whose {
     pub holder: NodeName,
-    /// How many allocations there are to be.
+    /// Number of allocations there are to be.
     pub parts: usize,
     /// vCPUs of all of them.
     pub vcpus: u32,
@@ -38,7 +38,7 @@ pub struct Whose {
 }
 
 impl Held {
-    /// Whether none of it is missing.
+    /// Tells whether none of it is missing.
     pub fn is_whole(&self) -> bool {
         self.parts == self.whose.parts
     }
@@ -120,7 +120,7 @@ fn node(fields: &BTreeMap<&str, &str>) -> Option<(NodeName, Node)> {
     Some((fields.get("NodeName")?.parse().ok()?, node))
 }
 
-/// What there is for our grants, whose allocations have this before their ids, as
+/// Parses the allocations of our grants, which have this before their ids, as
 /// [`FORMAT`] has them.
 pub fn grants(shown: &str, name: &str) -> BTreeMap<TicketId, Held> {
     let mut grants: BTreeMap<TicketId, Held> = BTreeMap::new();

@@ -14,7 +14,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// How long it may take until every node is idle.
+/// Time it may take until every node is idle.
 const START: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 /// Ports may be taken between our look and its.
@@ -75,7 +75,7 @@ impl Server {
         Ok(server)
     }
 
-    /// What `SLURM_CONF` must say for its commands to find it.
+    /// Returns the value of `SLURM_CONF` with which its commands find it.
     pub fn conf(&self) -> PathBuf {
         self.folder.path().join("slurm.conf")
     }

@@ -38,7 +38,7 @@ const PAGES: &str = "FORKYARD_PUPPET_PAGES";
 const FILE: &str = "FORKYARD_PUPPET_FILE";
 const MARK: &str = "puppet:";
 
-/// What `Order::Fill` makes of a byte.
+/// Returns the page that `Order::Fill` makes of a byte.
 pub fn pattern(byte: u8) -> [u8; PAGE_SIZE] {
     std::array::from_fn(|i| {
         if byte == 0 {

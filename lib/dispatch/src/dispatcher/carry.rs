@@ -31,7 +31,7 @@ impl Dispatcher {
         }
     }
 
-    /// Whoever waits is stopped before anybody else goes.
+    /// Stops all that wait before any other goes.
     fn freeze(&mut self) {
         let now = self.world.now;
         let mut wanted = Vec::with_capacity(self.vms.len());

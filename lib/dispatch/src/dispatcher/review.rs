@@ -1,4 +1,4 @@
-//! What is looked at now and then: who has ended, who is better let go, shares and
+//! Periodic review: VMs that have ended, VMs that are better let go, shares and
 //! speeds.
 
 use super::{Dispatcher, vm::Vm};
@@ -79,8 +79,8 @@ impl Dispatcher {
         }
     }
 
-    /// Whether more are awake than there are CPUs, while some are let go because
-    /// that was not so.
+    /// Tells whether more are awake than there are CPUs, while some are let go
+    /// because that was not so.
     fn outnumbered(&self) -> bool {
         let enforced = |vm: &&Vm| vm.level == Level::Enforce;
         let alone = |vm: &Vm| vm.steps.step() == Step::Alone;
@@ -94,7 +94,7 @@ impl Dispatcher {
         awake.count() > self.cpus.len()
     }
 
-    /// Who is better let go, and who no more.
+    /// Judges which VMs are better let go, and which no more.
     fn judge(&mut self) {
         let now = self.world.now;
         // A cap holds for one that is alone, too.

@@ -1,4 +1,4 @@
-//! How things are, for people and programs.
+//! Present state, for people and programs.
 
 use super::{
     Dispatcher,
@@ -11,7 +11,7 @@ use crate::{
 use forkyard_sched::{State, VcpuId};
 
 impl Dispatcher {
-    /// How things are.
+    /// Returns the present state.
     pub fn shown(&self) -> Shown {
         let tid_of = |id: VcpuId| {
             let all = self.vms.iter().flat_map(|vm| &vm.vcpus);

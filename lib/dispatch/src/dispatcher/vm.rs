@@ -19,15 +19,15 @@ pub(super) struct Vcpu {
     pub(super) index: u32,
     pub(super) tid: u32,
     pub(super) watch: Watch,
-    /// Its name to the policy, while its turns are enforced.
+    /// Id in the policy, while its turns are enforced.
     pub(super) id: Option<VcpuId>,
     pub(super) pinned: Option<u32>,
     pub(super) account: Account,
     hold: Hold,
     before: Before,
-    /// Whether the host was told of another class for it.
+    /// True if the host was told of another class for it.
     told: bool,
-    /// Whether it may run, by its own group and its VM's.
+    /// Permission to run, by its own group and its VM's.
     frozen: Frozen,
     /// Since when it is frozen, if it is.
     frozen_since: Nanos,
@@ -48,7 +48,7 @@ enum Hold {
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     sleeps: u64,
-    /// How often and how long it was frozen since, which the kernel counts as
+    /// Number and length of its freezes since, which the kernel counts as
     /// sleeps too, and as time neither running nor waiting.
     freezes: u64,
     frozen: Nanos,
@@ -57,7 +57,7 @@ struct Seen {
     waited: Nanos,
 }
 
-/// What one vCPU has had.
+/// CPU time of one vCPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Account {
     /// The part of a CPU, and its speed, in the last period.
@@ -82,7 +82,7 @@ pub(super) struct Vm {
     /// The level that was asked for, and whether a policy was ever named for it.
     pub(super) asked: Option<Level>,
     pub(super) named: bool,
-    /// What comes of that.
+    /// Level that follows from that.
     pub(super) level: Level,
     pub(super) params: Params,
     pub(super) steps: Steps,
@@ -96,7 +96,7 @@ pub(super) struct Vm {
     watched: Nanos,
 }
 
-/// How far to go with a VM: as asked. Else one for which a policy was named is
+/// Chooses the level of a VM: as asked. Else one for which a policy was named is
 /// enforced, but co-scheduled only if its vCPUs are known to wait for each other:
 /// others would lose by it.
 pub(super) fn level(asked: Option<Level>, named: bool, policy: Policy, params: &Params) -> Level {
@@ -144,7 +144,7 @@ impl Vm {
         })
     }
 
-    /// How far the dispatcher goes with it now.
+    /// Returns the present level of the dispatcher's intervention.
     pub(super) fn now(&self) -> Level {
         match (self.level, self.steps.step()) {
             (Level::Enforce, Step::Down { .. } | Step::Alone) => Level::Observe,
@@ -152,7 +152,7 @@ impl Vm {
         }
     }
 
-    /// Whether these are its vCPUs' threads.
+    /// Tells whether these are its vCPUs' threads.
     pub(super) fn has(&self, tids: &[u32]) -> bool {
         let mine = self.vcpus.iter().map(|vcpu| vcpu.tid);
         mine.eq(tids.iter().copied())
@@ -180,8 +180,8 @@ impl Vm {
         }
     }
 
-    /// Its habits since they were last looked at; nothing if that is less than this
-    /// long ago.
+    /// Returns its habits since they were last looked at; nothing if that is less
+    /// than this long ago.
     pub(super) fn habits(&mut self, world: &World, at_least: Nanos) -> Option<Habits> {
         let time = world.now.minus(self.watched);
         if time < at_least {
@@ -240,12 +240,12 @@ impl Vcpu {
         })
     }
 
-    /// Whether it may run.
+    /// Returns its permission to run.
     pub(super) fn frozen(&self) -> Frozen {
         self.frozen
     }
 
-    /// Whether it has what turns are enforced with.
+    /// Tells whether it has the means by which turns are enforced.
     pub(super) fn is_held(&self) -> bool {
         !matches!(self.hold, Hold::Nothing)
     }
@@ -274,7 +274,8 @@ impl Vcpu {
         self.frozen = frozen;
     }
 
-    /// How much of the time since it was last looked at it slept, of its own accord.
+    /// Returns the part of the time since it was last looked at that it slept,
+    /// of its own accord.
     fn asleep(&self, now: Nanos, time: Nanos) -> Nanos {
         let still = match self.frozen() {
             Frozen::Yes => now.minus(self.frozen_since),

@@ -1,4 +1,4 @@
-//! What stands in for sched_ext in a build without it: nothing, which cannot be made.
+//! Stand-in for sched_ext in a build without it: nothing, which cannot be made.
 
 use crate::{DispatchError, mechanism::Turn};
 use std::path::Path;

@@ -42,7 +42,8 @@ pub enum LawConfig {
         /// not near.
         calm: f64,
     },
-    /// The same, which waits for what a step down does, and from there goes up slowly.
+    /// Law that waits for the effect of a step down, and from there goes up
+    /// slowly.
     Steady {
         /// Added in a period without congestion, and nothing near it, once there was
         /// no congestion for long.
@@ -93,7 +94,7 @@ impl LawConfig {
         divide: 1.5,
         calm: 0.25,
     };
-    /// What guests follow if nothing is said.
+    /// Law of guests by default.
     pub const STEADY: Self = Self::Steady {
         add: 1.0,
         divide: 1.5,

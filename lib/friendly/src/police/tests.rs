@@ -4,7 +4,7 @@ use fastrand::Rng;
 use proptest::prelude::*;
 use std::time::Duration;
 
-/// What a scheduler gives each that would run, by turns.
+/// Time slice that a scheduler gives each that would run, by turns.
 const SLICE: Duration = Duration::from_millis(4);
 /// Samples are taken at this distance, as the command does.
 const SAMPLE_S: u32 = 2;
@@ -199,7 +199,8 @@ fn who_keeps_nobody_waiting_is_not_named() {
     }
 }
 
-/// It waits for its own threads, or for who is no guest.
+/// Tests a guest that waits for its own threads, or for a process that is no
+/// guest.
 #[test]
 fn who_waits_alone_is_not_named() {
     let mut police = Police::new(PoliceConfig::default());
@@ -209,7 +210,8 @@ fn who_waits_alone_is_not_named() {
     }
 }
 
-/// It has two threads where others have one, and cannot have one and a half.
+/// Tests a guest that has two threads where others have one, and cannot have
+/// one and a half.
 #[test]
 fn nobody_is_asked_for_less_than_a_thread() {
     let named = |wanted: f64| {

@@ -27,12 +27,12 @@ use crate::{
     world::{State, World},
 };
 
-/// Who starts a gang.
+/// Choice of the vCPU that starts a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leader {
-    /// Whoever is chosen.
+    /// Any vCPU that is chosen.
     Anyone,
-    /// Whom CPU 0 chooses.
+    /// The vCPU that CPU 0 chooses.
     FirstCpu,
 }
 

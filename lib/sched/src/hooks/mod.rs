@@ -1,4 +1,4 @@
-//! What changes a choice: gangs, and SBCO.
+//! Hooks that change a choice: gangs, and SBCO.
 
 mod gang;
 mod sbco;

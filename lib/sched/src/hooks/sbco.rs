@@ -53,7 +53,7 @@ impl Default for SbcoKnobs {
     }
 }
 
-/// What one vCPU is to be given of another's time.
+/// Time that one vCPU is to be given of another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Debt {
     lender: VcpuId,
@@ -79,7 +79,7 @@ impl Sbco {
         }
     }
 
-    /// Whether a distance is over the threshold of a queue so long.
+    /// Tells whether a distance is over the threshold of a queue so long.
     fn far(&self, distance: usize, length: usize) -> bool {
         // 6667 is a little more than 2/3: by a ten-thousandth it may be less.
         distance > 0 && distance * 10_000 + length >= self.knobs.alpha as usize * length

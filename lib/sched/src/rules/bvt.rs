@@ -25,15 +25,15 @@ use crate::{
 
 /// Context-switch allowance.
 const ALLOWANCE: Nanos = Nanos::millis(5);
-/// How long one runs for whom nobody waits.
+/// Slice of a vCPU while no other waits.
 const ALONE: Nanos = Nanos::millis(30);
 
-/// Whether a vCPU jumps the queue.
+/// State of a vCPU's warp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Warping {
-    /// It does, for so long yet.
+    /// The vCPU jumps the queue, for so long yet.
     On { left: Nanos },
-    /// It does not, nor before this instant.
+    /// The vCPU does not, nor before this instant.
     Off { until: Nanos },
 }
 

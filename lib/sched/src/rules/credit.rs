@@ -104,7 +104,7 @@ impl Credit {
     }
 }
 
-/// What each gets of `all` by weight, none more than it can use.
+/// Divides `all` by weight, none getting more than it can use.
 fn deal(world: &World, to: &[(DomainId, Vec<VcpuId>, i64)], all: i64) -> Vec<i64> {
     let mut got = vec![0i64; to.len()];
     let mut left = all;

@@ -47,13 +47,13 @@ pub enum Flavour {
     Sedf,
 }
 
-/// What a vCPU runs on.
+/// Account of the time that a vCPU runs on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Account {
-    /// What it reserved.
+    /// Reserved time.
     #[default]
     Reserved,
-    /// What nobody did.
+    /// Unreserved time.
     Extra,
 }
 
@@ -83,7 +83,7 @@ impl Edf {
         }
     }
 
-    /// What a CPU's vCPUs have reserved, in millionths.
+    /// Sums the reservations of a CPU's vCPUs, in millionths.
     fn reserved(&self, world: &World, cpu: CpuId) -> u64 {
         let here = world
             .vcpus()

@@ -31,7 +31,8 @@ impl VirtualTimes {
         self.of.get(vcpu.at()).copied().unwrap_or(0)
     }
 
-    /// What the queue of a CPU has come to. Never goes back.
+    /// Returns the virtual time that the queue of a CPU has come to. Never goes
+    /// back.
     pub(super) fn floor(&self, cpu: CpuId) -> i64 {
         self.floors.get(cpu.at()).copied().unwrap_or(0)
     }

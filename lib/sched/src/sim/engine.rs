@@ -17,7 +17,7 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
-/// What happens at an instant, beside the ends of slices and of work.
+/// Event of an instant, beside the ends of slices and of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Wake(VcpuId),
@@ -28,17 +28,17 @@ enum Event {
     Measure,
 }
 
-/// What is to be done at this very instant.
+/// Task of this very instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Todo {
     /// A vCPU's wait is over.
     Release(VcpuId),
-    /// Whoever runs there has come to the end of its act.
+    /// The vCPU that runs there has come to the end of its act.
     Next(CpuId),
     Kick(CpuId),
 }
 
-/// What a vCPU is in the midst of.
+/// Phase of a vCPU's act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing: asks its guest when it runs.
@@ -56,7 +56,7 @@ struct Vcpu {
     /// Costs it has yet to pay.
     owes: Nanos,
     spun: Nanos,
-    /// What its CPU had run in all when it last left it.
+    /// Time its CPU had run in all when it last left it.
     left: Nanos,
 }
 
@@ -177,7 +177,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What the policy saw last.
+    /// Returns the world as the policy saw it last.
     pub fn world(&self) -> &World {
         &self.world
     }

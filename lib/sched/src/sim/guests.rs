@@ -1,4 +1,4 @@
-//! What runs in the VMs: programs that compute, wait for each other, and sleep.
+//! Programs that run in the VMs: they compute, wait for each other, and sleep.
 //!
 //! A guest is asked what each of its vCPUs does next, whenever that one runs and
 //! has come to the end of what it did. It sees no scheduler and knows no policy.
@@ -8,7 +8,7 @@ use crate::{dice::Dice, units::Nanos, units::round};
 use serde::{Deserialize, Serialize};
 use std::{collections::VecDeque, fmt};
 
-/// What a vCPU does next.
+/// Next act of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Computes: so much time on a CPU of usual speed.
@@ -39,7 +39,7 @@ pub enum Load {
         /// The most that work may differ, of itself: 0.1 for ±10 %.
         #[serde(default)]
         jitter: f64,
-        /// How long one spins at the barrier before it blocks; for ever if absent.
+        /// Time one spins at the barrier before it blocks; for ever if absent.
         spin: Option<Nanos>,
     },
     /// Every vCPU is a stage that takes items from the one before: dedup. One
@@ -49,7 +49,7 @@ pub enum Load {
         work: Nanos,
         /// Items that fit between two stages.
         depth: usize,
-        /// How long a stage spins for an item or for room before it blocks.
+        /// Time a stage spins for an item or for room before it blocks.
         spin: Option<Nanos>,
     },
     /// Computes, takes a spin lock of the kernel for a while, and sometimes waits
@@ -61,7 +61,7 @@ pub enum Load {
         hold: Nanos,
         /// One of so many turns waits for the disk; none if 0.
         io_every: u64,
-        /// How long it waits, on average; exponentially distributed.
+        /// Time it waits, on average; exponentially distributed.
         io: Nanos,
     },
     /// Answers requests that come by chance, whether it is ready or not: SPECjbb,
@@ -76,8 +76,8 @@ pub enum Load {
 
 /// A workload under way.
 pub trait Guest: fmt::Debug {
-    /// What a vCPU does next; it runs. Those whose wait has ended are added to
-    /// `released`.
+    /// Returns the next act of a vCPU; it runs. Those whose wait has ended are
+    /// added to `released`.
     fn act(&mut self, who: usize, now: Nanos, dice: &mut Dice, released: &mut Vec<usize>) -> Act;
 
     /// Something comes from outside; when to call this again. `None`: never.
@@ -88,7 +88,7 @@ pub trait Guest: fmt::Debug {
     /// Units of work done so far.
     fn done(&self) -> u64;
 
-    /// How long each answer took, since this was last asked.
+    /// Returns the time of each answer, since the last call.
     fn latencies(&mut self) -> Vec<Nanos> {
         Vec::new()
     }

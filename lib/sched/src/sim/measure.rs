@@ -1,5 +1,5 @@
-//! What is measured: of the queues at samples, of time over lag periods, and of
-//! the guests at the end.
+//! Measurements: of the queues at samples, of time over lag periods, and of the
+//! guests at the end.
 
 use crate::{
     scheduler::Scheduler,
@@ -17,7 +17,7 @@ pub struct Away {
     pub cases: u64,
 }
 
-/// How far apart the domains' times were.
+/// Differences between the domains' times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Lag {
     /// Mean over the periods of the greatest difference, in seconds.
@@ -28,7 +28,7 @@ pub struct Lag {
     pub deviation: f64,
 }
 
-/// How long answers took, in seconds.
+/// Time of answers, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
     /// Half took no longer.
@@ -39,14 +39,14 @@ pub struct Latency {
     pub most: f64,
 }
 
-/// What became of a VM.
+/// Result of a VM.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DomainOutcome {
-    /// Its name.
+    /// Name of the VM.
     pub name: String,
     /// Units of work a second.
     pub rate: f64,
-    /// Its part of all CPUs' time.
+    /// Part of all CPUs' time.
     pub share: f64,
     /// The part of its time it spent spinning.
     pub spinning: f64,
@@ -56,7 +56,7 @@ pub struct DomainOutcome {
     pub latency: Option<Latency>,
 }
 
-/// What became of it all.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// The VMs, as in the setup.
@@ -66,7 +66,8 @@ pub struct Outcome {
     /// Fronts of queues with a sibling 2/3 of the queue or more away, the queue
     /// being those that wait.
     pub distant: Away,
-    /// The same, the queue being those that wait and the one that runs.
+    /// Distance of siblings, the queue being those that wait and the one that
+    /// runs.
     pub distant_running: Away,
     /// Lag between the domains.
     pub lag: Lag,
@@ -94,7 +95,7 @@ impl Away {
     }
 }
 
-/// What is gathered on the way.
+/// Samples gathered on the way.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Samples {
     pub(super) stacked: Away,

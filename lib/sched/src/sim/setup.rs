@@ -1,10 +1,10 @@
-//! What is simulated.
+//! Setup of a simulation.
 
 use super::Load;
 use crate::{CpuSet, Knobs, Nanos, Params, Policy, PolicyError, Refused};
 use serde::{Deserialize, Serialize};
 
-/// What the hardware takes for itself, in time of the vCPU that runs next.
+/// Costs of the hardware, in time of the vCPU that runs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
@@ -16,7 +16,7 @@ pub struct Costs {
     pub migration: Nanos,
     /// To fill a cache that others have taken over wholly.
     pub cold: Nanos,
-    /// How long others must have run on a CPU for its cache to be that cold.
+    /// Time others must have run on a CPU for its cache to be that cold.
     pub footprint: Nanos,
 }
 
@@ -49,13 +49,13 @@ impl Costs {
 /// A VM.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DomainSetup {
-    /// Its name, for tables.
+    /// Name of the VM, for tables.
     pub name: String,
-    /// What runs in it, on how many vCPUs.
+    /// Load of the VM.
     pub load: Load,
-    /// How many.
+    /// Number of its vCPUs.
     pub vcpus: usize,
-    /// What it is promised.
+    /// Parameters of the VM.
     pub params: Params,
     /// The CPUs each vCPU may run on: one set for all, or one for each.
     pub affinity: Vec<CpuSet>,
@@ -66,13 +66,14 @@ pub struct DomainSetup {
 pub struct Setup {
     /// Speeds of the CPUs in thousandths of a usual one's.
     pub cpus: Vec<u32>,
-    /// What the hardware takes.
+    /// Costs of the hardware.
     pub costs: Costs,
     /// The VMs.
     pub domains: Vec<DomainSetup>,
     /// The policy.
     pub policy: Policy,
-    /// What else it is told. Its seed is replaced by one drawn from `seed`.
+    /// Further settings of the policy. Its seed is replaced by one drawn from
+    /// `seed`.
     pub knobs: Knobs,
     /// Where all chance comes from.
     pub seed: u64,

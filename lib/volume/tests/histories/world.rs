@@ -31,7 +31,7 @@ pub struct World {
     /// Bytes of each file that no crash takes.
     pub durable: BTreeMap<Sequence, usize>,
     pub truth: Truth,
-    /// What was true before each record.
+    /// Truth before each record.
     pub past: BTreeMap<Lsn, Truth>,
     buffer: Vec<u8>,
     value: Value,
@@ -275,7 +275,7 @@ impl World {
         (0..BLOCKS).map(|it| self.read(map, BlockNo(it))).collect()
     }
 
-    /// What the volume says, read from its files.
+    /// Reads the volume's content from its files.
     pub fn told(&self) -> Result<Truth, Damage> {
         let mut snapshots = BTreeMap::new();
         for (_, snapshot) in self.volume.snapshots() {

@@ -19,12 +19,12 @@ use std::{
     thread,
 };
 
-/// What the guest knows: all of it lies in its memory.
+/// State of the guest: all of it lies in its memory.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Known {
     name: String,
     epoch: Option<Epoch>,
-    /// How it came about as a clone, until it is released.
+    /// Origin as a clone, until it is released.
     woken: Option<Cloned>,
     calls: u32,
     programs: Vec<Running>,
@@ -69,7 +69,7 @@ pub fn serve(machine: &Arc<Machine>, listener: &UnixListener) {
     }
 }
 
-/// What leads to the host.
+/// Link to the host.
 struct Link {
     stream: UnixStream,
     /// Not of the guest's memory: in a clone they would be reset.

@@ -32,7 +32,7 @@ use std::{
 };
 use vcpus::Vcpus;
 
-/// What a machine consists of.
+/// Parts of a machine.
 #[derive(Debug)]
 struct Machine {
     vcpus: Vcpus,
@@ -54,7 +54,7 @@ mod console {
             *self.0.lock().expect("no holder panics") = Some(stream);
         }
 
-        /// What is said while nothing is connected is lost.
+        /// Writes a line; it is lost while nothing is connected.
         pub fn say(&self, line: &str) {
             if let Some(stream) = &mut *self.0.lock().expect("no holder panics") {
                 let _ = writeln!(stream, "{line}\r");

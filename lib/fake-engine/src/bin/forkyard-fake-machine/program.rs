@@ -22,10 +22,10 @@ use serde::{Deserialize, Serialize};
 pub struct Program {
     lines: Vec<String>,
     at: usize,
-    /// Its number as a clone; 0 in the parent.
+    /// Number as a clone; 0 in the parent.
     number: u16,
     ticket: Option<TicketId>,
-    /// What the last call came to, to be said.
+    /// Result of the last call, to be printed.
     came_to: Option<Result<String, String>>,
 }
 
@@ -43,7 +43,7 @@ pub struct Said {
     pub text: String,
 }
 
-/// What a program wants next.
+/// Next wish of a program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wish {
     GoOn,

@@ -1,4 +1,4 @@
-//! Whether the guest runs.
+//! State of the guest's vCPUs: running or stopped.
 
 use forkyard_vmm::RunState;
 use std::sync::{Condvar, Mutex};

@@ -1,4 +1,4 @@
-//! What an engine has counted when it comes to an end.
+//! Counts of an engine when it comes to an end.
 
 use super::{Counters, Engine};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Engine {
-    /// What came before does not count.
+    /// Starts to measure: earlier events do not count.
     pub(super) fn measure(&mut self) {
         for guest in &mut self.guests {
             guest.latencies();
@@ -37,7 +37,7 @@ impl Engine {
         domains.map(of).collect()
     }
 
-    /// What has been measured so far.
+    /// Returns the measurements so far.
     pub fn outcome(&mut self) -> Outcome {
         let totals = self.totals();
         let length = self.world.now.minus(self.setup.warm_up).as_secs_f64();
