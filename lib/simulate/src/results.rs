@@ -23,8 +23,8 @@ pub enum Measure {
     /// Fronts of queues with a sibling far away, in per cent; the queue being
     /// those that wait.
     Distant,
-    /// Distance of siblings, the queue being those that wait and the one that
-    /// runs.
+    /// Fronts of queues with a sibling far away, in per cent; the queue being
+    /// those that wait and the one that runs.
     DistantRunning,
     /// Greatest difference of VMs' times over a lag period, in ms.
     Lag,

@@ -66,8 +66,8 @@ pub struct Outcome {
     /// Fronts of queues with a sibling 2/3 of the queue or more away, the queue
     /// being those that wait.
     pub distant: Away,
-    /// Distance of siblings, the queue being those that wait and the one that
-    /// runs.
+    /// Fronts of queues with such a sibling, the queue being those that wait and
+    /// the one that runs.
     pub distant_running: Away,
     /// Lag between the domains.
     pub lag: Lag,
