@@ -40,7 +40,7 @@ const API: u16 = 7433;
 pub(crate) const PAGES: u16 = 7434;
 /// MiB of memory that Slurm believes each host to have.
 const MIB: u64 = 8192;
-/// Seconds after which a node that is silent is lost: nobody waits long for it.
+/// Seconds after which a node that is silent is lost: tests do not wait long for it.
 const LEASE: &str = "10";
 
 /// Hosts that know each other: each calls the others `h0`, `h1`, ….
@@ -339,7 +339,7 @@ impl Cluster {
     }
 
     /// Sees to it that a host has a daemon: one that has ended is replaced, unless
-    /// whoever asked it for something has done so.
+    /// the client that asked it for something has done so.
     #[track_caller]
     pub fn replace_daemon(&mut self, number: usize) {
         let ended = |daemon: &mut Child| daemon.try_wait().expect("a child of ours").is_some();
@@ -350,8 +350,8 @@ impl Cluster {
         }
     }
 
-    /// Ends all that runs on a host at once, as a loss of power does: nobody hears
-    /// anything of it, not even that nobody is there. Its cable stays cut until it
+    /// Ends all that runs on a host at once, as a loss of power does: no peer hears
+    /// anything of it, not even that it is gone. Its cable stays cut until it
     /// is started.
     #[track_caller]
     pub fn die(&mut self, number: usize) {

@@ -96,7 +96,7 @@ impl Host {
             .prefix(&slot.prefix())
             .tempdir()
             .expect("a folder");
-        // QEMUs are nobody in particular and must find their files.
+        // QEMUs run as users without rights and must find their files.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).expect("opened up");
         let name = folder
             .path()
@@ -151,7 +151,7 @@ impl Host {
     }
 
     /// Connects this host with the rest of the world, where alone there is
-    /// somebody to ask for names. Before any VM is run that is to know.
+    /// a server to ask for names. Before any VM is run that is to know.
     pub fn outside(&self) -> Outside {
         let mut resolvers = NamedTempFile::new().expect("a file");
         let line = format!("nameserver {}\n", outside::RESOLVER);
@@ -169,7 +169,7 @@ impl Host {
     }
 
     /// Builds an image as the first `run` would, which can take a minute; but
-    /// from here, for the host's own network reaches nobody.
+    /// from here, for the host's own network reaches no other host.
     pub fn build_image(&self, name: &str) {
         let path = self.dist.join("share/forkyard/images").join(name);
         let recipe = Recipe::load(&path.with_extension("toml")).expect("a recipe");

@@ -5,11 +5,11 @@
 //! host's namespace                 outside
 //!   up0 192.0.2.1/24 ------------- in0 192.0.2.2/24
 //!   default route: outside         lo  SERVER   on the internet
-//!                                      PRIVATE  in somebody's private network
+//!                                      PRIVATE  in another private network
 //!                                      RESOLVER
 //! ```
 //!
-//! Outside knows no way to the families' networks: whoever is answered there
+//! Outside knows no way to the families' networks: a guest that is answered there
 //! has come in disguise. It lasts as long as this value or a socket in it.
 
 use nix::{
@@ -95,20 +95,20 @@ impl Outside {
         });
     }
 
-    /// Greets whoever connects to this address, by the one that it has here.
+    /// Greets clients that connect to this address, by the one that it has here.
     pub fn greet(&self, address: Ipv4Addr, port: u16) {
         let listener = self.within(move || TcpListener::bind((address, port)).expect("bound"));
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let peer = stream.peer_addr().map(|peer| peer.ip());
-                // Who hangs up early wants no greeting.
+                // A client that hangs up early wants no greeting.
                 let _ =
                     peer.and_then(|peer| (&stream).write_all(format!("hello {peer}\n").as_bytes()));
             }
         });
     }
 
-    /// All that is said by whoever is reached at this address of the host.
+    /// All that is said by the server that is reached at this address of the host.
     pub fn ask(&self, address: Ipv4Addr, port: u16) -> io::Result<String> {
         self.within(move || ask(address, port))
     }

@@ -190,7 +190,7 @@ impl Place {
         let own = cgroup.clone();
         thread::spawn(move || {
             enter(&own);
-            // Nobody listens if the place was dropped meanwhile.
+            // No receiver is left if the place was dropped meanwhile.
             let _ = born.send(mark_of(Path::new("/proc/thread-self")).expect("own namespace"));
             inbox.iter().for_each(|work| work());
         });
@@ -279,7 +279,7 @@ fn enter(cgroup: &Path) {
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("mounts of its own");
     mount(Some(cgroup), &cgroups(), none, MsFlags::MS_BIND, none).expect("cgroups of its own");
-    // A new network has what the machine's has now, whoever turned that on.
+    // A new network has what the machine's has now, whatever turned that on.
     fs::write(FORWARDING, "0").expect("a switch of its own");
 }
 

@@ -2,10 +2,10 @@
 //! with many of them on two cores every test would be as slow as its neighbours; but half
 //! of its time a test waits for something else than a core.
 //!
-//! Whoever has a slot knows that any other host there is of the same slot was
+//! The holder of a slot knows that any other host there is of the same slot was
 //! abandoned: its test program was itself killed. It is cleared away, by a guard that
-//! outlives the test program or, if that was killed as well, by who has the slot next. Hosts
-//! of the other slots are nobody's business but their own.
+//! outlives the test program or, if that was killed as well, by the next holder of the slot. Hosts
+//! of the other slots are left alone.
 
 use crate::place::cgroups;
 use std::{
@@ -34,7 +34,7 @@ const KEEPER: Range<u8> = 99..100;
 /// Time between looks for a free one.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The right to have a host, until dropped; also between test programs. Whoever has had it
+/// The right to have a host, until dropped; also between test programs. A program that has had it
 /// tells how long: `cargo xtask test` lists those that took longest.
 #[derive(Debug)]
 pub struct Slot {
@@ -105,7 +105,7 @@ impl Drop for Slot {
         let thread = thread::current();
         let name = thread.name().unwrap_or("a host");
         let took = self.since.elapsed().as_secs_f64();
-        // Past what keeps a test's words back. Nobody fails for want of it.
+        // Past what keeps a test's words back. No test fails for want of it.
         let line = format!("\ntook {took:.1} s: {name}\n");
         let _ = io::stdout().write_all(line.as_bytes());
     }
@@ -121,7 +121,7 @@ fn prefix(number: u8) -> String {
 }
 
 /// Guard that takes the hosts of a slot away when the holder of the slot has ended, in
-/// whatever way. Nobody else gets the slot before it is done.
+/// whatever way. No other program gets the slot before it is done.
 #[derive(Debug)]
 struct Guard {
     clearing: Child,
@@ -173,7 +173,7 @@ mod tests {
     }
 
     /// One process known by its variables, and one by its cgroup alone.
-    #[allow(clippy::zombie_processes)] // whoever ends the place waits for them
+    #[allow(clippy::zombie_processes)] // the end of the place waits for them
     fn two_processes(folder: &TempDir, place: &Place) {
         // Which in there leads to its own.
         let door = cgroups().join("cgroup.procs");

@@ -103,7 +103,7 @@ fn library(folder: &TempDir) -> PathBuf {
 }
 
 /// Which of so many steps to try: `few` of them, spread evenly, or more of them
-/// if somebody wants to know: `FORKYARD_E2E_STEPS=1` is every one.
+/// on request: `FORKYARD_E2E_STEPS=1` is every one.
 pub fn chosen(total: u64, few: u64) -> Vec<u64> {
     let every = env::var(EVERY).ok().map(|text| text.parse());
     let every = every.map(|number| number.expect("FORKYARD_E2E_STEPS is a number"));

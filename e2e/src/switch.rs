@@ -2,7 +2,7 @@
 //! its own, or taps of a network in user space.
 //!
 //! The bridge sends frames of a group to those alone that said they are in it, as
-//! a switch does that is worth its price. That takes somebody who asks who is in
+//! a switch does that is worth its price. That takes a querier that asks which hosts are in
 //! which: the bridge itself.
 
 use crate::{
@@ -67,7 +67,7 @@ impl Switch {
                 up(&netlink, "lo", &[]).await;
                 up(&netlink, BRIDGE, &[(HUB, 24)]).await;
             });
-            // In hundredths of a second. Until an answer is overdue, nobody is known
+            // In hundredths of a second. Until an answer is overdue, no host is known
             // not to be in a group, and all get everything: so that comes first.
             for told in [
                 ["mcast_query_response_interval", "50"],

@@ -23,7 +23,7 @@ pub enum ErrorKind {
     Host,
     /// No token came with the request, or one that does not hold (any more).
     Unauthorized,
-    /// Not for those who come over the network.
+    /// Not for clients over the network.
     Forbidden,
 }
 

@@ -37,7 +37,7 @@ pub struct ExecRequest {
     #[cfg_attr(feature = "schema", schema(minimum = 1))]
     pub timeout_s: Option<u32>,
     /// Leave the command to itself: it reads nothing and goes on whatever becomes of the client. The
-    /// answer ends with [`ExecEvent::Started`]. The last of what it writes is kept for those who
+    /// answer ends with [`ExecEvent::Started`]. The last of what it writes is kept for clients that
     /// attach to it.
     #[serde(default)]
     pub detach: bool,

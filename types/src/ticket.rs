@@ -1,4 +1,4 @@
-//! Tickets as those see them who run the host.
+//! Tickets as the host's operators see them.
 
 use crate::{TicketId, TicketKind, VmId};
 use serde::{Deserialize, Serialize};

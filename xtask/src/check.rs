@@ -47,7 +47,7 @@ pub fn all(root: &Path) -> Result<()> {
         Ok(validators) => {
             stages.run(name, || validators.check(root));
         }
-        // Where nobody would see that it was left out, it fails.
+        // Where it would not be seen that it was left out, it fails.
         Err(why) if std::env::var_os("CI").is_some() => {
             stages.run(name, || Err::<(), _>(why));
         }

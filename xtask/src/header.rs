@@ -1,5 +1,5 @@
 //! The C library's header, generated from its code and kept in the tree, so
-//! that whoever reads the tree or a change sees what C programs see.
+//! that a reader of the tree or of a change sees what C programs see.
 
 use anyhow::{Context, Result, bail};
 use std::{fs, path::Path};

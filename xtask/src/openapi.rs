@@ -1,5 +1,5 @@
 //! The description of the HTTP API, generated from the daemon's code and kept
-//! in the tree, so that whoever reads the tree or a change sees what clients
+//! in the tree, so that a reader of the tree or of a change sees what clients
 //! see.
 
 use crate::{

@@ -22,7 +22,7 @@ enum Outcome {
 }
 
 impl Stages {
-    /// Runs a stage. `None` if it failed; whoever needs its result stops there,
+    /// Runs a stage. `None` if it failed; a stage that needs its result stops there,
     /// and others go on, so that one run shows every failure.
     pub fn run<T>(&mut self, name: &'static str, work: impl FnOnce() -> Result<T>) -> Option<T> {
         println!("== {name}");

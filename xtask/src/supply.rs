@@ -1,6 +1,6 @@
 //! Supply of others: source, licence and number of versions.
 //!
-//! Reads `Cargo.lock` and what cargo tells of the packages in it; asks nobody. So it knows of
+//! Reads `Cargo.lock` and what cargo tells of the packages in it; asks no server. So it knows of
 //! no advisories: `cargo deny` or `cargo audit` does, with a database that it fetches, where one of them is installed.
 
 use crate::run::cargo;

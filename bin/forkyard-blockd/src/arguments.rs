@@ -31,7 +31,7 @@ pub enum Command {
         /// Socket for NBD clients
         #[arg(long, value_name = "PATH", default_value = "/run/forkyard/nbd.sock")]
         nbd: PathBuf,
-        /// Users who may connect with a pass, beside this one and root: the first, and the one after the last
+        /// Users allowed to connect with a pass, beside this one and root: the first, and the one after the last
         #[arg(long, value_name = "FIRST-END", value_parser = users)]
         users: Option<Users>,
         /// End a server that has these sockets, and go on in its place

@@ -159,7 +159,7 @@ impl Gateway {
             Some(Ok(allowed)) => allowed,
             Some(Err(why @ (ShareError::Unknown | ShareError::Expired))) => {
                 return Err(unauthorized(&format!(
-                    "{why}: ask who gave it to you for another"
+                    "{why}: ask its issuer for another"
                 )));
             }
             None => {

@@ -32,7 +32,7 @@ pub struct Guests {
     client: Client,
     wake: bool,
     patience: Duration,
-    /// Those that are being woken: once for all who wait.
+    /// Those that are being woken: once for all requests that wait.
     waking: Arc<Mutex<HashSet<VmId>>>,
 }
 

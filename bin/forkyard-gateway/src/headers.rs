@@ -1,4 +1,4 @@
-//! Headers that a gateway reads or writes: who asked, where, and from which origin.
+//! Headers that a gateway reads or writes: the client, the address, and the origin.
 
 use crate::reply::Refusal;
 use forkyard_gateway::{Form, Target};
@@ -86,8 +86,8 @@ pub fn same_origin(headers: &HeaderMap, asked: &Asked) -> Result<(), Refusal> {
     }
 }
 
-/// Says who asked, and by what address; what a client says of that itself is not passed on, however
-/// it is spelled: servers by CGI take `_` for `-`.
+/// Adds the client, and the address it asked by; what a client says of that itself is not passed
+/// on, however it is spelled: servers by CGI take `_` for `-`.
 pub fn forwarded(headers: &mut HeaderMap, asked: &Asked, target: &Target, from: IpAddr, tls: bool) {
     let ours = |name: &HeaderName| {
         let name = name.as_str().replace('_', "-");

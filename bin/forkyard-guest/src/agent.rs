@@ -7,7 +7,7 @@
 //! ```
 //!
 //! One thread reads what the host says and acts on it at once, in order. It
-//! alone changes who this VM is.
+//! alone changes this VM's identity.
 
 mod addresses;
 mod calls;
@@ -122,7 +122,7 @@ fn serve() -> Result<(), String> {
 
 impl Agent {
     /// An earlier worker may have died holding user code still. It stays so:
-    /// this VM may be a clone that is nobody yet, and the host, which hears
+    /// this VM may be a clone without an identity yet, and the host, which hears
     /// that there is another worker, says what it is and when to go on.
     fn new(outbox: Arc<Outbox>, userland: Userland, clock: Clock) -> Self {
         let held = userland.is_held();
@@ -320,7 +320,7 @@ impl Agent {
             problems = applied.problems;
             self.epoch = Some(epoch);
             if let Some(cloned) = cloned {
-                // Nobody who listened to the parent listens here.
+                // No reader of the parent's output is connected here.
                 self.sessions.leave_to_console();
                 self.outbox.clear();
                 self.calls.fail_all(cloned.request, calls::IN_A_CLONE);

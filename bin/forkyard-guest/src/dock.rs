@@ -300,7 +300,7 @@ fn free_for_programs() -> Option<u64> {
 }
 
 /// Pages of all zones that are free and not kept for the kernel: above the mark at which it begins
-/// to reclaim, and not held back from who could do with another zone.
+/// to reclaim, and not held back from a user that could do with another zone.
 fn usable(zones: &str) -> u64 {
     let number = |word: Option<&str>| word.and_then(|it| it.parse::<u64>().ok()).unwrap_or(0);
     let (mut sum, mut free, mut high) = (0, 0, 0);

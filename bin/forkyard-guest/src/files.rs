@@ -118,7 +118,7 @@ fn send(path: &Path) -> Result<(), Failure> {
         Ok(()) => writer.finish().map_err(|error| said(&error)),
         Err(error) => {
             let failure = said(&error);
-            // To who reads the stream already; and as any other failure.
+            // To the reader of the stream already; and as any other failure.
             let _ = writer.word("FORKYARD.failure", &failure.said);
             if out.any {
                 let _ = out.flush();

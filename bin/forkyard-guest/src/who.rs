@@ -1,4 +1,4 @@
-//! Users of a guest: who `USER` or `USER:GROUP` is.
+//! Users of a guest: the numbers of `USER` or `USER:GROUP`.
 
 use crate::init::Outcome;
 use std::fs;

@@ -28,7 +28,7 @@ struct Arguments {
     /// Give the kernel nothing it has not asked for
     #[arg(long)]
     no_prefetch: bool,
-    /// Compress pages nobody has read for so long; 0: never
+    /// Compress pages that were not read for so long; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     cold_after: u64,
 }
@@ -117,7 +117,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 std::process::exit(1);
             }
         })?;
-    // Whoever started us may have stopped listening.
+    // The parent process may have stopped listening.
     let _ = writeln!(std::io::stdout(), "ready");
     pager.wait().context("file system failed")
 }

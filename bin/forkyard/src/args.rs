@@ -94,7 +94,7 @@ pub enum Command {
         after_help = "Example: forkyard checkpoint p --name warm, and later forkyard fork warm --count 8"
     )]
     Checkpoint(Checkpoint),
-    /// Move a running VM to another host, where it goes on as who it is.
+    /// Move a running VM to another host, where it goes on under its identity.
     ///
     /// Its memory is sent while it runs; it stands still for what is left in the end. Its name,
     /// addresses and programs go along, and commands that `exec` runs in it go on. If anything fails,
@@ -245,7 +245,7 @@ pub enum Command {
     /// Tickets that guests were granted and that are not used up.
     #[command(subcommand)]
     Ticket(Ticket),
-    /// Tokens for those who use the API over the network: create, list, remove.
+    /// Tokens for users of the API over the network: create, list, remove.
     #[command(subcommand)]
     Token(Token),
     /// Serve the Model Context Protocol on standard input and output, so that

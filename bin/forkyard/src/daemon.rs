@@ -61,7 +61,7 @@ pub async fn ensure_with(run_dir: &Path, variables: &[(&str, OsString)]) -> anyh
     Ok(client)
 }
 
-/// A client of a daemon that somebody else has started.
+/// A client of a daemon that another program has started.
 pub fn elsewhere(place: Place, trust: Option<Trust>) -> anyhow::Result<Client> {
     // Not a word of the command line: others can see those.
     let token = std::env::var("FORKYARD_TOKEN").ok().map(TokenSecret);

@@ -266,7 +266,7 @@ pub fn remote(shared: &Shared) -> Router {
         access: shared.access.clone(),
         cluster: shared.cluster.as_ref().map(|node| node.cluster().clone()),
     };
-    // The page is for those who have shown no token yet.
+    // The page is for users that have shown no token yet.
     finish(api, shared)
         .layer(from_fn_with_state(gate, gate::judge))
         .merge(page::router())

@@ -298,7 +298,7 @@ impl<'a> Bench<'a> {
         self.cluster.start(0);
     }
 
-    /// Data that does not pack and that nobody has yet.
+    /// Data that does not pack and that no host has yet.
     fn fill(&self) {
         self.sh(&fill(self.options));
     }

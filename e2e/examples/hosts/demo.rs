@@ -29,7 +29,7 @@ pub fn show(options: &Options) {
     let first = cluster.host(0);
     run(first, &["node", "ls"]);
 
-    say("a VM on the first, which is warm: 24 MB of memory that nobody has to make again");
+    say("a VM on the first, which is warm: 24 MB of memory that no clone has to make again");
     run(first, &["run", "tiny", "--name", "p", "--node", "h0"]);
     let warm = "mkdir -p /m && mount -t tmpfs m /m && head -c 24000000 /dev/urandom >/m/data";
     first.sh("p", warm);

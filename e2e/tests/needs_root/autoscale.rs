@@ -13,7 +13,8 @@ use std::{
     time::Duration,
 };
 
-/// Says who answers, all at once after a while: if it is killed before, nothing has been answered.
+/// Names the server that answers, all at once after a while: if it is killed before, nothing has
+/// been answered.
 const WHO: &str =
     "#!/bin/sh\nusleep 300000\nprintf 'Content-Type: text/plain\\r\\n\\r\\n%s\\n' $(hostname)\n";
 const LISTEN: u16 = 8080;
@@ -23,7 +24,7 @@ const LISTEN: u16 = 8080;
 struct Users {
     active: AtomicUsize,
     over: AtomicUsize,
-    /// Answers by who gave them.
+    /// Answers by their servers.
     answers: Mutex<BTreeMap<String, usize>>,
     /// Requests without an answer, or with another than was asked for.
     lost: Mutex<Vec<String>>,

@@ -113,7 +113,7 @@ fn a_checkpoint_without_a_part_of_its_memory_or_disk_is_refused_until_it_is_back
     assert_eq!(host.sums("p", "/m/then /d/then"), told);
     fs::rename(&aside, slice).expect("back");
 
-    // As after a restart of the host, with nothing in anybody's memory.
+    // As after a restart of the host, with nothing in any process's memory.
     host.ok(["rm", "p"]);
     host.kill_9("forkyardd");
     eventually("its end", || host.processes("forkyardd").is_empty());

@@ -42,7 +42,7 @@ fn clocks_of_a_vm_that_was_paused_and_of_a_clone_whose_load_was_held_up_are_righ
     host.ok(["resume", "p"]);
     is_right(&host, "p");
 
-    // Between the moment a clone is told who it is and the moment it hears that, its QEMU
+    // Between the moment a clone is given its identity and the moment it hears that, its QEMU
     // stands still.
     host.wait_warm("p", 1);
     let parent = host.vm("p").pid.expect("it runs");

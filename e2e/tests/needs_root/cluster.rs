@@ -92,7 +92,7 @@ fn clones_on_another_host_are_of_one_instant_and_go_their_own_ways() {
     }
     here.sh("p", "! test -e /m/own && ! test -e /d/own");
 
-    // Their parent's host knows of them, and whom to ask.
+    // Their parent's host knows of them, and which host to ask.
     let seen = here.vms();
     let elsewhere: Vec<_> = seen.into_iter().filter(|vm| vm.host.is_some()).collect();
     assert_eq!(names(&elsewhere), names(&clones));

@@ -1,4 +1,4 @@
-//! Memory of which each clone reads pages of its own, sent to nobody else.
+//! Memory of which each clone reads pages of its own, sent to no other.
 
 use forkyard_e2e::{Cluster, Host, Links, eventually};
 use forkyard_types::{CloneResult, ForkResponse};

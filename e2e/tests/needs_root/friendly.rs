@@ -105,7 +105,7 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     in_the_end("one of them to run at a time", || {
         standing_still(&host, "p") >= BUSY - 1 && held(&host, "p") >= BUSY - 1
     });
-    // Who is still to come to a stop has next to no CPU time.
+    // A thread that is still to come to a stop has next to no CPU time.
     assert_eq!(said(&host, "p", "forkyard-friendly/cpu.weight"), "1");
     all_get_on(&host, "p");
     // Once more changes nothing, and ends nothing.
@@ -139,7 +139,7 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     assert_eq!(left, "", "everything is as it was");
     assert_eq!(said(&host, "p", "cgroup.subtree_control"), "");
     all_get_on(&host, "p");
-    // What somebody else has set stays.
+    // What another program has set stays.
     let other = format!("{GROUPS}/exec/other");
     let script = format!(
         "mkdir {other}; echo threaded >{other}/cgroup.type; echo +cpu >{GROUPS}/exec/cgroup.subtree_control"
@@ -166,7 +166,7 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     host.ok(["resume", "p-1"]);
     assert_eq!(show(&host, "p-1")["friendly"], true);
 
-    // One that is killed has its guard let everybody go.
+    // One that is killed has its guard let all go.
     set(
         &host,
         "p-1",
@@ -194,7 +194,7 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
         anew["config"]["threads"]["law"]["kind"], "quick",
         "it was told so"
     );
-    // Whom it adapts changes if that is said, and not else.
+    // The group it adapts changes if that is said, and not else.
     let image = set(&host, "p-1", &["--group", "image"]);
     assert_eq!(image["group"], format!("{GROUPS}/image"));
     let changed = set(&host, "p-1", &["monitor.threshold=3"]);
@@ -273,7 +273,7 @@ fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
     let cap = cap(&host, "p") / 100.0;
     in_the_end("it to use no more than that", || uses(greedy) < 1.15 * cap);
     assert_eq!(host.sh("p", "hostname"), "p", "it answers");
-    // Without the daemon it waits for the next, and nobody is let go.
+    // Without the daemon it waits for the next, and no VM is let go.
     host.kill_9("forkyardd");
     in_the_end("it to miss a sample", || {
         police.complaints().contains("no sample")

@@ -6,7 +6,7 @@ use std::{
     net::TcpStream,
 };
 
-/// Says what a server is told, and who it is.
+/// Prints what a server is told, and its name.
 const TOLD: &str = "#!/bin/sh\nprintf 'Content-Type: text/plain\\r\\n\\r\\n'\n\
     echo \"$(hostname) $REQUEST_METHOD $QUERY_STRING\"\n\
     env | grep -E '^HTTP_(X_|COOKIE)' | sort\n[ \"$REQUEST_METHOD\" = POST ] && cat\ntrue\n";

@@ -7,7 +7,7 @@ const GENERATIONS: usize = 10;
 /// However quickly one generation follows the other; and once there is time.
 const DEEPEST: usize = 9;
 const DEEP: usize = 6;
-/// Layers of memory. Those who are still there keep two each, one of what their
+/// Layers of memory. Members that are still there keep two each, one of what their
 /// fork copied ahead; each of the others adds none.
 const LAYERS: u32 = 15;
 
@@ -53,7 +53,7 @@ fn the_tenth_generation_is_no_deeper_than_the_fifth_and_has_all_that_was_written
         host.sh(vm, "echo 3 >/proc/sys/vm/drop_caches");
         assert_eq!(host.sums(vm, &format!("{files} /d/all")), *told, "{vm}");
     }
-    // The youngest needs nobody.
+    // The youngest needs no other.
     let (last, rest) = kept.split_last().expect("the youngest");
     for (vm, ..) in rest {
         host.ok(["rm", vm]);

@@ -26,7 +26,7 @@ fn clones(outcome: &Outcome) -> (Vec<VmView>, Vec<ApiError>) {
 fn a_shell_an_agent_or_a_pager_that_hangs_fails_what_needs_it_and_nothing_else() {
     let host = Host::new();
     let words = ["run", "tiny", "--name", "p", "--warm", "2"];
-    // Longer than whoever is well takes to answer, on a busy machine, too.
+    // Longer than a healthy peer takes to answer, on a busy machine, too.
     host.start_with(words, [("FORKYARD_PATIENCE", "10")])
         .wait()
         .exited(0);
@@ -71,7 +71,7 @@ fn a_shell_an_agent_or_a_pager_that_hangs_fails_what_needs_it_and_nothing_else()
     let pid = Pid::from_raw(i32::try_from(pager.pid).expect("a pid"));
     kill(pid, Signal::SIGCONT).expect("it is there");
     assert!(told.contains("pager"), "{told}");
-    // It does now what it was asked then, and nobody needs it any more.
+    // It does now what it was asked then, and it is not needed any more.
     eventually("nothing left of it", || {
         host.start(["doctor"], "").wait().code == Some(0)
     });

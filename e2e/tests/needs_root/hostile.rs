@@ -34,11 +34,11 @@ fn a_fork_bomb_is_refused_and_its_neighbours_do_not_notice() {
     let often = says("while vmfork run -n 1 -- true; do :; done");
     assert!(often.contains("6 times within a minute"), "{often}");
 
-    // What was granted to one is nothing to the other, who may do as before.
+    // What was granted to one is nothing to the other, which may do as before.
     host.fails(["exec", "q", "--", "vmfork", "kill", &ticket]);
     host.fails(["exec", "q", "--", "vmfork", "join", &ticket]);
     host.ok(["exec", "q", "--", "vmfork", "run", "-n", "2", "--", "true"]);
-    // Nor is he bound who forks p from outside.
+    // Nor is a fork of p from outside bound by it.
     host.fork("p", 4);
     host.end();
 }
@@ -247,7 +247,7 @@ fn a_guest_that_never_stops_talking_fills_no_disk_and_waits_for_no_daemon() {
         heard(b"and the next daemon hears\r\n")
     });
 
-    // More than any socket holds, said to nobody: it gets to its end all the same.
+    // More than any socket holds, without a reader: it gets to its end all the same.
     let script = "sleep 3; head -c 400k /dev/zero >/dev/ttyS0; poweroff -f";
     host.sh("p", &format!("({script}) </dev/null >/dev/null 2>&1 &"));
     host.kill_9("forkyardd");

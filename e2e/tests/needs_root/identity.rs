@@ -28,7 +28,7 @@ fn two_clones_share_no_address_mac_host_name_machine_id_or_random_number() {
     let family = host.vms();
     assert_eq!(family.len(), 4);
     let names: Vec<_> = family.iter().map(|vm| vm.name.to_string()).collect();
-    // Drawn by the kernel for whoever asks after the fork: nothing may repeat.
+    // Drawn by the kernel for programs that ask after the fork: nothing may repeat.
     let mut seen = BTreeSet::new();
     for vm in &family {
         let name = vm.name.as_str();
@@ -156,7 +156,7 @@ fn user_code_does_not_go_on_before_its_identity() {
                 before.to_owned()
             })
             .collect();
-        // Had user code run before it was somebody else, it would have noted
+        // Had user code run before it had its own identity, it would have noted
         // its parent's name for as long as that took, in each clone another time.
         assert!(
             counts.iter().all(|count| *count == counts[0]),

@@ -81,7 +81,7 @@ fn archive(folder: &Path) -> PathBuf {
 
     let more = folder.join("more");
     fs::create_dir_all(more.join("srv")).expect("made");
-    // Counts for ever, where whoever asks finds it.
+    // Counts for ever, where tests find it.
     let program = "#!/bin/sh\n\
         trap 'echo told to end by its own signal; exit 0' USR1\n\
         echo \"$GREETING from $(id -u):$(id -G) in $PWD, $1 $2\"\n\

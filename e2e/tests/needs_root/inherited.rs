@@ -136,7 +136,7 @@ fn secrets_are_gone_before_user_code_goes_on_unless_clones_inherit_them() {
 
     let clone = fork(&[]);
     assert_eq!(seen(&clone), "plain\nover");
-    // Not even to whoever has had the file open all the time.
+    // Not even to a program that has had the file open all the time.
     let held = host.sh(&clone, "tr -d '\\000' </proc/$(cat /m/holder)/fd/0");
     assert_eq!(held, "");
     host.ok(["rm", &clone]);
@@ -238,7 +238,7 @@ fn an_agent_that_dies_as_its_clone_wakes_does_not_let_user_code_be_its_parent() 
         .iter()
         .map(|clone| {
             let name = clone.name.as_str();
-            // Who it was then: nobody else than its parent, if the machine is
+            // Its identity then: none but its parent's, if the machine is
             // quick enough.
             let mut noted = String::new();
             eventually("the agent's end", || {

@@ -30,7 +30,7 @@ fn clones_have_their_parents_way_out_and_are_known_to_their_siblings_at_once() {
         seen.notes.iter().any(|note| note.contains("ip_forward")),
         "{seen:?}"
     );
-    // Asked for before it is there: the parent remembers that nobody answered.
+    // Asked for before it is there: the parent remembers that there was no answer.
     host.sh("p", "ping -c 1 -W 1 10.128.0.3 || true");
     let neighbour = || host.sh("p", "awk '$1 == \"10.128.0.3\" { print $4 }' /proc/net/arp");
     assert!(
@@ -40,7 +40,7 @@ fn clones_have_their_parents_way_out_and_are_known_to_their_siblings_at_once() {
     );
     let clone = host.fork("p", 2).remove(0);
     assert_eq!(clone.address.ip, Ipv4Addr::new(10, 128, 0, 3));
-    // The clone has said where it is; nobody has asked again.
+    // The clone has said where it is; no host has asked again.
     eventually("the clone is known", || {
         neighbour() == clone.address.mac.to_string()
     });

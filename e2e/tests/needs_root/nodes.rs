@@ -1,4 +1,4 @@
-//! Hosts that are nodes of one cluster: who is one, where VMs and clones are, and
+//! Hosts that are nodes of one cluster: membership, where VMs and clones are, and
 //! what becomes of them when a node or etcd dies.
 
 use crate::cluster::{last_fork, made};

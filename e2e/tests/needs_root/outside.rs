@@ -248,7 +248,7 @@ fn rm_all_leaves_nothing_of_anything() {
         "what there is would be found: {:?}",
         host.left()
     );
-    // Nor of clones that nobody has been told of yet.
+    // Nor of clones that were not announced yet.
     host.ok(["fork", "p", "--count", "3", "--no-wait"]);
     host.ok(["rm", "--all"]);
     assert_eq!(host.vms().len(), 0);

@@ -45,7 +45,7 @@ fn the_network_takes_tls_and_a_token_and_nothing_less() {
     let outcome = far(&words, Some(right), Some(cert)).exited(7);
     assert_eq!(outcome.text(), "p-1");
 
-    // The log says who asked for what, and not what that was.
+    // The log names the user and the request, and not what that was.
     let log = fs::read_to_string(host.folder().join("run/daemon.log")).expect("a log");
     let noted: Vec<_> = log.lines().filter(|line| line.contains("audit")).collect();
     for (who, what) in [
@@ -223,7 +223,7 @@ fn top_shows_who_uses_what_in_the_tree_of_families() {
     assert!(private(1) > 0 && private(2) > 0, "{rows:?}");
     // What it copied lies in an image, which it shares.
     assert!(private(2) < private(0), "{rows:?}");
-    // Somebody who computes is seen to.
+    // A request that computes is seen to.
     let mut busy = host.talk_to(["exec", "p-2", "--", "sh", "-c", "while :; do :; done"]);
     forkyard_e2e::eventually("a busy clone", || {
         let rows: Vec<Value> = host.json(["top", "--once"]);

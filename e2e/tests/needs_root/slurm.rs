@@ -73,7 +73,7 @@ fn vms_live_in_allocations_and_neither_outlives_the_other() {
     assert!(full.contains("no node has room"), "{full}");
 
     // The next daemon knows what lives on what. All allocations on h1 end: so does what
-    // lived there, and the clones on h0 that came of the same forks; nobody else.
+    // lived there, and the clones on h0 that came of the same forks; no other.
     cluster.kill_daemon(0);
     cluster.start(0);
     cluster.slurm("scancel", &["--nodelist=h1", "--me", "--state=R"]);

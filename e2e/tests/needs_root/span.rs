@@ -77,7 +77,7 @@ impl Member<'_> {
     /// Sends a file to another by TCP; its checksum there.
     fn send(&self, file: &str, to: &Self) -> String {
         to.sh("(sleep 600 | nc -l -p 9 >/m/got) >/dev/null 2>&1 </dev/null &");
-        // Nobody is asked before: a connection that is refused would be tried again.
+        // No host is asked before: a connection that is refused would be tried again.
         let listens = "grep -qs ':0009 .* 0A ' /proc/net/tcp /proc/net/tcp6";
         to.host.wait_in(to.vm.name.as_str(), listens);
         self.sh(&format!("nc {} 9 <{file}", to.address()));
@@ -87,7 +87,7 @@ impl Member<'_> {
     }
 }
 
-/// A host answers for a VM that is on another, and asks nobody.
+/// A host answers for a VM that is on another, and asks none.
 #[track_caller]
 fn answers_for(host: &Host, vm: &VmView) {
     let known = host.within(|| {
@@ -125,7 +125,7 @@ fn members_on_three_hosts_reach_each_other_by_the_first_packet_and_go_on_when_a_
     assert_eq!(tunnels(cluster.host(0)), 0, "it is on one host");
     let clones = forked(cluster.host(0), &["fork", "p", "-n", "2", "--to", "h1,h2"]);
     let [one, two] = <[VmView; 2]>::try_from(clones).expect("two");
-    // Before anybody has sent a packet each host can say whose address is where.
+    // Before any host has sent a packet each host can say whose address is where.
     let all = [cluster.host(0).vm("p"), one.clone(), two.clone()];
     for (host, own) in (0..).zip(&all) {
         for other in all.iter().filter(|vm| vm.id != own.id) {
@@ -218,7 +218,7 @@ fn a_family_holds_together_over_a_host_that_has_none_of_it_left() {
     a.ok(["run", "tiny", "--name", "p"]);
     let child = forked(a, &["fork", "p", "--to", "h1"]).remove(0);
     let grandchild = forked(b, &["fork", child.name.as_str(), "--to", "h2"]).remove(0);
-    // Nobody but its own host is told of this one.
+    // No host but its own is told of this one.
     let great = forked(c, &["fork", grandchild.name.as_str()]).remove(0);
     let member = |host, vm: VmView| Member { host, vm };
     let (p, great) = (member(a, a.vm("p")), member(c, great));
@@ -236,7 +236,7 @@ fn a_family_holds_together_over_a_host_that_has_none_of_it_left() {
         let diagnosis: Diagnosis = host.json(["doctor", "--repair"]);
         assert_eq!(diagnosis.leftovers, [], "a network in use is not left over");
     }
-    // Back on the host between them: with a place that nobody has.
+    // Back on the host between them: with a place that no VM has.
     let again = forked(a, &["fork", "p", "--to", "h1"]).remove(0);
     let again = member(b, again);
     let nephew = forked(b, &["fork", again.vm.name.as_str(), "--to", "h2"]).remove(0);

@@ -92,7 +92,7 @@ fn a_guests_ticket_has_clones_on_other_hosts_and_its_join_has_their_statuses() {
     cluster.start(0);
     let a = cluster.host(0);
     for clone in there.keys() {
-        // Not at once: who says so is not to be cut off by what comes of it.
+        // Not at once: the client that says so is not to be cut off by what comes of it.
         let go = "(sleep 1; touch /m/go) </dev/null >/dev/null 2>&1 &";
         a.sh(clone, go);
     }
@@ -110,7 +110,7 @@ fn a_ticket_that_is_killed_ends_clones_on_other_hosts_and_lost_hosts_end_a_join(
     eventually("three clones", || {
         clones(a).len() == 3 && a.sh("p", "ls /m/cloned || true") == "/m/cloned"
     });
-    // Whoever waits for them is told that there is nothing to wait for any more.
+    // A request that waits for them is told that there is nothing to wait for any more.
     a.sh("p", "vmfork kill $(cat /m/t)");
     // What a node says of others may be a second old.
     eventually("their end", || clones(a).is_empty());
@@ -124,7 +124,7 @@ fn a_ticket_that_is_killed_ends_clones_on_other_hosts_and_lost_hosts_end_a_join(
     });
     cluster.cut(1);
     assert_eq!(joined(a), "1 7\n2 lost\n3 lost");
-    // They ran on; nobody waits for them when their host is heard of again.
+    // They ran on; they are not awaited when their host is heard of again.
     assert_eq!(clones(a).len(), 2);
     cluster.mend(1);
     eventually("their end", || clones(a).is_empty());

@@ -73,7 +73,7 @@ fn a_parallel_job_ends_though_the_daemon_is_killed_at_any_step_of_it() {
     let job = "(vmfork run -n 2 -- sh -c 'exit 5' >/m/out 2>&1 </dev/null || echo $? >/m/code) \
         >/dev/null 2>&1 </dev/null &";
     let begin = || host.start(["exec", "p", "--", "sh", "-c", job], "").wait();
-    // Whoever asks may be the one whose daemon dies.
+    // The client that asks may be the one whose daemon dies.
     let told = || {
         let words = ["exec", "p", "--", "cat", "/m/code"];
         let outcome = host.start(words, "").wait();

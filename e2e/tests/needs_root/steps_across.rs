@@ -49,7 +49,7 @@ fn sweep(cluster: &mut Cluster, dying: usize, few: u64, sums: &str) {
     assert!(reached > 0, "the daemon was never killed");
 }
 
-/// Clones that whoever asked was told of are there and whole.
+/// Clones that the client was told of are there and whole.
 fn announced_run(cluster: &Cluster, outcome: &Outcome, sums: &str) {
     if ![Some(0), Some(PARTLY)].contains(&outcome.code) {
         return;

@@ -42,7 +42,7 @@ impl Registry {
             let end = rest.find(|c: char| c != ':' && c != '.' && !c.is_ascii_digit());
             Some(rest[..end.unwrap_or(rest.len())].to_owned())
         });
-        // Nobody else reads what it says, and it must not wait for that.
+        // Its output has no other reader, and it must not wait for one.
         std::thread::spawn(move || lines.for_each(drop));
         Self {
             process,

@@ -109,7 +109,7 @@ fn a_ticket_is_granted_once_though_the_agent_dies_before_the_answer() {
     let host = Host::with_p(["--max-clones", "2"]);
     host.put_agent_worker("p");
     // While the daemon is still, the agent dies with the call that it has passed
-    // on, and the program makes it again of the next agent. Who that is was looked up
+    // on, and the program makes it again of the next agent. That one was looked up
     // before: it takes long in a slow guest.
     let worker = host.sh("p", "agent-worker");
     let script = format!(

@@ -29,14 +29,14 @@ fn a_volume_outlives_its_vm_and_its_servers_and_forks_lie_over_it() {
     assert_eq!(volume.vm.as_ref().map(|vm| vm.as_str()), Some("p"));
     host.sh("p", "echo kept >/root/file; sync");
 
-    // Another VM is refused, and a user of this host who is not a VM sees nothing.
+    // Another VM is refused, and a user of this host that is not a VM's sees nothing.
     let complaint = host.fails(["run", "tiny", "--volume", "d"]);
     assert!(complaint.contains("p has volume d"), "{complaint}");
     host.fails(["volume", "rm", "d"]);
     host.fails(["volume", "resize", "d", "2G"]);
     host.fails(["volume", "export", "d", "/tmp/never"]);
 
-    // A fork: what is written later stays with who wrote it.
+    // A fork: what is written later stays with its writer.
     host.fork("p", 2);
     host.sh("p", "echo parent >/root/parent; sync");
     host.sh("p-1", "echo clone >/root/clone; sync");

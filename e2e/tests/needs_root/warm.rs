@@ -1,4 +1,4 @@
-//! Shells made ready before anyone asks for a fork.
+//! Shells made ready before a fork is requested.
 
 use forkyard_e2e::Host;
 use std::collections::BTreeSet;

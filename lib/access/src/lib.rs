@@ -34,7 +34,7 @@ const SECRET: usize = 32;
 /// Characters of a token's name.
 const NAME: usize = 64;
 
-/// Why somebody is not admitted. What a stranger is told does not say which
+/// Why a request is not admitted. What a stranger is told does not say which
 /// part of a token was wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {

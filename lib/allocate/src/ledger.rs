@@ -1,7 +1,7 @@
-//! The allocator on etcd. There is no process that allocates: whoever needs
+//! The allocator on etcd. There is no process that allocates: a node that needs
 //! room reads the picture, decides, and writes the grant in a transaction that
-//! holds only if nobody has granted anything since. Of two at once one wins
-//! and the other decides again, so somebody always gets on.
+//! holds only if no node has granted anything since. Of two at once one wins
+//! and the other decides again, so one of them always gets on.
 
 use crate::{Allocator, Book, Denied, Grant, Picture, SlurmError, Wish, book::written};
 use forkyard_etcd::{Compare, Entry, Etcd, EtcdError, Keys, LeaseId, Op, Revision, Txn};

@@ -5,10 +5,10 @@
 //! scontrol show nodes, squeue --> picture --policy--> places --salloc--> the allocation
 //! ```
 //!
-//! Slurm keeps the room, and its own limits; quotas and who is draining are the
+//! Slurm keeps the room, and its own limits; quotas and draining nodes are the
 //! cluster's, and where clones go is decided by the same policy. Asked for is
 //! exactly what was decided, an allocation for each node, at once or not at all:
-//! somebody may have been quicker, and then it is decided again. Nodes are called in
+//! another node may have been quicker, and then it is decided again. Nodes are called in
 //! Slurm what they are called in the cluster.
 
 mod command;
@@ -35,7 +35,7 @@ const IMMEDIATE: &str = "--immediate=2";
 /// The allocator on Slurm.
 #[derive(Clone, Debug)]
 pub struct Slurm {
-    /// Where quotas are, and who is draining.
+    /// Where quotas are, and the draining nodes.
     ledger: Ledger,
     partition: Option<String>,
     commands: Commands,

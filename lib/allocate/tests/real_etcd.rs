@@ -1,4 +1,4 @@
-//! The ledger beside a real etcd: what is granted adds up, whoever asks at once.
+//! The ledger beside a real etcd: what is granted adds up, however many ask at once.
 
 use forkyard_allocate::{
     AllocateError, Allocator, Book, Denied, Layout, Ledger, Need, Offer, Wish,

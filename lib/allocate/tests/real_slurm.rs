@@ -95,7 +95,7 @@ async fn grants_are_allocations_and_end_with_them() {
     assert_eq!(rooms.granted_to(&a).await.expect("asked"), []);
     eventually(async || taken().await == 0).await;
 
-    // Many who ask at once get no more than there is: 8 + 4 + 2 clones of one vCPU.
+    // Many that ask at once get no more than there is: 8 + 4 + 2 clones of one vCPU.
     let three = wish(3, 1, Layout::Pack);
     let grants = join_all((0..6).map(|_| rooms.reserve(&b, &three))).await;
     let (mut granted, mut ids) = (0, Vec::new());
@@ -116,7 +116,7 @@ async fn grants_are_allocations_and_end_with_them() {
     }
     eventually(async || taken().await == 0).await;
 
-    // Quotas are the cluster's, whoever is first.
+    // Quotas are the cluster's, whichever user is first.
     let quota = client.put(&book.quota(USER), "6", None).await;
     quota.expect("put");
     let two = Wish {
@@ -143,7 +143,7 @@ async fn grants_are_allocations_and_end_with_them() {
     eventually(async || rooms.granted_to(&a).await.expect("asked").is_empty()).await;
     eventually(async || taken().await == 0).await;
 
-    // Who drains in Slurm takes nothing new.
+    // A node that drains in Slurm takes nothing new.
     command(
         "scontrol",
         &["update", "NodeName=a", "State=DRAIN", "Reason=test"],

@@ -25,7 +25,7 @@ pub struct CrowdSample {
     pub first_command_ms: f64,
     /// The parent's pause, in ms.
     pub pause_ms: f64,
-    /// Memory of one's QEMU that it shares with nobody, once settled, in MiB: the
+    /// Memory of one's QEMU that it shares with no process, once settled, in MiB: the
     /// mean.
     pub settled_mib: f64,
     /// By how much the host's available memory is less, in MiB.

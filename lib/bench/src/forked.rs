@@ -229,7 +229,7 @@ impl Forkyard {
         Ok(self.client.call(Method::GET, &path).await?)
     }
 
-    /// The words of a program that speaks until nobody listens.
+    /// The words of a program that speaks until it has no reader.
     async fn words(&self) -> Result<impl Stream<Item = ()> + use<>, BenchError> {
         self.listen(TALK).await
     }

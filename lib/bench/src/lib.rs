@@ -17,7 +17,7 @@
 //! command*: from the request until `hostname` has ended in every clone.
 //! *Pause*: how long the parent's vCPUs stood still. *Silence*: how long its
 //! user heard nothing of a program that speaks all the time. *Private*: memory
-//! of a clone's QEMU that it shares with nobody, after the first command.
+//! of a clone's QEMU that it shares with no process, after the first command.
 //!
 //! | experiment | what |
 //! |---|---|

@@ -55,7 +55,7 @@ pub fn cpu_ms(processes: impl IntoIterator<Item = u32>) -> f64 {
     ticks.map(f64::from).sum::<f64>() * TICK_MS
 }
 
-/// Memory, in MiB, that each of these processes shares with nobody: the mean.
+/// Memory, in MiB, that each of these processes shares with no other: the mean.
 pub fn private_mib(processes: impl IntoIterator<Item = u32>) -> f64 {
     let mut each = Vec::new();
     for pid in processes {

@@ -1,4 +1,4 @@
-//! One QEMU of the baseline, started as anyone would: with our machine, kernel
+//! One QEMU of the baseline, started as usual: with our machine, kernel
 //! and guest, without sandbox, user or cgroup of its own, which only helps it.
 //! Its network card leads nowhere.
 
@@ -198,7 +198,7 @@ impl Qemu {
     async fn guest(&self) -> Result<Guest, BenchError> {
         let connect = async {
             loop {
-                // Nobody calls from these guests: the receiver may go.
+                // No calls come from these guests: the receiver may go.
                 let (calls, _) = mpsc::channel(1);
                 match Guest::connect(&self.agent, calls).await {
                     Ok(guest) => return Ok(guest),

@@ -46,7 +46,7 @@ pub struct Sample {
     /// CPU time that each clone's QEMU had used by then, in ms: the mean. What
     /// it took to keep it warm is part of it.
     pub cpu_ms: f64,
-    /// Memory of a clone's QEMU that it shares with nobody, in MiB: the mean.
+    /// Memory of a clone's QEMU that it shares with no process, in MiB: the mean.
     pub private_mib: f64,
     /// Private memory once it has had time to settle, in MiB.
     pub settled_mib: f64,
@@ -187,7 +187,7 @@ pub async fn run(bench: &Bench<'_>, results: &mut Results) -> Result<(), BenchEr
     cold.remove().await
 }
 
-/// Everyone is first, second, third and last in turn.
+/// Each contender is first, second, third and last in turn.
 fn turns(round: u32) -> impl Iterator<Item = Contender> {
     let first = usize::try_from(round).unwrap_or_default() % Contender::ALL.len();
     let all = Contender::ALL.into_iter();

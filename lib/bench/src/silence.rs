@@ -13,7 +13,7 @@ use std::{
 use tokio::time::sleep;
 
 /// A shell that says a line every millisecond or so. It waits by reading from
-/// a pipe nobody writes to: starting a program each time would take longer.
+/// a pipe without a writer: starting a program each time would take longer.
 pub const TALK: &str = "rm -f /run/silent && mkfifo /run/silent && exec 3<>/run/silent; while :; do read -t 0.001 -u 3 nothing; echo; done";
 
 /// Time to listen before, to know what is usual, and after.

@@ -1,4 +1,4 @@
-//! Server of volumes: NBD for those who use them, a control socket for those who manage them.
+//! Server of volumes: NBD for their users, a control socket for their managers.
 //!
 //! ```text
 //! QEMU --NBD--> connection --reads, writes--> Library --> files

@@ -1,8 +1,9 @@
 //! Passes: which exports a client of another user may open.
 //!
-//! The name of such an export ends in a code that only who knows the folder's key can compute: what
-//! a manager was given to pass on. Nothing is kept of passes that were given, so that they hold
-//! across a restart; that of a writer ends with its epoch, that of a snapshot with the snapshot.
+//! The name of such an export ends in a code that only a holder of the folder's key can compute:
+//! what a manager was given to pass on. Nothing is kept of passes that were given, so that they
+//! hold across a restart; that of a writer ends with its epoch, that of a snapshot with the
+//! snapshot.
 
 use forkyard_volume_store::StoreError;
 use ring::hmac::{HMAC_SHA256, Key, sign, verify};

@@ -53,13 +53,13 @@ pub struct Setup {
     pub nbd: PathBuf,
     /// Socket for managers.
     pub control: PathBuf,
-    /// Users who may connect with a pass, beside the server's own and root.
+    /// Users that may connect with a pass, beside the server's own and root.
     pub users: Users,
     /// Segments of new volumes.
     pub geometry: Geometry,
 }
 
-/// Numbers of users who are let in. May be empty.
+/// Numbers of users that are let in. May be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Users(pub Range<u32>);
 
@@ -116,7 +116,7 @@ impl Server {
             let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         }
         let library = Arc::new(Library::with_geometry(&setup.folder, setup.geometry)?);
-        // The folders above it may be everybody's to pass.
+        // The folders above it may be passed by all users.
         let own = Permissions::from_mode(0o700);
         fs::set_permissions(&setup.folder, own).map_err(|source| StoreError::Io {
             doing: "close to others",

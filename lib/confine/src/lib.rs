@@ -20,7 +20,7 @@ use std::{fs::File, io, path::Path, process::Command, sync::Arc};
 
 pub use forkyard_sys_host::process::Ends;
 
-/// The user of programs that need no rights; no VM's, and nobody's else.
+/// The user of programs that need no rights; of no VM, and of no other program.
 pub const NOBODY: u32 = VM_UIDS.start - 1;
 /// Memory that it may have to itself, beside what it maps without using it.
 const MEMORY: u64 = 2 << 30;

@@ -1,4 +1,4 @@
-//! Which slices are needed by whom.
+//! Slices, and the VMs that need them.
 //!
 //! A slice is needed while a VM has it as its active one, while another slice
 //! lies over it, or from its making until the first of these. Touches no file:
@@ -63,7 +63,7 @@ impl Chains {
         Ok(())
     }
 
-    /// Tells which slice a VM writes to from now on. Gives those that nobody
+    /// Tells which slice a VM writes to from now on. Gives those that no VM
     /// needs any more, top first, and forgets them: none, as long as a VM
     /// moves on to a slice over its former one.
     pub fn attach(&mut self, vm: VmId, top: &Path) -> Result<Vec<PathBuf>, ChainError> {
@@ -75,7 +75,7 @@ impl Chains {
         })
     }
 
-    /// Tells that a VM is gone. Gives the slices that nobody needs any more,
+    /// Tells that a VM is gone. Gives the slices that no VM needs any more,
     /// top first, and forgets them.
     pub fn detach(&mut self, vm: VmId) -> Vec<PathBuf> {
         match self.tops.remove(&vm) {
@@ -84,7 +84,7 @@ impl Chains {
         }
     }
 
-    /// Tells that a slice will not be used after all. Gives what nobody needs
+    /// Tells that a slice will not be used after all. Gives what no VM needs
     /// any more, top first, and forgets it: nothing, if the slice is in use
     /// or not known.
     pub fn abandon(&mut self, path: &Path) -> Vec<PathBuf> {
@@ -93,7 +93,7 @@ impl Chains {
 
     /// Tells that a VM's active slice lies right over this lower one from now
     /// on: what was between them was copied into either. Gives the slices that
-    /// nobody needs any more, top first, and forgets them. Nothing happens if
+    /// no VM needs any more, top first, and forgets them. Nothing happens if
     /// it is no lower one of that VM's.
     pub fn shorten(&mut self, vm: VmId, onto: &Path) -> Vec<PathBuf> {
         let lower = self.chain_of(vm).into_iter().skip(1);

@@ -44,7 +44,7 @@ struct Stretch {
 
 impl QemuImg {
     /// Lists the ranges that the slices of a chain, the upper ones first, hold over
-    /// its last, in order. Nobody may write to any of them, who has them open does no
+    /// its last, in order. None of them may be written to; a process that has them open does no
     /// harm. What the slices say of each other is not believed, as in
     /// [`flatten`](Self::flatten).
     ///

@@ -40,7 +40,7 @@ pub enum DiskError {
         /// The patience it had.
         after: Duration,
     },
-    /// A path would mean something else to whoever opens the slice later.
+    /// A path would mean something else to a process that opens the slice later.
     #[error("{} is not absolute", path.display())]
     Relative {
         /// The path.

@@ -1,4 +1,4 @@
-//! The files of slices: who may touch them, and copies of empty ones.
+//! The files of slices: access to them, and copies of empty ones.
 
 use crate::DiskError;
 use std::{
@@ -24,7 +24,7 @@ const MAX_EMPTY: u64 = 64 << 20;
 
 /// Gives a slice to a user and a group. Blocks for two calls.
 pub fn set_access(path: &Path, access: Access) -> Result<(), DiskError> {
-    // Narrowed before it changes hands: nobody may read it meanwhile.
+    // Narrowed before it changes hands: no other user may read it meanwhile.
     fs::set_permissions(path, Permissions::from_mode(MODE))
         .map_err(DiskError::io("change mode of", path))?;
     chown(path, Some(access.uid), Some(access.gid)).map_err(DiskError::io("give away", path))

@@ -9,9 +9,9 @@
 //! Slices have clusters of 4 KiB, so that overwriting a block fetches nothing
 //! from below. Larger ones of parts (`extended_l2`) would do so, too; but QEMU
 //! before 8.2 aborts, and the VM with it, as soon as it copies from below into
-//! one whose first part it has. Their files are made and shared here; who
-//! freezes which, and when, is the business of others, and what is needed by
-//! whom is told to [`Chains`], which deletes nothing itself.
+//! one whose first part it has. Their files are made and shared here;
+//! others decide which are frozen and when, and tell [`Chains`] which VM needs
+//! which slice. It deletes nothing itself.
 
 mod backing;
 mod chain;

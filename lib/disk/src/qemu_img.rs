@@ -100,8 +100,8 @@ impl QemuImg {
 
     /// Copies the disk that a chain of slices shows, the upper ones first, to
     /// `to`, an empty file; on its own, over nothing.
-    /// Nobody may write to any of them. What the slices say of each other is not
-    /// believed: whoever wrote them may be a QEMU that a guest has taken over.
+    /// None of them may be written to. What the slices say of each other is not
+    /// believed: their writer may be a QEMU that a guest has taken over.
     ///
     /// Cancel-safe: the program is killed.
     pub async fn flatten(
@@ -310,7 +310,7 @@ mod tests {
             .arg(&slice)
             .output();
         assert!(write.expect("installed").status.success());
-        // As one might write it who is to see that file.
+        // As a guest might write it that is to see that file.
         let rebase = process::Command::new("qemu-img")
             .args(["rebase", "-u", "-F", "raw", "-b"])
             .args([&secret, &slice])

@@ -7,7 +7,7 @@
 //!
 //! The guard is a process of its own that does nothing but read a pipe. The
 //! kernel closes the pipe when the dispatcher dies, however it dies, so the guard
-//! knows at once and asks nobody. Should the guard die first, the dispatcher
+//! knows at once and asks none. Should the guard die first, the dispatcher
 //! notices at its next write or look, thaws, and starts another. Should both die
 //! in between, threads may stay frozen; whoever schedules the VM next frees them.
 

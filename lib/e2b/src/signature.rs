@@ -1,4 +1,4 @@
-//! Signed addresses of files: whoever has one may read or write that file without the sandbox's
+//! Signed addresses of files: its holder may read or write that file without the sandbox's
 //! token.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD_NO_PAD};

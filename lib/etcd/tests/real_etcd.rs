@@ -108,7 +108,7 @@ async fn a_key_goes_with_its_lease_and_lives_while_it_is_kept() {
         etcd.put("/mine", "x", Some(lease)).await,
         Err(EtcdError::LeaseGone)
     ));
-    // One that nobody keeps ends by itself, and not before it is used here.
+    // One that is not kept alive ends by itself, and not before it is used here.
     let short = etcd.grant(Duration::from_secs(5)).await.expect("granted");
     let put = etcd.put("/short", "x", Some(short)).await.expect("put");
     let keys = Keys::One("/short".into());

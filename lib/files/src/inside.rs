@@ -58,7 +58,7 @@ pub fn directory_with(root: &Path, path: &Path, mode: u32) -> io::Result<PathBuf
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let mode = if left.is_empty() { mode } else { 0o755 };
                 fs::DirBuilder::new().mode(mode).create(&here)?;
-                // Whatever the umask of whoever runs us.
+                // Whatever this process's umask.
                 fs::set_permissions(&here, fs::Permissions::from_mode(mode))?;
                 below.push(name);
             }

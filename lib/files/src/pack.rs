@@ -284,7 +284,7 @@ impl<W: Write> Packer<'_, W> {
         Ok(missing)
     }
 
-    /// Reads a file whose size nobody knows into one whose size is known.
+    /// Reads a file of unknown size into one whose size is known.
     fn spooled(
         &mut self,
         at: &Path,

@@ -157,7 +157,7 @@ impl Tree {
                     | OFlag::O_NOFOLLOW
                     | OFlag::O_CLOEXEC;
                 let make = |name: &OsStr| openat(dir, name, flags, Mode::from_bits_truncate(0o600));
-                // In a folder that nobody sees yet no other name is needed.
+                // In a folder that is not visible yet no other name is needed.
                 let (made, at) = match fresh.then(|| make(name)) {
                     Some(Ok(made)) => (Ok(made), name),
                     _ => (make(OsStr::from_bytes(&hidden)), OsStr::from_bytes(&hidden)),

@@ -1,5 +1,5 @@
 //! Limits on the host's resources that guests may obtain by asking for them
-//! themselves. Those outside who fork a VM have the host's word already; a
+//! themselves. Clients outside that fork a VM have the host's word already; a
 //! program in a guest has not.
 
 use forkyard_types::FamilyId;

@@ -31,7 +31,7 @@ const MESSAGE: [HeaderName; 5] = [
     header::UPGRADE,
 ];
 
-/// Headers that are for who passes requests on, and are no matter of servers.
+/// Headers for proxies that pass requests on, and are no matter of servers.
 pub type OwnHeaders<'a> = &'a [HeaderName];
 
 /// An answer, and whether the connection is one of another protocol now.

@@ -1,4 +1,4 @@
-//! HTTP for servers in VMs: where a request goes, who may send it, and how it is passed on.
+//! HTTP for servers in VMs: a request's destination, its permission, and how it is passed on.
 //!
 //! ```text
 //! request --target--> VM and port --share--> allowed --exchange--> server in the guest

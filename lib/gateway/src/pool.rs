@@ -66,7 +66,7 @@ where
                 return;
             }
             pool.keep(server, sender);
-            // Nobody may come again.
+            // No request may come again.
             sleep(IDLE).await;
             pool.reap();
         });

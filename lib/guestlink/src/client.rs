@@ -22,7 +22,7 @@ use std::{
 pub const SOCKET: &str = "/opt/forkyard/agent.sock";
 /// Environment variable that names another socket.
 pub const SOCKET_ENV: &str = "FORKYARD_AGENT_SOCKET";
-/// Name of the file beside the socket that says who this VM is: `KEY=VALUE`
+/// Name of the file beside the socket that holds this VM's identity: `KEY=VALUE`
 /// lines.
 pub const IDENTITY_FILE: &str = "identity";
 
@@ -55,8 +55,8 @@ pub enum CallError {
     /// The request was refused, or failed.
     #[error(transparent)]
     Refused(#[from] ApiError),
-    /// The file that says who this VM is cannot be read.
-    #[error("cannot tell who this VM is from {}", path.display())]
+    /// The file of this VM's identity cannot be read.
+    #[error("cannot read this VM's identity from {}", path.display())]
     Identity {
         /// The file.
         path: PathBuf,
@@ -255,7 +255,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until this VM is forked, whoever asks for it: returns in every
+    /// Waits until this VM is forked, by whatever request: returns in every
     /// clone, with its number, and in the parent goes on waiting.
     pub fn wait_fork(&self) -> Result<u16, CallError> {
         let since = self.epoch()?;
@@ -319,7 +319,7 @@ impl Client {
     }
 }
 
-/// The file that says who this VM is.
+/// The file of this VM's identity.
 struct Identity {
     text: String,
 }

@@ -5,7 +5,7 @@
 //!        ^---- slots, sessions, calls ---- reader task <--'
 //! ```
 //!
-//! What the guest says is hostile input: what nobody waits for is dropped,
+//! What the guest says is hostile input: what is not awaited is dropped,
 //! what exceeds its window ends its command, and nothing grows with it. It is read
 //! no faster than is good for the host.
 
@@ -70,7 +70,7 @@ enum Call {
     Answering,
 }
 
-/// A guest that wakes as somebody: what it was told, to be said again if its
+/// A guest that wakes with an identity: what it was told, to be said again if its
 /// agent dies before it has heard.
 #[derive(Clone, Debug)]
 struct Waking {
@@ -152,7 +152,7 @@ impl Guest {
         })
     }
 
-    /// Asks the agent who it is; it may be long in answering, while its guest
+    /// Asks the agent for its identity; it may be long in answering, while its guest
     /// boots. Cancel-safe.
     pub async fn hello(&self, within: Duration) -> Result<Hello, LinkError> {
         // Bytes wait in QEMU until the agent opens its port: once is enough.
@@ -160,8 +160,8 @@ impl Guest {
             .await
     }
 
-    /// Asks the agent of a VM that comes from another host who it is, with the commands that host
-    /// has started going on. Cancel-safe.
+    /// Asks the agent of a VM that comes from another host for its identity, with the commands that
+    /// host has started going on. Cancel-safe.
     pub async fn hello_after_move(&self, within: Duration) -> Result<Hello, LinkError> {
         self.greet(ToGuest::Moved { version: VERSION }, within)
             .await
@@ -249,7 +249,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Tells the guest who it is. May be said before it runs: the words wait.
+    /// Gives the guest its identity. May be said before it runs: the words wait.
     /// Cancel-safe.
     pub async fn identify(&self, what: Identify) -> Result<(), LinkError> {
         self.shared.identified.clear();
@@ -296,7 +296,7 @@ impl Guest {
     }
 
     /// Starts a command. Fails at once if its words and environment are too
-    /// long to be sent. Cancel-safe: a command nobody holds is hung up on.
+    /// long to be sent. Cancel-safe: a command without a holder is hung up on.
     pub async fn exec(&self, command: Command) -> Result<Exec, LinkError> {
         let session = self.session();
         let exec = Exec::open(self, session, command.keep);

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Messages and their framing are shared by both ends. The host's side is
-//! async; the guest's blocks, and is free of tokio. Who may ask for what is
-//! decided by whoever receives a call, not here.
+//! async; the guest's blocks, and is free of tokio. Permission to ask is
+//! decided by the receiver of a call, not here.
 
 mod client;
 mod frame;

@@ -18,7 +18,7 @@ pub const VERSION: u16 = 7;
 pub const CHUNK: usize = (32 << 10) - 64;
 
 /// Messages of a command's output, and of its input, that may be under way
-/// before their reader asks for more: what a slow reader can make anyone hold.
+/// before their reader asks for more: what a slow reader can make a peer hold.
 pub const WINDOW: u16 = 16;
 
 /// Number of a command's run, chosen by the host, unique while the link lives.
@@ -76,7 +76,7 @@ pub enum ToGuest {
         /// Number of chunks.
         chunks: u16,
     },
-    /// Nobody listens any more: hang up on the command, discard what it
+    /// The reader has gone: hang up on the command, discard what it
     /// still writes, and kill what is left of it and of all that it started.
     ExecDetach {
         /// The command.
@@ -199,7 +199,7 @@ impl Command {
     }
 }
 
-/// A new identity, and what `clone()` is to return in whoever receives it.
+/// A new identity, and what `clone()` is to return in the VM that receives it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Identify {
     /// Identity that the VM must assume.
@@ -254,7 +254,7 @@ pub enum ToHost {
     },
     /// User code goes on.
     Released {
-        /// Hooks that failed, and what else somebody should know, one line
+        /// Hooks that failed, and what else the user should know, one line
         /// each.
         problems: Vec<String>,
     },
@@ -383,7 +383,7 @@ pub enum Ask {
         /// Which ticket.
         ticket: TicketId,
     },
-    /// Wait until this VM is a clone, whoever asks for the fork. The agent
+    /// Wait until this VM is a clone, by whatever request. The agent
     /// itself answers, [`Answer::Forked`] in the clone; a parent goes on waiting.
     WaitFork {
         /// Epoch of the caller when it began to wait.
@@ -407,7 +407,7 @@ pub enum Ask {
         checkpoint: VmId,
     },
     /// Each clone will read other pages of this memory of the caller's. The
-    /// agent, which knows who the caller is, asks [`Ask::DisjointFrames`] in its
+    /// agent, which knows the caller, asks [`Ask::DisjointFrames`] in its
     /// place. Answered [`Answer::Marked`].
     Disjoint {
         /// Address of its first byte, as the caller has it.

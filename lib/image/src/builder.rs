@@ -1,4 +1,4 @@
-//! Writing a layer whose data somebody has put into its slots already.
+//! Writing a layer whose data was put into its slots already.
 
 use crate::format::{Chunk, Content, Extent, Header, Packed};
 use crate::index::{Bounds, Index, Place};

@@ -237,7 +237,7 @@ impl Header {
         out
     }
 
-    /// The lowest version that can say it: whoever reads version 1 alone reads
+    /// The lowest version that can say it: a program that reads version 1 alone reads
     /// all it can understand.
     fn version(&self) -> u32 {
         let rich = [self.chunks, self.packed_bytes, self.borrowed, self.dropped];

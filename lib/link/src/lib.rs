@@ -7,7 +7,7 @@
 //! ```
 //!
 //! It learns by which tap an address is reached, as a switch does, and knows
-//! nothing of what hosts are; a group goes to all of them. Whoever makes the taps
+//! nothing of what hosts are; a group goes to all of them. The maker of the taps
 //! gives them away: they go when it is dropped.
 
 use nix::poll::{PollFd, PollFlags, ppoll};

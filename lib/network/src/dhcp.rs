@@ -1,6 +1,6 @@
 //! Addresses for guests that ask for them by DHCP (RFC 2131): those without the
 //! agent. The answer follows from the MAC, as the plan has it: there is no
-//! lease to remember, to run out or to be exhausted, and whoever asks twice, or
+//! lease to remember, to run out or to be exhausted, and a guest that asks twice, or
 //! asks the next daemon, hears the same.
 //!
 //! Requests are hostile input: of bounded size and rate (see `rules`), refused
@@ -142,7 +142,7 @@ fn open(bridge: &str) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket.into())
 }
 
-/// To everybody, for who asks has no address yet.
+/// To all, for the guest that asks has no address yet.
 fn send(socket: &UdpSocket, gateway: Ipv4Addr, answer: &[u8]) -> io::Result<()> {
     let from = libc::in_pktinfo {
         ipi_ifindex: 0,

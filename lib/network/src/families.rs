@@ -21,7 +21,7 @@ pub(crate) struct InForce {
     rules: Family,
     /// Held for VMs, by their addresses.
     ports: BTreeMap<Ipv4Addr, Ports>,
-    /// None where somebody else has taken DHCP for every interface.
+    /// None where another program has taken DHCP for every interface.
     dhcp: Option<Service>,
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 const SWITCH: &str = "/proc/sys/net/ipv4/ip_forward";
 const NOTE: &str = "forkyard_turned_ip_forward_on";
 
-/// The switch, and who needs it.
+/// The switch, and the families that need it.
 #[derive(Debug)]
 pub(crate) struct Forwarding {
     nft: Nft,
@@ -44,7 +44,7 @@ impl Forwarding {
     pub async fn need(&self, family: FamilyId) -> Result<(), NetworkError> {
         let mut needed = self.needed.lock().await;
         if !is_on()? {
-            // Noted first: to turn off what was off already harms nobody.
+            // Noted first: to turn off what was off already does no harm.
             self.nft.run(vec![json!({ "add": note() })]).await?;
             turn("1")?;
             needed.ours = true;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! create_tap      the tap exists, down, on no bridge: it drops what the guest sends
-//! admit           the rules know who will speak from it
+//! admit           the rules know the member that will speak from it
 //! open_port       on the bridge and up
 //! forget          the rules know nothing of it; it went when QEMU closed it
 //! ```
@@ -18,7 +18,7 @@
 //! ```text
 //! rules    frames between taps, and between a tap and the host
 //! routes   packets between a bridge and elsewhere; `family_rules`: one family's part
-//! tunnels  frames of families that are on other hosts, too: who speaks for whom
+//! tunnels  frames of families that are on other hosts, too: which host speaks for which member
 //! wall     the rules put back when another program removed or changed them
 //! ```
 
@@ -138,7 +138,7 @@ impl Networks {
         }
     }
 
-    /// Lets the rules know who will speak from which tap. Any number costs
+    /// Lets the rules know which member will speak from which tap. Any number costs
     /// one call of `nft`.
     pub async fn admit(&self, members: &[(VmId, Address)]) -> Result<(), NetworkError> {
         self.rules.admit(members).await
@@ -162,7 +162,7 @@ impl Networks {
             .map_err(|source| refused("open", &tap, source))
     }
 
-    /// Forgets who spoke from a VM's tap. It takes the kernel some 15 ms, once
+    /// Forgets the member that spoke from a VM's tap. It takes the kernel some 15 ms, once
     /// for all that are forgotten at the same time: join them.
     pub async fn forget(&self, vm: VmId) -> Result<(), NetworkError> {
         self.rules.dismiss(vm).await

@@ -1,5 +1,5 @@
 //! Names of interfaces. They follow from ids that are never used twice, so no
-//! two VMs ever race for one, and whoever finds one knows whose it was.
+//! two VMs ever race for one, and a program that finds one knows whose it was.
 
 use forkyard_types::{FamilyId, VmId};
 

@@ -1,5 +1,5 @@
 //! Ports of the host that are about to lead to a guest: taken as any program
-//! would take them, so that no two can have the same, nor anybody later.
+//! would take them, so that no two can have the same, nor any later.
 
 use crate::NetworkError;
 use forkyard_types::{Publish, Transport};

@@ -5,7 +5,7 @@
 //! dropped, forged or of another protocol; but one that does not know its
 //! address yet may ask the host for it by DHCP, from its own MAC (the set
 //! `stations`), ten times a second at most, unheard by its siblings, none of
-//! whom can answer in the host's place. Between a tap and the host itself
+//! which can answer in the host's place. Between a tap and the host itself
 //! nothing passes, in either direction, unless the family is in the set
 //! `routed`; what of that goes where is the routes' to say. Interfaces of
 //! others are not looked at. What comes from another host is for guests alone,
@@ -14,8 +14,8 @@
 //! Where br_netfilter shows frames between guests to IPv4's rules, it skips what
 //! comes at the same priority as itself, 0: `between_guests` comes before.
 //!
-//! A deletion takes the kernel 15 ms and more, however many it is of: whoever
-//! is dismissed while another `nft` runs goes together with all who wait.
+//! A deletion takes the kernel 15 ms and more, however many it is of: a member that
+//! is dismissed while another `nft` runs goes together with all that wait.
 
 use crate::{
     NetworkError,
@@ -102,7 +102,7 @@ impl Rules {
         // may have failed before.
         elements(&revoked).into_iter().for_each(|e| batch.add(e));
         elements(&revoked).into_iter().for_each(|e| batch.delete(e));
-        // The turn ends after this: who is next must find what was not done.
+        // The turn ends after this: the next holder must find what was not done.
         let (_turn, done) = apply(turn, &batch.to_nftables()).await;
         if done.is_err() {
             self.permits().revoked.extend(revoked);
@@ -110,7 +110,7 @@ impl Rules {
         done
     }
 
-    /// Commands that let all send who may, where the rules were put in force anew.
+    /// Commands that let all members send that may, where the rules were put in force anew.
     pub(crate) fn readmit(&self) -> Result<Vec<Value>, NetworkError> {
         let given: Vec<_> = {
             let mut permits = self.permits();
@@ -152,7 +152,7 @@ impl Rules {
     }
 }
 
-/// Of both sets: as whom a tap may speak, and as whom it may ask who it is.
+/// Of both sets: under which identity a tap may speak, and under which it may ask for its own.
 fn elements(permits: &[Permit]) -> [NfListObject<'static>; 2] {
     let of = |set: &'static str, words: fn(&Permit) -> Vec<String>| {
         let element = |permit| {

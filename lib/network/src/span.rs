@@ -33,7 +33,7 @@ impl Span {
     /// Places on other hosts, none twice, in their order.
     pub(crate) fn holdings(&self) -> Vec<Holding> {
         let mut hosts = self.hosts.clone();
-        // Who was lent places comes after who lent them.
+        // A borrower of places comes after their lender.
         hosts.sort_by_key(|host| (std::cmp::Reverse(host.places), *host));
         let mut holders = vec![None; usize::from(Subnet::MEMBERS)];
         for host in hosts {

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! neighbour of the bridge   address -> MAC    ARP for it is answered here, at once
-//! entry of the bridge       MAC -> tunnel     the frame goes there and to nobody else
+//! entry of the bridge       MAC -> tunnel     the frame goes there and nowhere else
 //! entry of the tunnel       MAC -> host       and on to that host
 //! ```
 //!
-//! All of it follows from who was lent which places: it is there before a clone is,
-//! nothing is learnt, and nothing is flooded. A frame to everybody stays on its host.
+//! All of it follows from the loans of places: it is there before a clone is,
+//! nothing is learnt, and nothing is flooded. A broadcast frame stays on its host.
 //!
 //! A packet that is too large for the way is answered with what fits, as a router
 //! would (the device does that); one that may be cut into pieces is, beneath.
@@ -140,7 +140,7 @@ impl Networks {
             index(&Link::Bridge(family).name())?,
             Link::Tunnel(family).name(),
         );
-        // An earlier daemon's knows who knows what.
+        // An earlier daemon's has all of that.
         self.remove_link(Link::Tunnel(family)).await?;
         let tunnel = LinkVxlan::new(&name, tunnels::number(subnet))
             .local(local)

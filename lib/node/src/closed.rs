@@ -48,7 +48,7 @@ pub async fn keep_cluster(cluster: &Cluster, host: &Host) {
 /// Keeps the ports of peers closed to guests, for ever. Cancel-safe.
 pub async fn keep_peers(file: &PeersFile, host: &Host) {
     loop {
-        // What is wrong with the file is told to those who need a peer.
+        // What is wrong with the file is told to requests that need a peer.
         if let (Ok(places), Ok(pages)) = (file.places(), file.pages()) {
             let pages = pages.into_iter().filter_map(|at| port(at, Transport::Udp));
             close(host, pages.collect(), look_up(places).await).await;

@@ -239,7 +239,7 @@ impl Node {
 }
 
 /// Does something to a VM on a task of its own: it ends in good order whatever becomes
-/// of who waits for it. Cancel-safe.
+/// of the caller. Cancel-safe.
 pub async fn to_its_end<F>(
     host: &Arc<Host>,
     work: impl FnOnce(Arc<Host>) -> F,

@@ -220,7 +220,7 @@ impl Neighbours for PeersFile {
         ready(Ok(true)).boxed()
     }
 
-    /// Nor does anybody watch over them.
+    /// Nor are they watched over.
     fn is_lost(&self, _: &str) -> bool {
         false
     }

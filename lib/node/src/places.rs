@@ -60,7 +60,7 @@ impl Node {
         };
         let (mut reserved, mut refused) = (Vec::new(), Vec::new());
         for mut wish in wishes {
-            // Less may be granted. Who asks for the rest by itself is told why, or gets
+            // Less may be granted. A client that asks for the rest by itself is told why, or gets
             // what has become free meanwhile.
             while wish.count > 0 {
                 match self.cluster().reserve(&wish).await {

@@ -1,4 +1,4 @@
-//! VMs and what they live on, where whoever hands out room goes on counting it
+//! VMs and what they live on, where the source of room goes on counting it
 //! while they live.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //!                           \---its allocation ended--> its VMs end, wherever they are
 //! ```
 //!
-//! An ending is believed when it was seen twice: nobody's VM ends because a server
+//! An ending is believed when it was seen twice: no VM ends because a server
 //! was asked at the wrong moment.
 
 use crate::peers::Nodes;

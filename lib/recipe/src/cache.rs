@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A name appears only when its content is complete and on disk. Nothing here
-//! knows whether a VM uses a file: whoever removes one must.
+//! knows whether a VM uses a file: the caller that removes one must.
 
 use crate::{
     error::{BuildError, io_error},
@@ -190,7 +190,7 @@ impl Cache {
         Ok(link)
     }
 
-    /// Sees to it that `path` exists. If it does not, waits for whoever is
+    /// Sees to it that `path` exists. If it does not, waits for the process that is
     /// building `what`, looks again, and has it built.
     fn make(
         &self,

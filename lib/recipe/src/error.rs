@@ -3,7 +3,7 @@
 use crate::modules::ModuleError;
 use std::{io, path::PathBuf};
 
-/// Why a recipe could not be used. Always the mistake of whoever wrote it.
+/// Why a recipe could not be used. Always the mistake of its author.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecipeError {

@@ -27,7 +27,7 @@ const LEFT_OVERS: [&str; 3] = [
 ];
 
 /// Options by which a guest's file system is made:
-/// - no blocks reserved for root, who is its only user;
+/// - no blocks reserved for root, which is its only user;
 /// - a journal, so that a disk frozen under a running guest mounts as after a
 ///   power cut, but the smallest there is: it is written over and over, and
 ///   each block of it that was written becomes part of a clone's own disk;
@@ -145,7 +145,7 @@ fn unpack(
     let settings = work.dir().join("apt.conf");
     fs::write(&settings, apt::fetch_settings(progress)?).map_err(io_error("write", &settings))?;
     // Apart, for it mounts the host's /sys and /proc inside the tree: left
-    // behind, these would be taken for part of it by whoever removes it.
+    // behind, these would be taken for part of it by the process that removes it.
     let mut call = MMDEBSTRAP
         .call_apart()
         .args(["--mode=root", "--format=directory"])

@@ -267,7 +267,7 @@ impl Cache {
     ) -> Result<Imported, ImportError> {
         as_root()?;
         let work = Workplace::enter(&self.dir, &format!("import-{name}"), &mut progress)?;
-        // What container images hold may run as root for whoever starts it.
+        // What container images hold may run as root in a VM.
         fs::set_permissions(work.dir(), Permissions::from_mode(0o700))
             .map_err(io_error("close", work.dir()))?;
         if self
@@ -345,7 +345,7 @@ impl Cache {
         let Some(home) = image.file.path.parent() else {
             return Ok(());
         };
-        // What is left of a folder without its disk is nobody's image.
+        // What is left of a folder without its disk is no image.
         for name in [DISK, ABOUT] {
             let path = home.join(name);
             match fs::remove_file(&path) {

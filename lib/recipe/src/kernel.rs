@@ -58,7 +58,7 @@ pub(crate) struct Fetched {
 
 impl Kernel {
     pub(crate) fn from_file(path: &Path) -> Result<Self, BuildError> {
-        // Not opened: a FIFO would hold up whoever opens it, and there are devices that do something.
+        // Not opened: a FIFO would hold up its reader, and there are devices that do something.
         let facts = fs::metadata(path).map_err(io_error("find", path))?;
         if !facts.is_file() {
             return Err(BuildError::NoFile { path: path.into() });

@@ -136,7 +136,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Has it run confined, as who parses what others have made. Takes root.
+    /// Has it run confined, as a user that parses what others have made. Takes root.
     pub(crate) fn confined(mut self, to: Confinement<'_>) -> Result<Self, BuildError> {
         confine(&mut self.command, to).map_err(|source| BuildError::Spawn {
             program: self.program.name,
@@ -162,7 +162,7 @@ impl<'a> Call<'a> {
     }
 
     /// Lets the program and its children hold this lock too, as their standard
-    /// input: should we be killed, they go on for a while, and nobody else may
+    /// input: should we be killed, they go on for a while, and no other process may
     /// work in the same directory until they are gone.
     pub(crate) fn holding(self, lock: &'a File) -> Self {
         Self {

@@ -153,7 +153,7 @@ fn hears(qemu: &mut Child, wanted: &'static str) -> bool {
             println!("{line}");
             line.contains(wanted)
         });
-        // Nobody listens any more after PATIENCE.
+        // No reader is left after PATIENCE.
         let _ = tell.send(found);
     });
     heard.recv_timeout(PATIENCE).unwrap_or(false)

@@ -67,7 +67,7 @@ pub enum Told {
     },
     /// The epoch has the lease.
     Resumed(Epoch),
-    /// The epoch was closed, and its map is everybody's.
+    /// The epoch was closed, and its map is open to all sites.
     Closed(Epoch),
     /// The epoch was replaced before it closed. What it wrote is to be dropped.
     Fenced(Epoch),

@@ -1,4 +1,4 @@
-//! One volume at several sites: who writes it, where each block is, and what is sent ahead.
+//! One volume at several sites: its writer, where each block is, and what is sent ahead.
 //!
 //! ```text
 //!            Open, TakeOver --> +-----------+

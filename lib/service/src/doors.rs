@@ -8,7 +8,7 @@
 //! Strangers are never refused: when there is no place, the oldest connection of the
 //! network that has most of them is closed. A client that authenticates at once keeps its
 //! connection, however many idle ones others open. Tokens and nodes have places of their
-//! own, so that users do not keep nodes out. So have sandboxes whose ports are public: those who
+//! own, so that users do not keep nodes out. So have sandboxes whose ports are public: those that
 //! visit them have no token, but know the sandbox.
 //!
 //! A connection carries one request at a time: places bound streams, too.

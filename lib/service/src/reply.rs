@@ -26,7 +26,7 @@ const KINDS: [(ErrorKind, StatusCode, &str); 9] = [
     (
         ErrorKind::Forbidden,
         StatusCode::FORBIDDEN,
-        "Not for those who come over the network",
+        "Not for clients over the network",
     ),
     (
         ErrorKind::NotFound,

@@ -1,4 +1,4 @@
-//! Clones on other hosts, as those who sent them there write them down.
+//! Clones on other hosts, as the hosts that sent them there record them.
 
 use crate::{Store, StoreError, row::parsed};
 use forkyard_types::{FamilyId, ForkId};

@@ -155,7 +155,7 @@ impl Store {
     }
 
     /// Removes a family that has no VM left, here or at a host that was lent places of
-    /// it: who comes next must not be given theirs. Says whether it did.
+    /// it: the next host must not be given theirs. Says whether it did.
     pub fn remove_family_if_empty(&self, id: FamilyId) -> Result<bool, StoreError> {
         let gone = self
             .lock()

@@ -1,4 +1,4 @@
-//! Places in families: who gives which.
+//! Places in families, and the hosts that give them.
 //!
 //! ```text
 //! all places of a family, on the host where it was founded
@@ -61,7 +61,7 @@ impl Store {
     }
 
     /// Lends a peer places of a family: those it was lent before, or a block that
-    /// nobody has any of, no more than `most` and a quarter of what there is here.
+    /// no host has any of, no more than `most` and a quarter of what there is here.
     pub fn lend_members(
         &self,
         family: FamilyId,
@@ -122,7 +122,7 @@ impl Store {
     /// Chooses places for clones that a peer will make, of those it was lent: `count`
     /// of them, or fewer, that are not `taken`. What was lent is lent to be given by
     /// two: the lower half by the borrower, as it likes, the upper half by the
-    /// lender, who can so say which they are before the borrower knows of anything.
+    /// lender, which can so say which they are before the borrower knows of anything.
     pub fn promise_members(lent: Range<u16>, count: u16, taken: &BTreeSet<Member>) -> Vec<Member> {
         let upper = middle(&lent)..lent.end;
         let free = upper.map(Member).filter(|it| !taken.contains(it));
@@ -162,7 +162,7 @@ struct Own {
 }
 
 impl Own {
-    /// Those it gives to whom it likes.
+    /// Places it may give to any host.
     fn given(&self) -> Range<u16> {
         match self.borrowed {
             true => self.all.start..middle(&self.all),

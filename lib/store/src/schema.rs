@@ -89,7 +89,7 @@ const STEPS: [&str; 19] = [
     ) STRICT;
 ",
     // Families whose network is on several hosts: this one's end of tunnels, that of
-    // the one that let it in, and who told of which host.
+    // the one that let it in, and the node that told of each host.
     "
     ALTER TABLE family ADD COLUMN tunnel TEXT;
     ALTER TABLE family ADD COLUMN lender TEXT;

@@ -33,7 +33,7 @@ pub struct FamilyTunnel {
 pub struct Loan {
     /// Of which family.
     pub family: FamilyId,
-    /// To whom, by its name here.
+    /// Receiver, by its name here.
     pub peer: String,
     /// Which.
     pub places: Range<u16>,
@@ -108,7 +108,7 @@ impl Store {
         Ok(found.unwrap_or_default())
     }
 
-    /// Records what somebody says of a family's hosts, in place of what they said
+    /// Records what a host says of a family's hosts, in place of what they said
     /// before, and of what one that is gone said of the same places. Whether anything
     /// has changed. A family that a borrower has hosts of is not empty.
     pub fn put_family_hosts(
@@ -304,7 +304,7 @@ mod tests {
         let told = store.family_hosts(family).expect("read");
         let lender = (Teller::Lender, host(9, 30));
         assert_eq!(told, [lender.clone(), (Teller::Gone, lent_on)]);
-        // Who is heard now knows better than who is gone.
+        // A host that is heard now knows better than one that is gone.
         put(&c, &[host(4, 11)]);
         let told = store.family_hosts(family).expect("read");
         assert_eq!(told, [lender, (c.clone(), host(4, 11))]);

@@ -1,4 +1,4 @@
-//! Tickets, as those who grant them write them down.
+//! Tickets, as the hosts that grant them record them.
 
 use crate::{Store, StoreError, row::parsed};
 use forkyard_types::TicketId;

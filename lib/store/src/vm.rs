@@ -71,7 +71,7 @@ pub struct VmRecord {
     /// Page image its lowest slice lies over, if it came from another host; else
     /// that is the disk of a guest image.
     pub disk_image: Option<ImageId>,
-    /// Why it was ended, if not because somebody wanted that.
+    /// Reason why it was ended, unless on request.
     pub failure: Option<String>,
     /// File of the kernel it boots; none: the usual one.
     pub kernel: Option<String>,

@@ -22,7 +22,7 @@ const UNCOMPRESSED: u8 = 4;
 pub struct NodeKey(Vec<u8>);
 
 impl NodeKey {
-    /// Takes an uncompressed point of P-256. That somebody has its other half
+    /// Takes an uncompressed point of P-256. That the peer has its other half
     /// shows when the certificate is used, not before.
     pub fn new(point: Vec<u8>) -> Result<Self, TlsError> {
         match point.len() == POINT && point[0] == UNCOMPRESSED {

@@ -41,7 +41,7 @@ impl Certificate {
     }
 
     /// The certificate kept in `folder`, made there if there is none: signed
-    /// by itself and good for ever, for nobody vouches for it. A client knows
+    /// by itself and good for ever, for no authority vouches for it. A client knows
     /// it by its fingerprint, or by the file `cert.pem` itself.
     pub fn kept_in(folder: &Path, names: &[String]) -> Result<Self, TlsError> {
         let (certificate, key) = (folder.join(CERTIFICATE), folder.join(KEY));

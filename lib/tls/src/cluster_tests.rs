@@ -28,7 +28,7 @@ fn authority() -> (TempDir, Authority) {
     (folder, authority)
 }
 
-/// A handshake without a network: whom the server sees, if each takes the other.
+/// A handshake without a network: the client the server sees, if each takes the other.
 fn meet(
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,

@@ -1,4 +1,4 @@
-//! TLS between a daemon and those who reach it over the network: the daemon's
+//! TLS between a daemon and its clients over the network: the daemon's
 //! certificate, and what a client holds it to; and between the nodes of a
 //! cluster, whose authority of their own vouches for each to the others. Opens
 //! no socket.

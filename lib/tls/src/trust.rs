@@ -78,7 +78,7 @@ impl Trust {
     }
 }
 
-/// Accepts one certificate, from whoever proves to have its key.
+/// Accepts one certificate, from a peer that proves to have its key.
 #[derive(Debug)]
 struct Pin {
     fingerprint: Fingerprint,

@@ -85,7 +85,7 @@ impl Cgroup {
         door.map_err(VmmError::io("open", &procs))
     }
 
-    /// Removes the group that nobody is in.
+    /// Removes the group, which must be empty.
     pub(crate) fn remove_empty(&self) -> Result<(), VmmError> {
         fs::remove_dir(&self.0).map_err(VmmError::io("remove cgroup", &self.0))
     }
@@ -156,8 +156,8 @@ impl Cgroup {
             .map_err(timeout)?
     }
 
-    /// Removes groups within it that nobody is in: threads of its QEMU may have
-    /// been put into some, and whoever did that may be gone.
+    /// Removes empty groups within it: threads of its QEMU may have
+    /// been put into some, and the program that did that may be gone.
     fn remove_below(&self) {
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

@@ -7,7 +7,7 @@
 //!         `-- writer <-- typed
 //! ```
 //!
-//! While nobody is connected QEMU drops what the guest writes. So a daemon's
+//! While no client is connected QEMU drops what the guest writes. So a daemon's
 //! death costs the words of that while, and no guest, however talkative, waits
 //! for the host or fills its disk.
 
@@ -103,7 +103,7 @@ impl Console {
     }
 
     /// Types this. Waits while the guest does not read; false if there is
-    /// nobody to read it any more. Cancel-safe: all is typed or nothing.
+    /// no reader any more. Cancel-safe: all is typed or nothing.
     pub async fn write(&self, bytes: Vec<u8>) -> bool {
         self.typed.send(bytes).await.is_ok()
     }
@@ -166,7 +166,7 @@ impl Log {
     fn take(&mut self, piece: Arc<[u8]>) -> io::Result<()> {
         let kept = self.kept.append(&piece);
         if let Some(news) = &self.news {
-            // Nobody may be listening.
+            // There may be no listener.
             let _ = news.send(piece);
         }
         kept

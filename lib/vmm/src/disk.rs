@@ -225,7 +225,7 @@ async fn see_through(link: &Link, give_up: impl Future<Output = ()>) -> Result<(
     }
 }
 
-/// Calls off a job that nobody sees to any more, if there is one.
+/// Calls off a job that is not attended to any more, if there is one.
 async fn end_job(link: &Link) -> Result<(), VmmError> {
     let jobs = link.ask(QueryJobs {}).await?;
     if !jobs.iter().any(|job| job.id == JOB) {

@@ -127,7 +127,7 @@ pub trait Machine: fmt::Debug + Send + Sync {
 
     /// Opens an empty slice over the VM's active one: the part of a freeze
     /// that need not wait for the pause. The file's header must name the
-    /// active slice's file as its backing, for those who open it later.
+    /// active slice's file as its backing, for programs that open it later.
     ///
     /// If cancelled, the slice may stay open until the machine is adopted anew.
     async fn prepare_overlay(&self, path: &Path) -> Result<Overlay, VmmError>;
@@ -151,8 +151,8 @@ pub trait Machine: fmt::Debug + Send + Sync {
     ) -> Result<(), VmmError>;
 
     /// Copies the slices below into the active one: the other direction. They
-    /// may be anyone's and stay as they are; the active one must have nothing
-    /// opened over it, by anyone. Called off, what was copied stays: the disk
+    /// may be shared and stay as they are; the active one must have nothing
+    /// opened over it, by any process. Called off, what was copied stays: the disk
     /// reads the same.
     async fn lift_disk(
         &self,

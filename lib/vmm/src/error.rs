@@ -166,7 +166,7 @@ impl VmmError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QmpError {
-    /// Nobody listens.
+    /// There is no listener.
     #[error("cannot connect to {}", path.display())]
     Connect {
         /// The socket.

@@ -3,7 +3,7 @@
 //! QEMU that a guest has taken over cannot plant files for the daemon to trip
 //! over.
 //!
-//! Sockets listen before QEMU starts, so nobody need wait for them to appear.
+//! Sockets listen before QEMU starts, so no program need wait for them to appear.
 
 use crate::{Nic, Owner, VmmError, files, process::ProcessId, room, words::Words};
 use forkyard_sys_host::room::Room;

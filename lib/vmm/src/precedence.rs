@@ -1,4 +1,4 @@
-//! The threads of a QEMU that everybody waits for while it is saved or loaded,
+//! The threads of a QEMU that all wait for while it is saved or loaded,
 //! before those that run guests.
 //!
 //! A fork is a few milliseconds of work in each of many QEMUs, and every clone

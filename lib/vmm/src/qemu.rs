@@ -192,7 +192,7 @@ impl Qemu {
             gid: machine.owner.gid,
             groups: machine.accel.groups(),
         };
-        // In its cgroup before it is QEMU, and before it is nobody: whatever
+        // In its cgroup before it is QEMU, and before it has lost its rights: whatever
         // becomes of this daemon meanwhile, the next one finds it there.
         let cgroup = self.cgroups.of(machine.id);
         cgroup.create(machine.limits)?;

@@ -101,7 +101,7 @@ impl Qmp {
         C::Ok: Send + 'static,
     {
         let after = self.patience;
-        // A task of its own, for the answer must be waited for by someone
+        // A task of its own, for the answer must be waited for by a task
         // before the next command goes out. It ends with the connection.
         let answer = tokio::spawn(self.service.execute(command));
         let answer = match timeout(after, answer).await {
@@ -200,7 +200,7 @@ async fn pump(mut events: QapiEvents<Reading>, told: Told) {
                     told.cause.send_replace(cause_of(data.reason));
                 }
             }
-            // An answer nobody waits for any more; after anything worse the
+            // An answer that is no longer awaited; after anything worse the
             // stream ends by itself.
             Err(error) => tracing::debug!(%error, "QMP message dropped"),
         }

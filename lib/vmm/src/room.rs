@@ -8,7 +8,7 @@
 //!             - a slice that was folded or is not used after all
 //! ```
 //!
-//! No `/proc`, no folder of anybody. What is missing here is missing there, for
+//! No `/proc`, no user's folder. What is missing here is missing there, for
 //! QEMU to complain of.
 
 use crate::{Accel, VmmError, process::ProcessId};
@@ -26,7 +26,7 @@ const KVM: &str = "/dev/kvm";
 /// Process that goes into a room, and the parts it needs of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guest<'a> {
-    /// His program, as it is to be found; and what is loaded into it.
+    /// Path of the program, as it is to be found; and what is loaded into it.
     pub(crate) programs: [Option<&'a Path>; 2],
     /// Accelerator.
     pub(crate) accel: Accel,
@@ -79,7 +79,7 @@ pub(crate) fn of(process: ProcessId) -> Result<Option<Room>, VmmError> {
     // In this order: if the process meant is there now, it was before.
     match ProcessId::of(process.pid) {
         Ok(now) if now == process => match found {
-            // It has ended, and nobody has asked how yet: then it is in no room.
+            // It has ended, and was not waited for yet: then it is in no room.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(VmmError::Gone { process })
             }

@@ -86,7 +86,7 @@ impl Words {
     }
 }
 
-/// Reads until nobody can write any more.
+/// Reads until no process can write any more.
 async fn keep(mut from: pipe::Receiver, mut log: Halves) {
     let mut buffer = vec![0; PIECE];
     let mut failed = false;

@@ -11,7 +11,7 @@
 //! log on disk is always a prefix of what was written; reads run beside them.
 //!
 //! Failures: a write that finds no room changes nothing, and may be tried again. After a flush
-//! that failed nobody knows what is on disk: every later write and flush fails, until the volume
+//! that failed it is unknown what is on disk: every later write and flush fails, until the volume
 //! is opened anew. A process that dies at any step leaves what [`forkyard_volume::Recovery`]
 //! takes up.
 

@@ -103,7 +103,7 @@ impl Library {
         self.making()
             .insert(fresh.clone(), (name.to_owned(), false));
         let filled = Store::recover(&fresh, name).and_then(fill);
-        // Held until it has its name: whoever removes it finds it here or there.
+        // Held until it has its name: a removal finds it here or there.
         let mut making = self.making();
         let is_wanted = making.remove(&fresh).is_some_and(|(_, given_up)| !given_up);
         let kept = match is_wanted {
@@ -223,7 +223,7 @@ impl Library {
         match self.open(name) {
             Ok(_) => {}
             Err(StoreError::Unknown(_)) if given_up => return Ok(()),
-            // Of no use to anybody.
+            // Of no use to any program.
             Err(StoreError::Damaged(_)) => {}
             Err(error) => return Err(error),
         }

@@ -192,8 +192,8 @@ pub(crate) fn next(input: &mut dyn Read, read: u64) -> Result<Frame, StoreError>
     }
 }
 
-/// Copies a stream up to its end, whatever follows it. Its contents are looked at by whoever takes
-/// it. Returns the bytes of its parts.
+/// Copies a stream up to its end, whatever follows it. Its contents are looked at by the function
+/// that takes it. Returns the bytes of its parts.
 pub fn relay(from: &mut dyn BufRead, to: &mut dyn Write) -> Result<u64, StoreError> {
     let failed = |error| StoreError::io("write", "the stream", error);
     let mut bytes = 0;

@@ -14,7 +14,7 @@ pub enum Refusal {
         /// Epoch of the volume.
         current: Epoch,
     },
-    /// Somebody writes the volume.
+    /// The volume has a writer.
     #[error("volume is open for writing in {0} (close it there, or take it over)")]
     Open(Epoch),
     /// An epoch that is not greater than all before it.

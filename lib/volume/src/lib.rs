@@ -14,7 +14,7 @@
 //! and every flushed record is in it. A record that is missing although a later one says that it
 //! was flushed is damage: recovery refuses rather than goes back.
 //!
-//! - [`Volume`]: what has been written, who may write, and what the next record looks like.
+//! - [`Volume`]: what has been written, the permitted writer, and what the next record looks like.
 //! - [`Recovery`]: a volume from a checkpoint and the log behind it.
 //! - [`plan`]: segments worth emptying.
 //!

@@ -205,7 +205,7 @@ pub fn read_slot(
     })
 }
 
-/// Checks that a slot holds a block, and returns which, and the content. For those who read the
+/// Checks that a slot holds a block, and returns which, and the content. For readers of the
 /// log and not a block of it.
 pub fn slot_block(
     bytes: &[u8],

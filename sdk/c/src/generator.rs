@@ -37,7 +37,7 @@ pub fn register(address: usize, size: usize) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the mapping is writable, aligned to a page, longer than the table
-    // and known to nobody else; it is never unmapped.
+    // and known to no other code; it is never unmapped.
     unsafe { memory.cast::<Table>().write(table) };
     Ok(())
 }

@@ -105,7 +105,7 @@ fn failed(error: &CallError) -> c_int {
         ErrorKind::Exhausted => ErrorCode::FORKYARD_EXHAUSTED,
         ErrorKind::Guest => ErrorCode::FORKYARD_AGENT,
         ErrorKind::Timeout => ErrorCode::FORKYARD_TIMEOUT,
-        // The last two are for those who come over the network.
+        // The last two are for clients over the network.
         ErrorKind::Host | ErrorKind::Unauthorized | ErrorKind::Forbidden => {
             ErrorCode::FORKYARD_HOST
         }
@@ -195,7 +195,7 @@ fn request(count: u16, kind: TicketKind) -> *mut Ticket {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forkyard_clone(ticket: *const Ticket) -> c_int {
     // SAFETY: null, or a living ticket by this function's contract; it is only
-    // read, and freed by nobody meanwhile.
+    // read, and not freed meanwhile.
     let Some(ticket) = (unsafe { ticket.as_ref() }) else {
         return no_ticket();
     };
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn forkyard_exit_only(
 ) -> c_int {
     let statuses = match count {
         0 => &[],
-        // SAFETY: `count` numbers, by this function's contract, which nobody
+        // SAFETY: `count` numbers, by this function's contract, which no thread
         // changes during the call.
         count => unsafe { std::slice::from_raw_parts(statuses, count) },
     };
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn forkyard_exit_only(
     call(|client| match client.exit(status, others)? {})
 }
 
-/// Waits until this VM is forked, whoever asks for it. Returns in every clone,
+/// Waits until this VM is forked, by whatever request. Returns in every clone,
 /// with its number; in the parent it goes on waiting.
 #[unsafe(no_mangle)]
 pub extern "C" fn forkyard_wait_fork() -> c_int {
@@ -275,7 +275,7 @@ pub extern "C" fn forkyard_wait_fork() -> c_int {
 }
 
 /// Has these bytes of this process, the state of a random number generator,
-/// overwritten with random ones in every clone from now on, whoever asks for
+/// overwritten with random ones in every clone from now on, whichever request makes
 /// the fork, before any user code goes on there. For as long as the process
 /// lives: the memory must stay what it is.
 ///
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn forkyard_refill(state: *mut c_void, size: usize) -> c_i
 /// no other thread uses it meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forkyard_join(ticket: *mut Ticket) -> c_int {
-    // SAFETY: null, or a living ticket that nobody else uses, by this
+    // SAFETY: null, or a living ticket that no other thread uses, by this
     // function's contract.
     let Some(ticket) = (unsafe { ticket.as_mut() }) else {
         return no_ticket();

@@ -45,7 +45,7 @@ pub fn fork_all(client: &Client, first: u16, processes: u8) -> u16 {
     let mut others = Vec::new();
     for number in (first..).take(processes.into()).skip(1) {
         // SAFETY: the child goes on as fork(2) lets a program go on: with this
-        // thread alone. That is the caller's to know, who asked for processes.
+        // thread alone. The caller has to know that, as it asked for processes.
         match unsafe { libc::fork() } {
             0 => {
                 *lock() = Some(Member {

@@ -54,7 +54,7 @@ fn answer(ask: &Ask, joined: &mut bool) -> Result<Answer, ApiError> {
                 ip: Ipv4Addr::new(10, 0, 0, 1),
             }],
         })),
-        // Whoever clones with it is the clone, and its exit is a success if it
+        // The process that clones with it is the clone, and its exit is a success if it
         // says what became of its other processes.
         Ask::Clone { ticket: asked } if asked.as_str() == HIERARCHICAL => Ok(Answer::Cloned {
             id: 1,

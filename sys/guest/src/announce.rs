@@ -1,4 +1,4 @@
-//! Saying aloud who one is: gratuitous ARP (RFC 5227, section 3).
+//! Announcement of an address: gratuitous ARP (RFC 5227, section 3).
 
 use nix::{
     net::if_::if_nametoindex,
@@ -10,7 +10,7 @@ use std::{io, net::Ipv4Addr, os::fd::AsRawFd};
 const ARP: u16 = 0x0806_u16.to_be();
 const EVERYBODY: [u8; 6] = [0xff; 6];
 
-/// Tells every neighbour on `interface` that `ip` is at `mac`: whoever has asked
+/// Tells every neighbour on `interface` that `ip` is at `mac`: a host that has asked
 /// for it in vain need not wait until it asks again.
 pub fn announce(interface: &str, mac: [u8; 6], ip: Ipv4Addr) -> io::Result<()> {
     let index = libc::c_int::try_from(if_nametoindex(interface)?).map_err(io::Error::other)?;
@@ -52,7 +52,7 @@ pub fn announce(interface: &str, mac: [u8; 6], ip: Ipv4Addr) -> io::Result<()> {
     Ok(())
 }
 
-/// A question for one's own address, which nobody answers and everybody hears.
+/// A question for one's own address, which no host answers and all hear.
 fn packet(mac: [u8; 6], ip: Ipv4Addr) -> Vec<u8> {
     // Ethernet, IPv4, the lengths of their addresses, request.
     let head = [0, 1, 8, 0, 6, 4, 0, 1];

@@ -45,7 +45,7 @@ pub fn receive(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Opt
         for control in message.cmsgs()? {
             if let ControlMessageOwned::ScmRights(raw) = control {
                 // SAFETY: the kernel has just made these descriptors for us,
-                // so they are open and nobody else owns them.
+                // so they are open and no other code owns them.
                 received.extend(
                     raw.into_iter()
                         .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),

@@ -1,6 +1,6 @@
 //! Connections to the kernel's FUSE that outlive the process that made them.
 //!
-//! A connection is an open `/dev/fuse`: whoever has the descriptor can serve it,
+//! A connection is an open `/dev/fuse`: a process that has the descriptor can serve it,
 //! one process after the other. Libraries, however, begin with a handshake that
 //! the kernel holds once. [`handshake`] plays the kernel's part in it, and
 //! [`redirect`] puts the true connection behind the descriptor afterwards.
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 /// Operation number of the handshake.
 const INIT: u32 = 26;
 /// Number of the message that makes the kernel send again what it has sent and
-/// nobody has answered.
+/// no process has answered.
 const NOTIFY_RESEND: i32 = 7;
 /// Bytes of a request's header, and of the handshake's body.
 const HEADER: usize = 40;
@@ -41,13 +41,13 @@ pub fn handshake(version: (u32, u32), read_ahead: u32) -> io::Result<(OwnedFd, O
     Ok((server, kernel.into()))
 }
 
-/// Makes `descriptor`, which somebody else goes on to use, refer to what `to`
+/// Makes `descriptor`, which another owner goes on to use, refer to what `to`
 /// refers to.
 pub fn redirect(descriptor: impl AsFd, to: impl AsFd) -> io::Result<()> {
     let (from, to) = (descriptor.as_fd().as_raw_fd(), to.as_fd().as_raw_fd());
     // SAFETY: takes two descriptors, both open for the call, and closes what
     // the first referred to: the number stays open throughout and stays its
-    // owner's, so nobody is left with one that means nothing.
+    // owner's, so no owner is left with one that means nothing.
     match unsafe { libc::dup3(to, from, libc::O_CLOEXEC) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -72,7 +72,7 @@ impl Mapping {
     /// Copies `data` in at `offset`. `InvalidInput` if it does not all fit inside.
     pub fn write(&self, offset: usize, data: &[u8]) -> io::Result<()> {
         let to = self.at(offset, data.len())?.cast::<u8>();
-        // SAFETY: as in `read`, the other way round; nobody holds a reference
+        // SAFETY: as in `read`, the other way round; no code holds a reference
         // into the mapping, so writing through a shared `self` breaks none.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
         Ok(())

@@ -73,10 +73,10 @@ pub fn anonymous_file(name: &str, size: ByteCount) -> io::Result<File> {
     Ok(file)
 }
 
-/// Forbids for good, to everyone, to change the contents or the size of an
+/// Forbids for good, to all processes, to change the contents or the size of an
 /// [`anonymous_file`].
 ///
-/// Waits, up to ten seconds, for whoever holds one of its pages: the kernel
+/// Waits, up to ten seconds, for holders of its pages: the kernel
 /// itself does for a moment when it is short of memory, and does not tell this
 /// from one that may still write there. `EBUSY` if they hold it longer, or if
 /// the file is mapped for writing.

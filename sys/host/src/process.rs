@@ -162,7 +162,7 @@ pub enum Ends {
 /// A right that root may be left with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// Reads whatever there is in its room, whoever owns it.
+    /// Reads whatever there is in its room, whichever user owns it.
     ReadAll,
     /// Gives files to any user.
     ChangeOwners,
@@ -199,7 +199,7 @@ pub struct Bounds {
     /// Threads of all processes of its user.
     pub threads: Option<u64>,
     /// Bytes that it has to itself, used or not: what it has mapped to write
-    /// and shares with nobody.
+    /// and shares with no process.
     pub private: Option<u64>,
     /// Bytes of the largest file it writes. A write beyond that fails with `EFBIG`,
     /// and nothing worse happens.
@@ -290,7 +290,7 @@ pub fn spawn_first_and_stay<T>(
             let spawned = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWPID)
                 .map_err(io::Error::from)
                 .and_then(|()| command.spawn());
-            // Nobody is told if the caller has panicked.
+            // No process is told if the caller has panicked.
             let _ = started.send(spawned);
             let _ = until_done.recv();
         });
@@ -303,7 +303,7 @@ pub fn spawn_first_and_stay<T>(
     })
 }
 
-/// A network that nobody and nothing is in, for processes to be put into: they
+/// A network that no process and no device is in, for processes to be put into: they
 /// reach no address, not even their own, and no abstract socket. It goes with the
 /// last process in it and this descriptor.
 pub fn empty_network() -> io::Result<OwnedFd> {
@@ -340,7 +340,7 @@ pub(crate) fn bound(bounds: Bounds) -> io::Result<()> {
         (libc::RLIMIT_FSIZE, bounds.file),
         (libc::RLIMIT_CPU, bounds.processor),
     ];
-    // SAFETY: sets no handler of ours; who is told by the call needs no signal.
+    // SAFETY: sets no handler of ours; a process that is told by the call needs no signal.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     for (resource, most) in wanted {
         let Some(most) = most else { continue };
@@ -358,7 +358,7 @@ pub(crate) fn bound(bounds: Bounds) -> io::Result<()> {
 /// though this process may be spared. Needs the host's `/proc`; without, it stays as it is.
 pub(crate) fn die_as_others_do() {
     // SAFETY: the path is a C string and the byte outlives its call; the descriptor is
-    // nobody else's.
+    // no other code's.
     unsafe {
         let score = libc::open(
             c"/proc/self/oom_score_adj".as_ptr(),

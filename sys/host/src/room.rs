@@ -4,7 +4,7 @@
 //! Piece::of(path) -- a copy of one mount, detached --+
 //!                                                     v
 //! Room::build --> tmpfs as root, pieces at their own paths
-//!   add, remove, within: later, by whoever holds the room
+//!   add, remove, within: later, by the holder of the room
 //! ```
 //!
 //! A room is reached by its descriptor alone, never by a path: that of the
@@ -62,7 +62,7 @@ pub enum Use {
     Program,
     /// Opened as the device that it is.
     Device,
-    /// Read, and written by whom its mode allows to.
+    /// Read, and written by the users that its mode allows.
     Data,
     /// Likewise, with programs in it that are executed.
     Tree,
@@ -79,7 +79,7 @@ pub struct Piece {
 /// The pieces of a room, and its symbolic links.
 pub type Content = (Vec<Piece>, Vec<(PathBuf, PathBuf)>);
 
-/// Takes hold of what programs need to run: their folders, and devices that everybody
+/// Takes hold of what programs need to run: their folders, and devices that every program
 /// may have. What is not there is left out.
 pub fn programs() -> io::Result<Content> {
     let (mut pieces, mut links) = (Vec::new(), Vec::new());
@@ -113,7 +113,7 @@ impl Piece {
         let flags =
             libc::OPEN_TREE_CLONE | libc::O_CLOEXEC as c_uint | libc::AT_RECURSIVE as c_uint;
         // SAFETY: `text` is a C string that outlives the call, which returns a
-        // descriptor that is nobody else's, or fails.
+        // descriptor that no other code owns, or fails.
         let tree = unsafe {
             owned(libc::syscall(
                 libc::SYS_open_tree,
@@ -169,7 +169,7 @@ impl Room {
             move_mount(&root, c"/")?;
             fchdir(&root)?;
             // A root that lies under no other cannot be exchanged: it stays,
-            // out of sight for all who enter by the descriptor.
+            // out of sight for all processes that enter by the descriptor.
             match pivot_root(".", ".") {
                 Ok(()) => umount2(".", MntFlags::MNT_DETACH)?,
                 Err(nix::errno::Errno::EINVAL) => {}
@@ -200,7 +200,7 @@ impl Room {
         self.within(move || piece.place())
     }
 
-    /// Takes a file out of it; who has it open keeps it. No error if it is not
+    /// Takes a file out of it; a process that has it open keeps it. No error if it is not
     /// there. Blocks for some system calls.
     pub fn remove(&self, path: &Path) -> io::Result<()> {
         let path = path.to_owned();
@@ -244,7 +244,7 @@ fn apart<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> 
 /// An empty file system in memory, attached nowhere.
 fn tmpfs() -> io::Result<OwnedFd> {
     // SAFETY: takes a C string and an integer, and returns a descriptor that is
-    // nobody else's, or fails.
+    // no other code's, or fails.
     let context = unsafe {
         owned(libc::syscall(
             libc::SYS_fsopen,
@@ -263,7 +263,7 @@ fn tmpfs() -> io::Result<OwnedFd> {
     configure(&context, libc::FSCONFIG_CMD_CREATE, None)?;
     let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
     // SAFETY: takes a descriptor that is open and integers, and returns a
-    // descriptor that is nobody else's, or fails.
+    // descriptor that no other code owns, or fails.
     unsafe {
         owned(libc::syscall(
             libc::SYS_fsmount,
@@ -335,7 +335,7 @@ fn restrict(tree: &OwnedFd, attributes: u64) -> io::Result<()> {
 ///
 /// # Safety
 ///
-/// If it is a number, it must be that of a descriptor nobody else knows of.
+/// If it is a number, it must be that of a descriptor that no other code knows of.
 unsafe fn owned(returned: libc::c_long) -> io::Result<OwnedFd> {
     let number = c_int::try_from(returned).map_err(io::Error::other)?;
     match number {

@@ -1,7 +1,7 @@
 //! Scheduling of one thread by the host: its class, and the parameters that go
 //! with it.
 //!
-//! Threads are named by number; whoever calls sees to it that the number is of
+//! Threads are named by number; the caller sees to it that the number is of
 //! the thread meant.
 
 use std::{io, time::Duration};
@@ -96,7 +96,7 @@ pub fn set_class(thread: u32, class: Class) -> io::Result<()> {
     }
 }
 
-/// The priority, among those that go before all usual threads, of what somebody
+/// The priority, among those that go before all usual threads, of what a caller
 /// may have taken over: a QEMU's threads.
 pub const UNTRUSTED: u32 = 1;
 

@@ -20,7 +20,7 @@ mod request {
 const _: () = assert!(size_of::<libc::ifreq>() == 40, "what TUNSETIFF reads");
 
 /// Creates the tap `name` and returns its end of the cable. The tap goes when
-/// the last copy of the descriptor is closed: nobody can leak it. Frames carry
+/// the last copy of the descriptor is closed: it cannot be leaked. Frames carry
 /// the virtio-net header. Fails if an interface of that name has an owner.
 pub fn create(name: &str) -> io::Result<OwnedFd> {
     if name.is_empty() || name.len() > NAME_MAX || name.contains('\0') {

@@ -3,8 +3,8 @@
 //! map that lists pages and renews their protection in one step (Linux 6.7).
 //!
 //! The kernel lifts the protection of a page at the first write to it, by
-//! itself; nobody is told and nobody waits. So a watched process never hangs,
-//! whatever becomes of the one who watches.
+//! itself; no process is told and none waits. So a watched process never hangs,
+//! whatever becomes of the watcher.
 
 use crate::{memory::HostAddr, process::PidFd};
 use forkyard_types::{ByteCount, PAGE_SIZE, PageCount};

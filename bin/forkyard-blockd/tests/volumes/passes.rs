@@ -1,4 +1,4 @@
-//! Clients of other users, who are not trusted. Needs root, to be them.
+//! Clients of other users, which are not trusted. Needs root, to act as them.
 
 use crate::place::Place;
 use std::{

@@ -27,7 +27,7 @@ const BATCH: usize = 1024;
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 
-/// The folder of whoever is at the other end: as the kernel tells, not as it says.
+/// The folder of the peer: as the kernel tells, not as it says.
 pub fn folder_of_peer(processes: &Path, stream: &UnixStream) -> io::Result<PathBuf> {
     use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
     match getsockopt(stream, PeerCredentials)?.pid() {

@@ -102,7 +102,7 @@ impl Calls {
         }
     }
 
-    /// Takes calls from here on. Only root may call: a fork is of everyone's
+    /// Takes calls from here on. Only root may call: a fork is of all users'
     /// processes.
     pub fn listen(self: &Arc<Self>) -> Result<(), String> {
         let failed = |error: io::Error| format!("listen on {SOCKET}: {error}");
@@ -187,7 +187,7 @@ impl Calls {
     fn disjoint(&self, address: u64, bytes: u64, caller: Caller) {
         let process = addresses::folder_of_peer(&self.processes, &caller.stream);
         let process = process.map_err(|error| {
-            let why = format!("the kernel does not tell who calls: {error}");
+            let why = format!("the kernel does not tell which process calls: {error}");
             refusal(ErrorKind::Guest, &why)
         });
         match process.and_then(|process| addresses::frames(&process, address, bytes)) {
@@ -197,7 +197,7 @@ impl Calls {
     }
 
     /// One that asks again after its agent died may have missed the fork: the
-    /// lock is held from the look at who we are until it is on the list.
+    /// lock is held from the look at the identity until it is on the list.
     fn watch(&self, since: Epoch, caller: Caller) {
         let mut pending = self.lock();
         let outcome = match identity::told() {
@@ -218,7 +218,7 @@ impl Calls {
                 Ok(Answer::Tied)
             }
             Err(error) => {
-                let why = format!("the kernel does not tell who calls: {error}");
+                let why = format!("the kernel does not tell which process calls: {error}");
                 Err(refusal(ErrorKind::Guest, &why))
             }
         };

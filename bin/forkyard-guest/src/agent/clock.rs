@@ -7,7 +7,7 @@
 //! An answer is right to within half of the time it took, so it does not matter how long a guest
 //! stood still before it asked, nor which clocksource it has: some stand still with their
 //! vCPUs, others do not. A new VM takes the host's time. One that stood still is put forward by what its
-//! steady clock has fallen behind the host's time since it last ran. Nobody sets that clock: one
+//! steady clock has fallen behind the host's time since it last ran. That clock is not set: one
 //! that its user set otherwise stays as far from the host's as it was.
 //!
 //! Every answer is compared so, whatever it was asked for. When a guest goes on, the daemon's
@@ -272,7 +272,7 @@ pub mod tests {
         // Its user sets it, and nothing stands still.
         fake.clone().set_wall(50 * S).expect("sets");
         assert_eq!(hear(400 * S, 0), 50 * S);
-        // 20 s pass for the host alone; who asks next is not who knows of it.
+        // 20 s pass for the host alone; the next clock to ask is not the one that knows of it.
         assert_eq!(hear(420 * S, 0), 70 * S);
         assert_eq!(hear(420 * S, 0), 70 * S, "once");
         // A slow answer is no standstill.

@@ -33,7 +33,7 @@ pub struct Occasion {
 }
 
 /// Runs them all, one after the other, with these variables beside those that
-/// say who this VM is; one line for each that failed.
+/// name this VM; one line for each that failed.
 pub fn run(occasion: Occasion, extra: &[(&str, String)]) -> Vec<String> {
     let Ok(listing) = fs::read_dir(occasion.folder) else {
         return Vec::new();

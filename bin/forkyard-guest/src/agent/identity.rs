@@ -1,4 +1,4 @@
-//! Becoming somebody: what makes this VM different from every other of its
+//! Applying an identity: the properties that tell this VM from every other of its
 //! family. On the way of every clone between waking and going on, so no
 //! process is started and nothing is waited for.
 //!
@@ -79,7 +79,7 @@ pub fn apply(identify: &Identify, userland: &Userland) -> Applied {
     applied
 }
 
-/// Variables that tell a program who its VM is.
+/// Variables that tell a program its VM's identity.
 pub fn variables() -> Vec<(String, String)> {
     let text = fs::read_to_string(identity_file()).unwrap_or_default();
     text.lines()

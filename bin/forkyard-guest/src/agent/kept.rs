@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A command waits only where a reader that is attached would miss what has to go; without readers
-//! the oldest output goes. A host that connects anew finds everyone detached, and all commands here.
+//! the oldest output goes. A host that connects anew finds all commands here, detached.
 //! If the agent itself dies, their pipes break.
 
 mod log;

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-/// Messages waiting; whoever has more to say waits, too.
+/// Messages waiting; a sender that has more to say waits, too.
 const MOST: usize = 64;
 
 #[derive(Debug, Default)]
@@ -104,7 +104,7 @@ impl Outbox {
         let Some(message) = queue.messages.pop_front() else {
             return;
         };
-        // Taken before the queue is let go: nobody can hold the queue and
+        // Taken before the queue is let go: no thread can hold the queue and
         // find the port free while this message is on its way between them.
         let mut port = lock(&self.port);
         drop(queue);
@@ -121,7 +121,7 @@ impl Outbox {
 }
 
 fn write(port: &mut File, message: &ToHost) {
-    // Without a host there is nobody to tell; the next one says Hello.
+    // Without a host there is no peer to tell; the next one says Hello.
     if let Err(error) = send(port, message) {
         eprintln!("forkyard-guest: to the host: {error}");
     }

@@ -1,8 +1,8 @@
 //! Commands that the host runs.
 //!
 //! Output goes out in chunks, so many at a time as its reader asks for; a
-//! command whose reader is slow waits, and nothing piles up. When nobody
-//! listens any more, output is read and dropped: the command goes on. In a clone, which has
+//! command whose reader is slow waits, and nothing piles up. When no
+//! reader is left, output is read and dropped: the command goes on. In a clone, which has
 //! its parent's commands, it goes to the console.
 
 use super::{
@@ -247,7 +247,7 @@ impl Sessions {
         self.outbox.push(ToHost::Kept { session, commands });
     }
 
-    /// Nobody listens to any of them any more; they go on.
+    /// Notes that none of them has a reader any more; they go on.
     pub fn detach_all(&self) {
         self.kept.detach_all();
         for running in std::mem::take(&mut *lock(&self.table)).into_values() {
@@ -255,7 +255,7 @@ impl Sessions {
         }
     }
 
-    /// This is a clone, and those who listen are its parent's: what its commands say goes to the
+    /// This is a clone, and the readers are its parent's: what its commands say goes to the
     /// console.
     pub fn leave_to_console(&self) {
         self.kept.detach_all();

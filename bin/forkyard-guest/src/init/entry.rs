@@ -1,11 +1,11 @@
 //! The program that an image is there to run: a container image's entry point.
 //!
 //! ```text
-//! process 1 --once the VM is somebody--> "entry" --exec--> the entry point
+//! process 1 --once it has an identity--> "entry" --exec--> the entry point
 //!     ^--------- its end, and those of orphans -----------------+
 //! ```
 //!
-//! It starts when the agent has made the VM somebody: the network is up. What
+//! It starts when the agent has applied the VM's identity: the network is up. What
 //! it says goes to the console, and so does how it ended; the VM goes on then.
 //! It is user code like any other: it stands still in a fork, and clones go on
 //! with it.
@@ -34,7 +34,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// There once this VM is somebody.
+/// There once this VM has its identity.
 const UP: &str = "/opt/forkyard/up";
 /// SIGTERM.
 const TERM: u8 = 15;
@@ -78,7 +78,7 @@ pub fn read() -> Outcome<Option<EntryPoint>> {
     entry.map(Some).map_err(doing(EntryPoint::PLACE))
 }
 
-/// The agent has made this VM somebody. Told again, nothing more happens.
+/// The agent has applied this VM's identity. Told again, nothing more happens.
 pub fn is_up() {
     if let Err(error) = fs::write(UP, "") {
         eprintln!("forkyard-guest: the entry point does not start: {error}");
@@ -87,7 +87,7 @@ pub fn is_up() {
 
 /// Process 1's work from here on in an image without an init: reaps, and starts
 /// the entry point, if there is one, when the time has come.
-#[allow(clippy::wildcard_enum_match_arm, reason = "all else is nobody's end")]
+#[allow(clippy::wildcard_enum_match_arm, reason = "all else ends no process")]
 pub fn see_through(entry: Option<EntryPoint>) -> ! {
     // An image may have a read-only or a full disk; this is ours, in memory.
     for end in ENDS {
@@ -104,7 +104,7 @@ pub fn see_through(entry: Option<EntryPoint>) -> ! {
         }
         match start() {
             Ok(pid) => {
-                // Who powers off asks it to end first.
+                // The program that powers off asks it to end first.
                 let _ = fs::write(RUNS, pid.to_string());
                 Some((pid, entry.argv))
             }

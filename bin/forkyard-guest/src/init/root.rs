@@ -73,7 +73,7 @@ pub fn enter(disk: &str) -> Outcome {
 
 /// Mounts `/opt/forkyard`, in memory: the image's disk holds nothing of ours but the
 /// empty folder, links into it, and an empty file to mount another on; so that
-/// whoever reads it elsewhere finds it as it was made.
+/// a reader elsewhere finds it as it was made.
 fn our_folder(new: &Path) -> Outcome {
     let find = || {
         inside::directory(new, Path::new(OURS))
@@ -85,7 +85,7 @@ fn our_folder(new: &Path) -> Outcome {
         mount_with("tmpfs", &new.join(place), mode)?;
         ours = find()?;
     }
-    // The file system's own default is a folder that everybody may write to.
+    // The file system's own default is a folder that every user may write to.
     mount_with("tmpfs", &ours, "mode=0755")?;
     copy_tree(Path::new("/forkyard"), &ours).map_err(doing("copy the guest's programs"))?;
     for page in [EPOCH, GENERATORS] {

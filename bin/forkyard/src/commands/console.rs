@@ -81,7 +81,7 @@ fn keyboard(is_terminal: bool) -> mpsc::Receiver<Keys> {
                 return;
             }
             if leave.is_some() {
-                // Nobody listening has left already.
+                // Without a listener the loop has left already.
                 let _ = sender.blocking_send(Keys::Leave);
                 return;
             }

@@ -95,7 +95,7 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Copies what is here into a VM, and tells nobody how much.
+/// Copies what is here into a VM, and does not report how much.
 pub async fn send_quietly(
     client: &Client,
     from: PathBuf,

@@ -267,7 +267,7 @@ fn send(input: &mpsc::Sender<ExecInput>, what: ExecInput) {
     tokio::spawn(async move { input.send(what).await });
 }
 
-/// Passes output on. Returns the exit code once the command has ended, or nobody reads the output.
+/// Passes output on. Returns the exit code once the command has ended, or the output has no reader.
 fn show(event: ExecEvent, is_raw: bool) -> anyhow::Result<Option<u8>> {
     let code = code_of(&event);
     // A raw terminal does not return to the first column by itself.

@@ -41,7 +41,7 @@ type Told = Result<String, String>;
 pub enum Reach {
     /// On this host. It ends with the last VM, and is started again as needed.
     Here(PathBuf),
-    /// Wherever it is, somebody else sees to it.
+    /// Wherever it is, another request handles it.
     There(Client),
 }
 

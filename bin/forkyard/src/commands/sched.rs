@@ -32,7 +32,7 @@ pub enum Sched {
         after_help = "Examples:\n  forkyard sched release p\n  forkyard sched release --pid 4711 -o json"
     )]
     Release(live::Which),
-    /// Show who runs and who waits, shares and speeds.
+    /// Show which vCPUs run and wait, shares and speeds.
     #[command(after_help = "Example: forkyard sched show -o json")]
     Show,
     /// Show the state, live.

@@ -93,7 +93,7 @@ pub struct Dock {
     /// Name of the substrate.
     #[arg(long)]
     pub name: VmName,
-    /// Kind: who may open it, and whether it is generalised.
+    /// Kind: which hosts may open it, and whether it is generalised.
     #[arg(long, value_enum)]
     pub kind: Kind,
     /// Dock a clone; the VM runs on.

@@ -1,4 +1,4 @@
-//! `token`: who may use the API over the network.
+//! `token`: tokens that grant use of the API over the network.
 
 use crate::{args::Format, output};
 use clap::Subcommand;

@@ -1,5 +1,5 @@
 //! `image import` and `image export`: images in and out, as streams to and from
-//! the daemon. Files are read and written here, by whoever runs the command.
+//! the daemon. Files are read and written here, as the user that runs the command.
 
 use crate::{
     args::Format,
@@ -164,7 +164,7 @@ pub async fn import(client: &Client, format: Format, wanted: Import) -> anyhow::
         packing.await?.context("the folder could not be read")?;
     }
     let image = image.map_err(|error| {
-        // What the daemon said is looked for by whoever shows it.
+        // What the daemon said is looked for where it is shown.
         let error = if let UploadError::Client(refused) = error {
             anyhow::Error::from(refused)
         } else {

@@ -42,7 +42,7 @@ pub struct Impatient {
 }
 
 impl Impatient {
-    /// One who has waited for so long.
+    /// Error of a wait that took so long.
     pub fn after(seconds: u32) -> Self {
         Self { seconds }
     }
@@ -90,7 +90,7 @@ impl Patience {
         let Some(seconds) = self.timeout else {
             return work.await;
         };
-        // Whoever hangs up before the request has arrived has asked for nothing.
+        // A client that hangs up before the request has arrived has asked for nothing.
         let limit = Duration::from_secs(seconds.max(1).into());
         match tokio::time::timeout(limit, work).await {
             Ok(done) => done,
@@ -406,10 +406,10 @@ pub async fn remove(
     Ok(code)
 }
 
-/// Every VM, clones first: nothing is then taken away from under anyone.
+/// Every VM, clones first: nothing is then taken away from under another VM.
 async fn every(client: &Client) -> anyhow::Result<Vec<String>> {
     let vms: Vec<ListedVm> = client.call(Method::GET, "/v1/vms").await?;
-    // Nobody can be asked about what is on a lost node.
+    // No daemon can be asked about what is on a lost node.
     let there = vms
         .into_iter()
         .filter(|vm| !vm.lost)

@@ -1,7 +1,7 @@
 //! Folders that are watched: as streams, and by watchers that clients ask now and then.
 //!
-//! Watchers are kept here, each with a bounded queue; one not asked for a while ends, and all
-//! end with the daemon.
+//! Watchers are kept here, each with a bounded queue; one not asked for a while ends, and all end
+//! with the daemon.
 
 use super::{envd::Call, reply::Failure};
 use axum::body::Body;

@@ -27,7 +27,7 @@ pub(super) fn run_parent(host: &Host, name: &str, options: &Options) {
 /// Makes a place in memory for data.
 pub(super) const MOUNT: &str = "mkdir -p /m && mount -t tmpfs -o size=90% m /m";
 
-/// Data that does not pack and that nobody has yet.
+/// Data that does not pack and that no host has yet.
 pub(super) fn fill(options: &Options) -> String {
     format!("head -c {}m /dev/urandom >/m/data", options.fill)
 }

@@ -288,7 +288,7 @@ proptest! {
         };
         for place in &places {
             for other in picture.offers.keys().filter(is_open) {
-                // Before it got its last one, nobody had more free.
+                // Before it got its last one, no node had more free.
                 let before = free(&place.node, place.clones - 1);
                 prop_assert!(before >= free(other, got(other)), "{places:?}");
             }

@@ -65,7 +65,7 @@ impl Commands {
     pub async fn run(&self, program: &'static str, words: &[&str]) -> Result<String, SlurmError> {
         let mut command = Command::new(program);
         command.args(words).stdin(Stdio::null()).kill_on_drop(true);
-        // What is set for whoever started this is not meant for it; where Slurm is, is.
+        // What is set for the parent process is not meant for it; where Slurm is, is.
         for variable in ["SLURM_HOSTFILE", "SALLOC_PARTITION", "SLURM_JOB_ID"] {
             command.env_remove(variable);
         }

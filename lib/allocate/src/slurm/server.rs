@@ -33,7 +33,7 @@ pub struct Server {
 impl Server {
     /// Starts one on this address of the calling thread's network, with these nodes.
     /// Blocks until all are idle. Takes a file system that its temporary folder is on
-    /// to be visible to whoever uses it.
+    /// to be visible to its users.
     pub fn start_on(address: Ipv4Addr, nodes: &[NodeOf<'_>]) -> io::Result<Self> {
         let mut failed = io::Error::other("never tried");
         for _ in 0..TRIES {
@@ -49,7 +49,7 @@ impl Server {
         let folder = tempfile::Builder::new()
             .prefix("forkyard-slurm.")
             .tempdir()?;
-        // Munge wants nobody else to be able to write here, and clients to pass.
+        // Munge wants no other user to be able to write here, and clients to pass.
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
         let conf = folder.path().join("slurm.conf");
         fs::write(&conf, configuration(folder.path(), address, nodes)?)?;
@@ -177,7 +177,7 @@ pub fn command(conf: &Path, program: &str, words: &[impl AsRef<OsStr>]) -> io::R
     }
 }
 
-/// Where Debian has daemons, which not everybody's PATH names.
+/// Where Debian has daemons, which not every user's PATH names.
 fn path() -> String {
     let path = std::env::var("PATH").unwrap_or_default();
     format!("{path}:/usr/sbin:/sbin")

@@ -81,7 +81,8 @@ impl Host {
 
     /// Memory of the substrate that the VM was woken from, and of others that were of the same guest
     /// image and size, the latest ones. None that lies over many others: it depends on them all. And
-    /// no private one of another user, who could not remove it, and whose memory its size would tell of.
+    /// no private one of another user, which could not remove it, and whose memory its size would
+    /// tell of.
     fn candidates(
         &self,
         new: &Entry,

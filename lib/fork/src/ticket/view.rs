@@ -1,4 +1,4 @@
-//! Tickets, for those who run the host.
+//! Tickets, as the host's operators see them.
 
 use super::{Entry, Fate, Phase, Promise, Seat, Tickets};
 use forkyard_types::{SeatState, TicketId, TicketPhase, TicketSeat, TicketView, VmId};

@@ -99,7 +99,7 @@ impl Exec {
                 room = queue.reserve(), if self.owed >= WINDOW / 2 => {
                     let chunks = std::mem::take(&mut self.owed);
                     let more = framed(&ToGuest::ExecMore { session: self.session, chunks });
-                    // With no link there is nobody to make room for.
+                    // With no link there is no sender to make room for.
                     if let (Ok(room), Ok(more)) = (room, more) {
                         room.send(more);
                     }

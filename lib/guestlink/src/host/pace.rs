@@ -23,7 +23,7 @@ pub struct Pace {
     messages: Bucket,
 }
 
-/// So many units a second, and as many at once by whoever was silent before.
+/// So many units a second, and as many at once by a guest that was silent before.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     rate: u32,

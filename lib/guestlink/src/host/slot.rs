@@ -1,4 +1,4 @@
-//! An answer that may come before or after somebody waits for it.
+//! An answer that may come before or after it is waited for.
 
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::Notify;
@@ -20,7 +20,7 @@ impl<T> Default for Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Puts an answer in; an earlier one that nobody took goes.
+    /// Puts an answer in; an earlier one that was not taken goes.
     pub fn fill(&self, value: T) {
         *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         self.filled.notify_one();

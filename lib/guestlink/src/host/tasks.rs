@@ -241,7 +241,7 @@ impl Shared {
                 let release = released.then_some(ToGuest::Release);
                 [Some(ToGuest::Identify(identify)), release]
             }
-            // Quiet for a fork: whoever forks says how it goes on.
+            // Quiet for a fork: the fork says how it goes on.
             None if *self.held.borrow() => [None, None],
             None => [Some(ToGuest::Resume), None],
         };

@@ -399,7 +399,7 @@ async fn forgotten_call_makes_room_for_another() {
         assert_eq!(calls.recv().await, Some((call, request)));
         agent.say(&ToHost::Forget { call }).await;
     }
-    // An answer to one of them is for nobody.
+    // An answer to one of them is not awaited.
     let late = guest.reply(CallId(0), Ok(Answer::Killed)).await;
     late.expect("ignored");
     guest.resume().await.expect("queued");

@@ -232,7 +232,7 @@ fn bit_flipped_anywhere_is_found_or_does_no_harm() {
         }
         file.write_all_at(&[*byte], at as u64).expect("writes");
     }
-    // Only the two slots nobody uses may be damaged unnoticed.
+    // Only the two unused slots may be damaged unnoticed.
     assert_eq!(
         (harmless, found),
         (2 * PAGE_SIZE, bytes.len() - 2 * PAGE_SIZE)

@@ -151,7 +151,7 @@ fn a_page_that_is_touched_meanwhile_damages_nothing() {
 
 proptest! {
     /// Random trees, written anew in random ways: every image reads as its
-    /// model before, in between and after, also by who had it open before.
+    /// model before, in between and after, also by programs that had it open before.
     #[test]
     fn images_read_the_same_whatever_is_written_anew(
         tree in tree(),

@@ -59,7 +59,7 @@ fn is_refused(guest: &Guest) -> bool {
     })
 }
 
-/// Ports that somebody had, once they are free again.
+/// Ports that were taken, once they are free again.
 async fn take_freed(networks: &Networks, wanted: &[Publish]) -> Ports {
     let mut taken = None;
     until(async || {

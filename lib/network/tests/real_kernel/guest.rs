@@ -25,7 +25,7 @@ pub const TRIES: u32 = 20;
 /// passes that should not; it never fails one that should pass.
 pub const SILENCE: Duration = Duration::from_millis(300);
 
-/// A tap's far end, and who it should say it is.
+/// A tap's far end, and the identity it should claim.
 pub struct Guest {
     pub vm: VmId,
     pub family: FamilyId,
@@ -122,7 +122,7 @@ impl Guest {
         self.send(&datagram(mac, self.address.mac, from, to, payload));
     }
 
-    /// The next datagram to a port of this guest: who from, and what.
+    /// The next datagram to a port of this guest: its sender, and its content.
     pub fn hears(&self, port: u16, within: Duration) -> Option<(SocketAddrV4, Vec<u8>)> {
         let mut heard = None;
         self.waits(within, |frame| {

@@ -152,7 +152,7 @@ fn guests_and_host_do_not_hear_each_other() {
     });
 }
 
-/// Port 68 to 67, by which one that knows nothing of itself asks everybody.
+/// Port 68 to 67, by which one that knows nothing of itself asks all.
 fn question(mac: Mac, chaddr: Mac) -> Vec<u8> {
     let mut payload = vec![1, 1, 6, 0, 0, 0, 0, 7];
     payload.resize(28, 0);
@@ -192,7 +192,7 @@ fn a_guest_without_the_agent_learns_its_address_and_no_sibling_can_ask_or_answer
             }
         }
         assert!(offered);
-        // The answer went to everybody.
+        // The answer went to all.
         b.waits(SILENCE, |_| false);
         ask(&b, &question(a.address.mac, a.address.mac)).await;
         assert!(!b.waits(SILENCE, is_offer_of(a.address)), "another's MAC");
@@ -240,7 +240,7 @@ fn netlink() -> Handle {
     netlink
 }
 
-/// Gives the host an address on a family's bridge, as nobody should.
+/// Gives the host an address on a family's bridge, as no program should.
 async fn join_as_host(family: FamilyId, address: Ipv4Addr) -> Mac {
     let netlink = netlink();
     let bridge = if_nametoindex(Link::Bridge(family).name().as_str()).expect("there");

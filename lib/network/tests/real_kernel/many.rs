@@ -1,4 +1,4 @@
-//! As many members as a large fork makes, and names nobody races for.
+//! As many members as a large fork makes, and names without a race.
 
 use crate::{
     guest::{Guest, alone, family, until},

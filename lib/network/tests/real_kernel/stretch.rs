@@ -42,7 +42,7 @@ fn members_on_three_hosts_hear_each_other_from_the_first_frame_and_arp_is_answer
         assert!(one.waits(PATIENCE, is_answer(other.address)));
         assert!(other.misses(&question), "nobody is asked");
         assert!(hear_each_other(one, other));
-        // As a kernel asks whether somebody is still there.
+        // As a kernel asks whether a neighbour is still there.
         let mut still = question;
         still[..6].copy_from_slice(&other.address.mac.0);
         one.send(&still);
@@ -234,7 +234,7 @@ fn places_move_between_hosts_and_the_next_daemon_goes_on() {
     hosts.stretch(0, family, 7, span(0, &[0, 1, 2]));
     assert!(hear_each_other(&founder, &clone));
     // The second host has left: its places are the founder's host's again, where
-    // there is nobody.
+    // there is no neighbour.
     hosts.stretch(0, family, 7, span(0, &[0, 2]));
     clone.send(&packet);
     assert!(founder.misses(&packet));

@@ -2,8 +2,8 @@
 //!
 //! Layers are not trusted. Every path in it means what it would mean in the
 //! guest: it is followed by [`inside`], and so neither a link nor anything else
-//! leads out of the directory; `..` is refused. The directory is nobody's but
-//! ours while this goes on: it may hold programs that run as root for whoever
+//! leads out of the directory; `..` is refused. The directory is used by no process but
+//! ours while this goes on: it may hold programs that run as root for any user that
 //! starts them.
 //!
 //! Whiteouts are those of image-spec 1.1: `.wh.NAME` hides what lower layers
@@ -114,7 +114,7 @@ pub(super) struct Tree<'a> {
 type Fresh = HashSet<PathBuf>;
 
 impl<'a> Tree<'a> {
-    /// Into this directory, which is empty and nobody else's.
+    /// Into this directory, which is empty and used by no other process.
     pub fn new(root: &'a Path, budget: Budget, cancel: &'a Cancel) -> Self {
         let times = BTreeMap::new();
         Self {
@@ -375,11 +375,11 @@ fn checked(path: &Path) -> Result<PathBuf, LayerError> {
 }
 
 fn owner(path: &Path, entry: &Entry) -> Result<(u32, u32), LayerError> {
-    // The last stands for nobody at all.
+    // The last stands for no user at all.
     match [entry.uid, entry.gid].contains(&u32::MAX) {
         true => Err(LayerError::Hostile {
             path: path.to_owned(),
-            why: "belongs to whom there cannot be",
+            why: "belongs to a user that cannot exist",
         }),
         false => Ok((entry.uid, entry.gid)),
     }

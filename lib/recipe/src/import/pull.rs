@@ -124,7 +124,7 @@ pub(super) fn take(archive: &Path, incoming: &Path) -> Result<(), ImportError> {
         return Err(io_error("read", archive)(odd).into());
     }
     drop(file);
-    // Whoever could have exchanged it has ended.
+    // Every process that could have exchanged it has ended.
     fs::rename(archive, incoming)
         .and_then(|()| chown(incoming, Some(0), Some(0)))
         .map_err(io_error("move", archive))?;

@@ -1,7 +1,7 @@
 //! Header of a qcow2 disk, read before any program believes it.
 //!
 //! A disk of unknown origin may name any file of the host as the one it lies
-//! over, or as the one its data is in: whoever converts it would copy that
+//! over, or as the one its data is in: a program that converts it would copy that
 //! file. So it is read here first, and must need no file but itself.
 
 use super::DiskError;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The guest has written the file system: it is never mounted. e2fsprogs read it confined, as
-//! nobody. Contents of removed files are gone with the blocks that they were in.
+//! no user. Contents of removed files are gone with the blocks that they were in.
 //!
 //! Names that a guest could have chosen to be read as words of debugfs's are left out: of these
 //! characters the lists that are installed name none.

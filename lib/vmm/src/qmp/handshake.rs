@@ -1,6 +1,6 @@
-//! The start of a connection to a QEMU that somebody else may have just left.
+//! The start of a connection to a QEMU that another client may have just left.
 //!
-//! QEMU gives what a command returns to whoever is connected when it is done. So
+//! QEMU gives what a command returns to the client that is connected when it is done. So
 //! a client that takes the place of one that was killed is told of that one's
 //! command, before the greeting or after it, and taken for its own the answer
 //! would shift all that follow. Therefore the first command bears a mark that no

@@ -78,7 +78,7 @@ impl Peer {
     }
 }
 
-/// A socket on which `script` is played to the first who connects.
+/// A socket on which `script` is played to the first client that connects.
 fn played<F>(script: impl FnOnce(Peer) -> F + Send + 'static) -> (TempDir, PathBuf)
 where
     F: Future<Output = ()> + Send,

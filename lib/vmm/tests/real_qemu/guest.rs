@@ -82,7 +82,7 @@ async fn kvm_is_chosen_only_if_a_guest_reaches_user_space_on_it_and_that_is_reme
     let site = Site::with_memory(support::GUEST_MEMORY);
     let cache = site.path().join("accel.json");
     let mut owner = site.owner;
-    // Whoever may open the device: what is tried here is the device.
+    // With access to the device: what is tried here is the device.
     (owner.uid, owner.gid) = (0, 0);
     let mut probe = Probe {
         kernel: kernel.image,

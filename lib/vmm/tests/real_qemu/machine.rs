@@ -366,7 +366,7 @@ async fn a_shell_left_by_a_dead_daemon_is_discarded_by_its_record() {
     let site = Site::new();
     let shell = site.shell(&site.disk).await;
     let record = shell.record().clone();
-    // As good as a daemon that died: nobody of it will do anything more.
+    // As good as a daemon that died: no part of it will do anything more.
     std::mem::forget(shell);
     site.qemu.discard(&record).await.expect("discarded");
     site.assert_gone(&record);

@@ -259,7 +259,7 @@ pub fn real_time_threads(pid: u32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("alive");
     for task in tasks.flatten() {
         let read = |name| fs::read_to_string(task.path().join(name));
-        // One that has ended meanwhile goes before nobody.
+        // One that has ended meanwhile goes before no other.
         let (Ok(stat), Ok(name)) = (read("stat"), read("comm")) else {
             continue;
         };

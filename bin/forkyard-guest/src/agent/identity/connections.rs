@@ -2,7 +2,7 @@
 //!
 //! The other end talks to the parent, and the clone has another address: what
 //! user code still did with such a connection would hang, or disturb the
-//! parent's. Each is ended here, and whoever waits on it is told at once
+//! parent's. Each is ended here, and a program that waits on it is told at once
 //! (`ECONNABORTED`). Done while the host lets nothing pass from here, so that the
 //! kernel's own farewell (a reset) goes nowhere. Connections over the loopback have
 //! both their ends in the clone and live on.

@@ -1,4 +1,4 @@
-//! Files of the image that say who this VM is: its names, its number, and whom to
+//! Files of the image that hold this VM's identity: its names, its number, and the servers to
 //! ask for those of others.
 //!
 //! A convenience for programs. The image decides whether they can be written: its

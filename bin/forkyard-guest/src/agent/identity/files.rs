@@ -1,4 +1,4 @@
-//! Small files that say who this VM is.
+//! Small files that hold this VM's identity.
 
 use nix::fcntl::OFlag;
 use std::{

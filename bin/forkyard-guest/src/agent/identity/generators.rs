@@ -6,8 +6,8 @@
 //!                           bytes are a generator's state
 //! ```
 //!
-//! Whoever maps `epoch` shared sees it change before any user code of a clone
-//! goes on. Whoever maps `generators` privately and writes a table into its
+//! A program that maps `epoch` shared sees it change before any user code of a clone
+//! goes on. A program that maps `generators` privately and writes a table into its
 //! copy has those bytes of its memory overwritten with random ones in every
 //! clone: the mapping is the registration, so it ends with the program and is
 //! copied by fork(2). Table: `forkyard`, a count, then so many addresses and
@@ -35,7 +35,7 @@ pub const PAGE: usize = 4096;
 const FOLDER: &str = "/opt/forkyard";
 const MAGIC: [u8; 8] = *b"forkyard";
 const ENTRY: usize = 16;
-/// Longer states are somebody's mistake.
+/// Longer states are a mistake.
 const LONGEST: usize = 64 << 10;
 
 /// Shows the epoch to every program that looks.

@@ -1,4 +1,4 @@
-//! Routes that somebody has added to the interface, which go with its address.
+//! Routes that were added to the interface, which go with its address.
 //!
 //! They are noted before and made again after, where they still lead anywhere:
 //! not by way of the clone itself, and without a source address that is no

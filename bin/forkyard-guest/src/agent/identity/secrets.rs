@@ -2,7 +2,7 @@
 //! and removed.
 //!
 //! Overwritten and written through to the disk before they are removed, so
-//! that the blocks do not hold the secret for whoever reads the disk past the
+//! that the blocks do not hold the secret for a reader of the disk past the
 //! file system. That holds where a file system writes in place, as ext4 and
 //! tmpfs do. What programs have read into their memory stays there.
 

@@ -34,7 +34,7 @@ const HOME: &str = "/opt/forkyard/cgroup/user/friendly";
 const NONE_RUNS: u8 = 3;
 /// Seconds that one command there may take: it waits for a turn as all do.
 const PATIENCE: u32 = 300;
-/// Bytes that it may say: whoever owns the guest may have put anything in its place.
+/// Bytes that it may say: the guest's owner may have put anything in its place.
 const MOST: usize = 1 << 20;
 
 /// `friendly set`
@@ -52,7 +52,7 @@ pub struct Set {
     #[arg(long)]
     law: Option<Law>,
     /// Group to adapt: `exec`, commands that the host has run there; `image`, processes
-    /// that the image's init or entry point started; or a group's folder. Without, whom
+    /// that the image's init or entry point started; or a group's folder. Without, the one
     /// it adapts already, at first `exec`.
     #[arg(long)]
     group: Option<String>,

@@ -1,4 +1,4 @@
-//! `friendly police`: names those who do not yield, and caps them if told to.
+//! `friendly police`: names the guests that do not yield, and caps them if told to.
 //!
 //! A cap is the dispatcher's, of `forkyard sched`: it holds a VM back to its fair
 //! share for as long as the police goes on.
@@ -52,7 +52,7 @@ pub struct Policed {
     /// Measure that VMs' shares are in proportion to.
     #[arg(long, value_enum, default_value_t = By::Vm)]
     by: By,
-    /// Cap those who are named to a fair share of CPU time, by the dispatcher of
+    /// Cap the guests that are named to a fair share of CPU time, by the dispatcher of
     /// `forkyard sched` under the policy credit, until this command ends.
     #[arg(long)]
     enforce: bool,
@@ -112,7 +112,7 @@ pub async fn police(
         }
         let now = match top::sample(client).await {
             Ok(now) => now,
-            // The daemon may be on its way back; who is capped is to stay so.
+            // The daemon may be on its way back; a capped guest is to stay so.
             Err(error) if sampled.elapsed() < PATIENCE => {
                 tell!("forkyard: no sample ({error:#}): goes on");
                 continue;
@@ -141,7 +141,7 @@ async fn told_to_end([interrupt, terminate, hangup]: &mut [Signal; 3]) {
     }
 }
 
-/// Those who are capped. Dropped, they are let go.
+/// Guests that are capped. Dropped, they are let go.
 struct Custody {
     run_dir: PathBuf,
     /// Processes of their QEMUs, and their names.

@@ -8,7 +8,7 @@ async fn words_too_long_for_a_message_are_refused_at_once() {
     let words = vec!["x".repeat(crate::MAX_PAYLOAD)];
     let refused = guest.exec(Command::of_root(words)).await;
     assert!(matches!(refused, Err(LinkError::TooLong { .. })));
-    // Nothing of it was sent but that nobody listens.
+    // Nothing of it was sent but that it has no reader.
     guest.resume().await.expect("queued");
     assert_eq!(agent.hear().await, ToGuest::Resume);
 }
