@@ -2,7 +2,7 @@
 //!
 //! It is two processes: the dispatcher, and a guard that lets every vCPU go
 //! should the dispatcher die. Either may be killed at any time. It ends when it
-//! has had nobody to schedule for ten seconds.
+//! has had no VM to schedule for ten seconds.
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
@@ -92,7 +92,7 @@ fn dispatch(socket: &Path, mechanism: Mechanism) -> anyhow::Result<()> {
     let mut dispatcher = Dispatcher::new(Policy::Sbco, program, mechanism)?;
     first();
     let listener = UnixListener::bind(socket).with_context(|| socket.display().to_string())?;
-    // Whoever may speak to it may stop any VM.
+    // A user that may speak to it may stop any VM.
     fs::set_permissions(socket, fs::Permissions::from_mode(0o600))
         .with_context(|| socket.display().to_string())?;
     serve(&mut dispatcher, listener);
@@ -116,7 +116,7 @@ fn lock(socket: &Path) -> anyhow::Result<fs::File> {
     Ok(lock)
 }
 
-/// Has this thread run before all usual ones: whoever schedules others must not
+/// Has this thread run before all usual ones: a scheduler of others must not
 /// wait for them.
 fn first() {
     if let Err(error) = set_class(0, Class::First(OWN)) {

@@ -44,7 +44,7 @@ fn stand_in() {
     };
     let threads: Vec<_> = (0..count).map(|n| busy(format!("CPU {n}/TCG"))).collect();
     let _worker = (count > 0).then(|| busy("worker".to_owned()));
-    // Ends with whoever started it.
+    // Ends with its parent.
     let _ = std::io::stdin().read(&mut [0]);
     drop(threads);
     std::process::exit(0);
@@ -153,7 +153,7 @@ fn everything_runs_again_when_the_dispatcher_is_killed() {
     vms.iter().for_each(Vm::all_run_on);
 }
 
-/// The promise is of a machine that has time for the guard and for the one who
+/// The promise is of a machine that has time for the guard and for the process that
 /// looks: of ten deaths one must be seen to keep it.
 #[test]
 fn a_guard_thaws_within_a_tenth_of_a_second() {
@@ -174,7 +174,7 @@ fn a_guard_thaws_within_a_tenth_of_a_second() {
         until("the guard has done its work", || ended(guard));
         took
     };
-    // Whoever looks must not wait for its turn either.
+    // The observer must not wait for its turn either.
     let watch = thread::scope(|scope| {
         let looks = || {
             set_class(0, Class::First(1)).expect("root");

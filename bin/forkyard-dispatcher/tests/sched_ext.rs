@@ -2,7 +2,7 @@
 //! started by `cargo xtask test-sched-ext`. Processes with busy threads, named as
 //! QEMU names its vCPUs', stand in for VMs.
 //!
-//! What is held against a promise is the kernel's own record: its trace of who ran
+//! What is held against a promise is the kernel's own record: its trace of the vCPUs that ran
 //! when, and the time it says each thread has run.
 
 mod common;
@@ -56,7 +56,7 @@ fn stand_in() {
     let threads: Vec<_> = (0..count)
         .map(|n| named(n).spawn(busy).expect("a thread"))
         .collect();
-    // Ends with whoever started it.
+    // Ends with its parent.
     let _ = std::io::stdin().read(&mut [0]);
     drop(threads);
     std::process::exit(0);

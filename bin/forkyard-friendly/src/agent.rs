@@ -208,7 +208,7 @@ impl Agent {
         }
     }
 
-    /// Hears from the gate who stands still since the last time.
+    /// Hears from the gate which threads were stopped since the last time.
     fn hear(&mut self) {
         for task in self.gate.held() {
             self.policy.chooser.stopped(task.id);
@@ -217,7 +217,7 @@ impl Agent {
     }
 
     /// Waits until it is time for the next look, at `close` at the latest, and lets those
-    /// in for whom there is room meanwhile. Breaks if it is to end.
+    /// in for which there is room meanwhile. Breaks if it is to end.
     fn rest(&mut self, told: &Receiver<Wake>, close: Instant) -> anyhow::Result<ControlFlow<()>> {
         let look = self.policy.config.threads.look();
         let soon = self.looked + self.spacing.soon(look);
@@ -244,7 +244,7 @@ impl Agent {
         }
     }
 
-    /// Lets go of as many who wait as there is room for since the last look. It is one
+    /// Lets go of as many that wait as there is room for since the last look. It is one
     /// file to write for each, where a look reads one of each thread.
     fn let_in(&mut self) -> anyhow::Result<()> {
         self.hear();
@@ -258,7 +258,7 @@ impl Agent {
         let processes: Vec<u32> = go.iter().map(|id| self.stopper.process(*id)).collect();
         self.gate
             .go(&processes)
-            .context("cannot let go of who made them")?;
+            .context("cannot let go of the processes that made them")?;
         let set = self.stopper.set(&still, unit, &mut self.guard);
         set.context("cannot let threads go")
     }
@@ -275,7 +275,7 @@ impl Agent {
         set.context("cannot limit new threads")
     }
 
-    /// Sees who wants to run, and stops who may not. How many run after it.
+    /// Sees which threads want to run, and stops those that may not. Returns how many run after it.
     fn look(&mut self) -> anyhow::Result<u32> {
         let turns = turns(self.looked.elapsed(), self.policy.config.threads.look());
         let waits = self.waits()?;
@@ -305,7 +305,7 @@ impl Agent {
         self.wanting = self.wanting.max(load);
         let order = self.policy.controller.order();
         let means = self.policy.config.rate.means;
-        // A quota holds everybody in the group up.
+        // A quota holds all of the group up.
         let by_quota = means != RateMeans::Sleep && self.quota.is_some() && spares.is_none();
         let sleeps = order.sleep.is_some() && !by_quota;
         let still = match sleeps && self.policy.pulse.next(order.duty) == Turn::Sleep {
@@ -349,12 +349,12 @@ impl Agent {
         } else {
             self.gate
                 .leave_open()
-                .context("cannot let go of who makes others")?;
+                .context("cannot let go of the processes that make others")?;
         }
         Ok(waits)
     }
 
-    /// Tells the gate what a look has found: how many may run and do, and who stood still
+    /// Tells the gate what a look has found: how many may run and do, and which were stopped
     /// before it.
     fn tell_gate(
         &mut self,
@@ -374,7 +374,7 @@ impl Agent {
         });
         self.gate
             .look(room, there, exempt)
-            .context("cannot let go of who makes others")
+            .context("cannot let go of the processes that make others")
     }
 
     /// Ends a control period.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Result of a look at the members of the group.
 #[derive(Debug)]
 pub struct Census {
-    /// Those who want to run and may be stopped; for processes, one for each.
+    /// Threads that want to run and may be stopped; for processes, one for each.
     pub wanting: Vec<TaskId>,
     /// Number of threads that run, would run or are stopped at this moment, of
     /// those that may be stopped.

@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Events {
     /// Begins to hear. The kernel takes the trouble until [`unhear`], and none before 6.6
-    /// notices that whoever heard has ended. An error in a container, as [`tells_here`]
+    /// notices that the listener has ended. An error in a container, as [`tells_here`]
     /// has it or in a network namespace of its own, and without the right to.
     pub fn hear() -> io::Result<Self> {
         if !tells_here() {
@@ -54,7 +54,7 @@ impl Events {
             let Some(message) = events.next(Some(PATIENCE))? else {
                 return Err(io::ErrorKind::TimedOut.into());
             };
-            // It says so of everybody who asks.
+            // It says so of every process that asks.
             if word(&message, WHAT) == Some(NONE) {
                 break;
             }
@@ -107,7 +107,7 @@ fn tells_here() -> bool {
 }
 
 /// Has the kernel tell one program fewer. To be done once for each that heard and has
-/// ended, by whoever outlives it.
+/// ended, by the processes that outlive it.
 pub fn unhear() -> io::Result<()> {
     let socket = Socket::new(NETLINK_CONNECTOR)?;
     socket.send(&telling(IGNORE), 0)?;
@@ -124,7 +124,7 @@ fn telling(operation: u32) -> Vec<u8> {
     message.extend(length.to_ne_bytes());
     message.extend(NLMSG_DONE.to_ne_bytes());
     message.extend(0u16.to_ne_bytes());
-    // Sequence and sender; then to whom, sequence, acknowledgement; length, flags.
+    // Sequence and sender; then receiver, sequence, acknowledgement; length, flags.
     let fields = [0, 0, PROC, PROC, 0, 0];
     message.extend(fields.into_iter().flat_map(u32::to_ne_bytes));
     message.extend(4u16.to_ne_bytes());

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! kernel --a program begins--> gate --no room: into the frozen group, and says so--> agent
-//!        --a process ends----> gate --somebody waits: let one in-------------------> agent
-//!                               ^--how many more may run, who runs, who goes----------'
+//!        --a process ends----> gate --one waits: let it in-------------------------> agent
+//!                               ^--how many more may run, which run, which go--------'
 //! ```
 //!
-//! Who has made several that wait is put into the frozen group, too, until few do, if it is a
-//! process of one thread: of several the others may have work to do. The agent passes over it.
+//! A process that has made several that wait is put into the frozen group, too, until few do,
+//! if it is a process of one thread: of several the others may have work to do. The agent
+//! passes over it.
 //!
 //! The kernel tells before the first instruction of the program. On several CPUs it runs
 //! a little until it is stopped; on one, whose last word this thread has, hardly.
@@ -51,7 +52,7 @@ pub enum Passage {
     Gateless,
 }
 
-/// The gate, from the agent's side. Whoever begins goes once it is dropped.
+/// The gate, from the agent's side. Processes that begin go once it is dropped.
 #[derive(Debug)]
 pub struct Gate {
     shared: Arc<Mutex<Shared>>,
@@ -65,8 +66,8 @@ pub struct Gate {
 
 impl Passage {
     /// Has a gate for a group, if there is none yet and if there can be one; the guard
-    /// hears of it. Who is to wait is held as the stopper would. The agent is told when
-    /// somebody waits and there may be room.
+    /// hears of it. A process that is to wait is held as the stopper would. The agent is told when
+    /// one waits and there may be room.
     pub fn open(
         &mut self,
         group: &Group,
@@ -111,7 +112,7 @@ impl Passage {
             .flat_map(|gate| gate.late.drain(..).chain(gate.held.try_iter()))
     }
 
-    /// Takes the result of a look: see [`Admission::look`]. Who was stopped since the
+    /// Takes the result of a look: see [`Admission::look`]. A process stopped since the
     /// agent was last told of any stands still, whatever was seen of it.
     pub fn look(
         &mut self,
@@ -139,7 +140,7 @@ impl Passage {
         all_go(&gate.hold, makers)
     }
 
-    /// Makers that stand still, of whom the agent knows nothing else.
+    /// Makers that are stopped, of which the agent knows nothing else.
     pub fn makers(&self) -> BTreeSet<TaskId> {
         match self {
             Self::Gate(gate) => locked(&gate.shared).makers.still().clone(),
@@ -153,7 +154,7 @@ impl Passage {
         let Self::Gate(gate) = self else {
             return BTreeSet::new();
         };
-        // Whoever is in it by now has been told of.
+        // Processes that are in it by now have been told of.
         let shared = locked(&gate.shared);
         gate.late.extend(gate.held.try_iter());
         let late = gate.late.iter().map(|task| task.id.number);
@@ -205,7 +206,7 @@ impl Gate {
             tell,
         };
         let keep = move || {
-            // Else who begins has long begun when it is stopped.
+            // Else a process has long begun when it is stopped.
             let _ = forkyard_sys_guest::first::go_first();
             if let Err(error) = keeper.keep(&events) {
                 eprintln!("forkyard-friendly: no more is heard of new processes: {error}");
@@ -261,17 +262,18 @@ impl Keeper {
                 Event::Lost => None,
             };
             if let Some(wake) = wake {
-                // Nobody hears if the agent is on its way out.
+                // There is no receiver if the agent is on its way out.
                 let _ = self.tell.send(wake);
             }
         }
     }
 
-    /// Notes the beginning of a process; tells whether it is the first that waits. The lock is held
-    /// until it stands still, so that whoever drops the gate finds it either stopped or on its way.
+    /// Notes the beginning of a process; tells whether it is the first that waits. The lock is
+    /// held until it stands still, so that the owner that drops the gate finds it either
+    /// stopped or on its way.
     fn begins(&self, process: u32) -> bool {
         let mut shared = locked(&self.shared);
-        // Mostly there is room, and it does not matter who it is.
+        // Mostly there is room, and it does not matter which one it is.
         if shared.admission.lets_in(process) {
             shared.admission.begins(process);
             return false;
@@ -298,12 +300,12 @@ impl Keeper {
         }
     }
 
-    /// One waits: so may who made it.
+    /// One waits: so may its maker.
     fn made(&self, task: &Task, shared: &mut Shared) {
         let Some((maker, alone)) = tasks::alone(task.parent) else {
             return;
         };
-        // Who stands still was on its way, and in no other group than the frozen one by now.
+        // A stopped one was on its way, and in no other group than the frozen one by now.
         let known = shared.makers.still().contains(&maker);
         if !shared.makers.waits(task.kin.process, maker) {
             return;
@@ -333,7 +335,7 @@ mod tests {
     use super::*;
     use std::{fs::File, process::id};
 
-    /// A gate with nobody at it: what it is told of comes from the test.
+    /// A gate without a kernel at it: what it is told of comes from the test.
     fn gate() -> (Passage, Sender<Task>) {
         let (stopped, held) = channel();
         let gate = Gate {
@@ -391,7 +393,7 @@ mod tests {
         let (stopped, held) = channel();
         let (tell, _told) = channel();
         let shared: Arc<Mutex<Shared>> = Arc::default();
-        // No room: whoever begins is to wait.
+        // No room: a process that begins is to wait.
         locked(&shared).admission.look((0, 0), []);
         let (task, group) = (
             this_process(),

@@ -8,7 +8,7 @@
 //! The kernel closes the pipe when the agent ends, however it ends. Should the
 //! guard die first, the agent starts another and tells it everything again.
 //!
-//! Both hold one lock, which goes with the last of them: whoever waits for it finds
+//! Both hold one lock, which goes with the last of them: a process that waits for it finds
 //! everything undone.
 
 use crate::{events, stopper, tasks, wake};

@@ -78,7 +78,7 @@ impl Living {
     /// Removes its own group, once it has ended.
     fn tidy(&self) {
         if let Some(home) = &self.home {
-            // Somebody else may be in it.
+            // Another agent may be in it.
             let _ = fs::remove_dir(home);
         }
     }

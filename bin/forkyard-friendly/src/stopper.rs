@@ -1,7 +1,7 @@
 //! Has threads stand still, and lets them go.
 //!
 //! Where there is a freezer, one group below the chosen one is kept frozen, and
-//! whoever is to stand still is moved into it: in v2 a threaded group, which takes
+//! a thread that is to be stopped is moved into it: in v2 a threaded group, which takes
 //! single threads; in v1 a group of the freezer. Where there is none, or it may
 //! not be used, processes are stopped by signals.
 
@@ -52,7 +52,7 @@ impl Hold {
     }
 
     /// Has a process stand still that is there, for sure, and has no second thread. The
-    /// stopper is to be told, unless whoever stopped it lets it go.
+    /// stopper is to be told, unless the code that stopped it lets it go.
     pub fn stop(&self, process: u32) -> io::Result<()> {
         put(&self.held, process)
     }
@@ -207,9 +207,9 @@ impl Stopper {
         Ok(self.looks.look(numbers, &self.still, turns))
     }
 
-    /// Lets those go that were in the frozen group at the last look by nobody's doing: born
-    /// there, for who is told to stand still in the middle of making another makes it first.
-    /// `known` are there by somebody else's.
+    /// Lets those go that were in the frozen group at the last look by no request: born
+    /// there, for a thread that is told to stop in the middle of making another makes it first.
+    /// `known` are there by another's request.
     pub fn free_strays(&self, known: &BTreeSet<u32>, unit: Unit) -> io::Result<()> {
         let Means::Freezer { hold, .. } = &self.means else {
             return Ok(());
@@ -245,7 +245,7 @@ impl Stopper {
         unit: Unit,
         guard: &mut Guard,
     ) -> io::Result<()> {
-        // Who goes first, so that there is never less running than there may be.
+        // Those to let go first, so that there is never less running than there may be.
         let go: Vec<TaskId> = self.still.difference(wanted).copied().collect();
         for id in go {
             self.go(id, unit)?;
@@ -282,7 +282,7 @@ impl Stopper {
     }
 }
 
-/// Opens the lists of who is in the frozen group, and of who is not.
+/// Opens the lists of threads in the frozen group, and of those outside.
 fn open(held: &Path, free: &Path, version: Version) -> io::Result<Hold> {
     let [held, free] = [held, free].map(|group| {
         let file = group.join(threads(version));
@@ -305,7 +305,7 @@ fn make(held: &Path, version: Version) -> io::Result<()> {
 /// Puts stopped threads last in the order of reclaim: a thread that is stopped in the middle
 /// of a system call finishes it first, and may have a megabyte read back for it. Dozens that
 /// were woken at one moment would take all the CPU time for that, and the host's disk; so the
-/// group has next to none beside those who may run.
+/// group has next to none beside those that may run.
 fn put_last(held: &Path, free: &Path, version: Version, guard: &mut Guard) -> io::Result<()> {
     if version == Version::V1 {
         return Ok(());
@@ -348,7 +348,7 @@ fn signal(id: TaskId, signal: Signal) -> io::Result<()> {
     })
 }
 
-/// Lets go of whoever is in a group.
+/// Lets go of all threads in a group.
 pub fn thaw(path: &Path) {
     for (name, word) in [("cgroup.freeze", "0"), ("freezer.state", "THAWED")] {
         let file = path.join(name);
@@ -363,7 +363,7 @@ pub fn thaw(path: &Path) {
     }
 }
 
-/// Lets go of whoever is in a group, puts them back to the group above, and
+/// Lets go of all threads in a group, puts them back to the group above, and
 /// removes it. Of one that is not there, nothing.
 pub fn release(path: &Path) {
     let version = match path.join("cgroup.type").exists() {
@@ -391,7 +391,7 @@ pub fn release(path: &Path) {
         }
     }
     eprintln!(
-        "forkyard-friendly: {} is left: somebody stays in it",
+        "forkyard-friendly: {} is left: a process stays in it",
         path.display()
     );
 }

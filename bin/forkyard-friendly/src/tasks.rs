@@ -145,7 +145,7 @@ impl Looks {
         }
     }
 
-    /// One was seen by somebody else, since the last look.
+    /// One was seen by another thread, since the last look.
     pub fn learn(&mut self, task: Task) {
         let slept = 0;
         self.known.insert(task.id.number, Known { task, slept });

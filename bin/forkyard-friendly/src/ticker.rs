@@ -102,9 +102,9 @@ impl Ticker {
                 if late && standstill.was() {
                     continue;
                 }
-                // First, so that whoever has taken a tick has been told of it.
+                // First, so that the thread that has taken a tick has been told of it.
                 if late {
-                    // Nobody hears if the agent is on its way out.
+                    // There is no receiver if the agent is on its way out.
                     let _ = wake.send(Wake::Late);
                 }
                 if tell.send(Slept { ticks, took }).is_err() {

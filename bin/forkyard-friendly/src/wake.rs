@@ -15,9 +15,9 @@ use std::{
 pub enum Wake {
     /// The agent is to end.
     End,
-    /// Somebody has begun to wait: the last look may be long ago, and there may be room.
+    /// A process has begun to wait: the last look may be long ago, and there may be room.
     Waits,
-    /// There is room for somebody who waits.
+    /// There is room for a process that waits.
     Room,
     /// A tick came so late that others may run than at the last look.
     Late,

@@ -28,11 +28,11 @@ use forkyard_sched::{
 use std::collections::VecDeque;
 use vm::Vm;
 
-/// Time between looks while somebody waits, and one who runs is likely to sleep.
+/// Time between looks while one waits, and one that runs is likely to sleep.
 const LOOK: Nanos = Nanos::micros(2_500);
-/// While somebody waits, and guests hardly sleep: a few of their slots.
+/// While one waits, and guests hardly sleep: a few of their slots.
 const GLANCE: Nanos = Nanos::millis(30);
-/// While nobody waits.
+/// While none waits.
 const REST: Nanos = Nanos::millis(20);
 
 /// The dispatcher. Dropping it lets every VM go.
@@ -50,7 +50,7 @@ pub struct Dispatcher {
     hands: Hands,
     kicks: VecDeque<CpuId>,
     next_tick: Nanos,
-    /// When to look next who is awake, and until when that can wait.
+    /// When to look next which are awake, and until when that can wait.
     next_look: Nanos,
     look_by: Nanos,
     reviews: review::Reviews,
@@ -131,7 +131,7 @@ impl Dispatcher {
         if policy != self.policy {
             self.change(policy)?;
         }
-        // Whoever was alone may not be any more.
+        // A VM that was alone may not be any more.
         self.contended();
         self.leave(place);
         let vm = &mut self.vms[place];
@@ -241,8 +241,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// A world without those who have left it: names are never given twice.
-    /// Nobody may be enforced.
+    /// A world without the vCPUs that have left it: names are never given twice.
+    /// No VM may be enforced.
     fn renew(&mut self, scheduler: Box<dyn Scheduler>) {
         let now = self.world.now;
         self.world = World::new(self.cpus.iter().map(|_| 1.0));
@@ -307,7 +307,7 @@ impl Dispatcher {
             self.scheduler.init_vcpu(&self.world, id);
         }
         let adjusted = self.scheduler.adjust(&self.world, domain, &vm.params);
-        // Whoever is awake is noticed at the next look.
+        // A vCPU that is awake is noticed at the next look.
         (self.next_look, self.look_by) = (self.world.now, self.world.now);
         Ok(adjusted?)
     }
@@ -339,7 +339,7 @@ impl Dispatcher {
         }
     }
 
-    /// Sees who fell asleep and who woke, of those who are not frozen.
+    /// Sees which vCPUs fell asleep and which woke, of those that are not frozen.
     fn look(&mut self) {
         let mut seen = Vec::new();
         for vcpu in self.vms.iter().flat_map(|vm| &vm.vcpus) {
@@ -398,7 +398,7 @@ impl Dispatcher {
         self.kicks.extend(orders.kicks);
     }
 
-    /// Enters as [`enter`](Self::enter) does, where nobody can be told of a failure.
+    /// Enters as [`enter`](Self::enter) does, where no client can be told of a failure.
     fn enter_again(&mut self, place: usize) {
         if let Err(error) = self.enter(place) {
             tracing::error!(pid = self.vms[place].pid, ?error, "not scheduled");

@@ -50,7 +50,7 @@ pub enum DispatchError {
         "this kernel has no sched_ext: it takes Linux 6.12 with CONFIG_SCHED_CLASS_EXT; leave --sched-ext out"
     )]
     NoSchedExt,
-    /// Somebody else's scheduler has it.
+    /// Another program's scheduler has it.
     #[error("another scheduler, {0}, has this kernel's sched_ext: end that one first")]
     Taken(String),
     /// Threads have other numbers here than in BPF.

@@ -186,7 +186,7 @@ impl Drop for Group {
     }
 }
 
-/// Lets go of whoever is in a group, puts them back to the group above, and
+/// Lets go of all threads in a group, puts them back to the group above, and
 /// removes it, and the groups within it before. Of one that is not there, nothing.
 /// Blocks for half a second at most for each, while those inside it end.
 pub fn release(path: &Path) {
@@ -228,7 +228,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Lets go of whoever is in a group.
+/// Lets go of all threads in a group.
 pub fn thaw(path: &Path) {
     for (name, word) in [("cgroup.freeze", "0"), ("freezer.state", "THAWED")] {
         let file = path.join(name);

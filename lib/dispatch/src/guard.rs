@@ -7,9 +7,9 @@
 //!
 //! The guard is a process of its own that does nothing but read a pipe. The
 //! kernel closes the pipe when the dispatcher dies, however it dies, so the guard
-//! knows at once and asks none. Should the guard die first, the dispatcher
+//! knows at once without asking. Should the guard die first, the dispatcher
 //! notices at its next write or look, thaws, and starts another. Should both die
-//! in between, threads may stay frozen; whoever schedules the VM next frees them.
+//! in between, threads may stay frozen; the next scheduler of the VM frees them.
 
 use crate::{freezer, place};
 use forkyard_sys_host::sched::Class;
@@ -23,7 +23,7 @@ use std::{
     sync::Arc,
 };
 
-/// Leaves the terminal, for the main of a guard's process: what ends those who
+/// Leaves the terminal, for the main of a guard's process: what ends the processes that
 /// belong to a terminal is not to end it. Nor is the kernel to hang it up when the
 /// dispatcher dies while it is stopped, as it does with groups that lose their
 /// parent.
@@ -108,7 +108,7 @@ pub struct Program {
     pub path: PathBuf,
     /// Arguments that make it a guard.
     pub arguments: Vec<String>,
-    /// A file it holds open while it runs: whoever locked it, locked it for
+    /// A file it holds open while it runs: a process that locked it, locked it for
     /// the guard too, so that the next dispatcher can wait for both.
     pub holds: Option<Arc<File>>,
 }
@@ -164,7 +164,7 @@ impl Guard {
         if self.child.try_wait()?.is_none() {
             return Ok(Alive::Yes);
         }
-        // Nobody is frozen without a guard for longer than it takes to see it.
+        // No thread is frozen without a guard for longer than it takes to see it.
         self.groups.iter().for_each(|path| freezer::thaw(path));
         let (child, tell) = spawn(&self.program)?;
         self.child = child;

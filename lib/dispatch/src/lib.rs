@@ -4,7 +4,7 @@
 //! CLI --request--> Dispatcher --World--> policy --picks--> Dispatcher
 //!                     |  observe: reads /proc
 //!                     |  place:   affinity, niceness, SCHED_DEADLINE
-//!                     |  enforce: freezes those who are not to run
+//!                     |  enforce: freezes those that are not to run
 //!                     +--groups--> guard: thaws all when the dispatcher dies
 //! ```
 //!

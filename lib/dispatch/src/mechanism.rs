@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! policy's decision --> Freezer:  a group for each thread, frozen or not
-//!                   \-> SchedExt: everybody's turn, told to a scheduler in BPF
+//!                   \-> SchedExt: every vCPU's turn, told to a scheduler in BPF
 //! ```
 //!
-//! The freezer stops whoever is not to run, and is there on every kernel. With
-//! sched_ext the kernel asks a program of ours whom a CPU is to run: nobody is
+//! The freezer stops threads that are not to run, and is there on every kernel. With
+//! sched_ext the kernel asks a program of ours what a CPU is to run: none is
 //! stopped, and nothing but the turn keeps a thread from running.
 
 use crate::{DispatchError, guard::Guard, protocol::Means, sched_ext::SchedExt};
@@ -23,7 +23,7 @@ pub enum Mechanism {
 
 impl Mechanism {
     /// sched_ext, with the scheduler that was compiled to `object`. It is loaded
-    /// when somebody is first enforced. Refuses at once where the kernel has no
+    /// when a VM is first enforced. Refuses at once where the kernel has no
     /// sched_ext, another scheduler has it, or this was built without.
     pub fn sched_ext(object: &Path) -> Result<Self, DispatchError> {
         Ok(Self::SchedExt(SchedExt::new(object)?))

@@ -64,7 +64,7 @@ pub(crate) fn tell(tid: u32, class: Class) -> io::Result<()> {
 
 /// Where the kernel gives sessions equal shares (autogroup), niceness counts among a
 /// session's own threads; beside others it is the session's that counts. One that
-/// somebody else leads is left alone.
+/// another process leads is left alone.
 fn tell_session(tid: u32, nice: i32) -> io::Result<()> {
     let session = getsid(Some(pid(tid)?))?;
     if !Path::new(&format!("/proc/{session}/task/{tid}")).exists() {
@@ -126,7 +126,7 @@ mod tests {
         let own = told(Command::new("setsid").arg("sleep"), true);
         assert_eq!(told(&mut Command::new("sleep"), false), before);
         assert_eq!(group(std::process::id()), before);
-        // A kernel without them has none for anybody.
+        // A kernel without them has none for any thread.
         let nice = |group: String| group.trim_end().ends_with("nice 7");
         assert_eq!(own.map(nice), before.map(|_| true));
     }

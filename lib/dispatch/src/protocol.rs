@@ -13,7 +13,7 @@ pub enum Level {
     Observe,
     /// Sets affinity, niceness and deadlines, and lets the host schedule.
     Place,
-    /// Decides who runs, by freezing who does not.
+    /// Decides which vCPUs run, by freezing the others.
     Enforce,
 }
 
@@ -99,7 +99,7 @@ pub struct VcpuShown {
 pub enum Because {
     /// The VM's vCPUs block often: they give their CPUs away by themselves.
     Blocks,
-    /// Nobody waits for a CPU.
+    /// None waits for a CPU.
     Alone,
 }
 
@@ -157,7 +157,7 @@ pub struct Shown {
     pub own_ns: u64,
     /// The process that lets everything go should the dispatcher die.
     pub guard: u32,
-    /// Times it changed who runs, in all.
+    /// Times it changed the running vCPU, in all.
     pub switches: u64,
     /// The CPUs.
     pub cpus: Vec<CpuShown>,

@@ -90,7 +90,7 @@ impl SchedExt {
         }
     }
 
-    /// Tells everybody's turn. To tell the same again puts right what the kernel
+    /// Tells every vCPU's turn. To tell the same again puts right what the kernel
     /// has done meanwhile. If the kernel has ended the scheduler, every thread is of the
     /// usual class already.
     pub(crate) fn decide(&mut self, turns: &[(u32, Turn)]) -> Result<(), DispatchError> {
@@ -117,7 +117,7 @@ impl Loaded {
         let mut scheduler = maps
             .find(|map| map.name() == "forkyard")
             .ok_or(DispatchError::NotOurs)?;
-        // The one who was there first stays.
+        // The one that was there first stays.
         let link = { scheduler.attach_struct_ops() }.map_err(|source| match state() {
             Ok(Free::No) => taken(),
             Ok(Free::Yes) | Err(_) => cannot("begin")(source),
@@ -213,7 +213,7 @@ fn state() -> io::Result<Free> {
     })
 }
 
-/// Somebody else's scheduler is loaded.
+/// Another program's scheduler is loaded.
 fn taken() -> DispatchError {
     let name = fs::read_to_string(format!("{KERNEL}/root/ops")).unwrap_or_default();
     DispatchError::Taken(name.trim().to_owned())

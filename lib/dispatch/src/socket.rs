@@ -24,7 +24,7 @@ const ANSWERS: Duration = Duration::from_secs(60);
 
 type Asked = (Request, Sender<Reply>);
 
-/// Schedules and answers until nobody has been scheduled for ten seconds. Blocks.
+/// Schedules and answers until no VM has been scheduled for ten seconds. Blocks.
 pub fn serve(dispatcher: &mut Dispatcher, listener: UnixListener) {
     let (tell, asked) = channel();
     std::thread::spawn(move || {
@@ -49,7 +49,7 @@ fn run(dispatcher: &mut Dispatcher, asked: &Receiver<Asked>) {
         let wait = Duration::from_nanos(next.minus(now()).0);
         match asked.recv_timeout(wait) {
             Ok((request, reply)) => {
-                // Who has hung up does not want to know.
+                // A client that has hung up needs no answer.
                 let _ = reply.send(answer(dispatcher, &request, now()));
                 busy = Instant::now();
             }

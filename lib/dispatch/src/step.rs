@@ -5,13 +5,13 @@
 //!   | ^                                        |   ^--still blocks often, twice as long--+
 //!   | +--hardly sleeps, after a fifth of it----'
 //!   | +--more awake than CPUs-- Alone
-//!   +--nobody has waited for a while--^
+//!   +--none has waited for a while----^
 //! ```
 //!
 //! A guest that blocks when it waits gives its CPU away by itself, and loses half its
 //! speed or more if it is also frozen: it is let go. One that sleeps often and never
-//! waits for turns loses nothing. Where nobody waits for a CPU there is nothing to
-//! decide: everybody is let go until somebody does. Reads no clock.
+//! waits for turns loses nothing. Where none waits for a CPU there is nothing to
+//! decide: all are let go until one does. Reads no clock.
 
 use forkyard_sched::Nanos;
 
@@ -52,7 +52,7 @@ pub enum Step {
         /// When it is looked at again.
         until: Nanos,
     },
-    /// They are not: nobody waits for a CPU.
+    /// They are not: none waits for a CPU.
     Alone,
 }
 
@@ -111,7 +111,7 @@ impl Steps {
         self.step
     }
 
-    /// Nobody waits for a CPU, and nobody has for this long. One that is down
+    /// Notes that none waits for a CPU, and none has for this long. One that is down
     /// stays so, and is looked at again in its time.
     pub fn quiet(&mut self, since: Nanos, now: Nanos) -> Step {
         if self.step == Step::Enforcing && now.minus(since) >= CALM {

@@ -18,7 +18,7 @@ pub enum Entry {
 /// answer three at a time, each would pay for it. One that waits before its first
 /// instruction has next to none.
 ///
-/// While anybody waits nobody overtakes: room is for those who wait.
+/// While any waits none overtakes: room is for those that wait.
 #[derive(Clone, Debug)]
 pub struct Admission<Id> {
     /// Number of processes that may still run, less than none where more run than
@@ -118,7 +118,7 @@ impl<Id: Copy + Ord> Admission<Id> {
         if goes { Entry::Goes } else { Entry::Waits }
     }
 
-    /// One has ended, whatever it did. Whether somebody who waits may now be let go.
+    /// One has ended, whatever it did. Tells whether one that waits may now be let go.
     pub fn ends(&mut self, id: Id) -> bool {
         let Some(known) = self.known.remove(&id) else {
             return false;

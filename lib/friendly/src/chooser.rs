@@ -3,18 +3,17 @@
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Chooses who may run. Who begins to run has `turn` periods for it, one at least:
-/// what it works on may have to be read back first, and that is to pay. Then comes
-/// whoever has stood still for `patience` periods, one at least, the longest before
-/// others, so that nobody starves: with at most n who want to run and at least k who
-/// may, nobody stands still for more than `patience + turn · ⌈n / k⌉` periods on end.
-/// Where more than four run on each CPU, turns are longer in proportion: each has as
-/// much of a CPU in its turn, and as much is read back in a minute, however many run.
-/// Between all others chance decides, and who runs already is left running if there
-/// is room; who has just come is last, for else those who stand still would wait for
-/// all who come meanwhile. Of those that begin together the turns end one after the
-/// other, the first of them shortened for it: were all that run to change places at
-/// one time, all they work on would have to be read back at once, and a host whose
+/// Chooses the threads that may run. One that begins to run has `turn` periods for it, one at
+/// least: what it works on may have to be read back first, and that is to pay. Then comes one
+/// that was stopped for `patience` periods, one at least, the longest before others, so that
+/// none starves: with at most n that want to run and at least k that may, none is stopped for
+/// more than `patience + turn · ⌈n / k⌉` periods on end. Where more than four run on each CPU,
+/// turns are longer in proportion: each has as much of a CPU in its turn, and as much is read
+/// back in a minute, however many run. Between all others chance decides, and one that runs
+/// already is left running if there is room; one that has just come is last, for else the
+/// stopped ones would wait for all that come meanwhile. Of those that begin together the turns
+/// end one after the other, the first of them shortened for it: were all that run to change
+/// places at one time, all they work on would have to be read back at once, and a host whose
 /// guests began together would do nothing else meanwhile.
 #[derive(Clone, Debug)]
 pub struct Chooser<Id> {
@@ -49,7 +48,7 @@ enum Claim {
 }
 
 impl<Id: Copy + Ord> Chooser<Id> {
-    /// One that knows nobody, of members that may run on so many CPUs. Chance is the same
+    /// A chooser that knows none, of members that may run on so many CPUs. Chance is the same
     /// for the same seed.
     pub fn new(cpus: u32, patience: u32, turn: u32, seed: u64) -> Self {
         Self {
@@ -147,7 +146,7 @@ impl<Id: Copy + Ord> Chooser<Id> {
         still.iter().map(|(.., id)| *id).collect()
     }
 
-    /// The periods that each of so many who run has for its turn: one or more.
+    /// The periods that each of so many that run has for its turn: one or more.
     fn turn_of(&self, run: usize) -> u32 {
         let few = u64::from(FEW) * u64::from(self.cpus.max(1));
         let turn = u64::from(self.turn.max(1)) * (run as u64).max(few) / few;

@@ -89,14 +89,14 @@ pub struct MonitorConfig {
     pub average: Average,
     /// Value that the average is compared with.
     pub least: Least,
-    /// The signals that count: one of them is enough. Left out, who senses chooses by
-    /// where it is; the slowdown of the virtual clock, where nobody does.
+    /// The signals that count: one of them is enough. Left out, the monitor chooses by
+    /// where it is; the slowdown of the virtual clock, where it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signals: Option<Vec<Signal>>,
     /// Lateness of a tick, in milliseconds, that still counts as on time. Left out, what a
     /// thread may have to wait for a CPU that others use, some slices of the host's
-    /// scheduler: 20. That is no reason to yield for who has one CPU: a host shares its CPUs
-    /// fairly, and gets as much done however many wait for them. Who waits for memory is
+    /// scheduler: 20. That is no reason to yield for a guest of one CPU: a host shares its CPUs
+    /// fairly, and gets as much done however many wait for them. A guest that waits for memory is
     /// later than that. A guest of several CPUs gets more than others as long as more than
     /// one of its threads may run: until then all lateness counts there. 0 has it count
     /// everywhere: the paper's.
@@ -154,8 +154,8 @@ impl MonitorConfig {
 
     /// Returns the pace at which ticks are slept through, where threads run on so many CPUs.
     /// Of every period several sleeps are seen, and none is late that only took what a kernel
-    /// does to wake a thread; but whoever yields to those who wait for a CPU is to see each
-    /// tick of his that does.
+    /// does to wake a thread; but a guest that yields to those that wait for a CPU is to see each
+    /// tick of its own that does.
     pub fn pace(&self, cpus: u32) -> Pace {
         let quarter = whole(self.period_s * 1e3 / self.tick_ms / 4.0);
         let part = if self.slack(cpus).is_zero() { 0.2 } else { 0.5 };
@@ -192,7 +192,7 @@ pub enum Count {
     /// alone.
     #[default]
     Runnable,
-    /// Everybody.
+    /// All threads.
     All,
 }
 
@@ -237,13 +237,13 @@ pub struct ThreadsConfig {
     pub below: Below,
     /// Treatment of new ones over the limit.
     pub new: New,
-    /// Periods after which who stands still comes first.
+    /// Periods after which a stopped thread comes first.
     pub patience: u32,
-    /// Periods that who begins to run has for it: what it works on may have been
+    /// Periods that a thread that begins to run has for it: what it works on may have been
     /// paged out, and to read it back is to pay. Where more than four run on each CPU,
     /// more in proportion.
     pub turn: u32,
-    /// Time between looks at who runs, in milliseconds.
+    /// Time between looks at the threads, in milliseconds.
     pub look_ms: f64,
     /// Names of processes that are never stopped, as `ps -o comm` has them.
     pub exempt: Vec<String>,
@@ -270,7 +270,7 @@ impl Default for ThreadsConfig {
 }
 
 impl ThreadsConfig {
-    /// Time between looks at who runs.
+    /// Time between looks at the threads.
     pub fn look(&self) -> Duration {
         Duration::from_secs_f64(self.look_ms / 1e3)
     }
@@ -296,7 +296,7 @@ pub enum RateMeans {
 pub struct RateConfig {
     /// The slowest, in hertz: its inverse is the longest sleep.
     pub floor_hz: f64,
-    /// The fastest; beyond it nobody sleeps, and threads may grow again.
+    /// The fastest; beyond it none sleeps, and threads may grow again.
     pub ceiling_hz: f64,
     /// By what.
     pub means: RateMeans,

@@ -55,9 +55,9 @@ const ENOUGH: f64 = 1.5;
 const FLOOR: f64 = 1.0;
 
 impl Controller {
-    /// One that starts with the threads that the configuration says, in a guest of so
-    /// many CPUs: no more than those where they are several, for else who waits for a CPU of
-    /// the host would wait for several steps down until this guest yields any.
+    /// One that starts with the threads that the configuration says, in a guest of so many
+    /// CPUs: no more than those where they are several, for else a thread that waits for a CPU
+    /// of the host would wait for several steps down until this guest yields any.
     pub fn new(config: &Config, cpus: u32) -> Self {
         let start = match cpus {
             0 | 1 => config.threads.start,
@@ -94,9 +94,9 @@ impl Controller {
 
     /// Ends a period, in which up to `active` threads wanted to run at one time.
     ///
-    /// A limit that nobody reaches does not grow, and it is from what was used lately
+    /// A limit that is not reached does not grow, and it is from what was used lately
     /// that it falls: else a guest that was idle for an hour would be allowed
-    /// thousands of threads, and no decrease would be felt. Congestion while nobody
+    /// thousands of threads, and no decrease would be felt. Congestion while none
     /// wanted to run is no doing of this guest: nothing changes.
     pub fn step(&mut self, senses: impl Into<Senses>, active: u32) -> Order {
         let Senses { sense, at_one } = senses.into();

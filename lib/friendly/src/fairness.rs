@@ -12,7 +12,7 @@ pub fn fairness_index(got: &[f64], optimal: &[f64]) -> Option<f64> {
 }
 
 /// Jain's index: from 1/n, one having everything, to 1, all having the same.
-/// `None` if nobody has anything.
+/// `None` if none has anything.
 pub fn jain_index(got: &[f64]) -> Option<f64> {
     let sum: f64 = got.iter().sum();
     let squares: f64 = got.iter().map(|x| x * x).sum();

@@ -117,11 +117,11 @@ impl Law for Aimd {
 }
 
 /// AIMD of congestion as a part, which grows as the threshold comes near: equation 7
-/// of the paper. Who begins to run has to have read back what was paged out: were all
+/// of the paper. A thread that begins has to have read back what was paged out: were all
 /// guests to begin at full pace up to the threshold, that alone would be the
 /// congestion. And guests that sense the same part ask for less in proportion to what
-/// they have, each at all times: shares are made equal also where chance decides who
-/// comes over the threshold first.
+/// they have, each at all times: shares are made equal also where chance decides which
+/// guest comes over the threshold first.
 #[derive(Clone, Debug)]
 struct Careful {
     add: f64,
@@ -161,7 +161,7 @@ impl Law for Careful {
 const SLOW: f64 = 0.25;
 /// The part of that where CPUs are busy: in five minutes, two threads more. With four times
 /// as much guests that had not stepped down came to three times the threads of others, and
-/// paid for them. Shares become equal all the same, if later: who has more yields more
+/// paid for them. Shares become equal all the same, if later: a guest that has more yields more
 /// wherever congestion is near.
 const BUSY: f64 = 0.125;
 /// Periods of calm after which an increase is twice as much.
@@ -255,8 +255,8 @@ impl Law for Binomial {
 }
 
 /// Proportional and integral control of the slowdown, towards its threshold.
-/// Steady, and not fair: who had more keeps more. It wants a signal whose
-/// threshold is fixed, such as pressure: who never asks for much less never sees
+/// Steady, and not fair: a guest that had more keeps more. It wants a signal whose
+/// threshold is fixed, such as pressure: a guest that never asks for much less never sees
 /// the least virtual clock time again, and the window forgets it.
 #[derive(Clone, Debug)]
 struct Pi {
@@ -279,7 +279,7 @@ impl Law for Pi {
     }
 }
 
-/// AIMD whose step grows with every period without congestion. Whoever shares
+/// AIMD whose step grows with every period without congestion. Guests that share
 /// a host senses the same congestion and so takes the same steps, and equal
 /// steps keep AIMD's fairness; but the ceiling is reached, and the halving of
 /// differences with it, in the logarithm of the time.
@@ -410,7 +410,7 @@ mod tests {
             law.next(4.0, CALM);
         }
         assert_eq!(law.next(4.0, full), 4.125);
-        // Who waits for something else than a CPU is let on sooner.
+        // A thread that waits for something else than a CPU is let on sooner.
         law.next(demand, BUSY);
         let slow = law.next(4.0, CALM) - 4.0;
         assert_eq!(slow, 0.25);

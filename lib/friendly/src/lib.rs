@@ -2,17 +2,17 @@
 //! none thrashes: "Friendly Virtual Machines" (Zhang and others, 2004).
 //!
 //! ```text
-//! ticks, pressure, steal --> Monitor --Sense--> Controller --Order--> whoever
+//! ticks, pressure, steal --> Monitor --Sense--> Controller --Order--> caller
 //!                             |                   = Law, twice          enforces
 //!                             +-- Leads: which signal comes first
 //! Pace: how many ticks to sleep through at once
 //! Spacing: when to look at the members
-//! members of a group, Order --> Chooser --> who stands still
-//! who begins, Order ----------> Admission --> who waits before it does
+//! members of a group, Order --> Chooser --> threads to stop
+//! processes, Order -----------> Admission --> those that wait to begin
 //!                                Makers ------> and which of those that make them waits, too
 //! ```
 //!
-//! Opens no file, reads no clock, stops nobody: the caller passes what it saw
+//! Opens no file, reads no clock, stops no thread: the caller passes what it saw
 //! and carries out what is decided.
 
 mod admission;

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Has who makes others wait once several that it made wait to begin, until some of them
+/// Has a maker of others wait once several that it made wait to begin, until some of them
 /// have: a server that goes on would have a process for each of a hundred requests, each
 /// with a stack, page tables and open files, which the host pages out and has to read back
-/// for its turn. What is not made yet costs nothing, and who asks waits as long.
+/// for its turn. What is not made yet costs nothing, and its maker waits as long.
 ///
-/// That who waits for its maker may wait for long is taken care of elsewhere: it sleeps,
+/// That a process that waits for its maker may wait for long is taken care of elsewhere: it sleeps,
 /// so others may go meanwhile, and with the last but few of them so does the maker.
 #[derive(Clone, Debug)]
 pub struct Makers<Child, Maker> {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nobody stands still for nothing: while it does, more than few that it made wait.
+        /// None is stopped for nothing: while it does, more than few that it made wait.
         #[test]
         fn nobody_waits_for_nothing(
             steps in prop::collection::vec((0u8..4, 0u32..30, 0u8..3), 0..200),

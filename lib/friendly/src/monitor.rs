@@ -8,7 +8,7 @@ use crate::{Average, Congestion, Leads, Least, MonitorConfig, Readings, Sense, S
 use serde::Serialize;
 use std::{collections::VecDeque, time::Duration};
 
-/// CPUs that are idle for less of a period count as busy: whoever waits for a
+/// CPUs that are idle for less of a period count as busy: a thread that waits for a
 /// moment is not missed, and agents look at things now and then.
 const IDLE: f64 = 0.1;
 

@@ -5,7 +5,7 @@
 //! the share that max-min fairness gives it, so that what one does not want is for the
 //! others. One that follows the rules answers by wanting less, or has no more than its
 //! share on average, and is cleared. That it uses less for a moment does not clear it:
-//! others may have kept it from it. Nobody is asked for less than a thread, nor tried for
+//! others may have kept it from it. No guest is asked for less than a thread, nor tried for
 //! the wish for more: a guest of one CPU wants that one, whether one thread runs there or
 //! fifty. The host acts on what it measures and believes no guest's word.
 
@@ -161,7 +161,7 @@ pub struct Police<Guest> {
 }
 
 impl<Guest: Clone + Ord> Police<Guest> {
-    /// One that knows nobody.
+    /// Police that know no guest.
     pub fn new(config: PoliceConfig) -> Self {
         Self {
             config,
@@ -169,7 +169,7 @@ impl<Guest: Clone + Ord> Police<Guest> {
         }
     }
 
-    /// Takes a sample; who is named by it, once for every `strikes` misses.
+    /// Takes a sample; returns the guests named by it, once for every `strikes` misses.
     pub fn sample(&mut self, sample: &Sample<Guest>) -> Vec<Finding<Guest>> {
         self.guests.retain(|guest, _| sample.contains_key(guest));
         for (guest, &usage) in sample {

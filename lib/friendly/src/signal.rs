@@ -65,7 +65,7 @@ pub struct Counters {
 pub struct CpuTimes {
     /// All of it.
     pub all: u64,
-    /// In which nobody had anything to run.
+    /// In which no process had anything to run.
     pub idle: u64,
     /// That the host gave to others.
     pub stolen: u64,
@@ -132,7 +132,7 @@ pub struct Readings {
     pub io: Option<f64>,
     /// Of [`Signal::Steal`].
     pub steal: Option<f64>,
-    /// Of the CPUs' time, what nobody used: no signal, but more threads than keep CPUs
+    /// Of the CPUs' time, what was not used: no signal, but more threads than keep CPUs
     /// busy get no more done.
     pub idle: Option<f64>,
 }

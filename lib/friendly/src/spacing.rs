@@ -1,4 +1,4 @@
-//! When to look at who runs.
+//! Times of the looks at threads.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const LATE: u32 = 20;
 /// Factor while more run than may. Those that are still to be stopped cost more, and
 /// while the host reads back what they use a look is dear too, for its time is counted.
 const PRESSING: u32 = 4;
-/// Once somebody waits the next look comes after this part of the usual time, but no
+/// Once one waits the next look comes after this part of the usual time, but no
 /// sooner than that.
 const SOON: u32 = 8;
 

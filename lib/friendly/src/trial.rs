@@ -10,7 +10,7 @@
 //! Threads cost memory, and CPUs that others wait for, and nothing is lost by stopping
 //! some. With less than one the guest stands still at times: it is worth it if the host
 //! gets faster by it, as it does when memory is what is short. If something else slows it
-//! down, such as CPUs that many share, or a neighbour who does not yield, it is work lost.
+//! down, such as CPUs that many share, or a neighbour that does not yield, it is work lost.
 
 use crate::{Congestion, Sense};
 

@@ -23,13 +23,13 @@ pub struct Seen<Id> {
     pub load: usize,
 }
 
-/// Periods for which who wanted to run, and sleeps, is known for it: a minute, usually.
+/// Periods for which a thread that wanted to run, and sleeps, is known for it: a minute, usually.
 const KNOWN: u32 = 12;
 
-/// Tells, a look at a time, who wants to run: whoever is seen to at two looks on
-/// end. Who runs for less than that would wait for its turn among those who do not.
-/// Whoever was stopped wanted to then, and still does when it is let
-/// go. Who wanted to and has slept since, for a minute at most, does as soon as it is
+/// Tells, a look at a time, which threads want to run: those seen to at two looks on
+/// end. One that runs for less than that would wait for its turn among those that do not.
+/// A stopped one wanted to then, and still does when it is let
+/// go. One that wanted to and has slept since, for a minute at most, does as soon as it is
 /// seen running: of those that wait for a lock dozens wake at one moment, and until a
 /// second look they would have the host read back what all of them use.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl<Id> Default for Wants<Id> {
 
 impl<Id: Copy + Ord> Wants<Id> {
     /// Looks. One may be seen several times, as a process with several threads is.
-    /// Who is not seen is forgotten.
+    /// One that is not seen is forgotten.
     pub fn look(&mut self, seen: impl IntoIterator<Item = (Id, Doing)>) -> Seen<Id> {
         let before = std::mem::take(&mut self.before);
         let known = std::mem::take(&mut self.known);

@@ -1,4 +1,4 @@
-//! Which images there are, who uses them, and who waits for them.
+//! Images, their uses, and the reads that wait for them.
 //!
 //! ```text
 //! Promised --publish--> Ready <--arrived-- Arriving <--arrive-- Promised
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Decides, does nothing: reads come in as values of any type `W` and go out
-//! again to whoever has to answer them; none is ever dropped here.
+//! again to the code that has to answer them; none is ever dropped here.
 
 mod draft;
 mod entry;
@@ -202,7 +202,7 @@ impl<W> Catalog<W> {
     }
 
     /// The image can no longer be found. Answers the reads that waited for it:
-    /// nobody can publish it any more.
+    /// it cannot be published any more.
     pub fn retire(&mut self, image: ImageId) -> Result<(Node, Vec<W>), Refusal> {
         let node = self
             .names
@@ -278,7 +278,7 @@ impl<W> Catalog<W> {
         }
     }
 
-    /// Somebody reads a file.
+    /// Takes a read of a file.
     pub fn read(&mut self, node: Node, read: W) -> Verdict<W> {
         match self.entries.get_mut(&node).map(|entry| &mut entry.state) {
             Some(State::Ready(ready)) => Verdict::Serve(ready.image.clone(), read),

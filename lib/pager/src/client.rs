@@ -60,12 +60,12 @@ impl PagerClient {
     }
 
     /// An image is there, promised before or not: its own layer is in `layer`,
-    /// which nobody may change any more, and its parent is published.
+    /// which must not be changed any more, and its parent is published.
     pub fn publish(&self, lineage: Lineage, layer: impl AsFd) -> Result<(), PagerError> {
         self.done(&Request::publish(lineage), Some(layer.as_fd()))
     }
 
-    /// A promised image will not come: whoever waits for it, or reads it later,
+    /// A promised image will not come: a read that waits for it, or comes later,
     /// gets an I/O error.
     pub fn fail(&self, image: ImageId, reason: &str) -> Result<(), PagerError> {
         self.done(
@@ -77,7 +77,7 @@ impl PagerClient {
         )
     }
 
-    /// The image cannot be opened any more, nor laid a layer over. Who has it
+    /// The image cannot be opened any more, nor laid a layer over. A process that has it
     /// open keeps it.
     pub fn retire(&self, image: ImageId) -> Result<(), PagerError> {
         self.done(&Request::Retire { image }, None)

@@ -33,7 +33,7 @@ pub(crate) struct Control {
     path: PathBuf,
     closed: Once,
     connections: AtomicUsize,
-    /// Held from before the pager ends until whoever asked for it has heard so.
+    /// Held from before the pager ends until the client that asked for it has heard so.
     farewell: Mutex<()>,
 }
 
@@ -66,7 +66,7 @@ impl Control {
         match listener {
             Some(listener) => Ok(Self::of(listener.into(), path)),
             None => {
-                // It never accepts anyone.
+                // It never accepts a connection.
                 let (nobody, _) = UnixStream::pair()?;
                 let control = Self::of(OwnedFd::from(nobody).into(), path);
                 control.closed.call_once(|| {});
@@ -93,7 +93,7 @@ impl Control {
 
     /// Listens no more; connections that exist go on. The socket's name is
     /// taken away once, for later it may be another pager's, and is gone when
-    /// this returns, whoever takes it away: the process may end next.
+    /// this returns, whatever takes it away: the process may end next.
     pub fn close(&self) {
         self.closed.call_once(|| {
             let _ = fs::remove_file(&self.path);
@@ -102,7 +102,7 @@ impl Control {
         });
     }
 
-    /// Blocks until nobody is owed the answer that the pager ends.
+    /// Blocks until no client is owed the answer that the pager ends.
     pub fn say_farewell(&self) {
         drop(self.farewell());
     }

@@ -4,7 +4,7 @@
 //! privately. A file opened so, if the kernel cached writes to it, would let
 //! one VM change the pages all others see: by `write`, whose refusal comes
 //! after the kernel has filled the page cache, or by a shared mapping, about
-//! which nobody asks us. So a file opened for writing is opened for direct I/O:
+//! which we are never asked. So a file opened for writing is opened for direct I/O:
 //! `write` comes to us and is refused, a shared mapping is refused by the kernel
 //! (ENODEV), and private mappings go through the page cache as ever, which all
 //! users of an image share.
@@ -246,7 +246,7 @@ fn canonical(name: &str) -> Option<ImageId> {
 
 fn file(ino: INodeNo, pages: PageCount) -> FileAttr {
     let size = pages.bytes().map_or(u64::MAX, |bytes| bytes.0);
-    // What it says to users; who may open it is not decided by it.
+    // Mode shown to users; it does not decide which of them may open it.
     attributes(ino, FileType::RegularFile, 0o600, size)
 }
 

@@ -116,7 +116,7 @@ impl Ledger {
         })
     }
 
-    /// Keeps a descriptor for those who come after us.
+    /// Keeps a descriptor for later pagers.
     pub fn keep(&self, key: Key, file: BorrowedFd<'_>) -> io::Result<()> {
         self.vault.keep(key, file)
     }
@@ -170,7 +170,7 @@ impl Ledger {
         self.vault.next(program)
     }
 
-    /// Nobody is to come after us.
+    /// Notes that no pager is to come after this one.
     pub fn farewell(&self) {
         self.vault.farewell();
     }

@@ -7,8 +7,8 @@
 //! A VM maps the file of an image privately and so sees its pages, written or
 //! not yet. Promises kept here:
 //!
-//! - **An image never changes.** Who can open its file cannot change what
-//!   anyone else sees: not by writing, truncating, punching holes or mapping it
+//! - **An image never changes.** A process that can open its file cannot change what
+//!   any other sees: not by writing, truncating, punching holes or mapping it
 //!   shared. How, and what that costs, is said in `filesystem.rs`.
 //! - **A page is right or it is an error**: damage is EIO, never other bytes.
 //! - **Reads of a promised image wait** until it is published or fails, and keep
@@ -29,7 +29,7 @@
 //! Which images there are is the daemon's decision; how they are stored, and what
 //! the kernel is given before it asks, the pager's own. The kernel reads
 //! what a clone touches and nothing around it ([`READ_AHEAD`]); the pager reads ahead of
-//! who reads page after page, and of clones whose kin it has seen.
+//! that reads page after page, and of clones whose kin it has seen.
 
 mod catalog;
 mod client;

@@ -115,7 +115,7 @@ fn detach_dead(point: &Path) -> Result<(), StartError> {
     Err(failed(Errno::ELOOP))
 }
 
-/// Unmounts if nobody uses a file; the session ends then.
+/// Unmounts if no file is in use; the session ends then.
 pub(crate) fn unmount_unused(point: &Path, service: &Service) -> Result<(), Refusal> {
     // The kernel decides: it knows of files opened this instant.
     match umount2(point, MntFlags::empty()) {

@@ -185,7 +185,7 @@ impl Ender {
         Ok(detached?)
     }
 
-    /// From now on nobody takes over: this pager ends, and is meant to.
+    /// From now on no pager takes over: this pager ends, and is meant to.
     pub fn part(&self) {
         if let Some(ledger) = self.service.ledger() {
             ledger.farewell();

@@ -10,7 +10,7 @@
 //! here asks for them, and is answered by the thread that puts the last of them
 //! where it belongs; all clones on this host share what has come. When everything has come it is an image like any other.
 //! If the other host is lost before, reads of what is missing fail, reads of
-//! what is here do not, and nobody waits.
+//! what is here do not, and no read waits.
 
 mod arrivals;
 mod links;
@@ -244,7 +244,7 @@ impl Service {
         let (node, waiting) = {
             let mut catalog = self.catalog();
             let (node, waiting) = catalog.arrive(image, pages)?;
-            // Before anybody can read it.
+            // Before any process can read it.
             let coming = Arc::clone(&arriving);
             self.peers().coming().now.insert(node, coming);
             self.note(&catalog, node, None);
@@ -341,7 +341,7 @@ impl Service {
                     lost: progress.lost,
                 }
             }
-            // Whoever had part of it has ended, and it is all lost.
+            // The host that had part of it has ended, and it is all lost.
             None => Arrival {
                 pages,
                 away: PageCount(if settled { 0 } else { pages.0 }),
@@ -370,12 +370,12 @@ impl Service {
         };
         let waiting = Waiting { span, read };
         let verdict = arriving.arrivals.read(span.run(), waiting);
-        // Before all else: somebody stands still meanwhile.
+        // Before all else: a guest is stopped meanwhile.
         if let Verdict::Kept(missing) = &verdict {
             arriving.want(missing, Urgency::Waited);
         }
-        // Recorded as of any image, for those who get it from us. Now, and not when it
-        // is answered: who does that holds a lock that comes after the catalog's.
+        // Recorded as of any image, for hosts that get it from us. Now, and not when it
+        // is answered: the thread that does that holds a lock that comes after the catalog's.
         let expected = self.catalog().served(node, span.run(), Instant::now());
         match verdict {
             Verdict::Here(waiting) => answer(&arriving.arrivals, waiting),

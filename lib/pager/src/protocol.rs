@@ -210,7 +210,7 @@ pub struct Offering {
     /// Pages they are sent before they ask.
     #[serde(default)]
     pub push: Push,
-    /// Pages that each of them reads for itself: only who asks gets them.
+    /// Pages that each of them reads for itself: only a host that asks gets them.
     #[serde(default)]
     pub disjoint: Vec<Run>,
     /// Everything is sent before they ask: these pages after all others.
@@ -261,7 +261,7 @@ pub struct Fetching {
 pub enum Shutdown {
     /// Now if no file is open, else not at all.
     WhenUnused,
-    /// Now, whoever still maps its files: they get SIGBUS.
+    /// Now, whatever still maps its files: it gets SIGBUS.
     Now,
 }
 
@@ -344,7 +344,7 @@ pub enum Refusal {
         files: u32,
     },
     /// The pager has no keeper to hand over to.
-    #[error("nobody can take over from this pager")]
+    #[error("no program can take over from this pager: it was started without a keeper")]
     NoSuccessor,
     /// The host would not do it.
     #[error("host refuses: {why}")]

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 pub struct Care {
     /// Choice whether the kernel is given pages it is expected to ask for.
     pub prefetch: Prefetch,
-    /// Pages nobody has read for so long are compressed; `None`: none is.
+    /// Pages that were not read for so long are compressed; `None`: none is.
     pub cold_after: Option<Duration>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Service {
     pushes: SyncSender<Push>,
     nudges: SyncSender<()>,
     prefetch: Prefetch,
-    /// None if nobody is to take over from us.
+    /// None if no pager is to take over from us.
     ledger: Option<Ledger>,
     /// Requests that the previous pager had carried out.
     answered: Answered,
@@ -278,7 +278,7 @@ impl Service {
             }
             match image.read(span.first, &mut buffer[..whole]) {
                 Ok(()) => {
-                    // Before the answer, so that whoever has it finds it counted.
+                    // Before the answer, so that its receiver finds it counted.
                     let expected = self.catalog().served(node, span.run(), Instant::now());
                     self.push(expected.push);
                     read.reply.data(span.wanted(buffer));

@@ -2,9 +2,9 @@
 //!
 //! The kernel asks for a page where one is touched, and no more: reading ahead is
 //! decided here, for what a clone does not need it has to fetch, and its host
-//! to keep. Who has read four pages in a row is taken to go on. He is given as many as
-//! he has read, so at most half of what is given is in vain, and 64 at most; more, once he
-//! has come to the middle of what he was given.
+//! to keep. A reader of four pages in a row is taken to go on. It is given as many as
+//! it has read, so at most half of what is given is in vain, and 64 at most; more, once it
+//! has come to the middle of what it was given.
 //!
 //! ```text
 //! |--- read ---|- given -|      no question is asked for what the kernel has;

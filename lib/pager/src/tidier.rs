@@ -1,13 +1,13 @@
-//! The thread that writes layers anew while nobody waits for it.
+//! The thread that writes layers anew in the background.
 //!
 //! ```text
 //! event or a while --> fold what only descendants need
 //!                  --> store an image as what it differs from its twin by
-//!                  --> compress what nobody has read for long
+//!                  --> compress what was not read for long
 //! ```
 //!
 //! Each works on what can be read at one instant and replaces it at once:
-//! whoever reads meanwhile reads the one or the other, and both are the same.
+//! a read meanwhile sees the one or the other, and both are the same.
 
 use crate::catalog::{Node, Readable};
 use crate::service::Service;

@@ -28,7 +28,7 @@ impl LayerId {
 
 /// Writing anew is not worth it for fewer pages than this.
 const FEW: u64 = 256;
-/// Nobody has read an image for so long: the rush of its first clones is over.
+/// Time since the last read of an image: the rush of its first clones is over.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// An image as tidying sees it.

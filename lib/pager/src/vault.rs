@@ -63,7 +63,7 @@ impl Vault {
         Self::of(programs, keeper, process, HashMap::new())
     }
 
-    /// With the keeper of the pager that was here before, who has these layers.
+    /// With the keeper of the pager that was here before, which has these layers.
     pub fn with(
         programs: Programs,
         keeper: UnixStream,
@@ -207,7 +207,7 @@ impl Vault {
         send(&self.inner().keeper, &Say::Next(program), None)
     }
 
-    /// Nothing is needed any more: the keeper goes, and nobody comes after us.
+    /// Nothing is needed any more: the keeper goes, and no pager comes after this one.
     pub fn farewell(&self) {
         let mut inner = self.inner();
         inner.over = true;

@@ -1,4 +1,4 @@
-//! The run queues: who waits where, who is parked until when, and to which CPU
+//! The run queues: the vCPUs that wait or are parked at each CPU, and to which CPU
 //! each vCPU belongs. Keeps order; has no opinion on it.
 
 use crate::{

@@ -136,7 +136,7 @@ impl Tree {
         self.select(0)
     }
 
-    /// Everybody, front first.
+    /// Lists all entries, front first.
     pub fn iter(&self) -> impl Iterator<Item = (Key, VcpuId)> + '_ {
         let mut stack = Vec::new();
         let mut at = self.root;

@@ -72,7 +72,7 @@ impl VcpuView {
 }
 
 impl World {
-    /// CPUs of these speeds and nobody on them. Those beyond
+    /// CPUs of these speeds and none on them. Those beyond
     /// [`CpuSet::MOST`] are left out.
     pub fn new(speeds: impl IntoIterator<Item = f64>) -> Self {
         let cpu = |speed| CpuView {

@@ -43,7 +43,7 @@ fn cases() -> ProptestConfig {
     }
 }
 
-/// Those that let no CPU idle while anybody waits.
+/// Those that let no CPU idle while any waits.
 const CONSERVING: [Policy; 10] = [
     Policy::Rr,
     Policy::Bvt,
@@ -133,8 +133,8 @@ proptest! {
         for policy in [Policy::Bvt, Policy::Credit, Policy::Credit2, Policy::Cfs, Policy::Balance, Policy::Sbco, Policy::Procco] {
             let domains = weights.iter().map(|&w| hog("h", 1, w)).collect();
             let outcome = run(&Setup { seed, length: Nanos::secs(20), ..free(1, policy, domains) });
-            // Credit keeps account at its ticks alone: who has little gets a third more,
-            // beside one who has nearly everything.
+            // Credit keeps account at its ticks alone: one that has little gets a third more,
+            // beside one that has nearly everything.
             let off = if policy == Policy::Credit { 0.05 } else { 0.001 };
             for (domain, weight) in outcome.domains.iter().zip(&weights) {
                 let wanted = f64::from(*weight) / f64::from(all);
@@ -311,7 +311,7 @@ fn a_warp_lowers_latency_and_takes_no_share() {
     let (warped, hog) = answers(Some(warp));
     assert!(warped < plain / 2.0, "{warped} after {plain}");
     assert!(hog > 0.3, "{hog}");
-    // Who would warp for ever may not: a hog gains nothing beyond its limit.
+    // One that would warp for ever may not: a hog gains nothing beyond its limit.
     let mut greedy = hog_with_warp(Warp {
         rest: Nanos::secs(1),
         ..warp
@@ -357,7 +357,7 @@ fn gangs_keep_spinning_siblings_together() {
 
 #[test]
 fn speed_balancing_gives_each_its_turn_on_the_fast_cpu() {
-    // Three on two: whoever is alone runs twice as fast.
+    // Three on two: one that is alone runs twice as fast.
     let load = Load::Barrier {
         work: Nanos::secs(2),
         jitter: 0.0,
@@ -387,7 +387,7 @@ fn speed_balancing_gives_each_its_turn_on_the_fast_cpu() {
         speed > 1.2 * stay && speed < 1.35 * stay,
         "{speed} after {stay}"
     );
-    // Who is not marked is left where it is.
+    // One that is not marked is left where it is.
     domain.params.parallel = Parallel::No;
     let setup = Setup {
         knobs: still,

@@ -14,7 +14,7 @@ use forkyard_types::{PageCount, PageNo};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// A page that somebody waits for may be lost when so many asked for after it came
+/// A page that is waited for may be lost when so many asked for after it came
 /// first. If it is not, the server knows, and nothing is lost but a question.
 const OVERTAKEN_WAITED: u64 = 3;
 /// Number of later answers after which a page of another kind may be lost; many
@@ -320,7 +320,7 @@ impl Asks {
         self.pages_ahead
     }
 
-    /// Pages that somebody waits for, in order.
+    /// Pages that are waited for, in order.
     pub fn waited(&self) -> Vec<PageNo> {
         let waited = self
             .open

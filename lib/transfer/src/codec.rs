@@ -64,7 +64,7 @@ impl Packer {
     /// Appends `page` to `out`, in the shorter form.
     pub fn pack(&mut self, page: &Page, out: &mut Vec<u8>) -> Encoding {
         let start = out.len();
-        // Somebody may wait for it, and zstd takes ten times as long to find out.
+        // A read may wait for it, and zstd takes ten times as long to find out.
         let zstd = self.zstd.as_mut().filter(|_| !is_noise(page));
         let packed = zstd.and_then(|zstd| {
             out.resize(start + WORTH, 0);

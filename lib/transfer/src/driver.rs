@@ -11,7 +11,7 @@ pub use server::{Offer, Server};
 
 use std::io;
 
-/// A number that nobody can guess.
+/// A number that cannot be guessed.
 fn random() -> io::Result<u64> {
     getrandom::u64().map_err(io::Error::other)
 }

@@ -41,7 +41,7 @@ pub struct Bounds {
 pub struct Feedback {
     /// Mean of the rates that the clients reported last.
     pub mean: Rate,
-    /// Packets sent to the client who reports, since its last report.
+    /// Packets sent to the client that reports, since its last report.
     pub sent: u64,
     /// Those of them that did not arrive.
     pub lost: u64,

@@ -15,11 +15,11 @@ const GROUPS: u32 = 0xEFC0_0000;
 /// Bits of a group's address that are drawn.
 const GROUP_BITS: u32 = 18;
 
-/// The secret of a family: whoever has it may give its hosts pages.
+/// The secret of a family: a program that has it may give its hosts pages.
 #[derive(Clone)]
 pub struct FamilyKey([u8; 32]);
 
-/// Names an image on the wire, to whoever listens in; says nothing about it.
+/// Names an image on the wire, to any listener; says nothing about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Channel(pub u64);
 

@@ -16,7 +16,7 @@ use forkyard_types::{PAGE_SIZE, PageNo};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Most pages that wait in a lane; who asks for more asks again.
+/// Most pages that wait in a lane; a client that asks for more asks again.
 const MOST_QUEUED: usize = 8192;
 /// Bytes of IP and UDP around each packet, which the link carries too.
 const AROUND: usize = 28;
@@ -208,7 +208,7 @@ impl Lane {
         pending || self.queue.has(page) || self.recent.is_coming(page, asking, now)
     }
 
-    /// Nobody needs these any more.
+    /// Notes that these are not needed any more.
     pub fn withdraw(&mut self, run: Run) {
         // The shorter of the two decides.
         if run.pages.0 < self.queue.wanted.len() as u64 {
@@ -261,8 +261,8 @@ impl Lane {
     }
 
     /// When it may send: now, or later. That it has nothing to send for a moment is not
-    /// running dry: of who asks for one page after the other it may be the rate that holds
-    /// each of them up.
+    /// running dry: of a client that asks for one page after the other it may be the rate that
+    /// holds each of them up.
     pub fn ready(&mut self, now: Instant) -> Option<Instant> {
         let ready = self.bucket.ready(self.law.rate(now), now);
         if self.bucket.take_unused() {

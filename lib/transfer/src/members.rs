@@ -4,7 +4,7 @@
 //! Join --> Challenge --> Join with its cookie --> Welcome ... silent, or Leave
 //! ```
 //!
-//! A server remembers nobody before it has heard an answer to its challenge, and so
+//! A server remembers no client before it has heard an answer to its challenge, and so
 //! sends no page to an address from which none was heard, however often a
 //! captured `Join` is sent again.
 
@@ -151,14 +151,14 @@ impl Members {
         self.list.remove(&id);
     }
 
-    /// Forgets who has been silent for too long.
+    /// Forgets members that have been silent for too long.
     pub fn expire(&mut self, now: Instant) {
         let patience = self.patience;
         self.list
             .retain(|_, member| now.saturating_duration_since(member.heard) < patience);
     }
 
-    /// When somebody will have been silent for too long.
+    /// Returns the time at which the first will have been silent for too long.
     pub fn next_expiry(&self) -> Option<Instant> {
         let heard = self.list.values().map(|member| member.heard).min();
         heard.map(|heard| heard + self.patience)

@@ -13,7 +13,7 @@
 //! hold all of them up. How far behind it is does not show while they go at its pace: so
 //! when it alone loses packets it does not count for a while. If the rest then get
 //! many times what it gets, it is left out of the group, and served alone; else
-//! the group waits for it. Who was left out twice is left out for longer.
+//! the group waits for it. A member left out twice is left out for longer.
 //!
 //! No clock: the caller passes `now`.
 
@@ -32,7 +32,7 @@ const FAR: f64 = 0.25;
 const PERSISTENT: u8 = 3;
 /// So many windows it is waited for the others to show what they can take.
 const TRIAL: u8 = 12;
-/// Time until who slows the group down is tried again, or who was left out is let in again.
+/// Time until a slow member is tried again, or one left out is let in again.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Longest pause, up to which it doubles.
 const SELDOM: Duration = Duration::from_secs(64);

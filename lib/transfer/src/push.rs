@@ -54,7 +54,7 @@ pub(crate) struct Pusher {
     first: VecDeque<Run>,
     counters: VecDeque<PageNo>,
     sent: PageSet,
-    /// Pages that only who asks for them gets.
+    /// Pages that only a client that asks for them gets.
     barred: Arc<PageSet>,
     /// Of those sent, those that hold data.
     data: PageCount,

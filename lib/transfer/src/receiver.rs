@@ -9,7 +9,7 @@
 //! A server that was started again, or has forgotten us, says that what we
 //! say is stale; we knock again, and ask again for all that is wanted. One that
 //! is silent for longer than our patience is lost for good, and so is every
-//! page that somebody waits for.
+//! page that is waited for.
 //!
 //! No socket, no clock: the caller passes `now`, sends what comes out, listens
 //! to the groups it is told of, and puts pages where they belong.
@@ -75,7 +75,7 @@ pub enum Event {
     Listen(Option<SocketAddrV4>),
     /// The server cannot read this page, and will not.
     Gone(PageNo),
-    /// No page will come any more. `waited` are those that somebody waits for.
+    /// No page will come any more. `waited` are those that are waited for.
     Lost {
         /// Why.
         why: Loss,

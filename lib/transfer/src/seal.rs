@@ -1,4 +1,4 @@
-//! Packets that only who has the image's key can read, or make: AES-256-GCM
+//! Packets that only a holder of the image's key can read, or make: AES-256-GCM
 //! (NIST SP 800-38D).
 //!
 //! Each endpoint has a key of its own, which follows from the image's and the number
@@ -35,7 +35,7 @@ pub(crate) struct Sealer {
     count: u64,
 }
 
-/// Opens what is said about one image, whoever says it.
+/// Opens packets about one image, from either end.
 pub(crate) struct Opener {
     image: ImageKey,
     known: HashMap<Endpoint, LessSafeKey>,
@@ -86,7 +86,7 @@ impl Sealer {
             });
         match sealed {
             Ok(tag) => packet.extend(tag.as_ref()),
-            // Said to nobody rather than to everybody: as if it had been lost.
+            // Sent to none rather than to all: as if it had been lost.
             Err(Unspecified) => packet.clear(),
         }
     }
@@ -124,7 +124,7 @@ impl Opener {
         if self.known.len() >= MOST_KNOWN {
             self.known.clear();
         }
-        // Whoever has no key cannot have others' forgotten.
+        // A sender without the key cannot have others' forgotten.
         self.known.insert(from, key);
         Some(plain)
     }

@@ -1,15 +1,15 @@
-//! The server of one image: who gets which page when, and by which way.
+//! The server of one image: the choice of receivers, times and ways of its pages.
 //!
 //! ```text
 //! packet --receive--> members, lanes --poll--> packet, or until when to wait
 //! ```
 //!
-//! What is asked for goes to the group if several members hear it, else to who
+//! What is asked for goes to the group if several members hear it, else to those that
 //! asked; so do answers about pages marked as disjoint (SnowFlock, 6.1),
 //! and, once the end game has begun, about those that went to the group before.
-//! Whoever does not hear the group gets
+//! A member that does not hear the group gets
 //! everything alone. The server keeps membership and flow control and nothing
-//! more: that pages arrive is seen to by those who want them.
+//! more: that pages arrive is ensured by the clients that want them.
 //!
 //! No socket, no clock: the caller passes `now` and sends what comes out.
 
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 const MOST_CONTROL: usize = 1024;
 /// Most pages of one request that are looked at.
 const MOST_ASKED: u64 = 4096;
-/// Until the first sign to the group after somebody came; doubles.
+/// Until the first sign to the group after a client came; doubles.
 const FIRST_BEACON: Duration = Duration::from_millis(1);
 /// So many packets of others on our group, and we take another.
 const FOREIGN: u32 = 32;
@@ -138,7 +138,7 @@ struct Way<'a> {
 enum Answers {
     /// All that hear the group.
     All,
-    /// All, about what they were not sent yet; else who asked. The end game: what
+    /// All, about what they were not sent yet; else the member that asked. The end game: what
     /// is still asked for again, one or two have lost.
     AllOnce,
     /// The member that asked.
@@ -437,7 +437,7 @@ impl Sender {
     }
 
     fn say(&mut self, to: SocketAddr, message: ToClient<'static>) {
-        // Who is not answered asks again.
+        // A client that is not answered asks again.
         if self.control.len() < MOST_CONTROL {
             self.control.push_back((to, message));
         }

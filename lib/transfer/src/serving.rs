@@ -36,7 +36,7 @@ pub struct Serving {
     /// Pages clones of this image are expected to want first, in that order.
     pub working_set: Vec<Run>,
     /// Nothing is pushed before so many are here, or so much time has passed
-    /// since the first: who comes later would have to ask for it again.
+    /// since the first: a member that comes later would have to ask for it again.
     pub gather: (usize, Duration),
     /// Pages that each client reads for itself.
     pub disjoint: Vec<Run>,
@@ -48,12 +48,12 @@ pub struct Serving {
     pub patience: Duration,
 }
 
-/// When answers go to who asked only, because the others have the page.
+/// When answers go to the member that asked only, because the others have the page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EndGame {
     /// So many of a hundred pages of data have gone to the group.
     pub percent: u8,
-    /// Nobody has asked for so long.
+    /// Time without an ask.
     pub idle: Duration,
 }
 

@@ -45,13 +45,13 @@ pub trait PageSink {
     /// a packet with a page that a reader waits for.
     fn flush(&mut self) {}
 
-    /// The server cannot read this page, and will not. Who waits for it is told
+    /// The server cannot read this page, and will not. A read that waits for it is told
     /// in any case.
     fn gone(&mut self, page: PageNo) {
         let _ = page;
     }
 
-    /// No page will come any more. Who waits is told in any case.
+    /// No page will come any more. Reads that wait are told in any case.
     fn lost(&mut self, why: Loss) {
         let _ = why;
     }

@@ -38,7 +38,7 @@ pub struct Received {
     pub asked: u64,
     /// Of them, those it had asked for before.
     pub again: u64,
-    /// Pages that came while somebody waited for them.
+    /// Pages that came while they were waited for.
     pub waited: u64,
     /// Pages that came without.
     pub ahead: u64,
@@ -58,7 +58,7 @@ pub struct Received {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Link {
-    /// All who listen to an image's group, at once.
+    /// All listeners of an image's group, at once.
     Group,
     /// One host.
     Host(IpAddr),
@@ -69,7 +69,7 @@ pub enum Link {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     links: BTreeMap<Link, Sent>,
-    /// Packets from nobody in particular: an address can be forged.
+    /// Packets of no certain sender: an address can be forged.
     refused: u64,
 }
 

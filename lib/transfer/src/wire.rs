@@ -42,8 +42,8 @@
 //! | item 3: gone | page 8 |
 //!
 //! Opening is total: any bytes are a packet or a [`WireError`], and nothing that is
-//! sealed is looked at before its tag is right. Who can listen on the hosts' network
-//! learns who sends how much about which image, and nothing of what is in it.
+//! sealed is looked at before its tag is right. A listener on the hosts' network
+//! learns which host sends how much about which image, and nothing of what is in it.
 
 mod asking;
 mod data;

@@ -1,4 +1,4 @@
-//! The kernel's record of who ran when, on which CPU.
+//! The kernel's record of the threads that ran when, on which CPU.
 
 use std::{
     collections::BTreeMap,
@@ -45,7 +45,7 @@ impl Trace {
     }
 
     /// Of the time in which one of these ran, the part in which all did. Time does not
-    /// count in which a CPU ran somebody who is not `of` those that take turns.
+    /// count in which a CPU ran a thread that is not `of` those that take turns.
     pub fn together(&self, these: &[u32], of: &[u32]) -> f64 {
         let mut running: BTreeMap<u32, u32> = BTreeMap::new();
         let (mut all, mut some) = (0.0, 0.0);

@@ -56,8 +56,8 @@ ewma = 1.0
 threshold = 1000000
 ";
 
-/// One may run, and who begins over that waits; and a second look is so far off that it
-/// stops nobody.
+/// One may run, and processes that begin over that wait; and a second look is so far off that it
+/// stops none.
 const WAITS: &str = "
 [monitor]
 period-s = 3600
@@ -125,7 +125,7 @@ fn without_a_freezer_signals_do() {
     scene.all_get_on();
 }
 
-/// Somebody waits in a group by these constants, until there is room or the agent ends.
+/// A process waits in a group by these constants, until there is room or the agent ends.
 fn keeps_waiting(
     controller: Option<&str>,
     threads: &str,
@@ -263,7 +263,8 @@ fn who_comes_after_one_that_was_killed_waits_for_its_guard() {
     let before = read();
     scene.start(CONGESTED);
     until("more new threads are refused", || read() != before);
-    // By a group: who is stopped by a signal, and loses its parent, is ended by the kernel.
+    // By a group: a process that is stopped by a signal, and loses its parent, is ended by the
+    // kernel.
     let slow = scene.groups[0].with_extension("guard");
     fs::create_dir(&slow).expect("made");
     scene.groups.push(slow.clone());

@@ -90,7 +90,7 @@ pub fn first_cpu() -> String {
 pub struct Scene {
     pub groups: Vec<PathBuf>,
     pub busy: Vec<Child>,
-    /// Those that are in no group, and start who is.
+    /// Processes in no group that start those in one.
     pub outside: Vec<Child>,
     agent: Option<Child>,
     dir: tempfile::TempDir,
@@ -328,7 +328,7 @@ impl Drop for Scene {
                 && group.exists()
                 && began.elapsed() < Duration::from_secs(60)
             {
-                // What those who were in it have started, and is left.
+                // Processes left that members of it have started.
                 let inside = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
                 for number in inside.lines().filter_map(|line| line.parse().ok()) {
                     let _ = kill(Pid::from_raw(number), Signal::SIGKILL);

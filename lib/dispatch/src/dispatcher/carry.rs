@@ -23,7 +23,7 @@ impl Dispatcher {
         if let Ok(Alive::Yes) = self.hands.guard.check() {
             return;
         }
-        // The new one knows the old groups; until that is sure, nobody is frozen.
+        // The new one knows the old groups; until that is sure, none is frozen.
         tracing::warn!("the guard died: everything is let go, and begun anew");
         for place in 0..self.vms.len() {
             self.leave(place);
@@ -57,7 +57,7 @@ impl Dispatcher {
         }
     }
 
-    /// Tells the kernel whose turn it is, of everybody: what it made of it meanwhile is
+    /// Tells the kernel whose turn it is, of all vCPUs: what it made of it meanwhile is
     /// put right by that.
     fn decide(&mut self) {
         let all = self.vms.iter().flat_map(|vm| &vm.vcpus);

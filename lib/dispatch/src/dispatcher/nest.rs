@@ -45,7 +45,7 @@ impl Vm {
         }
     }
 
-    /// Stops those of whom `wanted` says so, in the vCPUs' order, and lets nobody go.
+    /// Stops those of which `wanted` says so, in the vCPUs' order, and lets none go.
     pub(super) fn stop(&mut self, wanted: &[Frozen], now: Nanos) {
         let all = wanted.iter().all(|&frozen| frozen == Frozen::Yes);
         if let (Some(nest), true) = (&mut self.nest, all) {
@@ -63,7 +63,7 @@ impl Vm {
         }
     }
 
-    /// Lets those go of whom `wanted` says so. Others are [stopped](Self::stop) by now.
+    /// Lets those go of which `wanted` says so. Others are [stopped](Self::stop) by now.
     pub(super) fn go(&mut self, wanted: &[Frozen], now: Nanos) {
         for (vcpu, _) in { self.vcpus.iter_mut() }
             .zip(wanted)

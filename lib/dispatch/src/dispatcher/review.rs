@@ -26,7 +26,7 @@ const NAMES: usize = 1_000;
 pub(super) struct Reviews {
     judge: Nanos,
     measure: Nanos,
-    /// When somebody waited last.
+    /// When one waited last.
     waited: Nanos,
 }
 
@@ -69,7 +69,7 @@ impl Dispatcher {
         self.reviews.judge.min(self.reviews.measure)
     }
 
-    /// Somebody may have to wait: whoever was let go for nobody did is enforced.
+    /// One may have to wait: a VM that was let go because none did is enforced.
     pub(super) fn contended(&mut self) {
         self.reviews.waited = self.world.now;
         for place in 0..self.vms.len() {
@@ -127,7 +127,7 @@ impl Dispatcher {
         self.enter_again(place);
     }
 
-    /// Gives everybody a new name, and forgets the old ones.
+    /// Gives every vCPU a new name, and forgets the old ones.
     fn tidy(&mut self) {
         match self.policy.build(self.cpus.len(), &super::knobs()) {
             Ok(scheduler) => {

@@ -81,7 +81,7 @@ fn turn(host: f64, guests: &[Guest]) -> f64 {
 }
 
 struct Soak {
-    /// Seconds, and who was named then.
+    /// Seconds, and the guests named then.
     named: Vec<(u32, usize)>,
     /// Samples in which guests waited.
     contended: u32,
@@ -136,7 +136,7 @@ proptest! {
         host in 2u32..5,
         guests in prop::collection::vec((1u32..5, 0u32..60), 3..20),
     ) {
-        // Else nobody ever waits.
+        // Else none ever waits.
         prop_assume!(guests.iter().map(|(cpus, _)| cpus).sum::<u32>() > 2 * host);
         let guests = guests.into_iter().map(|(cpus, threads)| Guest::friendly(cpus, threads));
         let soak = soak(host, 20_000, &mut guests.collect::<Vec<_>>(), seed);
@@ -144,8 +144,8 @@ proptest! {
         prop_assert!(soak.contended > 500, "{}", soak.contended);
     }
 
-    /// Against the definition: nobody has more than it wants, all that there is is
-    /// given, and who wants more than it gets has as much as anybody, for its weight.
+    /// Against the definition: none has more than it wants, all that there is is
+    /// given, and one that wants more than it gets has as much as any, for its weight.
     #[test]
     fn levels_are_max_min_fair(
         guests in prop::collection::vec((0.0..4.0f64, 0.0..1.0f64, 0.5..4.0f64), 1..8),
@@ -185,7 +185,7 @@ fn a_greedy_guest_is_named_alone_and_nearly_always_within_a_minute() {
     assert_ne!(named_after.last(), Some(&u32::MAX), "never named");
 }
 
-/// The host's CPUs are all in use, and nobody waits for one.
+/// The host's CPUs are all in use, and none waits for one.
 #[test]
 fn who_keeps_nobody_waiting_is_not_named() {
     let mut police = Police::new(PoliceConfig::default());

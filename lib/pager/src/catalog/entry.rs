@@ -99,7 +99,7 @@ impl<W> Entry<W> {
         }
     }
 
-    /// Pages of data among these; `None` if nobody here knows.
+    /// Pages of data among these; `None` if that is unknown here.
     pub fn data(&self, run: Run) -> Option<PageCount> {
         let image = &self.ready()?.image;
         Some(image.data_among(run.first, run.pages))

@@ -49,7 +49,7 @@ impl<W> Catalog<W> {
         let entry = self.entries.get(&node)?;
         let state = match &entry.state {
             State::Promised { .. } => KeptState::Promised,
-            // What has come of it is lost with us: who reads it later must not wait.
+            // What has come of it is lost with us: later reads must not wait.
             State::Arriving | State::Failed => KeptState::Failed,
             State::Ready(ready) => KeptState::Ready {
                 parent: ready.parent,

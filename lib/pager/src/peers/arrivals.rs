@@ -4,7 +4,7 @@
 //! of the image in order; what is zero is a hole. So a read is one read, and
 //! all that is left to do in the end is to write the index.
 //!
-//! Decides who is to be answered and answers nobody: reads are values of any type
+//! Decides which reads are to be answered and answers none: reads are values of any type
 //! `W`, and none is dropped here.
 
 mod below;
@@ -56,8 +56,8 @@ pub(crate) struct Arrivals<W> {
     /// Where all pages are that do not come.
     below: Option<Below>,
     state: Mutex<State<W>>,
-    /// Held while pages are put in their place. Who waits for one is answered before it is
-    /// there; who counts what is there waits for it.
+    /// Held while pages are put in their place. A read that waits for one is answered before it is
+    /// there; a count of what is there waits for it.
     putting: Mutex<()>,
 }
 
@@ -67,7 +67,7 @@ struct State<W> {
     /// Of them, those that are not zero.
     data: PageSet,
     sums: Vec<(PageNo, Checksum)>,
-    /// Pages that somebody wanted to read.
+    /// Pages that were wanted by reads.
     read: PageSet,
     /// Number of these that were here already.
     used: u64,
@@ -216,7 +216,7 @@ impl<W> Arrivals<W> {
         PageCount(first.count() as u64)
     }
 
-    /// Somebody wants to read pages, which are inside the image.
+    /// Takes a read of pages, which are inside the image.
     pub fn read(&self, run: Run, read: W) -> Verdict<W> {
         let mut state = self.state();
         let mut missing = Vec::new();
@@ -328,7 +328,7 @@ impl<W> Arrivals<W> {
         Ok(())
     }
 
-    /// Pages are here; whom to tell what.
+    /// Takes pages that are here; returns the reads to answer.
     fn came<'a>(&self, all: &[(Run, Option<Checksum>)], fresh: Fresh<'a>) -> Vec<Told<'a, W>> {
         let mut state = self.state();
         let (mut answer, mut new) = (Vec::new(), false);

@@ -62,11 +62,11 @@ impl Peers {
         self.coming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody needs it from another host any more.
+    /// Notes that it is not needed from another host any more.
     pub fn forget(&self, node: Node) {
         let mut coming = self.coming();
         let arriving = coming.now.remove(&node);
-        // Under one lock: nobody sees what it got nowhere, or twice.
+        // Under one lock: no reader sees its traffic nowhere, or twice.
         if let Some(arriving) = &arriving {
             let past = coming.past.entry(arriving.from.ip()).or_default();
             past.add(arriving.got());

@@ -265,7 +265,7 @@ fn nobody_waits_for_an_image_that_is_retired_and_closed() {
     let file = host.open(image).expect("opens");
     host.client.retire(image).expect("retires");
     let mut bytes = [0; PAGE_SIZE];
-    // Who has it open keeps it.
+    // A process that has it open keeps it.
     file.read_exact_at(&mut bytes, 21 * PAGE_SIZE as u64)
         .expect("comes");
     assert_eq!(bytes[0], filled(21));

@@ -72,7 +72,7 @@ fn what_clones_elsewhere_wanted_is_pushed_to_those_of_the_next_fork() {
         let arrival = second.client.arrival(image).expect("known");
         PAGES - arrival.away.0
     };
-    // Nobody has read a page there.
+    // No page was read there.
     eventually("it has come", || here(image) >= data);
     let view = second.view(image, PAGES);
     let before = here(image);

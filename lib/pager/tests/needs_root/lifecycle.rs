@@ -204,7 +204,7 @@ fn clones_of_a_client_may_call_from_many_threads() {
             });
         }
     });
-    // Whoever tidies may be looking at some of them.
+    // The tidying thread may be looking at some of them.
     eventually("all layers are gone", || pager.layers_open() == 0);
 }
 

@@ -108,7 +108,7 @@ fn no_user_can_change_what_others_see() {
     let view = pager.view(image, 4);
     (0..4).for_each(|page| assert_eq!(byte(&view, page), filling(page)));
     (0..3).for_each(|page| assert_eq!(byte(&before, page), filling(page)));
-    // What someone wrote for himself survives a hole beside and under it.
+    // What a process wrote for itself survives a hole beside and under it.
     assert_eq!(byte(&before, 3), 99);
     let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     fallocate(pager.open(image).expect("opens"), punch, 0, 4 * 4096).expect("allowed");

@@ -1,4 +1,4 @@
-//! Pagers die, or make way, and nobody who maps their files notices.
+//! Pagers die, or make way, and no process that maps their files notices.
 
 use crate::harness::{Fixture, Settings, byte, eventually, filling, kill_9, layer, memory_files};
 use crate::puppet::{Order, Puppet};

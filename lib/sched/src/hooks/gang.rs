@@ -5,13 +5,13 @@
 //! the time from one's being chosen to the end of its slice. Rule (Wang §4.5):
 //! when a vCPU is chosen, the CPUs in whose queues its siblings are get an
 //! interrupt and run those in place of their own front, until the end of the
-//! slot. Two policies differ in who starts a gang:
+//! slot. Two policies differ in the vCPU that starts a gang:
 //!
 //! - **procco**: any vCPU starts its siblings;
 //! - **cpuco**: CPU 0 leads: what it chooses starts, and the others follow.
 //!
 //! A CPU whose front had to stand back for another's gang chooses by itself the
-//! next time, unless both want the same: else whoever is in no gang would wait for
+//! next time, unless both want the same: else a vCPU in no gang would wait for
 //! ever wherever gangs end and begin at the same moments.
 //!
 //! A slot that has begun is not broken by another gang nor by one that wakes;

@@ -2,7 +2,7 @@
 //!
 //! Problem: siblings in different queues still wait for each other if one is at
 //! the front of its queue and the other at the end of its own. Gangs cure that
-//! and interrupt everybody for it. Terms (§4.3.3, §4.4.2): a vCPU's *scheduling
+//! and interrupt all for it. Terms (§4.3.3, §4.4.2): a vCPU's *scheduling
 //! ordinate* is how many are before it in its queue; the *distance* of two
 //! siblings is the difference of their ordinates; the *threshold* is α times
 //! the length of the queue. Rule (algorithms 1 and 2): when a CPU is about to
@@ -15,8 +15,8 @@
 //! 3. that is written into the *debt* list of `b`'s CPU, which pays it before
 //!    it chooses next: no CPU ever writes into another's queue, so that one lock
 //!    at a time is enough (§4.4.4);
-//! 4. both are *dirty* until it is paid, and who is dirty neither yields nor is
-//!    lent to: nobody yields twice in a round, so nobody starves.
+//! 4. both are *dirty* until it is paid, and a dirty one neither yields nor is
+//!    lent to: none yields twice in a round, so none starves.
 //!
 //! Siblings are kept on different CPUs by [`Balance`](crate::parts::Balance).
 //! Constant: α = 2/3. The paper lends "a certain amount": here δ is what takes
@@ -98,7 +98,7 @@ impl Sbco {
 impl Hook for Sbco {
     fn before(&mut self, _: &World, queues: &mut Queues, rule: &mut dyn Rule, cpu: CpuId) {
         for debt in std::mem::take(&mut self.debts[cpu.at()]) {
-            // Who has gone elsewhere since has its time with it: it is the same
+            // One that has gone elsewhere since has its time with it: it is the same
             // amount there.
             rule.shift(debt.to, -debt.amount);
             if let Some(key) = queues.key(debt.to) {

@@ -4,7 +4,7 @@
 //! real-time guarantees. Terms: the *actual virtual time* A of a vCPU grows with
 //! the time it runs, divided by its weight; its *effective* one is E = A − W
 //! while it is *warped*, else E = A. Rule: the least E runs, until it leads the
-//! next by the *context-switch allowance* C, so that nobody is switched more
+//! next by the *context-switch allowance* C, so that none is switched more
 //! often than that. One that wakes has A raised to the least A of its queue, and
 //! begins to warp if its domain has a warp; it stops when it has run for the
 //! limit L or sleeps, and after the limit has to stay unwarped for U. Constant:

@@ -3,7 +3,7 @@
 //! Problem: weighted shares without time slices fixed in advance. Terms
 //! (Wang §4.3.3, §4.4.2): *vruntime*, the time a vCPU has run, divided by its
 //! weight; *latency*, the period in which each that waits runs once; *minimum
-//! granularity*, the least anybody runs. Rule: the least vruntime runs, for
+//! granularity*, the least any runs. Rule: the least vruntime runs, for
 //!
 //! ```text
 //! T_p     = latency, or n · min if that is longer      (n in the queue)
@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 pub struct CfsKnobs {
     /// Period in which each runs once.
     pub latency: Nanos,
-    /// The least anybody runs.
+    /// The least any runs.
     pub min_granularity: Nanos,
     /// Lead one that wakes must have to take a CPU.
     pub wakeup_granularity: Nanos,

@@ -10,7 +10,7 @@
 //! earn some. Constants: slice and accounting period 30 ms, tick 10 ms, 10
 //! credits a millisecond; here a credit is a nanosecond of CPU.
 //!
-//! Unlike Xen's, time is charged as it was used and not by who runs at a tick,
+//! Unlike Xen's, time is charged as it was used and not to the one that runs at a tick,
 //! what one domain cannot use is dealt out to the others in the same period,
 //! credits are kept up to two slices' worth, and a capped vCPU's slice ends with
 //! its credits: caps hold to within a slice. A period that ends late is dealt out
@@ -27,7 +27,7 @@ use crate::{
 
 /// Slice, and accounting period.
 const SLICE: Nanos = Nanos::millis(30);
-/// The most that is dealt out at once: time in which nobody ticked is nobody's.
+/// The most that is dealt out at once: time in which none ticked belongs to none.
 const LONGEST: Nanos = Nanos::millis(120);
 
 const BOOST: i64 = 0;
@@ -90,8 +90,8 @@ impl Credit {
             let heads = i64::try_from(vcpus.len()).unwrap_or(1);
             for &vcpu in vcpus {
                 let purse = slot(&mut self.purses, vcpu);
-                // Who saves more than two slices does not need them; one is not
-                // enough, for who waits for another's slice earns meanwhile.
+                // One that saves more than two slices does not need them; one is not
+                // enough, for one that waits for another's slice earns meanwhile.
                 let most = 2 * SLICE.signed();
                 let capped = world.params(vcpu).cap.is_some();
                 purse.credit = (purse.credit + share / heads).min(most);

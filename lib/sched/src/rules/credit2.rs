@@ -4,8 +4,8 @@
 //! often and need little. Terms: CPUs share a queue; every vCPU has *credits*
 //! that it spends the faster the lighter it is. Rule: the most credits run, until
 //! the next has more or for 10 ms at most and half a millisecond at least; when
-//! the one picked has none left, everybody gets as many as one begins with,
-//! and nobody keeps more than that and a little. One that wakes takes the CPU
+//! the one picked has none left, all get as many as one begins with,
+//! and none keeps more than that and a little. One that wakes takes the CPU
 //! of the one with the least credits, if it leads by the *migration resistance*.
 //! Constants: 10.5 ms to begin with; 0.5 ms least slice, carry-over and
 //! resistance. No cap, as in Xen's first version.

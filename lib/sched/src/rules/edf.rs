@@ -5,7 +5,7 @@
 //! end of its present period; what it has not used of the slice is *left*. Rule:
 //! of those with time left the earliest deadline runs, among equals the one that
 //! must start first, and a new period of another ends its slice; whose time is
-//! used up gets no more in that period but what nobody reserved, in quanta of
+//! used up gets no more in that period but unreserved time, in quanta of
 //! 10 ms, if it may have *extra* time. vCPUs stay on the CPU they were first
 //! given, the one least reserved, where the sum of the reservations decides what
 //! can be kept: up to 1, every vCPU that always wants to run gets its slice in
@@ -125,7 +125,7 @@ impl Edf {
     }
 
     fn extra(&self, world: &World, vcpu: VcpuId) -> Extra {
-        // Who has nothing reserved has nothing else.
+        // One that has nothing reserved has nothing else.
         let reservation = world.params(vcpu).reservation;
         reservation.map_or(Extra::Yes, |reservation| reservation.extra)
     }
@@ -153,7 +153,7 @@ impl Rule for Edf {
         match (self.extra(world, vcpu), renewal) {
             (Extra::No, Some(renewal)) => Place::Parked(renewal),
             (Extra::Yes | Extra::No, until) => {
-                // Who comes anew does not make up for time it did not want.
+                // One that comes anew does not make up for time it did not want.
                 let others = queue.iter().filter(|(key, _)| key.major == AFTER_ALL);
                 let least = others.map(|(key, _)| key.minor).min();
                 let minor = match why {

@@ -1,6 +1,6 @@
 //! Round robin.
 //!
-//! Problem: the simplest policy that starves nobody; Xen's demonstration of its
+//! Problem: the simplest policy that starves none; Xen's demonstration of its
 //! scheduler interface (Gutierrez §2.2.1). Rule: each runs for a quantum, then
 //! goes to the end of its queue. Constant: the quantum, 10 ms. Weights, caps
 //! and everything else are nothing to it.

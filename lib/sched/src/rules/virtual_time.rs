@@ -19,7 +19,7 @@ pub(super) fn unweighted(virtual_span: i64, weight: u32) -> Nanos {
     span.scale(weight.into(), USUAL_WEIGHT.into())
 }
 
-/// Virtual times of the vCPUs, and of each CPU the one nobody falls behind.
+/// Virtual times of the vCPUs, and of each CPU the one that none falls behind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct VirtualTimes {
     of: Vec<i64>,

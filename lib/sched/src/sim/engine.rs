@@ -104,7 +104,7 @@ pub fn simulate(setup: &Setup) -> Result<Outcome, SetupError> {
 }
 
 impl Engine {
-    /// At time zero, everybody about to wake up.
+    /// At time zero, all vCPUs about to wake up.
     pub fn new(setup: &Setup) -> Result<Self, SetupError> {
         setup.check()?;
         let mut dice = Dice::new(setup.seed);

@@ -308,7 +308,7 @@ impl Guest for Build {
                 self.held = false;
                 self.done += 1;
                 self.turns[who] = Turn::Begin;
-                // Whoever runs first has it: such locks knew no order.
+                // The one that runs first has it: such locks knew no order.
                 let spins = |&other: &usize| self.turns[other] == Turn::Spinning;
                 released.extend((0..self.turns.len()).filter(spins));
                 if io_every > 0 && dice.roll().is_multiple_of(io_every) {

@@ -75,7 +75,7 @@ pub struct Outcome {
     pub switches: f64,
     /// Times a second that a vCPU ran on another CPU than before.
     pub migrations: f64,
-    /// The part of all CPUs' time nobody used.
+    /// The part of all CPUs' time that was not used.
     pub idle: f64,
 }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Datagrams taken before anything else is looked at.
 const TURN: usize = 64;
 /// While pages come, the thread sleeps no longer than that, as long as no answer
-/// is given up sooner: who asks for the next page need not wake it to be punctual.
+/// is given up sooner: a request for the next page need not wake it to be punctual.
 const NAP: Duration = Duration::from_millis(4);
 /// Pages come if one did within that.
 const BUSY: Duration = Duration::from_millis(50);
@@ -71,7 +71,7 @@ pub enum FetchError {
     },
 }
 
-/// Fetches the pages of an image until it is dropped; who waits then is told.
+/// Fetches the pages of an image until it is dropped; callers that wait then are told.
 #[derive(Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -177,7 +177,7 @@ impl Client {
         self.ask(&mut state, pages, urgency);
     }
 
-    /// Nobody waits for these any more.
+    /// Notes that these are not waited for any more.
     pub fn withdraw(&self, pages: &[PageNo]) {
         let mut state = self.shared.state();
         pages.iter().for_each(|page| state.receiver.withdraw(*page));
@@ -389,7 +389,7 @@ impl Shared {
 
     /// Takes packets from a socket; tells whether there were any. What has come by now
     /// is taken in one go, so that the sink can put it in its place in one go, and
-    /// before anybody sees that it is there.
+    /// before any reader sees that it is there.
     fn take(&self, socket: &UdpSocket, via: Via, buffer: &mut [u8]) -> io::Result<bool> {
         let (mut batch, mut received, mut taken) = (None, Ok(()), 0);
         while taken < TURN {

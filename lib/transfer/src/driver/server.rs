@@ -213,7 +213,7 @@ impl Shared {
     fn run(&self) {
         let (mut buffer, mut out, mut batch) = (vec![0; LONGEST], Vec::new(), Batch::new());
         while !self.ended.load(Ordering::Acquire) {
-            // Whoever asks alone has an answer before it is looked whether others ask.
+            // A client that asks alone has an answer before it is looked whether others ask.
             let mut turn = |most| self.turn(most, &mut buffer, &mut out, &mut batch);
             let step = match turn(1) {
                 Ok((1.., _)) => turn(TURN),

@@ -41,7 +41,7 @@ pub(super) fn group(group: SocketAddrV4, by: Ipv4Addr) -> io::Result<UdpSocket> 
     // Several clients on one host listen to one group.
     setsockopt(&fd, sockopt::ReuseAddr, &true)?;
     // Bound to the group and not to any address: a host hears, on one port, all
-    // groups that anybody on it has joined.
+    // groups that any program on it has joined.
     bind(fd.as_raw_fd(), &SockaddrIn::from(group))?;
     let socket = UdpSocket::from(fd);
     socket.join_multicast_v4(group.ip(), &by)?;
@@ -76,7 +76,7 @@ pub(super) fn receive<'a>(
             Ok(Some((length, each, from))) => {
                 return Ok(Some((buffer[..length].chunks(each), from)));
             }
-            // Of none of ours: nobody is told that it came.
+            // Of none of ours: it is not reported.
             Ok(None) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             Err(error) if is_passing(&error) => {}
@@ -85,7 +85,7 @@ pub(super) fn receive<'a>(
     }
 }
 
-/// All bytes, those of each datagram but the last, which may be shorter, and from whom.
+/// All bytes, those of each datagram but the last, which may be shorter, and their sender.
 fn once(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<Option<(usize, usize, SocketAddr)>> {
     let mut control = cmsg_space!(i32);
     let mut slices = [IoSliceMut::new(buffer)];

@@ -71,7 +71,7 @@ impl Membership {
     /// Counts a packet of the group; tells whether packets before it are
     /// missing.
     pub fn hear_group(&mut self, came: Came, now: Instant) -> bool {
-        // What is still on its way when we have left, or is sent on by somebody, says nothing.
+        // What is still on its way when we have left, or is sent on by another, says nothing.
         let listens = self.group.is_some() && came.via == Via::Group;
         if listens && self.hears.replace(now).is_none() {
             self.news = News::Hearing;

@@ -142,7 +142,7 @@ proptest! {
         for _ in 0..20_000 {
             let (packet, from, passed) = packets.next().expect("endless");
             now += Duration::from_millis(*passed);
-            // Not from where those in order are: who can do that, and has the key, can
+            // Not from where those in order are: a peer that can do that, and has the key, can
             // do everything.
             sender.receive(address(3 + from % 3), &packet, now);
             talk(&mut sender, &mut clients, now);

@@ -51,9 +51,9 @@ pub struct Reception {
 /// Why a page is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Urgency {
-    /// Somebody waits for it.
+    /// The page is waited for.
     Waited,
-    /// Somebody will.
+    /// The page will be waited for.
     Ahead,
     /// The page is not needed any more.
     Withdrawn,

@@ -13,7 +13,7 @@ fn opened<'a>(bytes: &[u8], plain: &'a mut Vec<u8>) -> Result<Packet<'a>, WireEr
     open(&mut Opener::new(key()), bytes, plain)
 }
 
-/// Of whoever says such a thing.
+/// Origin of such a message.
 fn sealer(key: &ImageKey, epoch: Epoch, body: &Body<'_>) -> Sealer {
     let endpoint = match body {
         Body::ToClient(_) => Endpoint::Server(epoch),
@@ -22,7 +22,7 @@ fn sealer(key: &ImageKey, epoch: Epoch, body: &Body<'_>) -> Sealer {
     Sealer::new(key, endpoint)
 }
 
-/// One that nobody has counted before.
+/// A number that was not counted before.
 pub(crate) fn sealed(key: &ImageKey, packet: &Packet<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut sealer = sealer(key, packet.epoch, &packet.body);
@@ -140,7 +140,7 @@ fn body() -> impl Strategy<Value = Body<'static>> {
     ]
 }
 
-/// Somebody who has the key, and says anything.
+/// A peer that has the key, and says anything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hostile {
     /// Epoch of most of its messages, as those of others would be ignored
@@ -409,7 +409,7 @@ fn packet_of_another_fork_or_version_is_refused_before_it_is_read() {
         open(&mut opener, &bytes, &mut plain),
         Err(WireError::Channel)
     );
-    // Whoever gives it our channel still has not our key.
+    // A sender that gives it our channel still has not our key.
     bytes[4..12].copy_from_slice(&other.channel().0.to_le_bytes());
     assert_eq!(
         open(&mut opener, &bytes, &mut plain),

@@ -1,4 +1,4 @@
-//! Somebody on the network who has no key, and sends what he captured or made up.
+//! An attacker on the network that has no key, and sends what it captured or made up.
 
 use crate::hosts::Hosts;
 use crate::serving::{GROUP, Serving, Way, content, until};
@@ -216,7 +216,7 @@ impl Attack {
                         let anybody = target.ip().is_multicast() || *target == server;
                         let socket = if anybody { &as_us } else { &as_server };
                         for packet in [Some(&packet[..]), changed].into_iter().flatten() {
-                            // Fails while somebody else is flooded.
+                            // Fails while another client is flooded.
                             let _ = socket.send_to(packet, target);
                         }
                     }

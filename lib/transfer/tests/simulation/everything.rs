@@ -21,7 +21,7 @@ const ONE: &str = "SIMULATION_SEED";
 /// before any patience is.
 const SHORT: u64 = 500;
 
-/// Some time at the start of the run, or once in a while for much longer than anybody's
+/// Some time at the start of the run, or once in a while for much longer than any peer's
 /// patience lasts, or for good.
 fn trouble(rng: &mut Rng) -> Span {
     let from = rng.millis(0, 150);
@@ -123,7 +123,7 @@ impl Seen {
     }
 }
 
-/// Runs it; nobody may be given up without a reason.
+/// Runs it; no peer may be given up without a reason.
 fn run(seed: u64) -> Outcome {
     let plot = plot(seed);
     let outcome = World::new(plot.clone()).run();

@@ -197,7 +197,7 @@ fn forged_pages_are_wrong_and_there_are_some_of_every_kind() {
                 .to_clients
                 .iter()
                 .filter(|packet| packet[KIND] == kind);
-            // Nobody was unknown to that server, and nobody asked for nothing.
+            // No client was unknown to that server, and none asked for nothing.
             assert!([18, 19].contains(&kind) || of_kind.count() > 2, "{kind}");
         }
         assert!(of(image).to_servers.len() > 20);

@@ -49,7 +49,7 @@ pub struct Network {
     /// Chance of being late by up to as much.
     pub late: f64,
     pub late_by: Duration,
-    /// Chance that a packet is recorded, and sent to anybody later.
+    /// Chance that a packet is recorded, and sent to any peer later.
     pub replayed: f64,
     /// Chance that a packet is followed by one that is not authentic, or from
     /// elsewhere: it has to be refused, wherever it comes to.
@@ -155,7 +155,7 @@ pub struct Plot {
     pub disjoint: Vec<Run>,
     pub gone: BTreeSet<PageNo>,
     pub multicast: bool,
-    /// When no group's packets reach anybody.
+    /// When no group's packets reach any member.
     pub deaf: Vec<Span>,
     pub law: flow::Law,
     /// One for each image, which has a server of its own; two draw the same group.
@@ -210,7 +210,7 @@ pub struct Outcome {
     pub took: Duration,
     /// When each client had.
     pub ended: Vec<Option<Duration>>,
-    /// Each page that somebody waited for: how long.
+    /// Time that each page was waited for.
     pub waits: Vec<Duration>,
     /// Pages each client had not got when it ended.
     pub wanting: Vec<BTreeSet<PageNo>>,

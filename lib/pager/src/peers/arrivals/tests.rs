@@ -67,7 +67,7 @@ fn is_zero(page: u64) -> bool {
 }
 
 proptest! {
-    /// In whatever order and batches pages come, and whoever waits for them.
+    /// In whatever order and batches pages come, and whatever waits for them.
     #[test]
     fn every_page_lies_where_it_belongs_and_every_read_is_answered_when_its_last_page_came(
         order in Just((0..PAGES).collect::<Vec<_>>()).prop_shuffle(),

@@ -116,8 +116,8 @@ impl World {
         }
     }
 
-    /// Somebody records a packet, and sends it later to whom he likes, from where
-    /// he likes.
+    /// An attacker records a packet, and sends it later to any peer, from any address
+    /// it likes.
     fn replay(&mut self, at: Instant, bytes: &[u8]) {
         let (at, n, from, image) = self.somewhere(at);
         let via = self.via();
@@ -125,7 +125,7 @@ impl World {
         self.at(at, What::ToServer(image, from, bytes.to_vec()));
     }
 
-    /// Somebody sends what he has changed, or has from elsewhere.
+    /// An attacker sends packets it has changed, or has from elsewhere.
     fn forge(&mut self, image: usize, at: Instant, bytes: &[u8]) {
         let (at, n, from, to) = self.somewhere(at);
         if self.rng.chance(30.0) {
