@@ -3,8 +3,9 @@
 //!
 //! One thread is in the namespaces; whatever it starts is born into them. The
 //! place lasts as long as this thread or a process in it. Its processes are known
-//! by a namespace that none of them has a reason to leave, that of host names:
-//! what belongs to the host next to it is never taken for its own.
+//! by the namespace of host names, by a cgroup below the place's, for QEMUs leave that
+//! namespace, or by the process that started them: what belongs to the host next to it is
+//! never taken for its own.
 
 use forkyard_sys_host::process::PidFd;
 use nix::{
@@ -16,6 +17,7 @@ use nix::{
 };
 use std::{
     collections::BTreeSet,
+    ffi::OsStr,
     fs, io,
     os::{fd::AsFd, linux::fs::MetadataExt},
     path::{Path, PathBuf},
@@ -38,7 +40,7 @@ type Work = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub struct Place {
     work: mpsc::Sender<Work>,
-    /// The namespace by which its processes are known: they may leave its
+    /// The namespace by which most of its processes are known: they may leave its
     /// network and its mounts.
     mark: u64,
     cgroup: PathBuf,
@@ -213,7 +215,10 @@ impl Place {
 
     /// Every process in it.
     pub fn processes(&self) -> Vec<Process> {
-        processes(|folder| mark_of(folder).is_ok_and(|it| it == self.mark))
+        let name = self.cgroup.file_name().unwrap_or_default();
+        processes(|folder| {
+            mark_of(folder).is_ok_and(|it| it == self.mark) || is_grouped_below(folder, name)
+        })
     }
 
     /// Mount points at or under a folder.
@@ -249,14 +254,28 @@ impl Drop for Place {
     }
 }
 
-/// Every process whose folder in `/proc` is one of those wanted.
+/// Every process whose folder in `/proc` is one of those wanted, and what these have started.
 fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<Process> {
+    let (mut found, mut others): (Vec<_>, Vec<_>) = all_processes()
+        .into_iter()
+        .partition(|process| wanted(Path::new(&format!("/proc/{}", process.pid))));
+    loop {
+        let of_them = |process: &Process| found.iter().any(|it| it.pid == process.parent);
+        let (started, rest): (Vec<_>, Vec<_>) = others.into_iter().partition(of_them);
+        if started.is_empty() {
+            return found;
+        }
+        found.extend(started);
+        others = rest;
+    }
+}
+
+fn all_processes() -> Vec<Process> {
     let numbers = fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     numbers
         .filter_map(|pid: u32| {
             let folder = PathBuf::from(format!("/proc/{pid}"));
-            wanted(&folder).then_some(())?;
             let words = fs::read(folder.join("cmdline")).ok()?;
             let words = String::from_utf8_lossy(&words);
             let command = words.trim_end_matches('\0').replace('\0', " ");
@@ -287,6 +306,13 @@ fn enter(cgroup: &Path) {
 /// is known.
 fn mark_of(process: &Path) -> io::Result<u64> {
     Ok(fs::metadata(process.join("ns/uts"))?.st_ino())
+}
+
+/// Tells whether a process is in a cgroup of version 2 below one of this name.
+fn is_grouped_below(process: &Path, name: &OsStr) -> bool {
+    let groups = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
+    let mut own = groups.lines().filter_map(|line| line.strip_prefix("0::"));
+    own.any(|path| Path::new(path).iter().any(|part| part == name))
 }
 
 /// Where cgroups of version 2 are.

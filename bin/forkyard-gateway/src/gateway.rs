@@ -158,9 +158,7 @@ impl Gateway {
         let (token, source, share) = match shown.allowed(key) {
             Some(Ok(allowed)) => allowed,
             Some(Err(why @ (ShareError::Unknown | ShareError::Expired))) => {
-                return Err(unauthorized(&format!(
-                    "{why}: ask its issuer for another"
-                )));
+                return Err(unauthorized(&format!("{why}: ask its issuer for another")));
             }
             None => {
                 return Err(unauthorized(

@@ -299,6 +299,7 @@ fn report(stderr: impl Read, lines: usize, progress: Progress<'_>) -> VecDeque<S
 mod tests {
     use super::*;
     use forkyard_confine::{Ends, NOBODY, Network, Who};
+    use std::os::unix::fs::MetadataExt;
 
     const SH: Program = Program::new("sh", "dash");
 
@@ -369,6 +370,43 @@ mod tests {
             assert_eq!(std::fs::metadata(&writes).expect("there").len(), 4096);
             assert_eq!(std::fs::read(&reads).expect("there"), b"given\n");
         }
+    }
+
+    #[test]
+    fn a_program_that_unpacks_makes_files_of_any_user_in_its_tree_and_reaches_nothing_else() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let tree = dir.path().join("tree");
+        std::fs::create_dir(&tree).expect("made");
+        std::fs::write(dir.path().join("beside"), "").expect("written");
+        let run = |script: &str| {
+            let call = SH.call().args(["-c", script]).arg(&tree);
+            let to = Confinement {
+                who: Who::Unpacker,
+                reads: &[],
+                writes: &[&tree],
+                largest: 4096,
+                network: Network::None,
+                ends: Ends::WithStarter,
+            };
+            call.confined(to).expect("root").run(&mut |_| {})
+        };
+        let alone = "echo x >$0/file && [ ! -e /etc/passwd ] && [ ! -e $0/../beside ]";
+        run(alone).expect("it is alone");
+        run("exec chown 1234:5 $0/file").expect("of any user");
+        run("exec chmod 4755 $0/file").expect("whichever owns it");
+        let facts = std::fs::metadata(tree.join("file")).expect("there");
+        assert_eq!(
+            (facts.uid(), facts.gid(), facts.mode() & 0o7777),
+            (1234, 5, 0o4755)
+        );
+        for refused in [
+            "exec mknod $0/null c 1 3",
+            "exec mount -t tmpfs none $0",
+            "exec chroot $0 /bin/true",
+        ] {
+            run(refused).expect_err(refused);
+        }
+        assert!(!tree.join("null").exists());
     }
 
     #[test]

@@ -1,28 +1,22 @@
 //! From what came in to a disk that a guest can have.
 
 use super::{
-    ArchiveError, Cancel, DiskError, ImportError, MOST, PAGE, PIECE,
-    archive::Parts,
-    cpu,
-    error::LayerError,
-    layer::{Budget, Tree},
-    oci, qcow2, volume, write_sparse,
+    ArchiveError, Cancel, DiskError, ImportError, MOST, PAGE, PIECE, apart, cpu, qcow2,
+    unpack::{self, Order, Taken, Unpacked},
+    volume, write_sparse,
 };
 use crate::{
-    cache::{Workplace, list},
+    cache::Workplace,
     error::{BuildError, io_error},
     image::{Room, make_file_system},
     progress::{Event, Progress},
     run::QEMU_IMG,
 };
 use forkyard_confine::{Confinement, Ends, NOBODY, Network, Who};
-use forkyard_files::inside;
 use forkyard_types::{ByteCount, EntryPoint, ImageName, Start};
 use std::{
-    collections::HashSet,
-    fs::{self, File, Permissions},
-    io::{self, Write},
-    os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, fchown},
+    fs::{self, File},
+    os::unix::fs::{FileExt, chown, fchown},
     path::Path,
 };
 
