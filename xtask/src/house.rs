@@ -1,5 +1,6 @@
-//! House rules no tool knows: how long a file may be.
+//! House rules no tool knows: length of files, and their language.
 
+use crate::language;
 use anyhow::{Context, Result, bail};
 use std::{
     fs,
@@ -20,10 +21,12 @@ pub fn check(root: &Path) -> Result<()> {
     for place in PLACES {
         for path in rust_files(&root.join(place))? {
             let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            let path = path.strip_prefix(root).unwrap_or(&path);
             if let Err(why) = judge(&text) {
-                let path = path.strip_prefix(root).unwrap_or(&path);
                 broken.push(format!("{}: {why}", path.display()));
             }
+            let faults = language::faults(&text, is_test(path));
+            broken.extend(faults.iter().map(|why| format!("{}:{why}", path.display())));
         }
     }
     if !broken.is_empty() {
@@ -46,6 +49,13 @@ fn judge(text: &str) -> Result<(), String> {
         return Err(format!("{tests} lines of tests: move them to tests.rs"));
     }
     Ok(())
+}
+
+/// Tells whether all of a file is tests.
+fn is_test(path: &Path) -> bool {
+    let of_tests = ["e2e", "tests", "tests.rs"];
+    path.iter()
+        .any(|part| of_tests.iter().any(|name| part == *name))
 }
 
 fn rust_files(dir: &Path) -> Result<Vec<PathBuf>> {
@@ -81,6 +91,31 @@ mod tests {
         assert_eq!(judge(&file(CODE, 0)), Ok(()));
         judge(&file(CODE + 1, 0)).expect_err("too much code");
         judge(&file(0, TESTS + 1)).expect_err("too many tests");
+    }
+
+    #[test]
+    fn language_is_judged_by_the_place_of_a_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for place in PLACES {
+            fs::create_dir_all(dir.path().join(place).join("tests")).expect("made");
+        }
+        let text = "/// Who.\nfn a() { \"nobody waits\" }\n";
+        for name in ["lib/a.rs", "lib/tests/b.rs"] {
+            fs::write(dir.path().join(name), text).expect("written");
+        }
+        let error = check(dir.path()).expect_err("who is nobody").to_string();
+        let places: Vec<_> = error.lines().filter_map(|l| l.split_once(": ")).collect();
+        let places: Vec<_> = places.iter().map(|(place, _)| *place).collect();
+        assert_eq!(
+            places,
+            [
+                "lib/a.rs:1",
+                "lib/a.rs:1",
+                "lib/a.rs:2",
+                "lib/tests/b.rs:1",
+                "lib/tests/b.rs:1"
+            ]
+        );
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod guest;
 mod header;
 mod house;
 mod kvm_lab;
+mod language;
 mod openapi;
 mod packages;
 mod pages;

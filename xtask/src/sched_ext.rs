@@ -163,7 +163,7 @@ pub fn test(root: &Path, only: &[String]) -> Result<()> {
 /// Where the kernel has no sched_ext, the dispatcher must say so.
 fn refuses(root: &Path, built: &Built) -> Result<()> {
     if Path::new("/sys/kernel/sched_ext").exists() {
-        println!("skipped: this host has sched_ext, and refuses nobody");
+        println!("skipped: this host has sched_ext, and refuses no scheduler");
         return Ok(());
     }
     let socket = root.join("target/sched-ext/sched.sock");

@@ -86,7 +86,7 @@ impl Passage {
             Ok(gate) => Self::Gate(gate),
             Err(error) => {
                 eprintln!(
-                    "forkyard-friendly: nobody can be kept waiting before it begins ({error}): \
+                    "forkyard-friendly: no process can be kept waiting before it begins ({error}): \
                      over the limit they begin, and are stopped as others are"
                 );
                 Self::Gateless

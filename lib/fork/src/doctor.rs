@@ -99,7 +99,7 @@ impl Host {
         notes.extend(self.emulation());
         if !self.network.has_resolvers() {
             notes.push(
-                "this host asks nobody but itself for names, where guests do not reach: a VM \
+                "this host asks no server but its own for names, where guests do not reach: a VM \
                  with a way out has no resolver; `nameserver` in /etc/resolv.conf sets one"
                     .to_owned(),
             );

@@ -79,8 +79,8 @@ fn has_ended(grant: TicketId) -> ApiError {
     ApiError {
         kind: ErrorKind::Conflict,
         message: format!(
-            "the allocation {grant} has ended that the ticket's clones were to live on: somebody \
-             cancelled it, or its time was up"
+            "the allocation {grant} has ended that the ticket's clones were to live on: it was \
+             cancelled, or its time was up"
         ),
         hint: Some("request another ticket".into()),
     }
