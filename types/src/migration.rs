@@ -273,7 +273,7 @@ pub struct PackedRuns(String);
 
 /// Text that is no stretches of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the stretches of pages cannot be read")]
+#[error("the list of page runs cannot be decoded")]
 pub struct BadRuns;
 
 impl PackedRuns {

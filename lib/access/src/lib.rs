@@ -71,7 +71,7 @@ pub enum TokenError {
         word: String,
     },
     /// The kernel gives no random bytes.
-    #[error("the kernel gives no random bytes")]
+    #[error("the kernel gave no random bytes")]
     Random(#[from] getrandom::Error),
     /// The records cannot be used.
     #[error(transparent)]

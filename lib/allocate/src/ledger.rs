@@ -19,7 +19,7 @@ pub enum AllocateError {
     #[error(transparent)]
     Denied(#[from] Denied),
     /// Others were always quicker.
-    #[error("{TRIES} others were granted room meanwhile, each before us")]
+    #[error("no room was reserved in {TRIES} attempts: other requests were granted some at each; try again")]
     Crowded,
     /// etcd cannot be used.
     #[error("room cannot be reserved")]
@@ -28,7 +28,7 @@ pub enum AllocateError {
     #[error("Slurm allocates no room")]
     Slurm(#[from] SlurmError),
     /// The grant cannot be written down.
-    #[error("the grant cannot be written down")]
+    #[error("the grant cannot be recorded")]
     Unwritable(#[from] serde_json::Error),
 }
 

@@ -75,7 +75,7 @@ pub struct Picture {
 #[non_exhaustive]
 pub enum Denied {
     /// For nothing.
-    #[error("nothing was asked for")]
+    #[error("the request is for no clones")]
     Nothing,
     /// The user has what the quota allows.
     #[error(

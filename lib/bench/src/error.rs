@@ -47,7 +47,7 @@ pub enum BenchError {
         source: RecipeError,
     },
     /// A guest of the baseline could not be talked to.
-    #[error("a guest of the baseline could not be talked to")]
+    #[error("a guest of the baseline does not answer")]
     Link {
         /// Why.
         #[from]
@@ -70,7 +70,7 @@ pub enum BenchError {
         source: io::Error,
     },
     /// Something was waited for in vain.
-    #[error("waited in vain for {what}")]
+    #[error("timed out waiting for {what}")]
     Silent {
         /// Event that was waited for.
         what: &'static str,

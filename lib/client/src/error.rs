@@ -34,7 +34,7 @@ pub enum ClientError {
         after: Duration,
     },
     /// The peer is not shown to be the daemon.
-    #[error("what answers at {place} is not shown to be the daemon")]
+    #[error("the server at {place} is not proven to be the daemon")]
     NotTrusted {
         /// Where.
         place: Place,
@@ -72,7 +72,7 @@ pub enum ClientError {
         source: hyper::http::Error,
     },
     /// The answer makes no sense: the daemon may be of another version.
-    #[error("the daemon's answer is not what was expected; is it of another version?")]
+    #[error("the daemon's answer cannot be parsed: use a client and a daemon of one version")]
     Nonsense {
         /// Where.
         #[from]

@@ -19,13 +19,13 @@ pub enum ClusterError {
         keeper: NodeName,
     },
     /// Whatever reaches this etcd could make itself a node.
-    #[error("{endpoint} would be spoken to in the clear, over the network")]
+    #[error("the connection to {endpoint} would cross the network without TLS")]
     PlainEtcd {
         /// The etcd.
         endpoint: String,
     },
     /// Neither was one founded nor is there an invitation.
-    #[error("this host does not know of a cluster's etcd")]
+    #[error("no etcd of a cluster is configured on this host")]
     NoEtcd,
     /// This node may not act for the cluster at the moment.
     #[error(
@@ -88,7 +88,7 @@ pub enum ClusterError {
     #[error(transparent)]
     Invitation(#[from] InvalidInvitation),
     /// Another node changed the same record at the same time, again and again.
-    #[error("others change the same thing all the time")]
+    #[error("other nodes changed the same record at every attempt")]
     Crowded,
     /// No room, or no right to it.
     #[error(transparent)]
@@ -100,7 +100,7 @@ pub enum ClusterError {
     #[error("the cluster's records cannot be used")]
     Etcd(#[from] EtcdError),
     /// A record makes no sense.
-    #[error("the record {key} of the cluster makes no sense")]
+    #[error("the cluster's record {key} cannot be parsed")]
     Record {
         /// Key of the record.
         key: String,
@@ -124,7 +124,7 @@ pub enum ClusterError {
         source: io::Error,
     },
     /// The kernel gives no random bytes.
-    #[error("the kernel gives no random bytes")]
+    #[error("the kernel gave no random bytes")]
     Random(#[from] getrandom::Error),
 }
 

@@ -25,7 +25,7 @@ pub enum DiskError {
         said: String,
     },
     /// The output of `qemu-img` about a slice makes no sense.
-    #[error("qemu-img says of {} what cannot be: {why}", path.display())]
+    #[error("qemu-img's output about {} is invalid: {why}", path.display())]
     QemuImgSaid {
         /// The slice.
         path: PathBuf,

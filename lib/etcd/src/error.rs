@@ -25,7 +25,7 @@ pub enum EtcdError {
         endpoint: Endpoint,
     },
     /// The connection broke off. What was asked may have been done.
-    #[error("the etcd at {endpoint} broke off")]
+    #[error("the connection to the etcd at {endpoint} broke")]
     Broke {
         /// Which.
         endpoint: Endpoint,
@@ -44,16 +44,16 @@ pub enum EtcdError {
     #[error("the lease is gone")]
     LeaseGone,
     /// The revision has been compacted: look again, and watch from there.
-    #[error("etcd has forgotten what happened before {kept:?}")]
+    #[error("etcd has compacted its revisions before {kept:?}")]
     Compacted {
         /// The oldest it still knows of.
         kept: Revision,
     },
     /// The stream of changes has ended.
-    #[error("etcd tells of no more changes")]
+    #[error("etcd ended the stream of changes")]
     WatchEnded,
     /// The etcd's answer makes no sense.
-    #[error("what etcd answered makes no sense; is it etcd 3.4 or later?")]
+    #[error("etcd's answer cannot be parsed: etcd 3.4 or later is needed")]
     Nonsense {
         /// Where.
         #[from]

@@ -239,7 +239,7 @@ impl<R: Read> Reader<R> {
 
     /// Returns a file with holes, whose map makes sense.
     fn with_holes(&self, size: u64, map: &[(u64, u64)]) -> Result<Kind, FilesError> {
-        let bad = || FilesError::Format("a map of holes makes no sense");
+        let bad = || FilesError::Format("a map of holes is malformed");
         if size > i64::MAX as u64 {
             return Err(FilesError::Format("a size that no file has"));
         }
@@ -361,7 +361,7 @@ impl<R: Read> Reader<R> {
         let all = self.whole(size)?;
         let mut rest = all.as_slice();
         while !rest.is_empty() {
-            let bad = || FilesError::Format("an extended header makes no sense");
+            let bad = || FilesError::Format("an extended header is malformed");
             let space = rest.iter().position(|byte| *byte == b' ').ok_or_else(bad)?;
             let length = decimal(&rest[..space]).and_then(|n| usize::try_from(n).ok());
             let length = length
@@ -443,7 +443,7 @@ impl More {
             b"uid" => self.uid = Some(count()?),
             b"gid" => self.gid = Some(count()?),
             b"mtime" => {
-                self.mtime = Some(time(value).ok_or(FilesError::Format("a time makes no sense"))?)
+                self.mtime = Some(time(value).ok_or(FilesError::Format("a time is malformed"))?)
             }
             b"GNU.sparse.major" => self.sparse.version.0 = Some(count()?),
             b"GNU.sparse.minor" => self.sparse.version.1 = Some(count()?),
@@ -452,7 +452,7 @@ impl More {
             b"GNU.sparse.offset" => self.sparse.offset = Some(count()?),
             b"GNU.sparse.numbytes" => {
                 let offset = self.sparse.offset.take();
-                let offset = offset.ok_or(FilesError::Format("a map of holes makes no sense"))?;
+                let offset = offset.ok_or(FilesError::Format("a map of holes is malformed"))?;
                 self.sparse.map.push((offset, count()?));
             }
             b"GNU.sparse.map" => self.sparse.map = pairs(value)?,

@@ -136,7 +136,7 @@ impl Host {
         self.check_data(request)?;
         if request.network.out == WayOut::None && !request.network.allow.is_empty() {
             return Err(HostError::Invalid(
-                "a VM without a way out has nothing to be allowed: ask for nat".into(),
+                "allowed destinations need a way out: add nat, or leave them out".into(),
             ));
         }
         if let Some(name) = &request.name

@@ -60,19 +60,19 @@ impl fmt::Display for Rated {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BoundReached {
     /// Too many forks lie before it.
-    #[error("this VM is a clone of clones, {limit} deep: guests may fork no deeper")]
+    #[error("fork depth limit of guests reached: this VM is {limit} generations below its founder (fork it from outside)")]
     Generations {
         /// As deep as may be.
         limit: u16,
     },
     /// Too many instants are kept for its family's guests.
-    #[error("the family's guests keep {limit} checkpoints, as many as they may: drop one")]
+    #[error("checkpoint limit of the family's guests reached: {limit} are kept (drop one)")]
     Checkpoints {
         /// As many as may be.
         limit: u16,
     },
     /// The family does this too often.
-    #[error("the family has {what} {limit} times within a minute, as often as guests may")]
+    #[error("rate limit of the family's guests reached: it has {what} {limit} times within a minute (try again later)")]
     Rate {
         /// Kind of request.
         what: Rated,

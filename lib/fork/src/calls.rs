@@ -100,13 +100,13 @@ impl Host {
             Ask::DropCheckpoint { checkpoint } => self.drop_checkpoint(vm, checkpoint).await,
             Ask::DisjointFrames(frames) => disjoint::mark(vm, &frames),
             Ask::WaitFork { .. } => Err(HostError::Invalid(
-                "the guest's agent itself knows of forks".into(),
+                "this call is for the guest's agent, which knows of forks, not for the host".into(),
             )),
             Ask::EndWithMe { .. } => Err(HostError::Invalid(
-                "the guest's agent itself knows its programs' ends".into(),
+                "this call is for the guest's agent, which knows its programs' ends, not for the host".into(),
             )),
             Ask::Disjoint { .. } => Err(HostError::Invalid(
-                "the guest's agent itself knows its programs' addresses".into(),
+                "this call is for the guest's agent, which knows its programs' addresses, not for the host".into(),
             )),
         };
         answer.map(Some).map_err(|error| error.to_api())

@@ -253,7 +253,7 @@ pub enum HostError {
     #[error("the guest image could not be built")]
     Build(#[from] BuildError),
     /// Pages of it were on a host that is gone.
-    #[error("{vm} is not all here, and cannot be any more: {why}")]
+    #[error("{vm} lacks pages that cannot be fetched any more: {why}")]
     Lost {
         /// The VM.
         vm: VmName,
@@ -270,7 +270,7 @@ pub enum HostError {
     },
     /// The VM writes memory as fast as that is sent, or time has run out.
     #[error(
-        "{vm} stays here: {}, {} pages were left to send, and it would have stood still for {gap_ms} ms",
+        "{vm} stays here: {}, {} pages were left to send, and its pause would have been {gap_ms} ms",
         if *late { "the deadline has passed" } else { "it writes pages as fast as they are sent" },
         left.0
     )]
@@ -285,7 +285,7 @@ pub enum HostError {
         late: bool,
     },
     /// The VM is stopped here because it may run elsewhere.
-    #[error("{vm} may run on host {host}, which is asked")]
+    #[error("{vm} may run on host {host}: that host is being asked")]
     Moving {
         /// The VM.
         vm: VmName,
@@ -293,7 +293,7 @@ pub enum HostError {
         host: String,
     },
     /// The VM was to move, and it is not known whether it did.
-    #[error("{vm} stands still until host {host} has said whether it goes on there")]
+    #[error("{vm} is paused until host {host} has reported whether it runs there")]
     Unsettled {
         /// The VM.
         vm: VmName,
@@ -319,16 +319,16 @@ pub enum HostError {
         source: ApiError,
     },
     /// Other hosts could not be asked for a number that none of their families has.
-    #[error("no number for the family's network")]
+    #[error("no number is free for the family's network")]
     Number(#[source] ApiError),
     /// The cluster gives no room for clones.
     #[error("no room for clones")]
     Room(#[source] ApiError),
     /// No other host is known.
-    #[error("this host knows no others")]
+    #[error("no other hosts are configured on this host")]
     NoPeers,
     /// Others cannot get pages of this one.
-    #[error("other hosts cannot get pages of this one")]
+    #[error("this host serves no pages to other hosts")]
     NoPages,
     /// A family of another host has the same network as one of this host.
     #[error("{network} is the network of another family here")]

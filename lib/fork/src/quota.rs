@@ -13,7 +13,7 @@ use std::{
 
 /// A family has as many clones as it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the family has as many clones as it may, {limit}, alive or promised")]
+#[error("clone limit of the family reached: {limit} alive or promised")]
 pub struct QuotaReached {
     /// Limit of the family.
     pub limit: u16,

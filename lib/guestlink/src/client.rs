@@ -50,7 +50,7 @@ pub enum CallError {
     #[error("the connection to the agent failed")]
     Broken(#[from] ReadError),
     /// The answer is not one to the request.
-    #[error("the agent answered something else")]
+    #[error("the agent's answer is not one to the request")]
     Unexpected,
     /// The request was refused, or failed.
     #[error(transparent)]

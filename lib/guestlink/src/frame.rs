@@ -46,7 +46,7 @@ pub enum EncodeError {
 #[non_exhaustive]
 pub enum FrameError {
     /// A whole frame holds no message of the type wanted. It has been skipped.
-    #[error("a frame holds no message that is known here")]
+    #[error("a frame holds an unknown message")]
     Malformed,
     /// Too much of it is no frame at all.
     #[error("{bytes} bytes of the stream are no frame")]

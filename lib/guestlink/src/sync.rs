@@ -12,7 +12,7 @@ pub enum ReadError {
     #[error("the connection failed")]
     Io(#[from] io::Error),
     /// The bytes it carries are no messages.
-    #[error("the peer talks nonsense")]
+    #[error("the peer sent an invalid message")]
     Frame(#[from] FrameError),
 }
 

@@ -81,7 +81,7 @@ pub enum Flaw {
     #[error("header is damaged")]
     Header,
     /// A header field has a value no writer gives it.
-    #[error("header field {0} makes no sense")]
+    #[error("header field {0} is invalid")]
     Field(&'static str),
     /// The file ends before its contents do.
     #[error("file has {have} bytes of {want}")]
@@ -127,7 +127,7 @@ pub enum Flaw {
         first: PageNo,
     },
     /// An extent borrows from a parent, and there is none.
-    #[error("extent at {first} borrows from no one")]
+    #[error("extent at {first} borrows from a parent that the layer has not")]
     Borrowed {
         /// First page of the extent.
         first: PageNo,

@@ -9,7 +9,7 @@ use std::io;
 #[non_exhaustive]
 pub enum NetworkError {
     /// Netlink cannot be used at all.
-    #[error("cannot talk to the kernel's network")]
+    #[error("cannot use netlink")]
     Netlink {
         /// Answer of the host.
         source: io::Error,
@@ -97,7 +97,7 @@ pub enum NetworkError {
         said: String,
     },
     /// Text between `nft` and this program was no UTF-8 or no JSON.
-    #[error("nft cannot be talked to")]
+    #[error("cannot exchange JSON with nft")]
     Nft {
         /// Fault of it.
         source: Box<NftablesError>,

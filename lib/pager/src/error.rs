@@ -34,7 +34,7 @@ pub enum PagerError {
         ours: u32,
     },
     /// The pager answered something else than what was asked.
-    #[error("pager gave an answer to another question")]
+    #[error("the pager's answer is not one to the request")]
     Answer,
 }
 
@@ -96,7 +96,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// A pager is to take over that does not know how it was started.
-    #[error("does not know how to start its like")]
+    #[error("the pager has no command to start its successor with")]
     NoPrograms,
     /// There is nothing that could be taken over.
     #[error("cannot take over")]

@@ -41,7 +41,7 @@ const KINDS: [(ErrorKind, StatusCode, &str); 9] = [
     (
         ErrorKind::Invalid,
         StatusCode::UNPROCESSABLE_ENTITY,
-        "The request makes no sense as it stands",
+        "The request is invalid",
     ),
     (
         ErrorKind::Exhausted,

@@ -35,7 +35,7 @@ pub enum TlsError {
     )]
     NoNodeKey,
     /// No one can be held to an authority that cannot be used.
-    #[error("the cluster's authority cannot be used to know its nodes")]
+    #[error("the cluster's authority cannot be used to verify its nodes")]
     Authority(#[from] rustls::server::VerifierBuilderError),
     /// This host trusts no certificate authority.
     #[error("this host trusts no certificate authority")]

@@ -185,7 +185,7 @@ pub enum WireError {
     #[error("not a packet of this protocol")]
     Alien,
     /// Another version.
-    #[error("version {0} is not spoken here")]
+    #[error("protocol version {0} is not supported")]
     Version(u8),
     /// About another image.
     #[error("packet is about another image")]
@@ -194,7 +194,7 @@ pub enum WireError {
     #[error("packet is not authentic")]
     Forged,
     /// Authentic, and makes no sense.
-    #[error("packet makes no sense")]
+    #[error("packet is malformed")]
     Malformed,
 }
 

@@ -188,7 +188,7 @@ pub(crate) fn next(input: &mut dyn Read, read: u64) -> Result<Frame, StoreError>
             }
         }
         2 if blocks > 0 => Ok(Frame::Zeroes(BlockNo(first), Blocks(blocks))),
-        _ => Err(StoreError::Stream("a part of it makes no sense")),
+        _ => Err(StoreError::Stream("a part of it is malformed")),
     }
 }
 

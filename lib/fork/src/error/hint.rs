@@ -31,11 +31,11 @@ impl HostError {
             ),
             (
                 matches!(self, Self::NoPeers),
-                "`forkyardd --peers FILE` says which there are",
+                "`forkyardd --peers FILE` names them",
             ),
             (
                 matches!(self, Self::NoPages),
-                "`forkyardd --pages ADDRESS:PORT` says where they do",
+                "start the daemon with `forkyardd --pages ADDRESS:PORT`",
             ),
             (
                 matches!(self, Self::NetworkTaken { .. }),

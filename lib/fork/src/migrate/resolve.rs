@@ -79,7 +79,7 @@ impl Host {
             PeerMigrated::Landed(landed) => Ok(Known::Landed(landed)),
             PeerMigrated::Ended => Ok(Known::Ended),
             PeerMigrated::Here | PeerMigrated::Since(_) => {
-                Err(HostError::Invalid("it does not say".into()))
+                Err(HostError::Invalid("the other host's answer is not one to the question whether the VM runs there".into()))
             }
         }
     }

@@ -300,7 +300,7 @@ impl Host {
     ) -> Result<PeerFamiliesResponse, HostError> {
         if request.families.len() > MOST_FAMILIES {
             return Err(HostError::Invalid(format!(
-                "{} families are told of: {MOST_FAMILIES} at most",
+                "the request names {} families: {MOST_FAMILIES} at most",
                 request.families.len()
             )));
         }

@@ -66,7 +66,7 @@ impl Host {
         let network = &request.network;
         if network.out == WayOut::None && !network.allow.is_empty() {
             return Err(HostError::Invalid(
-                "a VM without a way out has nothing to be allowed: ask for nat".into(),
+                "allowed destinations need a way out: add nat, or leave them out".into(),
             ));
         }
         if request.count > 1 && !network.publish.is_empty() {

@@ -225,7 +225,7 @@ impl Host {
                 }
                 Some(ExecOut::Ended(ExitStatus::Code(0))) => match serde_json::from_slice(&said) {
                     Ok(prepared) => return Ok(prepared),
-                    Err(error) => break format!("its report makes no sense: {error}"),
+                    Err(error) => break format!("its report cannot be parsed: {error}"),
                 },
                 Some(ExecOut::Ended(status)) => {
                     let text = String::from_utf8_lossy(&complaint);

@@ -53,7 +53,7 @@ pub enum SubstrateError {
         here: String,
     },
     /// The host has no room for it.
-    #[error("substrates may take {limit} here, and {short} are short: {could_go}")]
+    #[error("substrate pool is full: {short} more than its {limit} would be needed ({could_go})")]
     Full {
         /// The pool's size.
         limit: ByteCount,
@@ -63,7 +63,7 @@ pub enum SubstrateError {
         could_go: String,
     },
     /// The substrate cannot be brought here.
-    #[error("{path} cannot be brought here: {why}")]
+    #[error("cannot import the substrate {path}: {why}")]
     NotBrought {
         /// The folder that it lies in.
         path: PathBuf,

@@ -18,7 +18,7 @@ pub enum VolumeError {
     #[error("the volume cannot be used")]
     Server(#[from] ClientError),
     /// The server of volumes answered something else than was asked for.
-    #[error("the server of volumes gave an answer to another question")]
+    #[error("the volume server's answer is not one to the request")]
     Answer,
     /// The server of volumes could not be run.
     #[error("cannot run {}", program.display())]

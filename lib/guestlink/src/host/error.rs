@@ -56,7 +56,7 @@ pub enum LinkError {
         guest: u16,
     },
     /// The message of the guest makes no sense.
-    #[error("the guest talks nonsense")]
+    #[error("the guest sent an invalid message")]
     Protocol {
         /// Error of the frame.
         source: Arc<FrameError>,

@@ -17,7 +17,7 @@ pub enum ImportError {
         name: String,
     },
     /// The input broke off, or cannot be read.
-    #[error("what is to be imported did not come in whole")]
+    #[error("the upload broke off before its end")]
     Incoming {
         /// Cause of its end.
         source: io::Error,
