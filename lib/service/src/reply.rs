@@ -61,7 +61,7 @@ const KINDS: [(ErrorKind, StatusCode, &str); 9] = [
     (
         ErrorKind::Timeout,
         StatusCode::GATEWAY_TIMEOUT,
-        "It took longer than allowed",
+        "The operation took longer than allowed",
     ),
 ];
 

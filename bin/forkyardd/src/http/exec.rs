@@ -83,7 +83,7 @@ pub async fn attach(
 /// that it started.
 #[utoipa::path(delete, path = "/v1/vms/{vm}/sessions/{pid}", operation_id = "kill_session", tag = "vms",
     params(("vm" = String, Path, description = "Name or id"), ("pid" = u32, Path, description = "The session"), SessionSignal),
-    responses((status = 200, description = "It is sent"), Refusal))]
+    responses((status = 200, description = "The signal is sent"), Refusal))]
 pub async fn kill(
     State(host): State<Arc<Host>>,
     Path((vm, pid)): Path<(String, u32)>,

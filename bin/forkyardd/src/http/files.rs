@@ -72,7 +72,7 @@ pub async fn read_file(
 #[utoipa::path(put, path = "/v1/vms/{vm}/files", tag = "files", params(("vm" = String, Path, description = "Name or id"), FileWrite),
     operation_id = "write_file",
     request_body(content = Raw, content_type = "application/octet-stream"),
-    responses((status = 200, body = FilesWritten, description = "It is there"), Refusal))]
+    responses((status = 200, body = FilesWritten, description = "The file or folder is there"), Refusal))]
 pub async fn write_file(
     State(host): Shared,
     Path(vm): Path<String>,
@@ -85,7 +85,7 @@ pub async fn write_file(
 /// Remove a file, or a folder: an empty one, or with all that is in it.
 #[utoipa::path(delete, path = "/v1/vms/{vm}/files", tag = "files", params(("vm" = String, Path, description = "Name or id"), FileRemove),
     operation_id = "remove_file",
-    responses((status = 200, description = "It is gone"), Refusal))]
+    responses((status = 200, description = "The file or folder is gone"), Refusal))]
 pub async fn remove_file(
     State(host): Shared,
     Path(vm): Path<String>,
@@ -122,7 +122,7 @@ pub async fn list(
 /// Make a folder, and those above it that are not there.
 #[utoipa::path(put, path = "/v1/vms/{vm}/folder", tag = "files", params(("vm" = String, Path, description = "Name or id"), FilePath),
     operation_id = "make_folder",
-    responses((status = 200, description = "It is there"), Refusal))]
+    responses((status = 200, description = "The file or folder is there"), Refusal))]
 pub async fn make_folder(
     State(host): Shared,
     Path(vm): Path<String>,
@@ -135,7 +135,7 @@ pub async fn make_folder(
 /// Move a file or folder within a guest.
 #[utoipa::path(post, path = "/v1/vms/{vm}/move", tag = "files", params(("vm" = String, Path, description = "Name or id"), FileMove),
     operation_id = "move_file",
-    responses((status = 200, description = "It is there"), Refusal))]
+    responses((status = 200, description = "The file or folder is there"), Refusal))]
 pub async fn rename(
     State(host): Shared,
     Path(vm): Path<String>,
@@ -149,7 +149,7 @@ pub async fn rename(
 #[utoipa::path(get, path = "/v1/vms/{vm}/watch", tag = "files", params(("vm" = String, Path, description = "Name or id"), FileWatch),
     operation_id = "watch_folder",
     responses((status = 200, body = FileEvent, content_type = "application/x-ndjson",
-        description = "It is watched: a stream of lines, each one event as JSON; empty ones mean nothing"), Refusal))]
+        description = "The folder is watched: a stream of lines, each one event as JSON; empty ones mean nothing"), Refusal))]
 pub async fn watch(
     State(host): Shared,
     Path(vm): Path<String>,

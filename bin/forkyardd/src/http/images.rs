@@ -35,7 +35,7 @@ pub async fn images(State(host): Shared) -> Answer<Vec<GuestImage>> {
 
 /// Build a guest image now rather than at the first boot from it.
 #[utoipa::path(post, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path, description = "The recipe's name")),
-    responses((status = 200, body = GuestImage, description = "It is built"), Refusal))]
+    responses((status = 200, body = GuestImage, description = "The image is built"), Refusal))]
 pub async fn build_image(State(host): Shared, Path(name): Path<String>) -> Answer<GuestImage> {
     Ok(Json(
         spawned(async move { host.build_image(&name).await }).await?,

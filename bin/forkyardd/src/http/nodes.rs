@@ -36,7 +36,7 @@ pub async fn list(State(node): Cluster) -> Answer<Vec<NodeView>> {
 
 /// Invite a host to become a node. Not over the network.
 #[utoipa::path(post, path = "/v1/nodes", tag = "cluster", request_body = InviteRequest,
-    responses((status = 201, body = Invitation, description = "What the host's daemon is to be started with"), Refusal))]
+    responses((status = 201, body = Invitation, description = "Token to start the host's daemon with"), Refusal))]
 pub async fn invite(
     State(node): Cluster,
     Input(request): Input<InviteRequest>,
@@ -55,7 +55,7 @@ pub async fn invite(
 
 /// Let in a host that was invited: it comes without a token.
 #[utoipa::path(post, path = "/v1/join", tag = "cluster", request_body = JoinRequest,
-    responses((status = 200, body = Joined, description = "It is a node now"), Refusal))]
+    responses((status = 200, body = Joined, description = "The host is a node now"), Refusal))]
 pub async fn join(State(node): Cluster, Input(request): Input<JoinRequest>) -> Answer<Joined> {
     let node = member(node)?;
     // Spawned: an invitation that is used up must have made a node.
@@ -64,7 +64,7 @@ pub async fn join(State(node): Cluster, Input(request): Input<JoinRequest>) -> A
 }
 
 /// Have a node take nothing new; what runs on it runs on.
-#[utoipa::path(post, path = "/v1/nodes/{node}/drain", tag = "cluster", params(("node" = String, Path, description = "Its name")),
+#[utoipa::path(post, path = "/v1/nodes/{node}/drain", tag = "cluster", params(("node" = String, Path, description = "Name of the node")),
     responses((status = 200, body = NodeView, description = "The node as it is now"), Refusal))]
 pub async fn drain(State(node): Cluster, Path(name): Path<String>) -> Answer<NodeView> {
     let (node, name) = (member(node)?, named(&name)?);
@@ -73,7 +73,7 @@ pub async fn drain(State(node): Cluster, Path(name): Path<String>) -> Answer<Nod
 }
 
 /// Have a node take new work again.
-#[utoipa::path(post, path = "/v1/nodes/{node}/activate", tag = "cluster", params(("node" = String, Path, description = "Its name")),
+#[utoipa::path(post, path = "/v1/nodes/{node}/activate", tag = "cluster", params(("node" = String, Path, description = "Name of the node")),
     responses((status = 200, body = NodeView, description = "The node as it is now"), Refusal))]
 pub async fn activate(State(node): Cluster, Path(name): Path<String>) -> Answer<NodeView> {
     let (node, name) = (member(node)?, named(&name)?);
@@ -91,7 +91,7 @@ pub struct Removal {
 }
 
 /// Remove a node for good. Its VMs are forgotten.
-#[utoipa::path(delete, path = "/v1/nodes/{node}", operation_id = "remove_node", tag = "cluster", params(("node" = String, Path, description = "Its name"), Removal),
+#[utoipa::path(delete, path = "/v1/nodes/{node}", operation_id = "remove_node", tag = "cluster", params(("node" = String, Path, description = "Name of the node"), Removal),
     responses((status = 200, body = NodeView, description = "The node as it was"), Refusal))]
 pub async fn remove(
     State(node): Cluster,

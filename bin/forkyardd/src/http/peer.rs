@@ -66,7 +66,7 @@ pub async fn clones(
 /// Take a step of a VM's way to this host, from the one that it leaves. At most 64 MiB of
 /// request. In a cluster its nodes alone may ask: they have reserved the room.
 #[utoipa::path(post, path = "/v1/peer/migrations", tag = "peers", request_body = PeerMigration,
-    responses((status = 200, body = PeerMigrated, description = "How far it is"), Refusal))]
+    responses((status = 200, body = PeerMigrated, description = "Stage of the migration"), Refusal))]
 pub async fn migrations(
     State(host): State<Arc<Host>>,
     State(node): State<Option<Node>>,

@@ -42,7 +42,7 @@ pub async fn dock(
 
 /// Show where a substrate's bytes are, and what its guest did before it was docked.
 #[utoipa::path(get, path = "/v1/substrates/{name}", operation_id = "inspect_substrate", tag = "substrates",
-    params(("name" = String, Path, description = "Its name")),
+    params(("name" = String, Path, description = "Name of the substrate")),
     responses((status = 200, body = SubstrateInspect, description = "The substrate in full"), Refusal))]
 pub async fn inspect(
     State(host): Shared,
@@ -54,7 +54,7 @@ pub async fn inspect(
 
 /// Make VMs of a substrate. Each is the founder of a family of its own.
 #[utoipa::path(post, path = "/v1/substrates/{name}/activate", operation_id = "activate_substrate", tag = "substrates",
-    params(("name" = String, Path, description = "Its name")), request_body = ActivateRequest,
+    params(("name" = String, Path, description = "Name of the substrate")), request_body = ActivateRequest,
     responses((status = 201, body = ActivateResponse, description = "A VM or an error for each VM wanted"), Refusal))]
 pub async fn activate(
     State(host): Shared,
@@ -74,7 +74,7 @@ pub async fn activate(
 
 /// Put a substrate into a folder of this host, for other hosts. For the host's operator alone.
 #[utoipa::path(post, path = "/v1/substrates/{name}/push", operation_id = "push_substrate", tag = "substrates",
-    params(("name" = String, Path, description = "Its name")), request_body = PushRequest,
+    params(("name" = String, Path, description = "Name of the substrate")), request_body = PushRequest,
     responses((status = 200, body = SubstrateView, description = "The substrate"), Refusal))]
 pub async fn push(
     State(host): Shared,
@@ -88,7 +88,7 @@ pub async fn push(
 
 /// Show the key by which this host signs what it pushes.
 #[utoipa::path(get, path = "/v1/substrate-key", operation_id = "substrate_key", tag = "substrates",
-    responses((status = 200, body = SubstrateKey, description = "Its public half"), Refusal))]
+    responses((status = 200, body = SubstrateKey, description = "Public half of the key"), Refusal))]
 pub async fn key(State(host): Shared) -> Answer<SubstrateKey> {
     let public = host.substrate_key()?;
     Ok(Json(SubstrateKey { public }))
@@ -119,7 +119,7 @@ pub(super) fn for_the_operator(asker: &Asker) -> Result<(), Refusal> {
 
 /// Remove a substrate that nothing lies over.
 #[utoipa::path(delete, path = "/v1/substrates/{name}", operation_id = "remove_substrate", tag = "substrates",
-    params(("name" = String, Path, description = "Its name")),
+    params(("name" = String, Path, description = "Name of the substrate")),
     responses((status = 200, body = SubstrateView, description = "The substrate as it was"), Refusal))]
 pub async fn remove(
     State(host): Shared,

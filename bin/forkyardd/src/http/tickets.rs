@@ -17,7 +17,7 @@ pub async fn list(State(host): State<Arc<Host>>) -> Json<Vec<TicketView>> {
 
 /// End a ticket's clones, give back what it promised, and use it up.
 #[utoipa::path(delete, path = "/v1/tickets/{ticket}", tag = "vms", operation_id = "remove_ticket",
-    params(("ticket" = TicketId, Path, description = "Its id")),
+    params(("ticket" = TicketId, Path, description = "Id of the ticket")),
     responses((status = 200, body = TicketView, description = "The ticket as it was"), Refusal))]
 pub async fn remove(
     State(host): State<Arc<Host>>,

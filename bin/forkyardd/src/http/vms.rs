@@ -109,8 +109,8 @@ pub struct Where {
 
 /// Boot a VM. Its image is built if it has not been yet, which takes minutes.
 #[utoipa::path(post, path = "/v1/vms", tag = "vms", request_body = RunRequest, params(Patience, Where),
-    responses((status = 201, body = VmView, description = "It runs: its agent has answered"),
-        (status = 202, body = VmView, description = "It is starting; one that does not come up is listed no more"), Refusal))]
+    responses((status = 201, body = VmView, description = "The VM runs: its agent has answered"),
+        (status = 202, body = VmView, description = "The VM is starting; one that does not come up is listed no more"), Refusal))]
 pub async fn run(
     State(host): Shared,
     State(node): Cluster,
@@ -320,7 +320,7 @@ pub async fn checkpoint(
 /// its identity; commands under way in it go on, and this host goes on serving their clients.
 #[utoipa::path(post, path = "/v1/vms/{vm}/migrate", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
     request_body = MigrateRequest,
-    responses((status = 200, body = MigrateResponse, description = "It goes on there"), Refusal))]
+    responses((status = 200, body = MigrateResponse, description = "The VM goes on there"), Refusal))]
 pub async fn migrate(
     State(host): Shared,
     State(node): Cluster,
@@ -401,7 +401,7 @@ pub async fn logs(
 /// waits while the guest does not read.
 #[utoipa::path(post, path = "/v1/vms/{vm}/console", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
     request_body(content = Raw, content_type = "application/octet-stream"),
-    responses((status = 204, description = "It is typed"), Refusal))]
+    responses((status = 204, description = "The input is typed"), Refusal))]
 pub async fn console(
     State(host): Shared,
     Path(vm): Path<String>,

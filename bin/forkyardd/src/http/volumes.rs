@@ -37,7 +37,7 @@ pub async fn create(
 
 /// Show a volume, its snapshots, and the VMs that have it.
 #[utoipa::path(get, path = "/v1/volumes/{name}", operation_id = "inspect_volume", tag = "volumes",
-    params(("name" = String, Path, description = "Its name")),
+    params(("name" = String, Path, description = "Name of the volume")),
     responses((status = 200, body = VolumeView, description = "The volume"), Refusal))]
 pub async fn inspect(
     State(host): Shared,
@@ -50,7 +50,7 @@ pub async fn inspect(
 
 /// Remove a volume that no VM has, or lies over.
 #[utoipa::path(delete, path = "/v1/volumes/{name}", operation_id = "remove_volume", tag = "volumes",
-    params(("name" = String, Path, description = "Its name")),
+    params(("name" = String, Path, description = "Name of the volume")),
     responses((status = 200, body = VolumeView, description = "The volume as it was"), Refusal))]
 pub async fn remove(
     State(host): Shared,
@@ -64,7 +64,7 @@ pub async fn remove(
 
 /// Keep a volume as it is, also while a VM writes it. Blocks are shared.
 #[utoipa::path(post, path = "/v1/volumes/{name}/snapshots", operation_id = "snapshot_volume", tag = "volumes",
-    params(("name" = String, Path, description = "Its name")), request_body = SnapshotVolume,
+    params(("name" = String, Path, description = "Name of the volume")), request_body = SnapshotVolume,
     responses((status = 201, body = VolumeView, description = "The volume; the snapshot is on disk"), Refusal))]
 pub async fn snapshot(
     State(host): Shared,
@@ -92,7 +92,7 @@ pub async fn drop_snapshot(
 
 /// Change the size of a volume that no VM has.
 #[utoipa::path(post, path = "/v1/volumes/{name}/resize", operation_id = "resize_volume", tag = "volumes",
-    params(("name" = String, Path, description = "Its name")), request_body = ResizeVolume,
+    params(("name" = String, Path, description = "Name of the volume")), request_body = ResizeVolume,
     responses((status = 200, body = VolumeView, description = "The volume"), Refusal))]
 pub async fn resize(
     State(host): Shared,
@@ -106,7 +106,7 @@ pub async fn resize(
 
 /// Copy a volume that no VM writes, or a snapshot of any, into a new file of the host, as a raw disk.
 #[utoipa::path(post, path = "/v1/volumes/{name}/export", operation_id = "export_volume", tag = "volumes",
-    params(("name" = String, Path, description = "Its name")), request_body = ExportVolume,
+    params(("name" = String, Path, description = "Name of the volume")), request_body = ExportVolume,
     responses((status = 200, body = VolumeView, description = "The volume"), Refusal))]
 pub async fn export(
     State(host): Shared,
