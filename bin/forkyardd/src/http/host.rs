@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 type Shared = State<Arc<Host>>;
 
-/// Answers that the daemon runs.
+/// Check that the daemon answers.
 #[utoipa::path(get, path = "/v1/ping", tag = "host", responses((status = 204, description = "The daemon answers"), Refusal))]
 pub async fn ping() -> StatusCode {
     StatusCode::NO_CONTENT
@@ -24,14 +24,14 @@ pub async fn pages(State(host): Shared) -> Answer<Vec<ImageView>> {
 
 /// Find what crashes left behind, and what the host lacks.
 #[utoipa::path(get, path = "/v1/doctor", tag = "host",
-    responses((status = 200, body = Diagnosis, description = "Leftovers that were found"), Refusal))]
+    responses((status = 200, body = Diagnosis, description = "Findings"), Refusal))]
 pub async fn examine(State(host): Shared) -> Answer<Diagnosis> {
     Ok(Json(host.examine().await?))
 }
 
 /// Find what crashes left behind, and remove it.
 #[utoipa::path(post, path = "/v1/doctor", tag = "host",
-    responses((status = 200, body = Diagnosis, description = "Leftovers that were found, and whether they were removed"), Refusal))]
+    responses((status = 200, body = Diagnosis, description = "Findings, and whether they were removed"), Refusal))]
 pub async fn repair(State(host): Shared) -> Answer<Diagnosis> {
     Ok(Json(spawned(async move { host.repair().await }).await?))
 }

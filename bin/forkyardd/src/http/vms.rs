@@ -316,7 +316,7 @@ pub async fn checkpoint(
     Ok((StatusCode::CREATED, Json(kept)))
 }
 
-/// Move a running VM to another host: a node of the cluster, or a peer. It goes on there as
+/// Move a running VM to another host: a node of the cluster, or a peer. It goes on there under
 /// its identity; commands under way in it go on, and this host goes on serving their clients.
 #[utoipa::path(post, path = "/v1/vms/{vm}/migrate", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
     request_body = MigrateRequest,
@@ -367,7 +367,7 @@ pub struct Logs {
     history: bool,
 }
 
-/// Returns the output of a guest on its serial console: its kernel's, and that of
+/// Show the output of a guest on its serial console: its kernel's, and that of
 /// programs that write there. The last mebibyte is kept, and nothing of the time when
 /// no daemon ran.
 #[utoipa::path(get, path = "/v1/vms/{vm}/logs", tag = "vms", params(("vm" = String, Path, description = "Name or id"), Logs),
@@ -446,7 +446,7 @@ pub async fn resume(State(host): Shared, Path(vm): Path<String>) -> Answer<VmVie
     Ok(Json(spawned(async move { host.resume(&vm).await }).await?))
 }
 
-/// Returns the use every VM has made of the host so far: the difference between
+/// Show the use every VM has made of the host so far: the difference between
 /// two answers is the use in between.
 #[utoipa::path(get, path = "/v1/usage", tag = "vms",
     responses((status = 200, body = Usage, description = "Processor time and memory of each VM"), Refusal))]
