@@ -50,7 +50,7 @@ typedef enum forkyard_error_code {
    */
   FORKYARD_AGENT = -5,
   /*
-   It took longer than allowed.
+   The operation took longer than allowed.
    */
   FORKYARD_TIMEOUT = -6,
   /*
@@ -77,9 +77,9 @@ extern "C" {
 struct forkyard_ticket *forkyard_request_ticket(uint16_t count);
 
 /*
- The same for processes: forkyard_clone forks in each clone until it has one
- for each vCPU it was granted, and numbers those. No more clones are made
- than so many processes need.
+ Requests a ticket for processes: forkyard_clone forks in each clone until it
+ has one for each vCPU it was granted, and numbers those. No more clones are
+ made than so many processes need.
  */
 struct forkyard_ticket *forkyard_request_ticket_hierarchical(uint16_t count);
 
@@ -122,14 +122,14 @@ int forkyard_exit(uint8_t status);
 int forkyard_exit_only(uint8_t status, uint16_t first, const int *statuses, size_t count);
 
 /*
- Waits until this VM is forked, whoever asks for it. Returns in every clone,
+ Waits until this VM is forked, by whatever request. Returns in every clone,
  with its number; in the parent it goes on waiting.
  */
 int forkyard_wait_fork(void);
 
 /*
  Has these bytes of this process, the state of a random number generator,
- overwritten with random ones in every clone from now on, whoever asks for
+ overwritten with random ones in every clone from now on, whichever request makes
  the fork, before any user code goes on there. For as long as the process
  lives: the memory must stay what it is.
 
@@ -172,8 +172,8 @@ int forkyard_id(void);
 const char *forkyard_ticket_id(const struct forkyard_ticket *ticket);
 
 /*
- How many clones were granted, or processes if the ticket is hierarchical:
- their numbers are 1 and up.
+ Returns the number of clones that were granted, or of processes if the
+ ticket is hierarchical: their numbers are 1 and up.
 
  # Safety
  As forkyard_clone.
@@ -198,8 +198,8 @@ uint8_t forkyard_ticket_vcpus(const struct forkyard_ticket *ticket, uint16_t id)
 const char *forkyard_ticket_ip(const struct forkyard_ticket *ticket, uint16_t id);
 
 /*
- How the clone with this number ended, after a join: 0 to 255 as it said,
- or -1 if it was lost, could not be made, or does not exist.
+ Returns the status of the clone with this number, after a join: 0 to 255 as
+ it reported, or -1 if it was lost, could not be made, or does not exist.
 
  # Safety
  As forkyard_clone.
