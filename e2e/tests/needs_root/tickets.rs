@@ -66,7 +66,10 @@ fn a_family_gets_as_many_clones_as_it_may_have_and_no_more() {
         .collect();
     assert_eq!(kinds, [None, Some(ErrorKind::Exhausted)]);
     let refused = host.fails(["fork", "p-1"]);
-    assert!(refused.contains("limit of the family reached: 3"), "{refused}");
+    assert!(
+        refused.contains("limit of the family reached: 3"),
+        "{refused}"
+    );
     host.fails(["exec", "p", "--", "vmfork", "ticket", "1"]);
 
     host.ok(["rm", "p-1"]);

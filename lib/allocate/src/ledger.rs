@@ -19,7 +19,9 @@ pub enum AllocateError {
     #[error(transparent)]
     Denied(#[from] Denied),
     /// Others were always quicker.
-    #[error("no room was reserved in {TRIES} attempts: other requests were granted some at each; try again")]
+    #[error(
+        "no room was reserved in {TRIES} attempts: other requests were granted some at each; try again"
+    )]
     Crowded,
     /// etcd cannot be used.
     #[error("room cannot be reserved")]

@@ -60,7 +60,9 @@ impl fmt::Display for Rated {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BoundReached {
     /// Too many forks lie before it.
-    #[error("fork depth limit of guests reached: this VM is {limit} generations below its founder (fork it from outside)")]
+    #[error(
+        "fork depth limit of guests reached: this VM is {limit} generations below its founder (fork it from outside)"
+    )]
     Generations {
         /// As deep as may be.
         limit: u16,
@@ -72,7 +74,9 @@ pub enum BoundReached {
         limit: u16,
     },
     /// The family does this too often.
-    #[error("rate limit of the family's guests reached: it has {what} {limit} times within a minute (try again later)")]
+    #[error(
+        "rate limit of the family's guests reached: it has {what} {limit} times within a minute (try again later)"
+    )]
     Rate {
         /// Kind of request.
         what: Rated,

@@ -424,7 +424,8 @@ impl Host {
             let paused = Life::Paused(leaving.body.clone());
             vm.enter(&self.store, paused, |_| {})?;
             let next = leaving.next.take();
-            let next = next.ok_or_else(|| HostError::Invalid("the migration was not prepared".into()))?;
+            let next =
+                next.ok_or_else(|| HostError::Invalid("the migration was not prepared".into()))?;
             let (_, _, rest) = next.split(0);
             let mut taking = ForkReport::default();
             let mode = (leaving.id, ForkMode::Fast);

@@ -78,9 +78,10 @@ impl Host {
         match answer.map_err(failed)? {
             PeerMigrated::Landed(landed) => Ok(Known::Landed(landed)),
             PeerMigrated::Ended => Ok(Known::Ended),
-            PeerMigrated::Here | PeerMigrated::Since(_) => {
-                Err(HostError::Invalid("the other host's answer is not one to the question whether the VM runs there".into()))
-            }
+            PeerMigrated::Here | PeerMigrated::Since(_) => Err(HostError::Invalid(
+                "the other host's answer is not one to the question whether the VM runs there"
+                    .into(),
+            )),
         }
     }
 
