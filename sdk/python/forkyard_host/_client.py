@@ -207,7 +207,7 @@ class Vm:
         return Vm(self._end, self._end.call("POST", of_vm(self.id, "checkpoint"), wanted))
 
     def migrate(self, to: str, **more: Any) -> dict[str, Any]:
-        """Move it to another host, where it goes on as who it is; the report of how that went.
+        """Move it to another host, where it goes on under its identity; the report of how that went.
 
         `more`: other fields of the API's request: max_gap_ms, deadline_ms, if_stuck.
         """
