@@ -8,6 +8,8 @@
 mod data;
 #[path = "fake_engine/faults.rs"]
 mod faults;
+#[path = "fake_engine/gateway.rs"]
+mod gateway;
 #[path = "fake_engine/life.rs"]
 mod life;
 #[path = "fake_engine/migrate.rs"]
@@ -20,6 +22,8 @@ mod steps;
 mod substrates;
 #[path = "fake_engine/tickets.rs"]
 mod tickets;
+#[path = "fake_engine/unattended.rs"]
+mod unattended;
 #[path = "fake_engine/volumes.rs"]
 mod volumes;
 

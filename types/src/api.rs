@@ -2,8 +2,8 @@
 
 use crate::{
     Address, ApiError, Awaited, ByteCount, DataVolume, Ends, Epoch, FamilyId, ForkId, ForkReport,
-    ImageId, Labels, Lifetime, Member, NetworkPolicy, PageCount, Publish, RequestId, RootVolume,
-    TicketId, VmId, VmName,
+    Idle, ImageId, Labels, Lifetime, Member, NetworkPolicy, PageCount, Publish, RequestId, Restart,
+    RootVolume, TicketId, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
@@ -115,6 +115,13 @@ pub struct RunRequest {
     /// Time it is wanted; until it is removed if absent.
     #[serde(default)]
     pub lifetime: Option<Lifetime>,
+    /// What becomes of it if it is not used; it runs on if absent.
+    #[serde(default)]
+    pub idle: Option<Idle>,
+    /// Whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub restart: Restart,
 }
 
 fn one() -> u8 {
@@ -185,6 +192,19 @@ pub struct VmView {
     /// When it is wanted no more; none: it is until it is removed.
     #[serde(default)]
     pub ends: Option<Ends>,
+    /// What becomes of it if it is not used; none: it runs on.
+    #[serde(default)]
+    pub idle: Option<Idle>,
+    /// It was paused or stopped for it was not used, and is woken by its next use.
+    #[serde(default)]
+    pub asleep: bool,
+    /// Whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub restart: Restart,
+    /// Seconds since 1970 at which it is started again; none: it is not.
+    #[serde(default)]
+    pub starts: Option<u64>,
 }
 
 impl VmView {

@@ -112,6 +112,10 @@ short_id!(
     /// A token that lets its owner use the API over the network.
     TokenId, "a token id"
 );
+short_id!(
+    /// A token that admits to one port of one VM.
+    ShareId, "an id of a token for a port"
+);
 
 /// One immutable page image.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

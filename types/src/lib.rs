@@ -3,6 +3,7 @@
 
 mod access;
 mod api;
+mod destination;
 mod entry;
 mod error;
 mod event;
@@ -19,6 +20,7 @@ mod reference;
 mod remote;
 mod report;
 mod selection;
+mod share;
 mod substrate;
 mod terms;
 mod ticket;
@@ -29,6 +31,7 @@ mod volume;
 
 pub use access::*;
 pub use api::*;
+pub use destination::*;
 pub use entry::*;
 pub use error::*;
 pub use event::*;
@@ -45,6 +48,7 @@ pub use reference::*;
 pub use remote::*;
 pub use report::*;
 pub use selection::*;
+pub use share::*;
 pub use substrate::*;
 pub use terms::*;
 pub use ticket::*;

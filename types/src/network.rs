@@ -1,6 +1,7 @@
 //! Rights of a family on the network, in the words its owner uses: the same on
 //! the command line, in JSON and in the records.
 
+use crate::Destination;
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::Ipv4Addr, num::NonZeroU16, str::FromStr};
 
@@ -12,9 +13,13 @@ use std::{fmt, net::Ipv4Addr, num::NonZeroU16, str::FromStr};
 pub struct NetworkPolicy {
     /// Way to the outside, if there is one.
     pub out: WayOut,
-    /// All that may be reached; if empty, whatever is no private network.
+    /// All that may be reached, networks and host names; if empty, whatever is no private network.
     #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
-    pub allow: Vec<Allow>,
+    pub allow: Vec<Destination>,
+    /// What may not be reached, even if it is allowed: names are asked of no resolver there, either.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
+    pub deny: Vec<Allow>,
     /// Most that each VM may send out, and most that it may receive from there.
     pub rate: Option<BitRate>,
     /// Ports of the host that lead to the founder.
@@ -27,6 +32,27 @@ impl NetworkPolicy {
     pub fn is_routed(&self) -> bool {
         self.out == WayOut::Nat || !self.publish.is_empty()
     }
+}
+
+/// `POST /v1/vms/{id}/egress`: what the VMs of a family may reach from now on, instead of what was said
+/// before.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EgressRequest {
+    /// Whether there is a way out.
+    pub out: WayOut,
+    /// All that may be reached, networks and host names; if empty, whatever is no private network.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>, max_items = 256))]
+    pub allow: Vec<Destination>,
+    /// What may not be reached, even if it is allowed.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>, max_items = 256))]
+    pub deny: Vec<Allow>,
+}
+
+impl EgressRequest {
+    /// Most networks that are allowed, and most that are denied.
+    pub const MOST: usize = 256;
 }
 
 /// `POST /v1/vms/{id}/published`: more ports of the host that are to lead to a VM.
@@ -57,6 +83,15 @@ pub enum WayOut {
 pub struct BadWord {
     word: String,
     wanted: &'static str,
+}
+
+impl BadWord {
+    pub(crate) fn new(word: &str, wanted: &'static str) -> Self {
+        Self {
+            word: word.to_owned(),
+            wanted,
+        }
+    }
 }
 
 /// A TCP port of a guest.

@@ -95,12 +95,13 @@ const GUESTS: [(&str, &str); 6] = [
 ];
 
 /// Programs of a host whose machines are made up, and their places in `target/fake/`.
-const FAKE: [(&str, &str); 5] = [
+const FAKE: [(&str, &str); 6] = [
     ("forkyard", "bin/forkyard"),
     ("forkyardd-fake", "bin/forkyardd"),
     ("forkyard-fake-machine", "bin/forkyard-fake-machine"),
     ("forkyard-pager", "bin/forkyard-pager"),
     ("forkyard-blockd", "bin/forkyard-blockd"),
+    ("forkyard-gateway", "bin/forkyard-gateway"),
 ];
 
 /// What is written, from the tree, and its place in what is laid out.

@@ -2,11 +2,8 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forkyard_client::{Place, Trust};
-use forkyard_types::{GuestPort, VmView};
+use forkyard_types::{GatewayBase, GuestPort};
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
-
-/// Letters of a label of a host name.
-const LABEL: usize = 63;
 
 /// HTTP, WebSockets and TCP for servers in VMs.
 #[derive(Debug, Parser)]
@@ -79,7 +76,11 @@ pub struct Serve {
     /// Most connections of one address at once; all come from one if there is a proxy in front.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub per_address: u16,
-    /// Certificate, in PEM; HTTPS is spoken then, and nothing else.
+    /// Address at which metrics are told, at /metrics, to all that reach it.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
+    /// Certificate, in PEM; HTTPS is spoken then, and nothing else. Loaded anew when its file or the
+    /// key's has changed, and on SIGHUP.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Key of the certificate, in PEM.
@@ -109,7 +110,7 @@ pub struct Share {
     pub key: PathBuf,
     /// Where browsers reach the gateway, with its domain: the whole address is printed then.
     #[arg(long, value_name = "http[s]://DOMAIN[:PORT]")]
-    pub base: Option<Base>,
+    pub base: Option<GatewayBase>,
     /// Format of the output.
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
@@ -149,45 +150,6 @@ impl FromStr for Forward {
     }
 }
 
-/// Where browsers reach a gateway.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Base {
-    scheme: String,
-    /// Domain, and port if there is one.
-    authority: String,
-}
-
-impl FromStr for Base {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text}: wanted is http[s]://DOMAIN[:PORT]");
-        let (scheme, authority) = text.split_once("://").ok_or_else(wrong)?;
-        let authority = authority.trim_end_matches('/');
-        if !["http", "https"].contains(&scheme) || authority.is_empty() || authority.contains('/') {
-            return Err(wrong());
-        }
-        Ok(Self {
-            scheme: scheme.to_owned(),
-            authority: authority.to_owned(),
-        })
-    }
-}
-
-impl Base {
-    /// The address of a port, with a token that admits to it.
-    pub fn of(&self, vm: &VmView, port: GuestPort, token: &str) -> String {
-        let Self { scheme, authority } = self;
-        let mut label = format!("{port}-{}", vm.name);
-        if label.len() > LABEL {
-            label = format!("{port}-{}", vm.id);
-        }
-        format!(
-            "{scheme}://{label}.{authority}/?{}={token}",
-            crate::token::NAME
-        )
-    }
-}
-
 fn domain(text: &str) -> Result<String, String> {
     let plain = |it: u8| it.is_ascii_alphanumeric() || it == b'-' || it == b'.';
     let name = text.trim_matches('.').to_ascii_lowercase();
@@ -208,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn forwards_and_addresses_are_read_and_nonsense_is_refused() {
+    fn forwards_are_read_and_nonsense_is_refused() {
         let forward: Forward = "127.0.0.1:5432=db:5433".parse().expect("a forward");
         assert_eq!(
             (forward.vm.as_str(), forward.port.to_string()),
@@ -217,12 +179,6 @@ mod tests {
         for wrong in ["5432=db:1", "127.0.0.1:1=db", "127.0.0.1:1=db:0", ""] {
             wrong.parse::<Forward>().expect_err(wrong);
         }
-        for wrong in ["example.org", "ftp://example.org", "http://a/b", "http://"] {
-            wrong.parse::<Base>().expect_err(wrong);
-        }
-        "https://vms.example.org:8443/"
-            .parse::<Base>()
-            .expect("a base");
     }
 
     #[test]

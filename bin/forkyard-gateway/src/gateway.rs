@@ -5,15 +5,17 @@
 //! A kept connection that turns out to be broken does not count.
 
 use crate::{
+    counts::{self, By},
     guest::{Guests, Server},
     headers::{self, Asked},
     reply::{Refusal, ReplyBody, body},
     serve::Taken,
+    shares::Shares,
     token::{self, Shown, Source},
 };
 use bytes::Bytes;
 use forkyard_gateway::{
-    Exchanged, Form, Key, Pool, ShareError, Target, exchange, opened, strip, upgrades,
+    Exchanged, Form, Key, Pool, Share, ShareError, Target, exchange, opened, strip, upgrades,
 };
 use forkyard_types::VmView;
 use http_body_util::{BodyExt, Empty};
@@ -50,6 +52,8 @@ pub struct Gateway {
     pub domain: String,
     /// Key that signs tokens; none if no token is wanted.
     pub key: Option<Key>,
+    /// Tokens that the daemon has given out.
+    pub shares: Shares,
     /// True if clients speak TLS.
     pub tls: bool,
     /// Connections to servers.
@@ -64,9 +68,17 @@ impl Gateway {
         from: IpAddr,
         place: Place,
     ) -> Response<ReplyBody> {
-        self.pass(request, from, place)
-            .await
-            .unwrap_or_else(Refusal::answer)
+        match self.pass(request, from, place).await {
+            Ok((response, by)) => {
+                counts::answered(response.status(), by);
+                response
+            }
+            Err(refusal) => {
+                let response = refusal.answer();
+                counts::answered(response.status(), By::Gateway);
+                response
+            }
+        }
     }
 
     async fn pass(
@@ -74,7 +86,7 @@ impl Gateway {
         mut request: Request<Incoming>,
         from: IpAddr,
         place: Place,
-    ) -> Result<Response<ReplyBody>, Refusal> {
+    ) -> Result<(Response<ReplyBody>, By), Refusal> {
         let asked = Asked::of(&request)?;
         let mut target = self.target(&asked)?;
         let shown = Shown::take(&mut target, request.headers_mut());
@@ -89,7 +101,8 @@ impl Gateway {
                 }
                 let asks_again = source == Source::Address && target.form == Form::Host;
                 if asks_again && request.method() == Method::GET && !switches {
-                    return self.without_token(&target, token, expires);
+                    let response = self.without_token(&target, token, expires)?;
+                    return Ok((response, By::Gateway));
                 }
                 vm
             }
@@ -126,7 +139,8 @@ impl Gateway {
         if target.form == Form::Path {
             headers::of_shared_origin(response.headers_mut());
         }
-        Ok(response.map(|it| it.map_err(Into::into).boxed()))
+        let response = response.map(|it| it.map_err(Into::into).boxed());
+        Ok((response, By::Server))
     }
 
     fn target(&self, asked: &Asked) -> Result<Target, Refusal> {
@@ -158,12 +172,18 @@ impl Gateway {
         let (token, source, share) = match shown.allowed(key) {
             Some(Ok(allowed)) => allowed,
             Some(Err(why @ (ShareError::Unknown | ShareError::Expired))) => {
-                return Err(unauthorized(&format!("{why}: ask its issuer for another")));
+                match self.given_out(shown, until).await? {
+                    Some(allowed) => allowed,
+                    None => {
+                        let why = format!("{why}: ask who gave it to you for another");
+                        return Err(unauthorized(&why));
+                    }
+                }
             }
             None => {
                 return Err(unauthorized(
                     "a token is wanted, in the address (?forkyard_token=) or the header \
-                     X-Forkyard-Token; `forkyard-gateway share VM PORT` makes one",
+                     X-Forkyard-Token; `forkyard share add VM PORT` gives one out",
                 ));
             }
         };
@@ -178,6 +198,25 @@ impl Gateway {
             true => Ok((token, source, vm, share.expires)),
             false => Err(elsewhere()),
         }
+    }
+
+    /// Finds the first token that the daemon has given out and not taken back. One whose VM there is
+    /// not is none.
+    async fn given_out<'a>(
+        &self,
+        shown: &'a Shown,
+        until: Instant,
+    ) -> Result<Option<(&'a str, Source, Share)>, Refusal> {
+        for (token, source) in shown.all() {
+            let found = self.shares.find(token, &self.guests, until, token::now());
+            match found.await {
+                Ok(Some(share)) => return Ok(Some((token, source, share))),
+                Ok(None) => {}
+                Err(error) if error.status == StatusCode::NOT_FOUND => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
     }
 
     /// Has a browser ask again by an address that can be shown, with a cookie.

@@ -4,8 +4,9 @@
 //! connected | not now: wait, and try again until patience ends | never
 //! ```
 
+use crate::counts;
 use forkyard_client::{Client, ClientError, PortStream, of_vm};
-use forkyard_types::{ApiError, ErrorKind, GuestPort, VmId, VmState, VmView};
+use forkyard_types::{ApiError, ErrorKind, GuestPort, ShareView, VmId, VmState, VmView};
 use hyper::{Method, StatusCode};
 use std::{
     collections::HashSet,
@@ -83,6 +84,17 @@ impl Guests {
         }
     }
 
+    /// Tokens for a VM's ports that the daemon has given out; waits for the daemon until the deadline.
+    pub async fn shares(&self, vm: VmId, until: Instant) -> Result<Vec<ShareView>, Unreached> {
+        let (path, mut pause) = (of_vm(vm.as_str(), "shares"), PAUSE[0]);
+        loop {
+            match self.client.call(Method::GET, &path).await {
+                Ok(all) => return Ok(all),
+                Err(error) => wait(unreached(error), until, &mut pause).await?,
+            }
+        }
+    }
+
     /// Connects to a port. `crowded` is called if the VM has no place left for a connection.
     pub async fn connect(
         &self,
@@ -136,7 +148,9 @@ impl Guests {
         tracing::info!(vm = %found.name, "{what}: there is a request for it");
         let path = of_vm(vm.as_str(), what);
         let woken = self.client.call::<VmView>(Method::POST, &path);
-        match timeout_at(until, woken).await {
+        let woken = timeout_at(until, woken).await;
+        counts::woken(matches!(woken, Ok(Ok(_))));
+        match woken {
             Ok(Err(ClientError::Refused(error))) if error.kind != ErrorKind::Conflict => {
                 Err(unreached(error.into()))
             }

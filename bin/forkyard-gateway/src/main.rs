@@ -8,11 +8,14 @@
 //! be many. What it keeps is a key that signs tokens.
 
 mod arguments;
+mod certificate;
+mod counts;
 mod gateway;
 mod guest;
 mod headers;
 mod reply;
 mod serve;
+mod shares;
 mod stall;
 mod token;
 
@@ -78,7 +81,8 @@ async fn share(client: &Client, wanted: Share) -> anyhow::Result<()> {
             .context("--expires is too long")?,
     };
     let token = allowed.token(&key);
-    let url = wanted.base.map(|base| base.of(&vm, wanted.port, &token));
+    let url = wanted.base;
+    let url = url.map(|base| base.address(&vm.name, vm.id, wanted.port, &token));
     let mut out = std::io::stdout().lock();
     if wanted.output == Format::Json {
         let told = serde_json::json!({

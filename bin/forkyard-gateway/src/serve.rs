@@ -2,14 +2,16 @@
 
 use crate::{
     arguments::{Forward, Serve},
+    certificate::{self, Files},
+    counts,
     gateway::{Gateway, Place},
     guest::{Guests, Server},
+    shares::Shares,
     stall::Stalls,
 };
 use anyhow::Context;
 use forkyard_client::Client;
 use forkyard_gateway::{Key, Pool};
-use forkyard_tls::Certificate;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::sys::{
@@ -27,7 +29,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, copy_bidirectional},
     net::{TcpListener, TcpStream},
     signal::unix::{SignalKind, signal},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -49,12 +51,16 @@ pub async fn serve(client: Client, wanted: Serve) -> anyhow::Result<()> {
     let places = Places::new(MOST, wanted.per_address.into());
     raise_descriptors();
     let mut all = JoinSet::new();
+    if let Some(address) = wanted.metrics {
+        let told = counts::install()?;
+        all.spawn(counts::tell(listening(address).await?, told));
+    }
     if let Some(address) = wanted.listen {
         let tls = match (&wanted.tls_cert, &wanted.tls_key) {
-            (Some(certificate), Some(key)) => {
-                let certificate = Certificate::load(certificate, key)?;
-                Some(TlsAcceptor::from(certificate.server()?))
-            }
+            (Some(certificate), Some(key)) => Some(certificate::follow(Files {
+                certificate: certificate.clone(),
+                key: key.clone(),
+            })?),
             (_, None) | (None, Some(_)) => None,
         };
         let key = match wanted.open {
@@ -65,6 +71,7 @@ pub async fn serve(client: Client, wanted: Serve) -> anyhow::Result<()> {
             guests: guests.clone(),
             domain: wanted.domain,
             key,
+            shares: Shares::default(),
             tls: tls.is_some(),
             pool: Pool::default(),
         });
@@ -107,6 +114,7 @@ struct Places {
 #[derive(Debug)]
 pub struct Taken {
     _place: OwnedSemaphorePermit,
+    _open: counts::Open,
     places: Places,
     from: IpAddr,
 }
@@ -131,6 +139,7 @@ impl Places {
                 Ok((stream, from)) => {
                     let from = from.ip().to_canonical();
                     let Some(taken) = self.take(place, from) else {
+                        counts::turned_away();
                         tracing::debug!(%from, "it has as many connections as an address may have");
                         continue;
                     };
@@ -154,10 +163,10 @@ impl Places {
             return None;
         }
         *count += 1;
-        let (_place, places) = (place, self.clone());
         Some(Taken {
-            _place,
-            places,
+            _place: place,
+            _open: counts::Open::new(),
+            places: self.clone(),
             from,
         })
     }
@@ -191,14 +200,15 @@ fn raise_descriptors() {
 
 async fn http(
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<watch::Receiver<TlsAcceptor>>,
     gateway: Arc<Gateway>,
     places: Places,
 ) {
     loop {
         let (stream, from, place) = places.next(&listener).await;
         let stream = Stalls::new(stream, STALLS);
-        let (tls, gateway, place) = (tls.clone(), Arc::clone(&gateway), Arc::new(place));
+        let tls = tls.as_ref().map(|tls| tls.borrow().clone());
+        let (gateway, place) = (Arc::clone(&gateway), Arc::new(place));
         tokio::spawn(async move {
             match tls {
                 None => attend(stream, from, gateway, place).await,

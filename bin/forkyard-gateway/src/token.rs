@@ -1,6 +1,7 @@
 //! Credentials of a request: a token in a header, a cookie or its address.
 
 use forkyard_gateway::{Form, Key, Share, ShareError, Target};
+use forkyard_types::SHARE_PARAMETER;
 use hyper::{
     HeaderMap,
     header::{self, HeaderName, HeaderValue},
@@ -8,7 +9,7 @@ use hyper::{
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Name of the token in an address.
-pub const NAME: &str = "forkyard_token";
+const NAME: &str = SHARE_PARAMETER;
 /// Header for programs.
 pub const HEADER: HeaderName = HeaderName::from_static("x-forkyard-token");
 
@@ -70,6 +71,11 @@ impl Shown {
             }
         }
         why.map(Err)
+    }
+
+    /// All of them, as they were shown.
+    pub fn all(&self) -> impl Iterator<Item = (&str, Source)> {
+        self.0.iter().map(|(token, from)| (token.as_str(), *from))
     }
 }
 

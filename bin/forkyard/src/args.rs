@@ -1,25 +1,28 @@
 //! The command line's words.
 
 mod network;
+mod small;
 
-pub use network::Network;
+pub use network::{Net, Network, way_out};
+pub use small::{Checkpoint, Copy, Doctor, Logs, One, Ps, Some};
 
 use crate::commands::{
     autoscale::Autoscale,
     bench::Bench,
     console::Console,
-    copy::End,
+    egress::Egress,
     evacuate::Evacuate,
     events::Events,
     exec::{self, Exec},
     friendly::Friendly,
     images::Image,
-    lifetime::{self, AtEnd, Keepalive, Rename},
+    lifetime::{IdleAfter, Keepalive, Life, Rename},
     node::Node,
     port_forward::PortForward,
     publish::{Closed, Ports},
     sched::Sched,
     sessions::Sessions,
+    share::Share,
     substrate::Substrate,
     ticket::Ticket,
     token::Token,
@@ -83,7 +86,7 @@ pub enum Format {
 pub enum Command {
     /// Boot a VM from an image.
     #[command(
-        after_help = "Examples:\n  forkyard run tiny --name p --memory 512 --warm 16 --max-clones 64 --secret /etc/tls/key\n  forkyard run debian --net nat --rate 10mbit --publish 127.0.0.1:8080:80"
+        after_help = "Examples:\n  forkyard run tiny --name p --memory 512 --warm 16 --max-clones 64 --secret /etc/tls/key\n  forkyard run debian --net nat --rate 10mbit --publish 127.0.0.1:8080:80\n  forkyard run debian --name web --idle 10m --restart always"
     )]
     Run(Run),
     /// Fork a running VM into clones.
@@ -150,6 +153,14 @@ pub enum Command {
         after_help = "Examples:\n  forkyard autoscale web --listen 0.0.0.0:80 --port 8080 --max 8\n  forkyard autoscale web --listen 127.0.0.1:8080 --signal latency --target 300ms -o json"
     )]
     Autoscale(Autoscale),
+    /// Show what the VMs of a family may reach, or say it anew while they run.
+    ///
+    /// What is said replaces what was said before, in the words of `run`. Connections to what may be
+    /// reached no more end; others go on. Of a family on several hosts, those of this VM's host are meant.
+    #[command(
+        after_help = "Examples:\n  forkyard egress p\n  forkyard egress p --allow 192.0.2.0/24:443 --allow 198.51.100.7\n  forkyard egress p --net nat --deny 203.0.113.0/24\n  forkyard egress p --net none"
+    )]
+    Egress(Egress),
     /// Have ports of the host lead to a VM that runs, clones included, until it stops.
     #[command(
         after_help = "Examples:\n  forkyard publish p-3 8080:80\n  forkyard publish p 127.0.0.1:5432:5432 5353:53/udp -o json"
@@ -175,6 +186,15 @@ pub enum Command {
         after_help = "Examples:\n  forkyard keepalive p --ttl 10m\n  forkyard keepalive p --ttl 8h --at-end pause\n  forkyard keepalive p --forever"
     )]
     Keepalive(Keepalive),
+    /// Say what becomes of a VM that is not used for a time, from now on: scale to zero.
+    ///
+    /// Commands, sessions, terminals, copies and connections to its ports by the API are use, and so is
+    /// more than a tenth of a processor taken by its guest. Once it is paused or stopped for that, the
+    /// next use wakes it.
+    #[command(
+        after_help = "Examples:\n  forkyard idle p 10m\n  forkyard idle p 8h:checkpoint\n  forkyard idle p --never"
+    )]
+    Idle(IdleAfter),
     /// Give a VM or a checkpoint another name. Its guest's host name stays until it boots again.
     #[command(after_help = "Example: forkyard rename p base")]
     Rename(Rename),
@@ -245,7 +265,10 @@ pub enum Command {
     /// Tickets that guests were granted and that are not used up.
     #[command(subcommand)]
     Ticket(Ticket),
-    /// Tokens for users of the API over the network: create, list, remove.
+    /// Tokens with which clients of a gateway reach ports of VMs: give out, list, take back.
+    #[command(subcommand)]
+    Share(Share),
+    /// Tokens for those who use the API over the network: create, list, remove.
     #[command(subcommand)]
     Token(Token),
     /// Serve the Model Context Protocol on standard input and output, so that
@@ -356,12 +379,6 @@ pub struct Run {
     /// Variable for every command that is run in it from outside; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = exec::variable)]
     pub env: Vec<(String, String)>,
-    /// Time for which it is wanted, as in 90, 10m, 8h or 2d; until it is removed if absent.
-    #[arg(long, value_name = "TIME", value_parser = lifetime::seconds)]
-    pub ttl: Option<u32>,
-    /// Action then.
-    #[arg(long, value_name = "WHAT", requires = "ttl")]
-    pub at_end: Option<AtEnd>,
     /// The node of a cluster that it is to run on; the one that is asked, if that
     /// has room, if absent.
     #[arg(long, value_name = "NAME")]
@@ -372,7 +389,10 @@ pub struct Run {
     /// Time to wait for it.
     #[command(flatten)]
     pub patience: Patience,
-    /// Rights on the network.
+    /// Life.
+    #[command(flatten)]
+    pub life: Life,
+    /// What it may do on the network.
     #[command(flatten)]
     pub network: Network,
 }
@@ -413,74 +433,6 @@ pub struct Fork {
     /// Time to wait for them.
     #[command(flatten)]
     pub patience: Patience,
-}
-
-/// `checkpoint`
-#[derive(Debug, ClapArgs)]
-pub struct Checkpoint {
-    /// Name or id of the VM.
-    pub vm: String,
-    /// Name; made up from the VM's if absent.
-    #[arg(long)]
-    pub name: Option<VmName>,
-    /// Spare the VM: it runs on while its memory is copied.
-    #[arg(long)]
-    pub live: bool,
-}
-
-/// `ps`
-#[derive(Debug, ClapArgs)]
-pub struct Ps {
-    /// Those alone that have this label; may be repeated.
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = exec::variable)]
-    pub labels: Vec<(String, String)>,
-}
-
-/// One VM.
-#[derive(Debug, ClapArgs)]
-pub struct One {
-    /// Name or id of the VM.
-    pub vm: String,
-}
-
-/// Some VMs, or all.
-#[derive(Debug, ClapArgs)]
-pub struct Some {
-    /// Names or ids of the VMs.
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
-    pub vms: Vec<String>,
-    /// Every VM there is.
-    #[arg(long)]
-    pub all: bool,
-}
-
-/// `doctor`
-#[derive(Debug, ClapArgs)]
-pub struct Doctor {
-    /// Remove what is found.
-    #[arg(long)]
-    pub repair: bool,
-}
-
-/// `cp`
-#[derive(Debug, ClapArgs)]
-pub struct Copy {
-    /// A path here, or VM:PATH. A folder is copied with all that is in it; of DIR/. only that.
-    #[arg(value_name = "FROM")]
-    pub from: End,
-    /// Likewise. If it is a folder that exists the copy goes into it.
-    #[arg(value_name = "TO")]
-    pub to: End,
-}
-
-/// `logs`
-#[derive(Debug, ClapArgs)]
-pub struct Logs {
-    /// VM: name or id.
-    pub vm: String,
-    /// Go on with what it says from now on, until the VM ends.
-    #[arg(long, short)]
-    pub follow: bool,
 }
 
 #[cfg(test)]

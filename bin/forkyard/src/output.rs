@@ -10,7 +10,7 @@
 
 use crate::commands::vms::{Impatient, Interrupted};
 use forkyard_client::{Client, ClientError, of_vm};
-use forkyard_types::{ApiError, ErrorKind, ListedVm, NetworkPolicy, VmView};
+use forkyard_types::{ApiError, ErrorKind, ListedVm, NetworkPolicy, Restart, VmView};
 use hyper::Method;
 use serde::Serialize;
 use std::{
@@ -235,11 +235,7 @@ fn rows(vms: &[VmView], known: &[VmView]) -> Vec<[String; 11]> {
         .map(|vm| {
             [
                 vm.name.to_string(),
-                match (&vm.silence, &vm.failure) {
-                    (Some(_), _) => "silent".to_owned(),
-                    (None, Some(_)) => "failed".to_owned(),
-                    (None, None) => word(&vm.state),
-                },
+                state(vm),
                 vm.host.clone().unwrap_or_default(),
                 vm.address.ip.to_string(),
                 listed(&vm.published),
@@ -256,10 +252,32 @@ fn rows(vms: &[VmView], known: &[VmView]) -> Vec<[String; 11]> {
         .collect()
 }
 
-/// Describes a family's rights on the network, in the words of `run`.
+fn state(vm: &VmView) -> String {
+    match (&vm.silence, &vm.failure, vm.asleep) {
+        (Some(_), _, _) => "silent".to_owned(),
+        (None, Some(_), _) => "failed".to_owned(),
+        (None, None, true) => "asleep".to_owned(),
+        (None, None, false) => word(&vm.state),
+    }
+}
+
+/// Prints what becomes of a VM in time, if anything does.
+pub fn life(vm: &VmView) {
+    if let Some(idle) = vm.idle {
+        say!("idle     {} after {} s", word(&idle.action), idle.after_s);
+    }
+    match (vm.restart, vm.starts) {
+        (Restart::No, _) => {}
+        (restart, None) => say!("restart  {restart}"),
+        (restart, Some(at)) => say!("restart  {restart}; due at {at} s since 1970"),
+    }
+}
+
+/// What a family may do on the network, in the words of `run`.
 pub fn network(policy: &NetworkPolicy) -> String {
     let mut words = vec![word(&policy.out)];
     words.extend(policy.allow.iter().map(|allow| format!("allow {allow}")));
+    words.extend(policy.deny.iter().map(|deny| format!("deny {deny}")));
     words.extend(policy.rate.map(|rate| format!("rate {rate}")));
     words.extend(policy.publish.iter().map(|port| format!("publish {port}")));
     words.join(", ")

@@ -10,6 +10,7 @@ mod network;
 mod nodes;
 mod peer;
 pub mod ports;
+mod shares;
 mod substrates;
 mod terms;
 mod tickets;
@@ -182,8 +183,12 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(exec::sessions))
         .routes(routes!(exec::attach, exec::kill))
         .routes(routes!(terms::set_lifetime, terms::remove_lifetime))
+        .routes(routes!(terms::set_idle, terms::remove_idle))
         .routes(routes!(terms::set_labels))
         .routes(routes!(terms::rename))
+        .routes(routes!(shares::create, shares::list))
+        .routes(routes!(shares::remove))
+        .routes(routes!(network::egress))
         .routes(routes!(network::publish))
         .routes(routes!(network::unpublish))
         .routes(routes!(vms::pause))

@@ -228,3 +228,56 @@ fn a_vm_whose_time_is_up_is_kept_as_a_checkpoint_of_its_name() {
     assert_eq!(clone.ends, None);
     host.end();
 }
+
+#[test]
+fn what_a_family_may_reach_is_changed_while_it_runs_and_outlives_the_daemon() {
+    let host = Host::fake();
+    host.with_loopback();
+    host.ok(["run", "tiny", "--name", "p"]);
+    host.fork("p", 1);
+    let rules = || {
+        let list = || {
+            let nft = ["list", "table", "ip", "forkyard"];
+            let said = std::process::Command::new("nft").args(nft).output();
+            String::from_utf8(said.expect("nft").stdout).expect("text")
+        };
+        host.within(list)
+    };
+    assert_eq!(host.ok(["egress", "p"]), "none");
+    // By a clone: it is the family's.
+    let wanted = [
+        "egress",
+        "p-1",
+        "--allow",
+        "192.0.2.0/24:443",
+        "--deny",
+        "192.0.2.7",
+    ];
+    let said = "nat, allow 192.0.2.0/24:443, deny 192.0.2.7/32";
+    assert_eq!(host.ok(wanted), said);
+    let holds = |rules: &str| {
+        let denied = rules.find("ip daddr 192.0.2.7 reject");
+        let allowed = rules.find("ip daddr 192.0.2.0/24 meta l4proto { tcp, udp }");
+        denied.is_some() && denied < allowed
+    };
+    assert!(holds(&rules()), "{}", rules());
+    host.kill_9("forkyardd");
+    assert_eq!(host.ok(["egress", "p"]), said);
+    assert!(holds(&rules()), "{}", rules());
+
+    // What is wrong changes nothing.
+    let none = ["egress", "p", "--net", "none", "--allow", "192.0.2.1"];
+    let wrong = host.start(none, "").wait().exited(1);
+    assert!(
+        wrong.stderr.contains("without a way out"),
+        "{}",
+        wrong.stderr
+    );
+    let open = "import forkyard_host as f; print(f.Forkyard().vm('p').egress(deny=['198.51.100.0/24'])['deny'])";
+    assert_eq!(host.python(open).trim(), "['198.51.100.0/24']");
+    assert!(!rules().contains("192.0.2.0/24"), "{}", rules());
+    host.ok(["egress", "p", "--net", "none"]);
+    assert!(!rules().contains("198.51.100.0/24"), "{}", rules());
+    assert_eq!(host.ok(["egress", "p"]), "none");
+    host.end();
+}

@@ -98,6 +98,8 @@ impl Forkyard {
             labels: forkyard_types::Labels::default(),
             env: std::collections::BTreeMap::new(),
             lifetime: None,
+            idle: None,
+            restart: forkyard_types::Restart::No,
         };
         client.post::<VmView>("/v1/vms", &request).await?;
         let this = Self {

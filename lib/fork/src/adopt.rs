@@ -158,14 +158,26 @@ impl Host {
     /// whether it answers or not.
     pub(crate) async fn adopt_or_note(&self, record: &VmRecord) -> Result<(), HostError> {
         match self.adopt(record).await {
-            Ok(vm) => tracing::info!(vm = %vm.name(), "taken over"),
+            Ok(vm) => {
+                self.recall_terms(&vm)?;
+                tracing::info!(vm = %vm.name(), "taken over");
+            }
             Err(HostError::Vmm(error)) if error.kind() == VmmErrorKind::Gone => {
                 tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "it has ended");
                 let vm = Vm::new(record.clone(), self.network_of(record)?, Life::Ending);
                 self.discard_process(record).await;
                 self.end_body(&vm).await;
                 vm.enter(&self.store, Life::Stopped, |record| record.machine = None)?;
+                self.recall_terms(&vm)?;
+                // One that stood still stays where it is, and one that sleeps is woken by its use.
+                if record.state == VmState::Running {
+                    let terms = lock(&vm.terms).clone();
+                    let terms = crate::restart::unseen(terms, crate::now());
+                    self.store.put_terms(vm.id, &terms)?;
+                    *lock(&vm.terms) = terms;
+                }
                 self.registry().insert(Arc::new(vm));
+                self.terms_changed.notify_one();
             }
             Err(error) => {
                 tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "not taken over yet");
@@ -174,6 +186,7 @@ impl Host {
                     paused: record.state == VmState::Paused,
                 };
                 let vm = Arc::new(Vm::new(record.clone(), self.network_of(record)?, life));
+                self.recall_terms(&vm)?;
                 self.registry().insert(vm.clone());
                 self.try_again(vm);
             }

@@ -11,7 +11,11 @@
 //! A clone has no boot of its own: its memory began with its parent's instant, and
 //! what it had there is gone with its QEMU.
 
-use crate::{Host, HostError, life::Life, vm::Vm};
+use crate::{
+    Host, HostError,
+    life::Life,
+    vm::{Vm, lock},
+};
 use forkyard_types::{Epoch, NetworkPolicy, VmState, VmView};
 use forkyard_vmm::{Cause, console};
 use std::{path::Path, sync::Arc, time::Duration};
@@ -26,9 +30,11 @@ const CLONE: &str = "a clone cannot boot again: its memory began with its parent
 /// Ways in which a running VM can end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// As requested.
+    /// As a user wanted.
     Well,
-    /// The guest restarts, and the VM can be started again.
+    /// By its guest, which powered off.
+    PoweredOff,
+    /// Its guest restarts, and it can.
     Restarts,
     /// Unrequested, or in another way than its guest did.
     Failed(String),
@@ -39,6 +45,11 @@ impl Host {
     /// it runs. Not cancel-safe: run it on a task of its own.
     pub async fn start(&self, vm: &str) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
+        let _one = vm.sleep.lock().await;
+        let asleep = lock(&vm.terms).asleep;
+        if asleep && vm.is_paused() {
+            self.unpause(&vm).await?;
+        }
         let turn = vm.turn.lock().await;
         // It may have been removed while its turn was waited for.
         if self.registry().get(vm.id).is_none() {
@@ -51,6 +62,9 @@ impl Host {
         if !vm.is_running() {
             self.boot_again(&vm).await?;
         }
+        self.forget_restart(&vm);
+        drop(vm.uses.begin());
+        self.is_where_wanted(&vm);
         drop(turn);
         self.keep_warm(&vm, Vec::new());
         Ok(self.view_of(&vm))
@@ -137,8 +151,10 @@ impl Host {
             // As was asked for here, however that went.
             Ok(_) | Err(_) => return Ended::Well,
         };
-        if [Cause::PoweredOff, Cause::Told].contains(&cause) {
-            return Ended::Well;
+        match cause {
+            Cause::PoweredOff => return Ended::PoweredOff,
+            Cause::Told => return Ended::Well,
+            Cause::Reset | Cause::Unknown => {}
         }
         let all_heard = async {
             if let Ok(mut words) = body.machine.console().follow().await {

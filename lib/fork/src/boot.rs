@@ -13,7 +13,7 @@ use forkyard_network::{Ports, Subnet};
 use forkyard_store::{FamilyRecord, VmRecord};
 use forkyard_types::{
     ByteCount, DataVolume, Epoch, Member, NetworkPolicy, RootVolume, RunRequest, VmId, VmName,
-    VmState, VmView, VolumeUse, WayOut,
+    VmState, VmView, VolumeUse,
 };
 use forkyard_vmm::{Accel, BootSpec, Kernel, Owner, Probe, Verdict, console};
 use std::{path::PathBuf, sync::Arc};
@@ -134,11 +134,8 @@ impl Host {
             self.check_volume(volume)?;
         }
         self.check_data(request)?;
-        if request.network.out == WayOut::None && !request.network.allow.is_empty() {
-            return Err(HostError::Invalid(
-                "allowed destinations need a way out: add nat, or leave them out".into(),
-            ));
-        }
+        let network = &request.network;
+        crate::egress::check(network.out, &network.allow, &network.deny)?;
         if let Some(name) = &request.name
             && let Ok(vm) = self.vm(name.as_str())
         {

@@ -18,6 +18,7 @@ impl Host {
     /// all is typed or nothing.
     pub async fn type_in(&self, vm: &str, typed: Vec<u8>) -> Result<(), HostError> {
         let vm = self.vm(vm)?;
+        let _in_use = self.used(&vm).await?;
         let body = vm.body()?;
         match body.machine.console().write(typed).await {
             true => Ok(()),

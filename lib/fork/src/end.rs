@@ -4,6 +4,7 @@ use crate::{
     Host, HostError,
     again::{self, Ended},
     life::{Body, Life},
+    restart,
     vm::Vm,
 };
 use forkyard_guestlink::{CallId, Command, Request};
@@ -54,7 +55,17 @@ impl Host {
     /// is paused goes on first, to end in good order.
     pub async fn stop(&self, vm: &str) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
-        self.unpause(&vm).await?;
+        let _one = vm.sleep.lock().await;
+        let was_due = self.forget_restart(&vm);
+        if !was_due || vm.is_running() {
+            self.power_off(&vm).await?;
+        }
+        self.is_where_wanted(&vm);
+        Ok(vm.view())
+    }
+
+    pub(crate) async fn power_off(&self, vm: &Arc<Vm>) -> Result<(), HostError> {
+        self.unpause(vm).await?;
         let body = vm.body()?;
         let exited = body.machine.exited();
         body.note_stopping();
@@ -67,8 +78,8 @@ impl Host {
         if !polite {
             body.machine.quit().await?;
         }
-        self.has_ended(&vm, Cause::Told).await;
-        Ok(vm.view())
+        self.has_ended(vm, Cause::Told).await;
+        Ok(())
     }
 
     /// Ends a VM and removes all that is its own, forks of it that are under way
@@ -116,9 +127,15 @@ impl Host {
         }
         self.tickets(|tickets| tickets.forget(vm.id));
         self.ended.notify_waiters();
-        if ended == Ended::Restarts {
-            // Why it did not come up again is noted.
-            let _ = self.boot_again(vm).await;
+        // Why it did not come up again is noted.
+        let fails = ended == Ended::Restarts && self.boot_again(vm).await.is_err();
+        let cause = if fails {
+            Some(restart::Cause::Failed)
+        } else {
+            restart::Cause::of(&ended)
+        };
+        if let Some(cause) = cause {
+            self.plan_restart(vm, cause);
         }
         drop(turn);
         self.keep_warm(vm, Vec::new());

@@ -14,7 +14,7 @@ use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
 use forkyard_recipe::{BuildError, ImportError, RecipeError};
 use forkyard_store::StoreError;
-use forkyard_types::{ApiError, ErrorKind, PageCount, Transport, VmId, VmName, VmState};
+use forkyard_types::{ApiError, ErrorKind, PageCount, ShareId, Transport, VmId, VmName, VmState};
 use forkyard_vmm::{VmmError, VmmErrorKind};
 use std::{
     error::Error,
@@ -115,6 +115,14 @@ pub enum HostError {
         port: u16,
         /// Of which transport.
         transport: Transport,
+    },
+    /// A token that was given out for no port of the VM, or has expired.
+    #[error("{vm} has no token {id} for its ports")]
+    NoSuchShare {
+        /// The VM.
+        vm: VmName,
+        /// The token's id.
+        id: ShareId,
     },
     /// A guest did not take the way out.
     #[error("{vm} could not be told of the way out: {said}")]
@@ -392,7 +400,8 @@ impl HostError {
             Self::NoSuchVm { .. }
             | Self::NoSuchImage { .. }
             | Self::NoSuchCheckpoint { .. }
-            | Self::NotPublished { .. } => ErrorKind::NotFound,
+            | Self::NotPublished { .. }
+            | Self::NoSuchShare { .. } => ErrorKind::NotFound,
             Self::Files { kind, .. } => *kind,
             Self::Substrate(error) => error.kind(),
             Self::Volume(error) => error.kind(),

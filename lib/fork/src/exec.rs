@@ -6,7 +6,7 @@
 //! ExecEvent <------------------ relay <------------- guest
 //! ```
 
-use crate::{Host, HostError, alive::silent_for, vm::lock};
+use crate::{Host, HostError, alive::silent_for, idle::InUse, vm::lock};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_guestlink::{CHUNK, Command, Exec, ExecInput as Controls, ExecOut, LinkError, Stream};
 use forkyard_types::{
@@ -47,6 +47,7 @@ impl Host {
     ) -> Result<mpsc::Receiver<ExecEvent>, HostError> {
         let input = checked(&request)?;
         let vm = self.vm(vm)?;
+        let in_use = self.used(&vm).await?;
         let body = vm.answering()?;
         let own = lock(&vm.terms).env.clone();
         let env = own.into_iter().chain(request.env).collect();
@@ -73,7 +74,7 @@ impl Host {
         };
         let limit = request.timeout_s.filter(|_| !request.detach);
         let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
-        tokio::spawn(relay(running, events, limit, lost, feeder));
+        tokio::spawn(relay(running, events, limit, lost, (feeder, in_use)));
         Ok(receiver)
     }
 
@@ -86,6 +87,7 @@ impl Host {
         following: Following,
     ) -> Result<mpsc::Receiver<ExecEvent>, HostError> {
         let vm = self.vm(vm)?;
+        let in_use = self.used(&vm).await?;
         let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
         tokio::select! {
             found = self.find_session(&vm, pid) => drop(found?),
@@ -102,7 +104,7 @@ impl Host {
             }
         };
         let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
-        tokio::spawn(relay(running, events, None, lost, feeder));
+        tokio::spawn(relay(running, events, None, lost, (feeder, in_use)));
         Ok(receiver)
     }
 }
@@ -265,7 +267,7 @@ async fn relay(
     events: mpsc::Sender<ExecEvent>,
     limit: Option<u32>,
     lost: impl Future<Output = HostError>,
-    _feeder: Feeder,
+    _held: (Feeder, InUse),
 ) {
     let too_long = async {
         match limit {

@@ -4,7 +4,7 @@
 //! A guest that fails, or is hostile, fails its request: what it says is bounded, and
 //! bytes pass through without being kept.
 
-use crate::{Host, HostError};
+use crate::{Host, HostError, idle::InUse};
 use forkyard_guestlink::{Command, Exec, ExecInput, ExecOut, Stream};
 use forkyard_types::{
     ErrorKind, ExitStatus, FileEntry, FileRead, FileWatch, FileWrite, FilesWritten,
@@ -21,6 +21,7 @@ const MOST_ANSWER: usize = 8 << 20;
 #[derive(Debug)]
 pub struct FilesOut {
     running: Exec,
+    _in_use: InUse,
     /// The first of it, which tells that there is some.
     first: Option<Vec<u8>>,
     said: Vec<u8>,
@@ -32,6 +33,7 @@ pub struct FilesOut {
 #[derive(Debug)]
 pub struct FilesIn {
     running: Exec,
+    _in_use: InUse,
     input: ExecInput,
     framed: bool,
     answer: Vec<u8>,
@@ -61,8 +63,8 @@ impl Host {
 
     /// Starts to unpack a tar stream in a guest. Cancel-safe.
     pub async fn write_tree(&self, vm: &str, path: String) -> Result<FilesIn, HostError> {
-        let running = self.files(vm, vec!["receive".into(), path]).await?;
-        Ok(FilesIn::new(running, false))
+        let (running, in_use) = self.files(vm, vec!["receive".into(), path]).await?;
+        Ok(FilesIn::new(running, in_use, false))
     }
 
     /// Starts to replace a file. Cancel-safe.
@@ -76,8 +78,8 @@ impl Host {
         }
         let parents = if wanted.parents { "parents" } else { "" };
         let words = vec!["write".into(), wanted.path, mode, parents.into()];
-        let running = self.files(vm, words).await?;
-        Ok(FilesIn::new(running, true))
+        let (running, in_use) = self.files(vm, words).await?;
+        Ok(FilesIn::new(running, in_use, true))
     }
 
     /// Tells of a file; of a link itself. Cancel-safe.
@@ -137,7 +139,7 @@ impl Host {
             .await
     }
 
-    async fn files(&self, vm: &str, words: Vec<String>) -> Result<Exec, HostError> {
+    async fn files(&self, vm: &str, words: Vec<String>) -> Result<(Exec, InUse), HostError> {
         if words
             .get(1)
             .is_none_or(|path| path.is_empty() || path.contains('\0'))
@@ -148,16 +150,19 @@ impl Host {
         }
         let mut argv = vec![PROGRAM.to_owned(), "files".to_owned()];
         argv.extend(words);
-        let body = self.vm(vm)?.awake()?;
-        Ok(body.guest.exec(Command::of_root(argv)).await?)
+        let vm = self.vm(vm)?;
+        let in_use = self.used(&vm).await?;
+        let running = vm.awake()?.guest.exec(Command::of_root(argv)).await?;
+        Ok((running, in_use))
     }
 
     async fn files_out(&self, vm: &str, words: Vec<String>) -> Result<FilesOut, HostError> {
-        let running = self.files(vm, words).await?;
+        let (running, in_use) = self.files(vm, words).await?;
         // A file is all in the output: no input.
         running.input().end().await?;
         let mut out = FilesOut {
             running,
+            _in_use: in_use,
             first: None,
             said: Vec::new(),
             over: false,
@@ -210,10 +215,11 @@ impl FilesOut {
 }
 
 impl FilesIn {
-    fn new(running: Exec, framed: bool) -> Self {
+    fn new(running: Exec, in_use: InUse, framed: bool) -> Self {
         Self {
             input: running.input(),
             running,
+            _in_use: in_use,
             framed,
             answer: Vec::new(),
             said: Vec::new(),

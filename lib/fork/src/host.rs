@@ -104,7 +104,9 @@ pub struct Host {
     pub(crate) docks: tokio::sync::Mutex<BTreeSet<VmName>>,
     /// Told whenever a VM's end may have moved.
     pub(crate) terms_changed: Arc<Notify>,
-    /// Priority of the threads that make a fork.
+    /// Held while what a family may reach is changed.
+    pub(crate) egress: tokio::sync::Mutex<()>,
+    /// Who goes first while a fork is made.
     pub(crate) makers: Makers,
     registry: Mutex<Registry>,
     pager: PagerClient,
@@ -158,6 +160,7 @@ impl Host {
             docks: tokio::sync::Mutex::default(),
             makers: Makers::default(),
             terms_changed: Arc::default(),
+            egress: tokio::sync::Mutex::default(),
             progress: Progress::new(events.clone()),
             forks: UnderWay::default(),
             incoming: Incoming::default(),
@@ -182,6 +185,7 @@ impl Host {
         host.watch_arrivals();
         host.watch_blockd();
         host.watch_rules();
+        host.watch_idle();
         // What was found is not news.
         host.registry().announce();
         host.settled.send_replace(true);

@@ -17,23 +17,34 @@ impl Host {
     /// nothing. No error if it does. Not cancel-safe: run it on a task of its own.
     pub async fn pause(&self, vm: &str) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
+        let _one = vm.sleep.lock().await;
+        self.pause_vm(&vm).await?;
+        self.is_where_wanted(&vm);
+        Ok(vm.view())
+    }
+
+    pub(crate) async fn pause_vm(&self, vm: &Vm) -> Result<(), HostError> {
         let _turn = vm.turn.lock().await;
         let body = vm.body()?;
-        if !vm.is_paused() {
-            hold(&body, self.options.to_hold_still()).await?;
-            if let Err(error) = vm.enter(&self.store, Life::Paused(body.clone()), |_| {}) {
-                go_on(&body).await?;
-                return Err(error.into());
-            }
+        if vm.is_paused() {
+            return Ok(());
         }
-        Ok(vm.view())
+        hold(&body, self.options.to_hold_still()).await?;
+        if let Err(error) = vm.enter(&self.store, Life::Paused(body.clone()), |_| {}) {
+            go_on(&body).await?;
+            return Err(error.into());
+        }
+        Ok(())
     }
 
     /// Lets a paused VM go on. No error if it runs. Not cancel-safe: run it on
     /// a task of its own.
     pub async fn resume(&self, vm: &str) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
+        let _one = vm.sleep.lock().await;
         self.unpause(&vm).await?;
+        drop(vm.uses.begin());
+        self.is_where_wanted(&vm);
         Ok(vm.view())
     }
 

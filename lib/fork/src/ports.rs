@@ -12,6 +12,7 @@
 use crate::{
     Host, HostError,
     alive::silent_for,
+    idle::InUse,
     life::Body,
     vm::{Vm, lock},
 };
@@ -120,7 +121,7 @@ pub struct PortOut {
     pieces: VecDeque<Piece>,
     said: Vec<u8>,
     lost: Pin<Box<dyn Future<Output = HostError> + Send>>,
-    _place: OwnedSemaphorePermit,
+    _held: (OwnedSemaphorePermit, InUse),
 }
 
 impl fmt::Debug for PortOut {
@@ -134,11 +135,12 @@ impl Host {
     /// Cancel-safe: a connection that is not returned is reset.
     pub async fn connect(&self, vm: &str, port: GuestPort) -> Result<(PortIn, PortOut), HostError> {
         let vm = self.vm(vm)?;
+        let in_use = self.used(&vm).await?;
         let body = vm.answering()?;
         let Ok(place) = vm.ports.0.clone().try_acquire_owned() else {
             return Err(PortError::TooMany { vm: vm.name() }.into());
         };
-        let connected = self.connect_in(&vm, &body, port, place).await;
+        let connected = self.connect_in(&vm, &body, port, (place, in_use)).await;
         connected.map_err(|error| why_not(&vm, error))
     }
 
@@ -147,7 +149,7 @@ impl Host {
         vm: &Arc<Vm>,
         body: &Body,
         port: GuestPort,
-        place: OwnedSemaphorePermit,
+        held: (OwnedSemaphorePermit, InUse),
     ) -> Result<(PortIn, PortOut), HostError> {
         let argv = [PROGRAM, "connect", &port.to_string()];
         let command = Command::of_root(argv.map(str::to_owned).to_vec());
@@ -161,7 +163,7 @@ impl Host {
             pieces: VecDeque::new(),
             said: Vec::new(),
             lost: Box::pin(silent_for(Arc::downgrade(vm), self.options.patience)),
-            _place: place,
+            _held: held,
         };
         out.begin().await?;
         Ok((PortIn(input), out))

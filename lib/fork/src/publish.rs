@@ -88,7 +88,7 @@ impl Host {
     }
 
     /// Tells a guest of its way out.
-    async fn tell_route(&self, vm: &Arc<Vm>, route: &Route) -> Result<(), HostError> {
+    pub(crate) async fn tell_route(&self, vm: &Arc<Vm>, route: &Route) -> Result<(), HostError> {
         let body = vm.answering()?;
         let mut argv = vec![
             PROGRAM.to_owned(),

@@ -62,6 +62,7 @@ impl Host {
     /// Commands that a guest keeps, the oldest first. Cancel-safe.
     pub async fn sessions(&self, vm: &str) -> Result<Vec<KeptCommand>, HostError> {
         let vm = self.vm(vm)?;
+        let _in_use = self.used(&vm).await?;
         let body = vm.answering()?;
         let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
         tokio::select! {
@@ -141,6 +142,7 @@ impl Host {
     /// Attaches to a command that runs, for as long as what is returned is held.
     async fn hold_session(&self, vm: &str, pid: u32) -> Result<Exec, HostError> {
         let vm = self.vm(vm)?;
+        let _in_use = self.used(&vm).await?;
         let body = vm.answering()?;
         let (name, lost) = (
             vm.name(),
@@ -170,7 +172,7 @@ impl Host {
     }
 }
 
-async fn listed(guest: &Guest) -> Result<Vec<KeptCommand>, HostError> {
+pub(crate) async fn listed(guest: &Guest) -> Result<Vec<KeptCommand>, HostError> {
     let mut asked = guest.list_kept().await?;
     match asked.next().await {
         Some(ExecOut::Kept(commands)) => Ok(commands),

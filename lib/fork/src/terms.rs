@@ -11,13 +11,15 @@
 
 use crate::{
     Host, HostError,
+    idle::check_idle,
+    restart,
     vm::{Vm, lock},
 };
 use forkyard_types::{
-    AtEnd, CheckpointRequest, Ends, Labels, Lifetime, Terms, VmId, VmState, VmView,
+    AtEnd, CheckpointRequest, Ends, Idle, Labels, Lifetime, Restart, Terms, VmId, VmState, VmView,
 };
 use std::{collections::BTreeMap, error::Error, sync::Arc, time::Duration};
-use tokio::{select, time::sleep};
+use tokio::{select, sync::Semaphore, time::sleep};
 
 /// Seconds before what failed is tried again.
 const AGAIN: u64 = 10;
@@ -93,7 +95,11 @@ impl Host {
         self.put_terms(vm, |own| *own = terms)
     }
 
-    fn put_terms(&self, vm: &Vm, change: impl FnOnce(&mut Terms)) -> Result<(), HostError> {
+    pub(crate) fn put_terms(
+        &self,
+        vm: &Vm,
+        change: impl FnOnce(&mut Terms),
+    ) -> Result<(), HostError> {
         let mut terms = lock(&vm.terms);
         let mut changed = terms.clone();
         change(&mut changed);
@@ -101,6 +107,22 @@ impl Host {
         *terms = changed;
         drop(terms);
         self.terms_changed.notify_one();
+        Ok(())
+    }
+
+    /// Changes terms; if that cannot be recorded the next daemon finds those of before.
+    pub(crate) fn note_terms(&self, vm: &Vm, change: impl Fn(&mut Terms)) {
+        if let Err(error) = self.put_terms(vm, &change) {
+            tracing::warn!(vm = %vm.name(), error = &error as &dyn Error, "its terms are not recorded");
+            change(&mut lock(&vm.terms));
+        }
+    }
+
+    /// Gives a VM that an earlier daemon left the terms that are recorded of it.
+    pub(crate) fn recall_terms(&self, vm: &Vm) -> Result<(), HostError> {
+        if let Some(terms) = self.store.terms_of(vm.id)? {
+            *lock(&vm.terms) = terms;
+        }
         Ok(())
     }
 
@@ -128,14 +150,14 @@ impl Host {
     /// Gives a clone what its parent has.
     pub(crate) fn inherit_terms(&self, parent: VmId, clone: &Vm) -> Result<(), HostError> {
         let parent = self.registry().get(parent);
-        let terms = parent.map(|parent| lock(&parent.terms).clone());
+        let terms = parent.map(|parent| lock(&parent.terms).inherited());
         match terms.filter(|terms| *terms != Terms::default()) {
             Some(inherited) => self.put_terms(clone, |terms| *terms = inherited),
             None => Ok(()),
         }
     }
 
-    /// Remembers what an earlier daemon recorded, and ends from here on what is due.
+    /// Remembers what an earlier daemon recorded, and ends and starts from here on what is due.
     pub(crate) fn watch_terms(&self) -> Result<(), HostError> {
         for (id, terms) in self.store.terms()? {
             if let Some(vm) = self.registry().get(id) {
@@ -143,10 +165,11 @@ impl Host {
             }
         }
         let (host, changed) = (self.handle(), self.terms_changed.clone());
+        let boots = Arc::new(Semaphore::new(restart::AT_ONCE));
         tokio::spawn(async move {
             loop {
                 let Some(this) = host.upgrade() else { return };
-                let again = this.end_what_is_due();
+                let again = this.end_what_is_due().min(this.start_what_is_due(&boots));
                 drop(this);
                 select! {
                     () = changed.notified() => {}
@@ -189,6 +212,34 @@ impl Host {
         due.again.clamp(1, LOOK)
     }
 
+    /// Begins to start what is due; returns after how many seconds to look again.
+    fn start_what_is_due(&self, boots: &Arc<Semaphore>) -> u64 {
+        let (now, mut again) = (crate::now(), LOOK);
+        for vm in self.registry().all() {
+            let mut terms = lock(&vm.terms);
+            let Some(at) = terms.restarts.due else {
+                continue;
+            };
+            if let Some(left @ 1..) = at.checked_sub(now) {
+                again = again.min(left);
+                continue;
+            }
+            // Moved on first, and not recorded: a daemon that dies meanwhile leaves it due.
+            let later = AGAIN.max(self.options.to_boot().as_secs());
+            terms.restarts.due = Some(now.saturating_add(later));
+            drop(terms);
+            let (host, boots) = (self.handle(), boots.clone());
+            tokio::spawn(async move {
+                // It is never closed.
+                let _place = boots.acquire_owned().await;
+                if let Some(host) = host.upgrade() {
+                    host.start_in_time(&vm).await;
+                }
+            });
+        }
+        again
+    }
+
     async fn end_in_time(&self, vm: &Arc<Vm>, later: Ends) {
         let (id, name) = (vm.id.to_string(), vm.name());
         tracing::info!(vm = %name, action = ?later.action, "its time is up");
@@ -217,14 +268,14 @@ impl Host {
     /// Keeps a VM's present instant under its name, with its labels, and removes the VM. If the
     /// checkpoint cannot be made, the VM stays; one that was made stays under a name of its own if
     /// the VM's cannot be given to it.
-    async fn turn_into_checkpoint(&self, vm: &Arc<Vm>) -> Result<(), HostError> {
+    pub(crate) async fn turn_into_checkpoint(&self, vm: &Arc<Vm>) -> Result<(), HostError> {
         let request = CheckpointRequest::default();
         let kept = self.checkpoint_of(vm, request, None).await?;
         let terms = lock(&vm.terms).clone();
         self.put_terms(&kept, |own| {
             *own = Terms {
                 ends: None,
-                ..terms
+                ..terms.inherited()
             };
         })?;
         let name = vm.name();
@@ -240,6 +291,8 @@ pub(crate) struct NewTerms {
     labels: Labels,
     env: BTreeMap<String, String>,
     lifetime: Option<Lifetime>,
+    idle: Option<Idle>,
+    restart: Restart,
 }
 
 impl NewTerms {
@@ -251,15 +304,22 @@ impl NewTerms {
         if let Some(lifetime) = request.lifetime {
             check_lifetime(lifetime)?;
         }
+        if let Some(idle) = request.idle {
+            check_idle(idle)?;
+        }
         Ok(Self {
             labels: request.labels.clone(),
             env: request.env.clone(),
             lifetime: request.lifetime,
+            idle: request.idle,
+            restart: request.restart,
         })
     }
 
     fn is_empty(&self) -> bool {
-        self.labels.0.is_empty() && self.env.is_empty() && self.lifetime.is_none()
+        let words = self.labels.0.is_empty() && self.env.is_empty();
+        let times = self.lifetime.is_none() && self.idle.is_none();
+        words && times && self.restart == Restart::No
     }
 
     fn from(&self, now: u64) -> Terms {
@@ -267,6 +327,9 @@ impl NewTerms {
             labels: self.labels.clone(),
             env: self.env.clone(),
             ends: self.lifetime.map(|it| ends(it, None, now)),
+            idle: self.idle,
+            restart: self.restart,
+            ..Terms::default()
         }
     }
 }

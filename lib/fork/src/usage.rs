@@ -81,8 +81,15 @@ fn used(pid: u32) -> ProcResult<Used> {
     }
 }
 
-/// Sums the waiting time of the threads that are virtual processors: by name,
-/// they are "CPU 0/TCG". The others come and go, and their time with them.
+/// Processor time of a process in microseconds; none for one that is gone. Blocks for a read of `/proc`.
+pub(crate) fn cpu_us(pid: u32) -> u64 {
+    let process = process::Process::new(i32::try_from(pid).unwrap_or(i32::MAX));
+    let stat = process.and_then(|process| process.stat());
+    stat.map_or(0, |stat| microseconds(stat.utime + stat.stime))
+}
+
+/// What its threads have waited that are virtual processors: by name, they are
+/// "CPU 0/TCG". The others come and go, and their time with them.
 fn waited_us(process: &process::Process) -> ProcResult<u64> {
     let mut waited = 0;
     for task in process.tasks()?.flatten() {

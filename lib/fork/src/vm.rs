@@ -5,6 +5,7 @@ use crate::{
     calls::Disjoint,
     generation::Generation,
     happenings,
+    idle::Uses,
     life::{Body, Life},
     noted::Notes,
     ports::Places,
@@ -46,7 +47,11 @@ pub(crate) struct Vm {
     pub moving: Mutex<Option<Moving>>,
     /// Labels, environment, and its end.
     pub terms: Mutex<Terms>,
-    /// Number of requests that wait for the turn to fork it.
+    /// Commands, copies and connections from outside.
+    pub uses: Uses,
+    /// Held while it is put to sleep for want of use, or woken.
+    pub sleep: tokio::sync::Mutex<()>,
+    /// How many wait for the turn to fork it.
     wanting: watch::Sender<u32>,
     /// Held through a fork and through the VM's end: one at a time.
     pub turn: tokio::sync::Mutex<Turn>,
@@ -86,6 +91,8 @@ impl Vm {
             ports: Places::default(),
             moving: Mutex::default(),
             terms: Mutex::default(),
+            uses: Uses::default(),
+            sleep: tokio::sync::Mutex::default(),
             wanting: watch::Sender::new(0),
             turn: tokio::sync::Mutex::default(),
         }
@@ -342,6 +349,10 @@ impl Vm {
             failure: record.failure.clone(),
             labels: terms.labels,
             ends: terms.ends,
+            idle: terms.idle,
+            asleep: terms.asleep,
+            restart: terms.restart,
+            starts: terms.restarts.due,
         }
     }
 }

@@ -8,6 +8,14 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
+    /// Questions about names cannot be answered on a family's gateway address.
+    #[error("cannot answer questions about names at {gateway}")]
+    Forwarder {
+        /// The address.
+        gateway: std::net::Ipv4Addr,
+        /// Cause.
+        source: std::io::Error,
+    },
     /// Netlink cannot be used at all.
     #[error("cannot use netlink")]
     Netlink {
@@ -123,6 +131,7 @@ impl NetworkError {
             | Self::Netlink { source }
             | Self::Dhcp { source, .. }
             | Self::Places { source, .. }
+            | Self::Forwarder { source, .. }
             | Self::Setting { source, .. } => privilege(source),
             Self::Port { .. } if self.is_conflict() => {
                 Some("another VM or a program on the host has it: choose another port")

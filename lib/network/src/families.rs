@@ -2,7 +2,12 @@
 //! them, from their founding to their end.
 
 use crate::{
-    NetworkError, Networks, Ports, Subnet, dhcp::Service, family_rules::Family, names::Link,
+    NetworkError, Networks, Ports, Subnet,
+    dhcp::Service,
+    family_rules::Family,
+    forwarder::{Forwarder, Learned},
+    named,
+    names::Link,
     refused, resolvers, silence,
 };
 use forkyard_types::{FamilyId, NetworkPolicy, Publish, Route};
@@ -23,6 +28,8 @@ pub(crate) struct InForce {
     ports: BTreeMap<Ipv4Addr, Ports>,
     /// None where another program has taken DHCP for every interface.
     dhcp: Option<Service>,
+    /// None where names are not what it may reach.
+    forwarder: Option<Forwarder>,
 }
 
 impl InForce {
@@ -146,23 +153,32 @@ impl Networks {
             published.insert(founder, policy.publish.clone());
             held.insert(founder, ports);
         }
-        let family = Family {
+        let mut family = Family {
             id,
             subnet,
             policy: policy.clone(),
             routed: policy.is_routed(),
             published,
             resolvers: resolvers::find(),
+            forwarder: None,
+            learned: Learned::default(),
         };
         if family.routed {
             self.forwarding.need(id).await?;
         }
+        let forwarder = self.forward(&family).await.unwrap_or_else(|error| {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(family = %id, error, "its VMs reach no names");
+            None
+        });
+        family.forwarder = forwarder.as_ref().map(Forwarder::port);
         let install = family.install();
         // Noted first: what may be in force is to be removed.
         let in_force = InForce {
             dhcp: answer_dhcp(&family),
             rules: family,
             ports: held,
+            forwarder,
         };
         self.families().insert(id, in_force);
         let installed = self.nft.run(install).await;
@@ -234,6 +250,22 @@ impl Networks {
         ports.cloned().unwrap_or_default()
     }
 
+    /// Gives a family another way out, with these destinations. Connections whose destination may be reached
+    /// no more end. Its guests must be told of the way out if the family had none, or no resolvers: see
+    /// `route`.
+    pub async fn set_way(
+        &self,
+        family: FamilyId,
+        policy: &NetworkPolicy,
+    ) -> Result<(), NetworkError> {
+        let _turn = self.altering.lock().await;
+        self.alter(family, |rules| {
+            rules.routed |= policy.is_routed();
+            rules.policy.clone_from(policy);
+        })
+        .await
+    }
+
     /// Changes a family's rules at one stroke: packets see the former or the new ones. If that
     /// fails the former hold. The caller has the turn to alter.
     async fn alter(
@@ -251,10 +283,27 @@ impl Networks {
             self.forwarding.need(id).await?;
             self.join(&bridge, family.subnet.gateway()).await?;
         }
+        // What names stood for is asked anew if others may be reached.
+        let renamed = family.names() != former.names();
+        let forwarder = match renamed {
+            true => {
+                family.learned = former.learned.kept(&family.names());
+                let forwarder = self.forward(&family).await?;
+                family.forwarder = forwarder.as_ref().map(Forwarder::port);
+                forwarder
+            }
+            false => None,
+        };
         let commands = family.replace(&former);
         let told = family.route() != former.route();
         self.note_rules(id, family.clone());
         let changed = self.nft.run(commands).await;
+        if changed.is_ok()
+            && renamed
+            && let Some(it) = self.families().get_mut(&id)
+        {
+            it.forwarder = forwarder;
+        }
         if changed.is_err() {
             self.note_rules(id, former);
         } else if told && let Some(it) = self.families().get_mut(&id) {
@@ -263,6 +312,23 @@ impl Networks {
             it.dhcp = answer_dhcp(&family);
         }
         changed
+    }
+
+    /// Has the guests of a family that may reach names be answered.
+    async fn forward(&self, family: &Family) -> Result<Option<Forwarder>, NetworkError> {
+        let names = family.names();
+        if names.is_empty() {
+            return Ok(None);
+        }
+        let forwarder = Forwarder::start(
+            family.subnet.gateway(),
+            family.id.to_string(),
+            names,
+            resolvers::asked(),
+            family.learned.clone(),
+            (self.nft.clone(), named::open),
+        );
+        Ok(Some(forwarder.await?))
     }
 
     fn note_rules(&self, id: FamilyId, rules: Family) {

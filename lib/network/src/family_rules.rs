@@ -10,32 +10,42 @@
 //! chain in_ID    from elsewhere to its bridge   the same; new connections to
 //!                                               published ports
 //! chain to_ID    to a published port            on to the VM it leads to
+//! chain ask_ID   from its bridge, to port 53    to the forwarder, if it may reach names
+//! sets name_ID, port_ID                         what names that it may reach stood for when it asked
 //! ```
 //!
 //! A connection bears its family's mark. The next family with the same
 //! addresses has another: nothing it sends or is sent passes as belonging to a
 //! connection of this one.
+//!
+//! ```text
+//! mark: 18 bits of the family | 14 bits: 0 led here by a published port; else out, as this policy says
+//! ```
+//!
+//! So a connection that was opened under another policy is known as such: it is
+//! looked at anew, and bears the present mark if its destination may still be reached.
+//! Both directions are: a guest that only listens is not cut off from what it may reach,
+//! nor goes on hearing what it may not.
 
-use crate::{Subnet, names::Link, rules};
-use forkyard_types::{Allow, BitRate, FamilyId, NetworkPolicy, Publish, Route, WayOut};
+use crate::{
+    Subnet,
+    forwarder::Learned,
+    named::{open, opened_set, opened_sets},
+    names::Link,
+    private::PRIVATE,
+    rules,
+};
+use forkyard_types::{
+    Allow, BitRate, Destination, FamilyId, NamedHost, NetworkPolicy, Publish, Route, WayOut,
+};
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Networks that are private on the internet: the host's own networks, those of
-/// its neighbours, the cloud's metadata, groups.
-const PRIVATE: [(Ipv4Addr, u8); 9] = [
-    (Ipv4Addr::new(0, 0, 0, 0), 8),
-    (Ipv4Addr::new(10, 0, 0, 0), 8),
-    (Ipv4Addr::new(100, 64, 0, 0), 10),
-    (Ipv4Addr::new(127, 0, 0, 0), 8),
-    (Ipv4Addr::new(169, 254, 0, 0), 16),
-    (Ipv4Addr::new(172, 16, 0, 0), 12),
-    (Ipv4Addr::new(192, 168, 0, 0), 16),
-    (Ipv4Addr::new(198, 18, 0, 0), 15),
-    (Ipv4Addr::new(224, 0, 0, 0), 3),
-];
 const DNS: u16 = 53;
+/// Bits of a mark that are the family's.
+const OF_FAMILY: u32 = !OF_POLICY;
+const OF_POLICY: u32 = (1 << 14) - 1;
 /// Seconds for which a rate is kept in mind after a VM's last packet.
 const RATE_KEPT: u32 = 60;
 /// Least burst, in bytes: the burst is as much as the rate allows in a second,
@@ -56,19 +66,35 @@ pub(crate) struct Family {
     pub published: BTreeMap<Ipv4Addr, Vec<Publish>>,
     /// Resolvers that its VMs may ask.
     pub resolvers: Vec<Ipv4Addr>,
+    /// Port of the gateway's that answers them, if names are what they may reach.
+    pub forwarder: Option<u16>,
+    /// What the answers opened.
+    pub learned: Learned,
 }
 
 impl Family {
     /// Returns the route that its VMs must know to the outside.
     pub fn route(&self) -> Option<Route> {
-        let resolvers = match self.policy.out {
-            WayOut::Nat => self.resolvers.clone(),
-            WayOut::None => Vec::new(),
+        let resolvers = match (self.policy.out, self.forwarder) {
+            (WayOut::Nat, None) => self.resolvers.clone(),
+            (WayOut::Nat, Some(_)) => vec![self.subnet.gateway()],
+            (WayOut::None, _) => Vec::new(),
         };
         self.routed.then(|| Route {
             gateway: self.subnet.gateway(),
             resolvers,
         })
+    }
+
+    /// Names that its VMs may reach.
+    pub fn names(&self) -> Vec<NamedHost> {
+        let is_out = self.policy.out == WayOut::Nat;
+        let allow = self.policy.allow.iter().filter(|_| is_out);
+        let names = allow.filter_map(|it| match it {
+            Destination::Host(host) => Some(host.clone()),
+            Destination::Network(_) => None,
+        });
+        names.collect()
     }
 
     /// Commands that put its rules in force.
@@ -78,6 +104,7 @@ impl Family {
             return commands;
         }
         commands.push(add(self.routed_network()));
+        commands.extend(self.ask());
         for (chain, rules) in [("out", self.rules_out()), ("in", self.rules_in())] {
             if self.policy.rate.is_some() {
                 commands.push(add(self.rates(chain)));
@@ -111,6 +138,45 @@ impl Family {
         if self.policy.rate.is_some() {
             commands.extend(["out", "in"].map(|chain| delete(self.rates(chain))));
         }
+        if self.forwarder.is_some() {
+            let set =
+                |(name, kind): (&str, Value)| delete(opened_set(self.id.as_str(), name, &kind));
+            commands.push(delete(Verdicts::Omitted.element(
+                "asks",
+                json!(self.bridge()),
+                "",
+            )));
+            commands.push(delete(self.chain("ask")));
+            commands.extend(opened_sets().map(set));
+        }
+        commands
+    }
+
+    /// Has questions about names be led to the forwarder, and keeps what its answers open.
+    fn ask(&self) -> Vec<Value> {
+        let Some(port) = self.forwarder else {
+            return Vec::new();
+        };
+        let set = |(name, kind): (&str, Value)| add(opened_set(self.id.as_str(), name, &kind));
+        let mut commands: Vec<_> = opened_sets().map(set).into();
+        commands.push(add(self.chain("ask")));
+        let (gateway, network) = (self.subnet.gateway(), self.subnet.network());
+        let elsewhere = json!({"match": {
+            "op": "!=", "left": ip("daddr"), "right": prefix(network, Subnet::PREFIX)}});
+        // Siblings answer for themselves.
+        for to in [is(ip("daddr"), json!(gateway)), elsewhere] {
+            let mut rule = vec![to];
+            rule.extend(OUT.port(DNS));
+            rule.push(json!({"dnat": {"addr": gateway, "port": port}}));
+            commands.push(self.rule("ask", rule));
+        }
+        let ask = self.named("ask");
+        commands.push(add(Verdicts::Shown.element(
+            "asks",
+            json!(self.bridge()),
+            &ask,
+        )));
+        commands.extend(open(self.id.as_str(), &self.learned.left(Instant::now())));
         commands
     }
 
@@ -130,20 +196,7 @@ impl Family {
     fn rules_out(&self) -> Vec<Vec<Value>> {
         let mut rules = self.rate("out", "saddr");
         rules.push(self.known());
-        if self.policy.out == WayOut::Nat {
-            if !self.resolvers.is_empty() {
-                let resolvers = json!({ "set": self.resolvers });
-                rules.push(self.open([is(ip("daddr"), resolvers)].into_iter().chain(port(DNS))));
-            }
-            if self.policy.allow.is_empty() {
-                let private = PRIVATE.map(|(network, length)| prefix(network, length));
-                let private = is(ip("daddr"), json!({ "set": private }));
-                rules.push(vec![private, refuse()]);
-                rules.push(self.open([]));
-            }
-            let allowed = self.policy.allow.iter();
-            rules.extend(allowed.map(|allow| self.open(destination(*allow))));
-        }
+        rules.extend(self.reached(&OUT));
         rules.push(vec![refuse()]);
         rules
     }
@@ -156,9 +209,56 @@ impl Family {
         if !self.published.is_empty() {
             let members: Vec<_> = self.published.keys().collect();
             let members = is(ip("daddr"), json!({ "set": members }));
-            rules.push(self.open([led_here, members]));
+            rules.push(marked([led_here, members], self.led_mark()));
         }
+        rules.extend(self.reached(&IN));
         rules.push(vec![json!({ "drop": null })]);
+        rules
+    }
+
+    /// What may be reached: opened on the way out; on the way in, answers of connections that were opened
+    /// under another policy.
+    fn reached(&self, way: &Way) -> Vec<Vec<Value>> {
+        let mut rules = Vec::new();
+        if self.policy.out == WayOut::None {
+            return rules;
+        }
+        let before = match way.opens {
+            true => Vec::new(),
+            false => vec![under_way(), self.of_family()],
+        };
+        let open =
+            |matches: Vec<Value>| marked(before.iter().cloned().chain(matches), self.out_mark());
+        let shut = |matches: Vec<Value>| -> Vec<Value> {
+            let verdict = if way.opens {
+                refuse()
+            } else {
+                json!({ "drop": null })
+            };
+            matches.into_iter().chain([verdict]).collect()
+        };
+        rules.extend(self.policy.deny.iter().map(|deny| shut(way.end(*deny))));
+        if self.forwarder.is_some() {
+            let transport = json!({"meta": {"key": "l4proto"}});
+            let port = json!({"payload": {"protocol": "th", "field": way.port}});
+            let whole = json!({"concat": [ip(way.address), transport, port]});
+            let set = |name: &str| json!(format!("@{name}_{}", self.id));
+            rules.push(open(vec![is(ip(way.address), set("name"))]));
+            rules.push(open(vec![is(whole, set("port"))]));
+        } else if !self.resolvers.is_empty() {
+            let resolvers = is(ip(way.address), json!({ "set": self.resolvers }));
+            rules.push(open([resolvers].into_iter().chain(way.port(DNS)).collect()));
+        }
+        if self.policy.allow.is_empty() {
+            let private = PRIVATE.map(|(network, length)| prefix(network, length));
+            rules.push(shut(vec![is(ip(way.address), json!({ "set": private }))]));
+            rules.push(open(Vec::new()));
+        }
+        let networks = self.policy.allow.iter().filter_map(|it| match it {
+            Destination::Network(network) => Some(*network),
+            Destination::Host(_) => None,
+        });
+        rules.extend(networks.map(|network| open(way.end(network))));
         rules
     }
 
@@ -176,18 +276,17 @@ impl Family {
         self.policy.rate.map(rule).into_iter().collect()
     }
 
-    /// Lets pass what belongs to a connection of this family.
+    /// Lets pass what belongs to a connection of this family under this policy.
     fn known(&self) -> Vec<Value> {
-        let state = json!({"match": {
-            "op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"]}});
-        let ours = is(json!({"ct": {"key": "mark"}}), json!(self.mark()));
-        vec![state, ours, accept()]
+        let marks = json!({"set": [self.led_mark(), self.out_mark()]});
+        let ours = is(json!({"ct": {"key": "mark"}}), marks);
+        vec![under_way(), ours, accept()]
     }
 
-    /// Lets new connections pass, and marks them.
-    fn open(&self, matches: impl IntoIterator<Item = Value>) -> Vec<Value> {
-        let mark = json!({"mangle": {"key": {"ct": {"key": "mark"}}, "value": self.mark()}});
-        matches.into_iter().chain([mark, accept()]).collect()
+    /// A connection of this family, under whichever policy.
+    fn of_family(&self) -> Value {
+        let family = json!({"&": [{"ct": {"key": "mark"}}, OF_FAMILY]});
+        is(family, json!(self.led_mark()))
     }
 
     /// On to the VM.
@@ -205,10 +304,21 @@ impl Family {
         rule
     }
 
-    /// Never 0, which is the mark of everything else.
-    fn mark(&self) -> u32 {
+    /// Mark of connections that were led here. Never 0, which is the mark of everything else.
+    fn led_mark(&self) -> u32 {
         let hash = xxh3_64(self.id.as_str().as_bytes()) >> 32;
-        u32::try_from(hash).unwrap_or(u32::MAX).max(1)
+        let hash = u32::try_from(hash).unwrap_or(u32::MAX) & OF_FAMILY;
+        hash.max(OF_POLICY + 1)
+    }
+
+    /// Mark of connections that were opened from here under this policy: the same in each daemon.
+    fn out_mark(&self) -> u32 {
+        let NetworkPolicy {
+            out, allow, deny, ..
+        } = &self.policy;
+        let said = format!("{out:?} {allow:?} {deny:?}");
+        let hash = xxh3_64(said.as_bytes()) % u64::from(OF_POLICY);
+        self.led_mark() | (u32::try_from(hash).unwrap_or(0) + 1)
     }
 
     fn bridge(&self) -> String {
@@ -289,11 +399,11 @@ impl Verdicts {
     }
 }
 
-fn add(what: Value) -> Value {
+pub(crate) fn add(what: Value) -> Value {
     json!({ "add": what })
 }
 
-fn delete(what: Value) -> Value {
+pub(crate) fn delete(what: Value) -> Value {
     json!({ "delete": what })
 }
 
@@ -313,18 +423,52 @@ fn prefix(network: Ipv4Addr, length: u8) -> Value {
     json!({"prefix": {"addr": network, "len": length}})
 }
 
-fn port(number: u16) -> [Value; 2] {
-    let transports = is(
-        json!({"meta": {"key": "l4proto"}}),
-        json!({"set": ["tcp", "udp"]}),
-    );
-    [transports, is(dport(), json!(number))]
+/// Where packets have the other end of a connection that is opened from here.
+struct Way {
+    opens: bool,
+    address: &'static str,
+    port: &'static str,
 }
 
-fn destination(allow: Allow) -> Vec<Value> {
-    let mut matches = vec![is(ip("daddr"), prefix(allow.network(), allow.prefix()))];
-    matches.extend(allow.port().into_iter().flat_map(port));
-    matches
+const OUT: Way = Way {
+    opens: true,
+    address: "daddr",
+    port: "dport",
+};
+const IN: Way = Way {
+    opens: false,
+    address: "saddr",
+    port: "sport",
+};
+
+impl Way {
+    fn port(&self, number: u16) -> [Value; 2] {
+        let transports = is(
+            json!({"meta": {"key": "l4proto"}}),
+            json!({"set": ["tcp", "udp"]}),
+        );
+        let port = json!({"payload": {"protocol": "th", "field": self.port}});
+        [transports, is(port, json!(number))]
+    }
+
+    fn end(&self, allow: Allow) -> Vec<Value> {
+        let network = prefix(allow.network(), allow.prefix());
+        let mut matches = vec![is(ip(self.address), network)];
+        matches.extend(allow.port().into_iter().flat_map(|port| self.port(port)));
+        matches
+    }
+}
+
+/// Belongs to a connection.
+fn under_way() -> Value {
+    json!({"match": {
+        "op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"]}})
+}
+
+/// Lets connections pass, and marks them.
+fn marked(matches: impl IntoIterator<Item = Value>, mark: u32) -> Vec<Value> {
+    let mark = json!({"mangle": {"key": {"ct": {"key": "mark"}}, "value": mark}});
+    matches.into_iter().chain([mark, accept()]).collect()
 }
 
 fn accept() -> Value {

@@ -18,10 +18,12 @@
 //! ```text
 //! rules    frames between taps, and between a tap and the host
 //! routes   packets between a bridge and elsewhere; `family_rules`: one family's part
-//! tunnels  frames of families that are on other hosts, too: which host speaks for which member
+//! forwarder  names that a family may reach, asked for it; `answers`: what is believed
+//! tunnels  frames of families that are on other hosts, too: who speaks for whom
 //! wall     the rules put back when another program removed or changed them
 //! ```
 
+mod answers;
 mod batch;
 mod closed;
 mod dhcp;
@@ -29,12 +31,15 @@ mod error;
 mod families;
 mod family_rules;
 mod fetchers;
+mod forwarder;
 mod forwarding;
+mod named;
 mod names;
 mod nft;
 mod owner;
 mod plan;
 mod ports;
+mod private;
 mod resolvers;
 mod routes;
 mod rules;

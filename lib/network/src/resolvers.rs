@@ -24,6 +24,13 @@ pub(crate) fn find() -> Vec<Ipv4Addr> {
         .unwrap_or_default()
 }
 
+/// Resolvers that the host asks itself, those on it included.
+pub(crate) fn asked() -> Vec<Ipv4Addr> {
+    let mut found = parse(&fs::read_to_string(FILES[0]).unwrap_or_default());
+    found.truncate(MOST);
+    found
+}
+
 /// The IPv4 name servers of a resolv.conf(5).
 fn parse(text: &str) -> Vec<Ipv4Addr> {
     let server = |line: &str| {

@@ -6,9 +6,11 @@
 //!            Never to the port of tunnels or what is `closed`: what leaves is
 //!            taken for the host's
 //! to_host    from a bridge: answers to connections of the host's own that
-//!            were led to a founder, and DHCP; nothing else
+//!            were led to a founder, DHCP, and questions about names that were led to
+//!            the family's forwarder; nothing else
 //! from_host  to a bridge: the like
-//! lead       to a published port of the host, from outside or the host itself
+//! lead       to a published port of the host, from outside or the host itself; from a
+//!            bridge, questions about names to the forwarder, if the family has one
 //! disguise   as the host, whatever leaves; as the gateway, what a program on
 //!            the host sends from its loopback
 //! ```

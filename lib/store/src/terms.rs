@@ -5,7 +5,7 @@ use crate::{
     row::{from_json, json, parsed},
 };
 use forkyard_types::{Terms, VmId};
-use rusqlite::params;
+use rusqlite::{OptionalExtension as _, params};
 
 impl Store {
     /// Records the terms of a VM that is recorded.
@@ -18,6 +18,17 @@ impl Store {
             )
             .map_err(self.failed())?;
         Ok(())
+    }
+
+    /// Terms of a VM, if it has some.
+    pub fn terms_of(&self, vm: VmId) -> Result<Option<Terms>, StoreError> {
+        let connection = self.lock();
+        let mut statement = connection
+            .prepare_cached("SELECT entry FROM terms WHERE vm = ?1")
+            .map_err(self.failed())?;
+        let read = |row: &rusqlite::Row<'_>| from_json(row, "entry");
+        let found = statement.query_row([vm.as_str()], read).optional();
+        found.map_err(self.failed())
     }
 
     /// Terms of all VMs that have some.

@@ -260,6 +260,26 @@ class AsyncVm:
         """Say for how long it is wanted; see Vm.keepalive."""
         await on_thread(self._sync.keepalive, ttl, action)
 
+    async def egress(self, out: str = "nat", *, allow: Iterable[str] = (), deny: Iterable[str] = ()) -> dict[str, Any]:
+        """Say what the VMs of its family may reach from now on; see Vm.egress."""
+        return await on_thread(self._sync.egress, out, allow=allow, deny=deny)
+
+    async def share(self, port: int, expires: int = 3600, *, base: str | None = None, note: str = "") -> dict[str, Any]:
+        """Give out a token with which clients of a gateway reach one port; see Vm.share."""
+        return await on_thread(self._sync.share, port, expires, base=base, note=note)
+
+    async def shares(self) -> list[dict[str, Any]]:
+        """Tokens for its ports that hold; see Vm.shares."""
+        return await on_thread(self._sync.shares)
+
+    async def unshare(self, share: str) -> None:
+        """Take a token back, by its id; see Vm.unshare."""
+        await on_thread(self._sync.unshare, share)
+
+    async def idle(self, after: int | None, action: str = "pause") -> None:
+        """Have it sleep or end once it is not used; see Vm.idle."""
+        await on_thread(self._sync.idle, after, action)
+
     async def set_labels(self, labels: Mapping[str, str]) -> None:
         """Give it these labels instead of those it had."""
         await on_thread(self._sync.set_labels, labels)

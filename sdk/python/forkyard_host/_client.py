@@ -48,7 +48,8 @@ class Forkyard:
         """Boot a VM; returns once its agent answers. `warm` clones are kept ready for its forks.
 
         `more`: other fields of the API's request, such as network, secrets, labels={"user": "ada"},
-        env={"LANG": "C"} for all its commands, data=[{"name": "pg", "size": 20 << 30}] for disks that are volumes, or lifetime={"ttl_s": 600, "action": "pause"}.
+        env={"LANG": "C"} for all its commands, data=[{"name": "pg", "size": 20 << 30}] for disks that are volumes, lifetime={"ttl_s": 600, "action": "pause"},
+        idle={"after_s": 600, "action": "pause"} to have it sleep when it is not used, or restart="always", "on-failure" or "on-failure:3".
         """
         wanted = {"image": image, "name": name, "vcpus": vcpus, "memory_mib": memory_mib, "warm": warm, **more}
         return Vm(self._end, self._end.call("POST", "/v1/vms", wanted))
@@ -347,6 +348,49 @@ class Vm:
             self.view = self._end.call("DELETE", path)
         else:
             self.view = self._end.call("POST", path, {"ttl_s": ttl, "action": action})
+
+    def egress(self, out: str = "nat", *, allow: Iterable[str] = (), deny: Iterable[str] = ()) -> dict[str, Any]:
+        """Say what the VMs of its family, on its host, may reach from now on; returns their network policy.
+
+        `out`: "nat" or "none". `allow`: all that may be reached, as "192.0.2.0/24:443"; if there is none,
+        all but private networks. `deny`: what may not, even if it is allowed.
+        """
+        wanted = {"out": out, "allow": list(allow), "deny": list(deny)}
+        return self._end.call("POST", of_vm(self.id, "egress"), wanted)
+
+    def share(self, port: int, expires: int = 3600, *, base: str | None = None, note: str = "") -> dict[str, Any]:
+        """Give out a token with which clients of a gateway reach one port, for `expires` seconds.
+
+        Returns `token`, which is shown this once, `share`, as it is listed, and with the gateway's
+        `base`, such as "https://vms.example.org", `url`: the address to give away.
+        """
+        made = self._end.call("POST", of_vm(self.id, "shares"), {"port": port, "expires_s": expires, "note": note})
+        if base is not None:
+            scheme, _, authority = base.rstrip("/").partition("://")
+            label = f"{port}-{self.name}"
+            label = label if len(label) <= 63 else f"{port}-{self.id}"
+            made["url"] = f"{scheme}://{label}.{authority}/?forkyard_token={made['token']}"
+        return made
+
+    def shares(self) -> list[dict[str, Any]]:
+        """Tokens for its ports that hold, the oldest first: `id`, `port`, `expires`, `note`, `hash`."""
+        return self._end.call("GET", of_vm(self.id, "shares"))
+
+    def unshare(self, share: str) -> None:
+        """Take a token back, by its id: gateways refuse it within two seconds."""
+        self._end.call("DELETE", of_vm(self.id, "shares", share))
+
+    def idle(self, after: int | None, action: str = "pause") -> None:
+        """Have it sleep or end once it has not been used for `after` seconds, or run on if None.
+
+        `action`: pause, stop, checkpoint or rm. Once paused or stopped, its next use wakes it: a command,
+        a session, a copy, a connection.
+        """
+        path = of_vm(self.id, "idle")
+        if after is None:
+            self.view = self._end.call("DELETE", path)
+        else:
+            self.view = self._end.call("POST", path, {"after_s": after, "action": action})
 
     def rename(self, name: str) -> None:
         """Give it another name, which no other has. Its guest's host name stays until it boots again."""

@@ -130,8 +130,8 @@ export interface paths {
         get?: never;
         /**
          * Build a guest image from a Dockerfile: the body is a tar archive of the context. Steps run on the
-         *     host, in a user namespace of their own and on its network: for the host's root alone, not for
-         *     requests over the network. If the client goes away before the answer there is no image.
+         *     host, in a user namespace of their own and on its network: for the host's root alone, not for who
+         *     comes over the network. If the client goes away before the answer there is no image.
          */
         put: operations["build_from"];
         post?: never;
@@ -190,7 +190,7 @@ export interface paths {
         /**
          * Fetch a container image from its registry and make a guest image of it. If the client goes
          *     away before the answer there is no image. Registries of the host itself are asked for its root
-         *     alone, not for requests over the network.
+         *     alone, not for who comes over the network.
          */
         post: operations["pull_image"];
         delete?: never;
@@ -433,7 +433,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Check that the daemon answers. */
+        /** Whether the daemon answers. */
         get: operations["ping"];
         put?: never;
         post?: never;
@@ -664,8 +664,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show the use every VM has made of the host so far: the difference between
-         *     two answers is the use in between.
+         * What every VM has used of the host so far: the difference between two
+         *     answers is what it used meanwhile.
          */
         get: operations["usage"];
         put?: never;
@@ -796,6 +796,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/vms/{vm}/egress": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Say what the VMs of a VM's family may reach from now on, on the host where it is. Connections to what
+         *     may be reached no more end; others go on.
+         */
+        post: operations["egress"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/vms/{vm}/exec": {
         parameters: {
             query?: never;
@@ -900,6 +920,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/vms/{vm}/idle": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Say what becomes of a VM that is not used for a time. Its time begins now. If it is paused or
+         *     stopped then, its next command, copy, session or connection to a port by this API wakes it.
+         */
+        post: operations["set_idle"];
+        /** Let a VM run on that is not used. */
+        delete: operations["remove_idle"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/vms/{vm}/inspect": {
         parameters: {
             query?: never;
@@ -963,9 +1004,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show the output of a guest on its serial console: its kernel's, and that of
-         *     programs that write there. The last mebibyte is kept, and nothing of the time when
-         *     no daemon ran.
+         * What a guest has said on its serial console: its kernel, and who else
+         *     writes there. The last mebibyte is kept, and nothing of the time when no daemon ran.
          */
         get: operations["logs"];
         put?: never;
@@ -986,8 +1026,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Move a running VM to another host: a node of the cluster, or a peer. It goes on there under
-         *     its identity; commands under way in it go on, and this host goes on serving their clients.
+         * Move a running VM to another host: a node of the cluster, or a peer. It goes on there as
+         *     who it is; commands under way in it go on, and this host goes on serving their clients.
          */
         post: operations["migrate"];
         delete?: never;
@@ -1163,6 +1203,44 @@ export interface paths {
          *     that it started.
          */
         delete: operations["kill_session"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/shares": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Tokens for ports of a VM that hold, the oldest first. */
+        get: operations["list_shares"];
+        put?: never;
+        /**
+         * Give out a token with which clients of a gateway reach one port of a VM, until it expires or is
+         *     taken back. It is shown this once.
+         */
+        post: operations["share_port"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/shares/{share}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Take a token back: gateways refuse it within two seconds. Connections that are open go on. */
+        delete: operations["remove_share"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1352,10 +1430,10 @@ export interface components {
              */
             count?: number;
             name?: components["schemas"]["VmName"] | null;
-            /** @description Rights of each of them and its clones on the network. */
+            /** @description What each of them and its clones may do on the network. */
             network?: components["schemas"]["NetworkPolicy"];
         };
-        /** @description Result of an activation. */
+        /** @description What came of an activation. */
         ActivateResponse: {
             /**
              * Format: int64
@@ -1387,15 +1465,15 @@ export interface components {
         };
         /** @description An error: what happened, why, and what to do about it. */
         ApiError: {
-            /** @description Advice to the user. */
+            /** @description What the user can do about it. */
             hint?: string | null;
-            /** @description Class of the error, to branch on. */
+            /** @description What to branch on. */
             kind: components["schemas"]["ErrorKind"];
-            /** @description Description of the error and its reason, causes joined by a colon. */
+            /** @description What happened and why, causes joined by a colon. */
             message: string;
         };
         /**
-         * @description Action on a VM whose time is up.
+         * @description What becomes of a VM whose time is up.
          * @enum {string}
          */
         AtEnd: "rm" | "stop" | "pause" | "checkpoint";
@@ -1405,9 +1483,9 @@ export interface components {
             away: components["schemas"]["PageCount"];
             /** @description The image. */
             image: components["schemas"]["ImageId"];
-            /** @description Size of the image. */
+            /** @description Its size. */
             pages: components["schemas"]["PageCount"];
-            /** @description Part of the VM that the image is. */
+            /** @description What it is to the VM. */
             part: components["schemas"]["VmPart"];
         };
         /** @description Bits a second. */
@@ -1430,16 +1508,16 @@ export interface components {
          *     It is a VM by itself, in the state `checkpoint`, that can be forked.
          */
         CheckpointRequest: {
-            /** @description Priority: to be done soon, or to spare the VM. */
+            /** @description What matters more: to be done soon, or to spare the VM. */
             mode?: components["schemas"]["ForkMode"];
             name?: components["schemas"]["VmName"] | null;
         };
-        /** @description Result of one clone. */
+        /** @description What became of one clone. */
         CloneResult: {
-            /** @description The clone runs, with an identity of its own. */
+            /** @description It runs, with an identity of its own. */
             vm: components["schemas"]["VmView"];
         } | {
-            /** @description The clone does not run, and nothing of it is left. */
+            /** @description It does not, and nothing of it is left. */
             error: components["schemas"]["ApiError"];
         };
         /** @description `POST /v1/volumes`: make a volume. */
@@ -1448,16 +1526,13 @@ export interface components {
             file?: string | null;
             /** @description Image whose disk it is a copy of; zeroes if absent. */
             image?: string | null;
-            /** @description Name of the volume. */
+            /** @description Its name. */
             name: components["schemas"]["VmName"];
             size?: components["schemas"]["ByteCount"] | null;
         };
         /** @description Volume that is to be a data disk of a VM. */
         DataVolume: {
-            /**
-             * @description Name of the volume, and the serial number of the disk in the guest: 20
-             *     characters at most.
-             */
+            /** @description Its name, and the serial number of the disk in the guest: 20 characters at most. */
             name: components["schemas"]["VmName"];
             /** @description The VM and its clones read the volume as it is now, and write nothing; any number of VMs may. */
             read_only?: boolean;
@@ -1478,10 +1553,7 @@ export interface components {
         Diagnosis: {
             /** @description Things that were left behind. */
             leftovers: components["schemas"]["Leftover"][];
-            /**
-             * @description Settings of this host that Forkyard has changed for as long as it needs
-             *     them.
-             */
+            /** @description What Forkyard has changed on this host for as long as it is needed. */
             notes?: string[];
             /** @description Things this host lacks, one line each: what, why it matters, what to do. */
             problems: string[];
@@ -1497,7 +1569,7 @@ export interface components {
         DockRequest: {
             /** @description Services that run on, of those that would be stopped. */
             keep_services?: string[];
-            /** @description Kind of the substrate. */
+            /** @description Its kind. */
             kind: components["schemas"]["SubstrateKind"];
             /** @description Dock a clone; the VM runs on. Otherwise the VM ends as the substrate. */
             live?: boolean;
@@ -1511,9 +1583,30 @@ export interface components {
             /** @description Name or id of the VM. */
             vm: string;
         };
+        /**
+         * @description `POST /v1/vms/{id}/egress`: what the VMs of a family may reach from now on, instead of what was said
+         *     before.
+         */
+        EgressRequest: {
+            /**
+             * @description All that may be reached, networks and host names; if empty, whatever is no private network.
+             * @default []
+             */
+            allow: string[];
+            /**
+             * @description What may not be reached, even if it is allowed.
+             * @default []
+             */
+            deny: string[];
+            /**
+             * @description Whether there is a way out.
+             * @default none
+             */
+            out: components["schemas"]["WayOut"];
+        };
         /** @description When a VM is wanted no more. */
         Ends: {
-            /** @description Action then. */
+            /** @description What becomes of it then. */
             action: components["schemas"]["AtEnd"];
             /**
              * Format: int64
@@ -1530,10 +1623,7 @@ export interface components {
             argv: string[];
             /** @description Folder it starts in; the root if empty. */
             dir?: string;
-            /**
-             * @description Environment of the program. `PATH` and `HOME` are made up if they are
-             *     not here.
-             */
+            /** @description Its environment. `PATH` and `HOME` are made up if they are not here. */
             env?: {
                 [key: string]: string;
             };
@@ -1545,8 +1635,8 @@ export interface components {
              */
             stop_signal?: string;
             /**
-             * @description User that it runs as: `USER` or `USER:GROUP`, each a name of the image's
-             *     or a number; root if empty.
+             * @description Who it runs as: `USER` or `USER:GROUP`, each a name of the image's or a
+             *     number; root if empty.
              */
             user?: string;
         };
@@ -1579,29 +1669,26 @@ export interface components {
         /** @description A VM, as an event names it. */
         EventVm: {
             family?: components["schemas"]["FamilyId"] | null;
-            /** @description Id of the VM. */
+            /** @description Its id. */
             id: components["schemas"]["VmId"];
-            /** @description Name of the VM. */
+            /** @description Its name. */
             name: components["schemas"]["VmName"];
         };
         /** @description Something a command did. */
         ExecEvent: {
-            /** @description Standard output of the command: base64. */
+            /** @description It wrote to standard output: base64. */
             stdout: string;
         } | {
-            /** @description Standard error of the command: base64. */
+            /** @description It wrote to standard error: base64. */
             stderr: string;
         } | {
-            /** @description The command ended; nothing follows. */
+            /** @description It ended; nothing follows. */
             exit: components["schemas"]["ExitStatus"];
         } | {
             /** @description The guest or the link to it failed; nothing follows. */
             error: components["schemas"]["ApiError"];
         } | {
-            /**
-             * @description The command runs. Only of a command that is kept; nothing follows if it
-             *     was left to itself.
-             */
+            /** @description It runs. Only of a command that is kept; nothing follows if it was left to itself. */
             started: components["schemas"]["ExecStarted"];
         } | {
             /**
@@ -1610,13 +1697,10 @@ export interface components {
              */
             taken: number;
         } | {
-            /** @description The command could not be started; nothing follows. */
+            /** @description It could not be started; nothing follows. */
             not_started: components["schemas"]["NotStarted"];
         } | {
-            /**
-             * @description The command took longer than it was given, and was killed with all that
-             *     it started; nothing follows.
-             */
+            /** @description It took longer than it was given, and was killed with all that it started; nothing follows. */
             timed_out: components["schemas"]["ExecTimedOut"];
         };
         /**
@@ -1647,7 +1731,7 @@ export interface components {
             argv: string[];
             /**
              * @description Leave the command to itself: it reads nothing and goes on whatever becomes of the client. The
-             *     answer ends with [`ExecEvent::Started`]. The last of what it writes is kept for clients that
+             *     answer ends with [`ExecEvent::Started`]. The last of what it writes is kept for those who
              *     attach to it.
              */
             detach?: boolean;
@@ -1659,7 +1743,7 @@ export interface components {
              */
             keep?: boolean;
             /**
-             * @description Standard input of the command, base64; then end of file. With a stream of
+             * @description What the command reads from standard input, base64; then end of file. With a stream of
              *     [`ExecInput`] it comes before what that brings.
              */
             stdin?: string | null;
@@ -1683,7 +1767,7 @@ export interface components {
         ExecStarted: {
             /**
              * Format: int32
-             * @description Process id in the guest.
+             * @description Its process id in the guest.
              */
             pid: number;
         };
@@ -1695,7 +1779,7 @@ export interface components {
              */
             after_s: number;
         };
-        /** @description End of a process. */
+        /** @description How a process ended. */
         ExitStatus: {
             /**
              * Format: int32
@@ -1710,7 +1794,7 @@ export interface components {
             signal: number;
         };
         /**
-         * @description Format of a disk that is exported.
+         * @description How a disk is written when it is exported.
          * @enum {string}
          */
         ExportFormat: "raw" | "qcow2";
@@ -1730,7 +1814,7 @@ export interface components {
             first: components["schemas"]["Member"];
             /**
              * Format: int32
-             * @description Number of these places.
+             * @description How many these are.
              */
             places: number;
             /** @description The host's end of the tunnels that families' networks go through. */
@@ -1740,24 +1824,24 @@ export interface components {
         FamilyId: string;
         /** @description A family as the host knows it that lends places of it. */
         FamilyNews: {
-            /** @description The family's hosts, but for those that it was told of by the receiver. */
+            /** @description The family's hosts, but for those that it was told of by whom it tells. */
             hosts: components["schemas"]["FamilyHost"][];
             /** @description The family. */
             id: components["schemas"]["FamilyId"];
             /** @description That host's end of tunnels. */
             tunnel: string;
         };
-        /** @description Relation of a host to a family that it was lent places of. */
+        /** @description How a host stands to a family that it was lent places of. */
         FamilyStanding: {
             /** @description Hosts that it has lent some of these places in turn, and they others. */
             lent: components["schemas"]["FamilyHost"][];
-            /** @description True if it has anything of the family. */
+            /** @description Whether it has anything of the family. */
             member: boolean;
-            /** @description End of tunnels; none if it has no part in such networks. */
+            /** @description Its end of tunnels; none if it has no part in such networks. */
             tunnel?: string | null;
         };
         /**
-         * @description Change of a file in a folder that is watched.
+         * @description What happens to a file in a folder that is watched.
          * @enum {string}
          */
         FileChange: "created" | "written" | "removed" | "moved_away" | "attributes";
@@ -1797,7 +1881,7 @@ export interface components {
         };
         /** @description Change in a folder that is watched: a line of the answer to `GET /v1/vms/{vm}/watch`. */
         FileEvent: {
-            /** @description Kind of change. */
+            /** @description What happened. */
             change: components["schemas"]["FileChange"];
             /** @description The file, seen from the folder; what is no UTF-8 in it is replaced. */
             name: string;
@@ -1834,7 +1918,7 @@ export interface components {
         /** @description One fork: one stop of one parent, and the clones made of it. */
         ForkId: string;
         /**
-         * @description Resource that a fork spares.
+         * @description What a fork spares.
          * @enum {string}
          */
         ForkMode: "fast" | "live";
@@ -1854,7 +1938,7 @@ export interface components {
             why: string[];
         };
         /**
-         * @description Phase of a host that makes clones.
+         * @description How far a host is with clones that it makes.
          * @enum {string}
          */
         ForkPhase: "granted" | "received" | "starting" | "ready" | "failed";
@@ -1864,7 +1948,7 @@ export interface components {
             fork: components["schemas"]["ForkId"];
             /** @description Each host that makes clones of it, the one that was asked first. */
             hosts: components["schemas"]["HostProgress"][];
-            /** @description True once it is over: nothing of what follows changes any more. */
+            /** @description Whether it is over: nothing of what follows changes any more. */
             over: boolean;
             watch?: components["schemas"]["RequestId"] | null;
         };
@@ -1952,15 +2036,15 @@ export interface components {
              * @description Clones wanted.
              */
             count: number;
-            /** @description True if they inherit what the VM was told to keep secret. */
+            /** @description Whether they inherit what the VM was told to keep secret. */
             inherit_secrets?: boolean;
-            /** @description Priority: the clones or the parent. */
+            /** @description What matters more: the clones or the parent. */
             mode?: components["schemas"]["ForkMode"];
             /** @description More paths that these clones do not inherit. */
             scrub?: string[];
             /**
-             * @description True if clones on other hosts fetch all pages in the background, and
-             *     become independent of this host when they have.
+             * @description Whether those on other hosts fetch all pages in the background, and need
+             *     this one no more when they have.
              */
             settle?: boolean;
             /** @description In a cluster: make each on the node with most vCPUs free. Not with `to`. */
@@ -1981,7 +2065,7 @@ export interface components {
             /** @description Where the time went. */
             report: components["schemas"]["ForkReport"];
         };
-        /** @description Answer to a fork that is not waited for. */
+        /** @description Answer to a fork that nobody waits for. */
         ForkStarted: {
             /** @description The fork: its clones, as they come, are the VMs that name it. */
             fork: components["schemas"]["ForkId"];
@@ -2005,13 +2089,13 @@ export interface components {
             /** @description Digest of the manifest that the registry had under that name. */
             digest?: string | null;
             entry?: components["schemas"]["EntryPoint"] | null;
-            /** @description Name of its recipe, or the one it was imported under. */
+            /** @description Its recipe's name, or the one it was imported under. */
             name: string;
             /** @description Where it comes from. */
             origin?: components["schemas"]["ImageOrigin"];
             /** @description Source that it was made of: the image in its registry, the Dockerfile, or the VM. */
             source?: string | null;
-            /** @description Purpose of the image. */
+            /** @description What it is for. */
             summary: string;
         };
         /**
@@ -2038,9 +2122,9 @@ export interface components {
              *     no clone is likely to need at once.
              */
             last?: components["schemas"]["PageRun"][];
-            /** @description Description of the machine. */
+            /** @description What its machine is made of. */
             machine: components["schemas"]["HandoutMachine"];
-            /** @description Memory of the VM. */
+            /** @description Its memory. */
             memory: components["schemas"]["RemotePages"];
             /** @description Where its host's pager serves these. */
             pager: string;
@@ -2048,7 +2132,7 @@ export interface components {
             parent: components["schemas"]["HandoutParent"];
             /**
              * Format: int32
-             * @description [`Handout::VERSION`] of the host that made it.
+             * @description [`Handout::VERSION`] of whoever made it.
              */
             version: number;
         };
@@ -2058,23 +2142,23 @@ export interface components {
             first: components["schemas"]["Member"];
             /** @description The hosts of the family, as far as that one knows. */
             hosts: components["schemas"]["FamilyHost"][];
-            /** @description Id of the family. */
+            /** @description Its id. */
             id: components["schemas"]["FamilyId"];
             /**
              * Format: int32
              * @description Most clones that may be alive at once, if there is a limit.
              */
             max_clones?: number | null;
-            /** @description Rights of its VMs on the network. */
+            /** @description What its VMs may do on the network. */
             network: components["schemas"]["NetworkPolicy"];
             /**
              * Format: int32
-             * @description Number of the family: its network follows from it, on every host alike.
+             * @description Its number: its network follows from it, on every host alike.
              */
             number: number;
             /**
              * Format: int32
-             * @description Number of these places.
+             * @description How many these are.
              */
             places: number;
             /**
@@ -2083,7 +2167,7 @@ export interface components {
              */
             tunnel?: string | null;
         };
-        /** @description Description of a machine. */
+        /** @description What a machine is made of. */
         HandoutMachine: {
             /** @description Accelerator: `kvm` or `tcg`. */
             accel: string;
@@ -2097,7 +2181,7 @@ export interface components {
             image: string;
             /** @description Memory. */
             memory: components["schemas"]["ByteCount"];
-            /** @description True if its guest reports which of its pages are free. */
+            /** @description Whether its guest says which of its pages are free. */
             page_reporting: boolean;
             /**
              * Format: int32
@@ -2112,18 +2196,18 @@ export interface components {
              * @description Forks between it and the VM its family began with.
              */
             generation: number;
-            /** @description Id of the VM. */
+            /** @description Its id. */
             id: components["schemas"]["VmId"];
-            /** @description True if the VM is a clone itself. */
+            /** @description Whether it is a clone itself. */
             is_clone: boolean;
-            /** @description Place in the family. */
+            /** @description Its place in the family. */
             member: components["schemas"]["Member"];
-            /** @description Name of the VM. */
+            /** @description Its name. */
             name: components["schemas"]["VmName"];
             /** @description Paths in the guest that its clones do not inherit. */
             secrets: string[];
         };
-        /** @description Properties that a VM keeps when it moves, and that its clones do not have. */
+        /** @description What a VM takes along that its clones do not. */
         HandoutVm: {
             /**
              * Format: int64
@@ -2133,10 +2217,10 @@ export interface components {
             /** @description This life of its memory. */
             epoch: components["schemas"]["Epoch"];
             fork?: components["schemas"]["ForkId"] | null;
-            /** @description Problems of the guest when it came up. */
+            /** @description What its guest could not do when it came up. */
             notes: string[];
             parent?: components["schemas"]["VmId"] | null;
-            /** @description Terms of the VM: what it was given beside its machine. */
+            /** @description What it was given beside its machine. */
             terms?: components["schemas"]["Terms"];
             /**
              * Format: int32
@@ -2165,7 +2249,7 @@ export interface components {
             /** @description Occurrence, with its data. */
             what: components["schemas"]["Occurrence"];
         };
-        /** @description Progress of one host with its part of a fork. */
+        /** @description How far one host is with its part of a fork. */
         HostProgress: {
             /**
              * Format: int32
@@ -2177,20 +2261,35 @@ export interface components {
              * @description Clones it is to make.
              */
             granted: number;
-            /** @description Name of the host; none: this one. */
+            /** @description Its name here; none: this one. */
             host?: string | null;
-            /** @description Phase of the host. */
+            /** @description How far it is. */
             phase: components["schemas"]["ForkPhase"];
             /**
              * Format: int32
-             * @description Clones of these whose user code runs, each with an identity of its own.
+             * @description Clones of these whose user code runs, each as somebody of its own.
              */
             ready: number;
             /** @description Why not, each reason once. */
             why: string[];
         };
         /**
-         * @description Action on a VM whose pages do not become fewer while they are sent ahead.
+         * @description `POST /v1/vms/{id}/idle`: what becomes of a VM that is not used.
+         *
+         *     In use is a VM in which a command, session, terminal, copy or connection to a port is under way, or
+         *     whose guest takes more than a tenth of a processor.
+         */
+        Idle: {
+            /** @description What becomes of it then; `pause` if absent. */
+            action?: components["schemas"]["AtEnd"];
+            /**
+             * Format: int32
+             * @description Seconds without use.
+             */
+            after_s: number;
+        };
+        /**
+         * @description What to do with a VM whose pages do not become fewer while they are sent ahead.
          * @enum {string}
          */
         IfStuck: "give-up" | "stop" | "slow";
@@ -2307,12 +2406,12 @@ export interface components {
             /** @description The image. */
             id: components["schemas"]["ImageId"];
             parent?: components["schemas"]["ImageId"] | null;
-            /** @description Use of the image. */
+            /** @description Its use. */
             usage: components["schemas"]["ImageUse"];
         };
         /**
-         * @description Source format of an image that is imported. Always said, never guessed from
-         *     content: the writer of a disk decides what it looks like.
+         * @description What an image is imported from. Always said, never guessed from content:
+         *     whoever wrote a disk decides what it looks like.
          * @enum {string}
          */
         ImportFormat: "raw" | "qcow2" | "oci";
@@ -2323,7 +2422,7 @@ export interface components {
              * @description Seconds for which it holds.
              */
             expires_s: number;
-            /** @description Token for `forkyardd --join`. */
+            /** @description What `forkyardd --join` takes. */
             token: string;
         };
         /** @description `POST /v1/nodes`: invite a host to become a node. */
@@ -2334,7 +2433,7 @@ export interface components {
              */
             expires_s: number;
         };
-        /** @description Data that makes a host a node. */
+        /** @description What makes a host a node. */
         Joined: {
             /** @description The cluster's authority, in PEM. */
             authority: string;
@@ -2352,15 +2451,15 @@ export interface components {
             api: string;
             /** @description Which invitation. */
             invitation: string;
-            /** @description Public key: a point of P-256, uncompressed, base64. */
+            /** @description Its public key: a point of P-256, uncompressed, base64. */
             key: string;
-            /** @description Name that the node is to have. */
+            /** @description What the node is to be called. */
             name: components["schemas"]["NodeName"];
             /** @description Where its pager will offer page images to them. */
             pages: string;
-            /** @description Secret of the invitation. */
+            /** @description Its secret. */
             secret: string;
-            /** @description End of the tunnels that families' networks go through. */
+            /** @description Its end of the tunnels that families' networks go through. */
             tunnel: string;
         };
         /**
@@ -2391,7 +2490,7 @@ export interface components {
             lost: number;
             /**
              * Format: int32
-             * @description Process id, by which the command is known.
+             * @description Its process id, by which it is known.
              */
             pid: number;
             /**
@@ -2399,9 +2498,9 @@ export interface components {
              * @description Seconds since 1970, by the guest's clock, at which it was started.
              */
             started: number;
-            /** @description Label of the command. */
+            /** @description Its label. */
             tag?: string | null;
-            /** @description True if it has a terminal. */
+            /** @description It has a terminal. */
             tty: boolean;
             /** @description Working directory, if it was started with one. */
             workdir?: string | null;
@@ -2430,14 +2529,11 @@ export interface components {
         };
         /** @description Something found on the host that no record accounts for. */
         Leftover: {
-            /**
-             * @description Kind of the resource: `process`, `tap`, `bridge`, `cgroup`, `mount`,
-             *     `image`, `file`.
-             */
+            /** @description What it is: `process`, `tap`, `bridge`, `cgroup`, `mount`, `image`, `file`. */
             kind: string;
-            /** @description Name, path or process id. */
+            /** @description Its name, path or process id. */
             name: string;
-            /** @description True if it was removed; `doctor` without `--repair` removes nothing. */
+            /** @description Whether it was removed; `doctor` without `--repair` removes nothing. */
             removed: boolean;
         };
         /** @description `PUT /v1/vms/{id}/lifetime`: how long from now on a VM is wanted. */
@@ -2451,7 +2547,7 @@ export interface components {
         };
         /** @description A VM, and on which node it is. */
         ListedVm: components["schemas"]["VmView"] & {
-            /** @description True if that node is lost, and the VM with it for as long. */
+            /** @description Whether that node is lost, and the VM with it for as long. */
             lost?: boolean;
             node?: components["schemas"]["NodeName"] | null;
         };
@@ -2471,10 +2567,7 @@ export interface components {
              * @description Longest time that pages are sent ahead, in ms; no limit if absent.
              */
             deadline_ms?: number | null;
-            /**
-             * @description Action if the guest writes pages as fast as they are sent, or the
-             *     deadline passes.
-             */
+            /** @description What to do if the guest writes pages as fast as they are sent, or the deadline passes. */
             if_stuck?: components["schemas"]["IfStuck"];
             /**
              * Format: int32
@@ -2486,7 +2579,7 @@ export interface components {
             /** @description Host it moves to: a node of the cluster, or a peer by name. */
             to: string;
         };
-        /** @description Result of a migration. */
+        /** @description What a migration came to. */
         MigrateResponse: {
             /** @description Where the time went. */
             report: components["schemas"]["MigrationReport"];
@@ -2557,7 +2650,8 @@ export interface components {
             hand_over_us: number;
             /**
              * Format: int64
-             * @description Time as the other host measured it: pages that came last, devices loaded, user code let go.
+             * @description The same as the other host measured it: pages that came last, devices loaded, user code let
+             *     go.
              */
             land_us: number;
             /** @description Pages of memory and disk sent ahead. */
@@ -2576,7 +2670,7 @@ export interface components {
             rounds: number;
             /**
              * Format: int64
-             * @description Time they took.
+             * @description How long they took.
              */
             rounds_us: number;
             /**
@@ -2596,17 +2690,22 @@ export interface components {
             total_us: number;
         };
         /**
-         * @description Rights of a family's VMs beyond talking to each other. Its founder's owner
-         *     decides; clones have it from there.
+         * @description What a family's VMs may do beyond talking to each other. Its founder's
+         *     owner decides; clones have it from there.
          */
         NetworkPolicy: {
             /**
-             * @description All that may be reached; if empty, whatever is no private network.
+             * @description All that may be reached, networks and host names; if empty, whatever is no private network.
              * @default []
              */
             allow: string[];
             /**
-             * @description Way to the outside, if there is one.
+             * @description What may not be reached, even if it is allowed: names are asked of no resolver there, either.
+             * @default []
+             */
+            deny: string[];
+            /**
+             * @description Whether there is a way out.
              * @default none
              */
             out: components["schemas"]["WayOut"];
@@ -2624,37 +2723,37 @@ export interface components {
             to?: components["schemas"]["NodeState"] | null;
         };
         /**
-         * @description Name of a node: 1 to 63 lower-case letters, digits and inner hyphens, as of
-         *     a host (RFC 1123). Its certificate bears it.
+         * @description What a node is called: 1 to 63 lower-case letters, digits and inner
+         *     hyphens, as a host is (RFC 1123). Its certificate bears it.
          */
         NodeName: string;
         /**
-         * @description State of a node.
+         * @description How a node stands.
          * @enum {string}
          */
         NodeState: "active" | "draining" | "lost";
         /** @description `GET /v1/nodes`: a node as the cluster knows it. */
         NodeView: {
-            /** @description Address of the API, by TLS. */
+            /** @description Its API, by TLS. */
             api: string;
-            /** @description True for the node that answers. */
+            /** @description Whether it is the one that answers. */
             here: boolean;
             /**
              * Format: int64
              * @description Seconds since 1970 at which it joined.
              */
             joined: number;
-            /** @description Name of the node. */
+            /** @description Its name. */
             name: components["schemas"]["NodeName"];
-            /** @description Room that the node offers. */
+            /** @description What it offers. */
             offers: components["schemas"]["Room"];
             /** @description Where its pager offers page images to other nodes. */
             pages: string;
-            /** @description State of the node. */
+            /** @description How it stands. */
             state: components["schemas"]["NodeState"];
-            /** @description Room that VMs and reservations take of that. */
+            /** @description What VMs and reservations take of that. */
             taken: components["schemas"]["Room"];
-            /** @description End of the tunnels that families' networks go through. */
+            /** @description Its end of the tunnels that families' networks go through. */
             tunnel: string;
             /**
              * Format: int32
@@ -2747,22 +2846,22 @@ export interface components {
              * @description The first.
              */
             first: number;
-            /** @description Number of pages. */
+            /** @description How many. */
             pages: components["schemas"]["PageCount"];
         };
         /**
          * @description The key by which page images of one fork are served to other hosts: 32
-         *     bytes, base64. Its debug output hides it.
+         *     bytes, base64. It shows itself to nobody who did not ask for it.
          */
         PageSecret: string;
-        /** @description End of a clone. */
+        /** @description How a clone ended. */
         PeerEnd: {
             /**
              * Format: int32
-             * @description Number in the ticket.
+             * @description Its number in the ticket.
              */
             number: number;
-            /** @description Reported ends of its other processes. */
+            /** @description How its other processes ended, as it said. */
             others: components["schemas"]["PeerProcessEnd"][];
             /**
              * Format: int32
@@ -2785,7 +2884,7 @@ export interface components {
             /** @description The families. */
             families: components["schemas"]["FamilyNews"][];
         };
-        /** @description Answer of a host to that. */
+        /** @description What a host answers to that. */
         PeerFamiliesResponse: {
             /** @description One entry a family that it was told of, in their order. */
             families: components["schemas"]["FamilyStanding"][];
@@ -2806,11 +2905,11 @@ export interface components {
             handout: components["schemas"]["Handout"];
             /** @description Paths in the guest that they do not inherit. */
             scrub?: string[];
-            /** @description True if all pages are to be fetched in the background. */
+            /** @description Whether all pages are to be fetched in the background. */
             settle?: boolean;
             ticket?: components["schemas"]["PeerTicket"] | null;
         };
-        /** @description Results of clones on another host. */
+        /** @description What became of clones on another host. */
         PeerForkResponse: {
             /** @description One entry a clone wanted. */
             clones: components["schemas"]["CloneResult"][];
@@ -2835,19 +2934,19 @@ export interface components {
              */
             devices: string;
             disk?: components["schemas"]["Delta"] | null;
-            /** @description Memory as it is now. */
+            /** @description Its memory. */
             memory: components["schemas"]["Delta"];
             /** @description The migration. */
             migration: components["schemas"]["ForkId"];
             /** @description The snapshot of its volume that is its disk: it goes on once that has come. */
             snapshot?: string | null;
         };
-        /** @description Answer of a host to a step. */
+        /** @description What a host answers to a step. */
         PeerMigrated: "here" | {
             /** @description That volume can come, by what differs from this snapshot, which is here, or all of it. */
             since: string | null;
         } | {
-            /** @description The VM goes on here. */
+            /** @description It goes on here. */
             landed: components["schemas"]["Landed"];
         } | "ended";
         /**
@@ -2881,32 +2980,32 @@ export interface components {
             disk?: components["schemas"]["ImageId"] | null;
             /** @description An instant of it. */
             first: components["schemas"]["Handout"];
-            /** @description Final id of its memory. */
+            /** @description What its memory will be called in the end. */
             memory: components["schemas"]["ImageId"];
-            /** @description Properties of the VM beside that instant. */
+            /** @description What else it is, apart from that. */
             vm: components["schemas"]["HandoutVm"];
             volume?: components["schemas"]["VmName"] | null;
         };
-        /** @description End of one process of a clone. */
+        /** @description How one process of a clone ended. */
         PeerProcessEnd: {
             /**
              * Format: int32
-             * @description Number in the ticket.
+             * @description Its number in the ticket.
              */
             id: number;
             /**
              * Format: int32
-             * @description Status, if it is known.
+             * @description Its status, if it is known.
              */
             status?: number | null;
         };
         /** @description One clone that was promised. */
         PeerPromise: {
-            /** @description Place in the family, among those that were lent. */
+            /** @description Its place in the family, among those that were lent. */
             member: components["schemas"]["Member"];
             /**
              * Format: int32
-             * @description Number in the ticket.
+             * @description Its number in the ticket.
              */
             number: number;
             /**
@@ -2922,16 +3021,16 @@ export interface components {
         };
         /** @description Memory that was written since it was sent. */
         PeerRound: {
-            /** @description Memory as it is now. */
+            /** @description It as it is now. */
             memory: components["schemas"]["Delta"];
             /** @description The migration. */
             migration: components["schemas"]["ForkId"];
         };
         /** @description Clones that a guest was promised by a ticket: as many as are wanted. */
         PeerTicket: {
-            /** @description Promises of the ticket. */
+            /** @description What was promised. */
             clones: components["schemas"]["PeerPromise"][];
-            /** @description Address that the clones are told is their parent's. */
+            /** @description Whom they are told is their parent. */
             home: string;
             /** @description The ticket. */
             id: components["schemas"]["TicketId"];
@@ -2946,35 +3045,35 @@ export interface components {
         PeerTicketRequest: {
             /** @description The clones whose ends are known by now. */
             known: number[];
-            /** @description True if this is the last request. */
+            /** @description Nobody will ask again. */
             over: boolean;
             /** @description The ticket. */
             ticket: components["schemas"]["TicketId"];
             /**
              * Format: int32
-             * @description Time to wait for another, in ms; ten seconds at most.
+             * @description How long to wait for another, in ms; ten seconds at most.
              */
             wait_ms: number;
         };
-        /** @description Answer of a host to that. */
+        /** @description What a host answers to that. */
         PeerTicketResponse: {
             /** @description The clones that have ended, all of them. */
             ended: components["schemas"]["PeerEnd"][];
-            /** @description True if the host knows that ticket. */
+            /** @description Whether it knows that ticket. */
             known: boolean;
         };
         /** @description The volume that is the disk of a VM that is about to move. */
         PeerVolume: {
-            /** @description Accelerator: `kvm` or `tcg`. */
+            /** @description Its accelerator: `kvm` or `tcg`. */
             accel?: string;
             cpu?: components["schemas"]["GuestCpu"] | null;
             /** @description The migration. */
             migration: components["schemas"]["ForkId"];
-            /** @description Name of the volume. */
+            /** @description Its name. */
             name: components["schemas"]["VmName"];
-            /** @description Snapshots that were sent to other hosts, the oldest first. */
+            /** @description Its snapshots that were sent to other hosts, the oldest first. */
             sent: string[];
-            /** @description Identity of the volume, the same on every host: 32 hexadecimal digits. */
+            /** @description Its identity, the same on every host: 32 hexadecimal digits. */
             volume: string;
         };
         /** @description `POST /v1/vms/{id}/published`: more ports of the host that are to lead to a VM. */
@@ -3028,7 +3127,7 @@ export interface components {
             image: components["schemas"]["ImageId"];
             /** @description When clones are let go. */
             order?: components["schemas"]["PageOrder"];
-            /** @description Size of the image. */
+            /** @description Its size. */
             pages: components["schemas"]["PageCount"];
         };
         /** @description Where a daemon is reached over the network. */
@@ -3057,9 +3156,27 @@ export interface components {
             /** @description New size, a multiple of 4096 bytes. What lies beyond a smaller one is lost. */
             size: components["schemas"]["ByteCount"];
         };
+        /** @description Starts of a VM that ended by itself. */
+        Restarts: {
+            /**
+             * Format: int64
+             * @description Seconds since 1970 at which the last one succeeded; 0: none has.
+             */
+            begun: number;
+            /**
+             * Format: int64
+             * @description Seconds since 1970 at which the next is due.
+             */
+            due?: number | null;
+            /**
+             * Format: int32
+             * @description Starts in a row of which none ran for a minute, with the one that is due.
+             */
+            tried: number;
+        };
         /**
-         * @description Room that a node has, or that is taken of it. vCPUs are promised several to
-         *     a processor, and memory several times over: clones share most of theirs.
+         * @description What a node has, or what is taken of it. vCPUs are promised several to a
+         *     processor, and memory several times over: clones share most of theirs.
          */
         Room: {
             /** @description Memory of guests. */
@@ -3072,10 +3189,7 @@ export interface components {
         };
         /** @description Volume that is to be the root disk of a VM. */
         RootVolume: {
-            /**
-             * @description Name of the volume. One that does not exist is made as a copy of the
-             *     image's disk.
-             */
+            /** @description Its name. One that does not exist is made as a copy of the image's disk. */
             name: components["schemas"]["VmName"];
             size?: components["schemas"]["ByteCount"] | null;
         };
@@ -3089,6 +3203,7 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
+            idle?: components["schemas"]["Idle"] | null;
             /** @description Image to boot: the name of a recipe. */
             image: string;
             /**
@@ -3096,7 +3211,7 @@ export interface components {
              *     with virtio built in or in the image's initramfs.
              */
             kernel?: string | null;
-            /** @description Labels for selecting the VM; its clones have them, too. */
+            /** @description What it is told apart by; its clones have them, too. */
             labels?: components["schemas"]["Labels"];
             lifetime?: components["schemas"]["Lifetime"] | null;
             /**
@@ -3111,8 +3226,10 @@ export interface components {
              */
             memory_mib?: number;
             name?: components["schemas"]["VmName"] | null;
-            /** @description Rights of the VM and its clones on the network. */
+            /** @description What it and its clones may do on the network. */
             network?: components["schemas"]["NetworkPolicy"];
+            /** @description Whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`. */
+            restart?: string;
             /** @description Paths in the guest that no clone inherits, unless a fork says so. */
             secrets?: string[];
             /**
@@ -3128,10 +3245,53 @@ export interface components {
             warm?: number;
         };
         /**
-         * @description State of a ticket's clone.
+         * @description What became of a ticket's clone.
          * @enum {string}
          */
         SeatState: "reserved" | "awaited" | "unmade" | "alive" | "ended";
+        /** @description Answer to a request for a token: it is shown this once. */
+        ShareGrant: {
+            /** @description The token, as it will be listed. */
+            share: components["schemas"]["ShareView"];
+            /** @description What a client of the gateway shows. */
+            token: string;
+        };
+        /** @description A token that admits to one port of one VM. */
+        ShareId: string;
+        /** @description `POST /v1/vms/{id}/shares`: give out a token for one port of a VM. */
+        ShareRequest: {
+            /**
+             * Format: int32
+             * @description Seconds for which it holds, at most ten years; an hour if absent.
+             */
+            expires_s?: number;
+            /** @description Purpose: 128 bytes at most. */
+            note?: string;
+            /**
+             * Format: int32
+             * @description TCP port of the guest.
+             */
+            port: number;
+        };
+        /** @description A token for one port of one VM, as it is listed. The token itself is kept nowhere. */
+        ShareView: {
+            /**
+             * Format: int64
+             * @description Seconds since 1970 from which on it holds no more.
+             */
+            expires: number;
+            /** @description BLAKE3 of the token, in hexadecimal: by this gateways know it. */
+            hash: string;
+            /** @description Id by which it is taken back. */
+            id: components["schemas"]["ShareId"];
+            /** @description Purpose. */
+            note?: string;
+            /**
+             * Format: int32
+             * @description TCP port of the guest.
+             */
+            port: number;
+        };
         SignalNumber: number;
         /** @description `POST /v1/volumes/{name}/snapshots`: keep a volume as it is. */
         SnapshotVolume: {
@@ -3145,7 +3305,7 @@ export interface components {
         Start: "at_boot" | "never";
         /** @description Events of a host from one start of its daemon to the next. */
         StreamId: string;
-        /** @description Preparation of a guest before it was docked, by its own account. */
+        /** @description What a guest did before it was docked, by its own account. */
         SubstrateGuest: {
             /**
              * Format: int64
@@ -3154,7 +3314,7 @@ export interface components {
             cleared: number;
             /** @description Free memory that it gave back. */
             given_back: components["schemas"]["ByteCount"];
-            /** @description Problems of the guest, one line each. */
+            /** @description What it could not do, one line each. */
             notes: string[];
             /** @description Services that it stopped. */
             stopped: string[];
@@ -3172,7 +3332,7 @@ export interface components {
         };
         /** @description `GET /v1/substrate-key`: the key by which this host signs what it pushes. */
         SubstrateKey: {
-            /** @description Public half of the key, an Ed25519 key in 64 hexadecimal digits. */
+            /** @description Its public half, an Ed25519 key in 64 hexadecimal digits. */
             public: string;
         };
         /**
@@ -3184,7 +3344,7 @@ export interface components {
         SubstratePart: {
             /** @description The file that it is kept in. */
             file: components["schemas"]["ByteCount"];
-            /** @description Page image of the part. */
+            /** @description Its page image. */
             image: components["schemas"]["ImageId"];
             over?: components["schemas"]["ImageId"] | null;
             /** @description Those of them that are not in what it lies over. */
@@ -3196,9 +3356,9 @@ export interface components {
         SubstrateParts: {
             /** @description State of CPUs and devices. */
             devices: components["schemas"]["ByteCount"];
-            /** @description Disk of the VM, as far as it differs from the guest image. */
+            /** @description Its disk, as far as it differs from the guest image. */
             disk: components["schemas"]["SubstratePart"];
-            /** @description Memory of the VM. */
+            /** @description Its memory. */
             memory: components["schemas"]["SubstratePart"];
         };
         /** @description A substrate. */
@@ -3214,11 +3374,11 @@ export interface components {
             from: components["schemas"]["VmName"];
             /** @description Image that the VM, or its ancestor, booted from. */
             image: string;
-            /** @description Kind of the substrate. */
+            /** @description Its kind. */
             kind: components["schemas"]["SubstrateKind"];
             /** @description Memory of the VMs made of it. */
             memory: components["schemas"]["ByteCount"];
-            /** @description Name of the substrate. */
+            /** @description Its name. */
             name: components["schemas"]["VmName"];
             /** @description Name of the user that docked it; none: the host's operator. */
             owner?: string | null;
@@ -3234,18 +3394,24 @@ export interface components {
             /** @description VMs that lie over it. */
             vms: components["schemas"]["VmName"][];
         };
-        /**
-         * @description Terms that a VM has been given beside its machine. Clones have their
-         *     parent's.
-         */
+        /** @description What a VM has been given beside its machine. Clones have their parent's. */
         Terms: {
+            /** @description It was paused or stopped for it was not used, and is woken by its next use. */
+            asleep?: boolean;
             ends?: components["schemas"]["Ends"] | null;
             /** @description Environment of every command that is run in it from outside. */
             env?: {
                 [key: string]: string;
             };
-            /** @description Labels for selecting the VM. */
+            idle?: components["schemas"]["Idle"] | null;
+            /** @description What it is told apart by. */
             labels?: components["schemas"]["Labels"];
+            /** @description Whether it is started again if it ends by itself. Clones are not. */
+            restart?: string;
+            /** @description Its starts of that kind. */
+            restarts?: components["schemas"]["Restarts"];
+            /** @description Tokens that were given out for its ports. Clones have none. */
+            shares?: components["schemas"]["ShareView"][];
         };
         /** @description A ticket is at another stage. */
         TicketChanged: {
@@ -3254,20 +3420,20 @@ export interface components {
              * @description Clones of it here: reserved, made or being ended.
              */
             clones: number;
-            /** @description Stage of the ticket. */
+            /** @description Its stage. */
             stage: components["schemas"]["TicketStage"];
-            /** @description Units that its numbers count. */
+            /** @description What its numbers number. */
             ticket: components["schemas"]["TicketKind"];
         };
         /** @description A reservation of clones. */
         TicketId: string;
         /**
-         * @description Units that a ticket's numbers count.
+         * @description What a ticket's numbers number.
          * @enum {string}
          */
         TicketKind: "flat" | "hierarchical";
         /**
-         * @description Phase of a ticket.
+         * @description How far a ticket is.
          * @enum {string}
          */
         TicketPhase: "granted" | "cloned" | "killed";
@@ -3285,7 +3451,7 @@ export interface components {
              * @description Processes in it that have numbers.
              */
             processes: number;
-            /** @description State of the clone. */
+            /** @description What became of it. */
             state: components["schemas"]["SeatState"];
             /**
              * Format: int32
@@ -3301,27 +3467,24 @@ export interface components {
         TicketStage: "granted" | "cloned" | "killed" | "spent";
         /** @description `GET /v1/tickets`: a ticket that is not used up. */
         TicketView: {
-            /**
-             * @description Clones of the ticket, in order of their numbers; of another host's
-             *     ticket those made here.
-             */
+            /** @description Its clones, in order of their numbers; of another host's ticket those made here. */
             clones: components["schemas"]["TicketSeat"][];
-            /** @description Id of the ticket. */
+            /** @description Its id. */
             id: components["schemas"]["TicketId"];
-            /** @description Units that its numbers count. */
+            /** @description What its numbers number. */
             kind: components["schemas"]["TicketKind"];
             /**
              * @description The VM it was granted to; one of another host, if clones of that one's ticket are
              *     made here.
              */
             owner: components["schemas"]["VmId"];
-            /** @description Phase of the ticket. */
+            /** @description How far it is. */
             phase: components["schemas"]["TicketPhase"];
         };
         /** @description A token that was just given out. The host keeps no copy of it. */
         TokenGrant: {
             remote?: components["schemas"]["RemoteView"] | null;
-            /** @description Secret to send as `Authorization: Bearer …`. */
+            /** @description What to send as `Authorization: Bearer …`. */
             token: components["schemas"]["TokenSecret"];
             /** @description The token, as it will be listed. */
             view: components["schemas"]["TokenView"];
@@ -3335,12 +3498,12 @@ export interface components {
              * @description Seconds it holds; for ever if absent.
              */
             expires_s?: number | null;
-            /** @description Name that its owner gives it: 1 to 64 characters, unique. */
+            /** @description What its owner calls it: 1 to 64 characters, unique. */
             name: string;
         };
-        /** @description A token in full. Its debug output hides the secret. */
+        /** @description A token in full. It shows itself to nobody who did not ask for it. */
         TokenSecret: string;
-        /** @description A token, without its secret. */
+        /** @description A token, as everyone may see it. */
         TokenView: {
             /**
              * Format: int64
@@ -3352,9 +3515,9 @@ export interface components {
              * @description Seconds since 1970 from which on it holds no more; none if it always will.
              */
             expires?: number | null;
-            /** @description Id, the part of the token that is no secret. */
+            /** @description Its id, the part of it that is no secret. */
             id: components["schemas"]["TokenId"];
-            /** @description Name that its owner gave it. */
+            /** @description What its owner calls it. */
             name: string;
         };
         /** @description A transfer is over. */
@@ -3365,7 +3528,7 @@ export interface components {
             pages: components["schemas"]["PageCount"];
         };
         /**
-         * @description Protocol that a port belongs to.
+         * @description What ports are numbered for.
          * @enum {string}
          */
         Transport: "tcp" | "udp";
@@ -3402,10 +3565,10 @@ export interface components {
         };
         /** @description A VM is listed from here on. */
         VmCreated: {
-            /** @description Guest image of the VM. */
+            /** @description Its guest image. */
             image: string;
             parent?: components["schemas"]["VmId"] | null;
-            /** @description State of the VM: `starting` of one that boots, `running` of a clone. */
+            /** @description Its state: `starting` of one that boots, `running` of a clone. */
             state: components["schemas"]["VmState"];
         };
         /** @description One virtual machine, from its creation to its end. */
@@ -3417,11 +3580,11 @@ export interface components {
             /** @description Reports of its own forks, the newest last. */
             forks: components["schemas"]["ForkReport"][];
             memory_image?: components["schemas"]["ImageUse"] | null;
-            /** @description Rights of the family on the network. */
+            /** @description What its family may do on the network. */
             network?: components["schemas"]["NetworkPolicy"];
             /**
-             * @description Problems of the guest when it came up, one line each: files of its own that could
-             *     not be written, hooks that failed. It runs all the same.
+             * @description What its guest could not do when it came up, one line each: files of its own that
+             *     could not be written, hooks that failed. It runs all the same.
              */
             notes?: string[];
             /** @description Pages of memory that are its own. */
@@ -3437,12 +3600,12 @@ export interface components {
             warm: number;
         };
         /**
-         * @description Name that a user gives a VM; a host name as of RFC 1123, so that the guest
-         *     can carry it: 1 to 63 lower-case letters, digits and inner hyphens.
+         * @description What a user calls a VM; a host name as of RFC 1123, so that the guest can
+         *     carry it: 1 to 63 lower-case letters, digits and inner hyphens.
          */
         VmName: string;
         /**
-         * @description Part of a VM that a page image is.
+         * @description What a page image is to a VM.
          * @enum {string}
          */
         VmPart: "memory" | "disk";
@@ -3450,7 +3613,7 @@ export interface components {
         VmRemoved: {
             /** @description Reason of its end, if it failed. */
             failure?: string | null;
-            /** @description Last state of the VM. */
+            /** @description Its last state. */
             state: components["schemas"]["VmState"];
         };
         /** @description A VM does not answer, or answers again. */
@@ -3463,7 +3626,7 @@ export interface components {
          * @enum {string}
          */
         VmState: "starting" | "warm" | "running" | "paused" | "stopped" | "checkpoint" | "ending";
-        /** @description Resources one VM has used. */
+        /** @description What one VM has used. */
         VmUsage: {
             /**
              * Format: int64
@@ -3498,8 +3661,10 @@ export interface components {
         VmView: {
             /** @description Accelerator: `kvm` or `tcg`. */
             accel: string;
-            /** @description Place on the family's network. */
+            /** @description Its place on the family's network. */
             address: components["schemas"]["Address"];
+            /** @description It was paused or stopped for it was not used, and is woken by its next use. */
+            asleep?: boolean;
             /** @description Pages of it that are still on another host. */
             awaits?: components["schemas"]["Awaited"][];
             /**
@@ -3510,9 +3675,9 @@ export interface components {
             ends?: components["schemas"]["Ends"] | null;
             /** @description This life of its memory. */
             epoch: components["schemas"]["Epoch"];
-            /** @description Reason why it was ended, unless on request. */
+            /** @description Why it was ended, if not because somebody wanted that. */
             failure?: string | null;
-            /** @description Family of the VM. */
+            /** @description Its family. */
             family: components["schemas"]["FamilyId"];
             fork?: components["schemas"]["ForkId"] | null;
             /**
@@ -3522,17 +3687,18 @@ export interface components {
             granted?: number | null;
             /** @description The other host it runs on; none if it is this one. */
             host?: string | null;
-            /** @description Id of the VM. */
+            /** @description Its id. */
             id: components["schemas"]["VmId"];
+            idle?: components["schemas"]["Idle"] | null;
             /** @description Image it, or its ancestor, booted from. */
             image: string;
-            /** @description Labels for selecting the VM. */
+            /** @description What it is told apart by. */
             labels?: components["schemas"]["Labels"];
-            /** @description Place in the family. */
+            /** @description Its place in the family. */
             member: components["schemas"]["Member"];
             /** @description Memory. */
             memory: components["schemas"]["ByteCount"];
-            /** @description Name, unique among the VMs that exist. */
+            /** @description Its name, unique among the VMs that exist. */
             name: components["schemas"]["VmName"];
             parent?: components["schemas"]["VmId"] | null;
             /**
@@ -3542,12 +3708,16 @@ export interface components {
             pid?: number | null;
             /** @description Ports of the host that lead to it. */
             published?: string[];
-            /**
-             * @description Reason why the agent or the QEMU of a running VM does not answer; absent
-             *     if both do.
-             */
+            /** @description Whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`. */
+            restart?: string;
+            /** @description It runs, but its agent or its QEMU does not answer, for this reason. */
             silence?: string | null;
-            /** @description State of the VM. */
+            /**
+             * Format: int64
+             * @description Seconds since 1970 at which it is started again; none: it is not.
+             */
+            starts?: number | null;
+            /** @description Its state. */
             state: components["schemas"]["VmState"];
             /**
              * Format: int32
@@ -3557,7 +3727,7 @@ export interface components {
         };
         /** @description A volume as it was at one instant. */
         VolumeSnapshot: {
-            /** @description Name of the snapshot. */
+            /** @description Its name. */
             name: string;
             /** @description Size of the disk. */
             size: components["schemas"]["ByteCount"];
@@ -3578,18 +3748,18 @@ export interface components {
             epoch: number;
             /** @description Why it cannot be opened; then nothing else is known of it. It can be removed. */
             failure?: string | null;
-            /** @description Name of the volume. */
+            /** @description Its name. */
             name: components["schemas"]["VmName"];
             /** @description Size of the disk. */
             size: components["schemas"]["ByteCount"];
-            /** @description Snapshots of the volume, the oldest first. */
+            /** @description Its snapshots, the oldest first. */
             snapshots: components["schemas"]["VolumeSnapshot"][];
             /** @description Bytes stored for its blocks, those of snapshots included. */
             stored: components["schemas"]["ByteCount"];
             vm?: components["schemas"]["VmName"] | null;
         };
         /**
-         * @description Right of a family's VMs to open connections to the outside.
+         * @description Whether a family's VMs may open connections to the outside.
          * @enum {string}
          */
         WayOut: "none" | "nat";
@@ -3631,6 +3801,7 @@ export type Delta = components['schemas']['Delta'];
 export type Diagnosis = components['schemas']['Diagnosis'];
 export type DiskSlice = components['schemas']['DiskSlice'];
 export type DockRequest = components['schemas']['DockRequest'];
+export type EgressRequest = components['schemas']['EgressRequest'];
 export type Ends = components['schemas']['Ends'];
 export type EntryPoint = components['schemas']['EntryPoint'];
 export type Epoch = components['schemas']['Epoch'];
@@ -3675,6 +3846,7 @@ export type HandoutParent = components['schemas']['HandoutParent'];
 export type HandoutVm = components['schemas']['HandoutVm'];
 export type HostEvent = components['schemas']['HostEvent'];
 export type HostProgress = components['schemas']['HostProgress'];
+export type Idle = components['schemas']['Idle'];
 export type IfStuck = components['schemas']['IfStuck'];
 export type ImageChanged = components['schemas']['ImageChanged'];
 export type ImageCommitRequest = components['schemas']['ImageCommitRequest'];
@@ -3743,10 +3915,15 @@ export type RemoteView = components['schemas']['RemoteView'];
 export type RenameRequest = components['schemas']['RenameRequest'];
 export type RequestId = components['schemas']['RequestId'];
 export type ResizeVolume = components['schemas']['ResizeVolume'];
+export type Restarts = components['schemas']['Restarts'];
 export type Room = components['schemas']['Room'];
 export type RootVolume = components['schemas']['RootVolume'];
 export type RunRequest = components['schemas']['RunRequest'];
 export type SeatState = components['schemas']['SeatState'];
+export type ShareGrant = components['schemas']['ShareGrant'];
+export type ShareId = components['schemas']['ShareId'];
+export type ShareRequest = components['schemas']['ShareRequest'];
+export type ShareView = components['schemas']['ShareView'];
 export type SignalNumber = components['schemas']['SignalNumber'];
 export type SnapshotVolume = components['schemas']['SnapshotVolume'];
 export type Start = components['schemas']['Start'];
@@ -3840,7 +4017,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Findings */
+            /** @description What was found */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3860,7 +4037,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Findings, and whether they were removed */
+            /** @description What was found, and whether it was removed */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3954,7 +4131,7 @@ export interface operations {
     import_image: {
         parameters: {
             query: {
-                /** @description Format of the body. */
+                /** @description What the body is. */
                 format: components["schemas"]["ImportFormat"];
                 /**
                  * @description Of a disk with a partition table: the partition with the root file
@@ -4003,7 +4180,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The image is built */
+            /** @description It is built */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4101,7 +4278,7 @@ export interface operations {
     export_image: {
         parameters: {
             query: {
-                /** @description Format of the body. */
+                /** @description How to write it. */
                 format: components["schemas"]["ExportFormat"];
             };
             header?: never;
@@ -4164,7 +4341,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The host is a node now */
+            /** @description It is a node now */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4208,7 +4385,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Token to start the host's daemon with */
+            /** @description What the host's daemon is to be started with */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -4227,7 +4404,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description Name of the node */
+                /** @description Its name */
                 node: string;
             };
             cookie?: never;
@@ -4250,7 +4427,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Name of the node */
+                /** @description Its name */
                 node: string;
             };
             cookie?: never;
@@ -4273,7 +4450,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Name of the node */
+                /** @description Its name */
                 node: string;
             };
             cookie?: never;
@@ -4372,7 +4549,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Stage of the migration */
+            /** @description How far it is */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4407,7 +4584,7 @@ export interface operations {
     volume: {
         parameters: {
             query: {
-                /** @description Name of the snapshot. */
+                /** @description Its name. */
                 snapshot: string;
             };
             header?: never;
@@ -4467,7 +4644,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The daemon answers */
+            /** @description It does */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -4532,7 +4709,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Public half of the key */
+            /** @description Its public half */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4592,7 +4769,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Name of the substrate */
+                /** @description Its name */
                 name: string;
             };
             cookie?: never;
@@ -4615,7 +4792,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Name of the substrate */
+                /** @description Its name */
                 name: string;
             };
             cookie?: never;
@@ -4638,7 +4815,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Name of the substrate */
+                /** @description Its name */
                 name: string;
             };
             cookie?: never;
@@ -4665,7 +4842,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Name of the substrate */
+                /** @description Its name */
                 name: string;
             };
             cookie?: never;
@@ -4736,7 +4913,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Id of the ticket */
+                /** @description Its id */
                 ticket: components["schemas"]["TicketId"];
             };
             cookie?: never;
@@ -4884,7 +5061,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The VM runs: its agent has answered */
+            /** @description It runs: its agent has answered */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -4893,7 +5070,7 @@ export interface operations {
                     "application/json": components["schemas"]["VmView"];
                 };
             };
-            /** @description The VM is starting; one that does not come up is listed no more */
+            /** @description It is starting; one that does not come up is listed no more */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -5049,7 +5226,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The input is typed */
+            /** @description It is typed */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -5061,7 +5238,7 @@ export interface operations {
     export_disk: {
         parameters: {
             query: {
-                /** @description Format of the body. */
+                /** @description How to write it. */
                 format: components["schemas"]["ExportFormat"];
             };
             header?: never;
@@ -5080,6 +5257,33 @@ export interface operations {
                 };
                 content: {
                     "application/octet-stream": components["schemas"]["Raw"];
+                };
+            };
+        };
+    };
+    egress: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EgressRequest"];
+            };
+        };
+        responses: {
+            /** @description What the family may do on the network now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NetworkPolicy"];
                 };
             };
         };
@@ -5168,7 +5372,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The file or folder is there */
+            /** @description It is there */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5196,7 +5400,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The file or folder is gone */
+            /** @description It is gone */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5246,7 +5450,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The file or folder is there */
+            /** @description It is there */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5313,6 +5517,56 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ForkProgress"][];
+                };
+            };
+        };
+    };
+    set_idle: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Idle"];
+            };
+        };
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    remove_idle: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
                 };
             };
         };
@@ -5464,7 +5718,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The VM goes on there */
+            /** @description It goes on there */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5492,7 +5746,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The file or folder is there */
+            /** @description It is there */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5724,12 +5978,87 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The signal is sent */
+            /** @description It is sent */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    list_shares: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The tokens, without what makes them tokens */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShareView"][];
+                };
+            };
+        };
+    };
+    share_port: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ShareRequest"];
+            };
+        };
+        responses: {
+            /** @description The token */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShareGrant"];
+                };
+            };
+        };
+    };
+    remove_share: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the token */
+                share: components["schemas"]["ShareId"];
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The token that was */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShareView"];
+                };
             };
         };
     };
@@ -5822,7 +6151,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The folder is watched: a stream of lines, each one event as JSON; empty ones mean nothing */
+            /** @description It is watched: a stream of lines, each one event as JSON; empty ones mean nothing */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5882,7 +6211,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Name of the volume */
+                /** @description Its name */
                 name: string;
             };
             cookie?: never;
@@ -5905,7 +6234,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Name of the volume */
+                /** @description Its name */
                 name: string;
             };
             cookie?: never;
@@ -5928,7 +6257,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Name of the volume */
+                /** @description Its name */
                 name: string;
             };
             cookie?: never;
@@ -5955,7 +6284,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Name of the volume */
+                /** @description Its name */
                 name: string;
             };
             cookie?: never;
@@ -5982,7 +6311,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Name of the volume */
+                /** @description Its name */
                 name: string;
             };
             cookie?: never;

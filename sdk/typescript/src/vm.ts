@@ -8,11 +8,15 @@ import { Files } from "./files.js";
 import type {
   AtEnd,
   DockRequest,
+  EgressRequest,
   ExecRequest,
   ForkRequest,
   KeptCommand,
   MigrateRequest,
   MigrateResponse,
+  NetworkPolicy,
+  ShareGrant,
+  ShareView,
   SubstrateView,
   VmState,
   VmView,
@@ -258,6 +262,47 @@ export class Vm implements AsyncDisposable {
       seconds === null
         ? await call(this.#endpoint, "delete", path, this.#path, options)
         : await call(this.#endpoint, "post", path, { ...this.#path, body: { ttl_s: seconds, action } }, options);
+  }
+
+  /**
+   * Says what the VMs of its family, on its host, may reach from now on. `allow` is all that may be reached; if there
+   * is none, all but private networks. `deny` is what may not, even if it is allowed.
+   */
+  async egress(wanted: EgressRequest, options?: CallOptions): Promise<NetworkPolicy> {
+    return call(this.#endpoint, "post", "/v1/vms/{vm}/egress", { ...this.#path, body: wanted }, options);
+  }
+
+  /**
+   * Gives out a token with which clients of a gateway reach one port, for `expires` seconds (an hour if absent). It
+   * is shown this once.
+   */
+  async share(port: number, options: CallOptions & { expires?: number; note?: string } = {}): Promise<ShareGrant> {
+    const { expires = 3600, note = "" } = options;
+    const body = { port, expires_s: expires, note };
+    return call(this.#endpoint, "post", "/v1/vms/{vm}/shares", { ...this.#path, body }, options);
+  }
+
+  /** Tokens for its ports that hold, the oldest first. */
+  async shares(options?: CallOptions): Promise<ShareView[]> {
+    return call(this.#endpoint, "get", "/v1/vms/{vm}/shares", this.#path, options);
+  }
+
+  /** Takes a token back, by its id: gateways refuse it within two seconds. */
+  async unshare(share: string, options?: CallOptions): Promise<void> {
+    await call(this.#endpoint, "delete", "/v1/vms/{vm}/shares/{share}", { path: { vm: this.id, share } }, options);
+  }
+
+  /**
+   * Has it sleep or end once it has not been used for so many seconds, or run on if null. `action` is
+   * `pause` if absent; once paused or stopped, its next use wakes it.
+   */
+  async idle(seconds: number | null, options: CallOptions & { action?: AtEnd } = {}): Promise<void> {
+    const { action = "pause" } = options;
+    const path = "/v1/vms/{vm}/idle";
+    this.#view =
+      seconds === null
+        ? await call(this.#endpoint, "delete", path, this.#path, options)
+        : await call(this.#endpoint, "post", path, { ...this.#path, body: { after_s: seconds, action } }, options);
   }
 
   /** Gives it these labels instead of those it had. */

@@ -1,20 +1,23 @@
 //! Words about a VM's network.
 
 use clap::{Args as ClapArgs, ValueEnum};
-use forkyard_types::{Allow, BitRate, NetworkPolicy, Publish, WayOut};
+use forkyard_types::{Allow, BitRate, Destination, NetworkPolicy, Publish, WayOut};
 
 /// Network policy of a VM, and of its clones after it.
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Network, for the VM and its clones")]
 pub struct Network {
     /// The way out: none, or nat, as if the host itself opened the connection.
-    /// Implied by --allow.
+    /// Implied by --allow and --deny.
     #[arg(long, value_enum)]
     pub net: Option<Net>,
-    /// Reach only this, as 192.0.2.0/24 or 192.0.2.7:443; can be repeated.
-    /// Without it, all but private networks.
+    /// Reach only this, as 192.0.2.0/24, 192.0.2.7:443, example.org or *.example.org:443; can be
+    /// repeated. Without it, all but private networks.
+    #[arg(long, value_name = "DESTINATION[:PORT]")]
+    pub allow: Vec<Destination>,
+    /// Do not reach this, even if it is allowed; can be repeated.
     #[arg(long, value_name = "NETWORK[:PORT]")]
-    pub allow: Vec<Allow>,
+    pub deny: Vec<Allow>,
     /// Most that each VM may send, and receive, beyond its family: as 10mbit.
     #[arg(long)]
     pub rate: Option<BitRate>,
@@ -33,18 +36,23 @@ pub enum Net {
     Nat,
 }
 
+/// The way out that these words ask for.
+pub fn way_out(net: Option<Net>, allow: &[Destination], deny: &[Allow]) -> WayOut {
+    match net {
+        Some(Net::Nat) => WayOut::Nat,
+        Some(Net::None) => WayOut::None,
+        None if allow.is_empty() && deny.is_empty() => WayOut::None,
+        None => WayOut::Nat,
+    }
+}
+
 impl Network {
     /// As the API has it.
     pub fn policy(self) -> NetworkPolicy {
-        let out = match self.net {
-            Some(Net::Nat) => WayOut::Nat,
-            Some(Net::None) => WayOut::None,
-            None if self.allow.is_empty() => WayOut::None,
-            None => WayOut::Nat,
-        };
         NetworkPolicy {
-            out,
+            out: way_out(self.net, &self.allow, &self.deny),
             allow: self.allow,
+            deny: self.deny,
             rate: self.rate,
             publish: self.publish,
         }

@@ -1,10 +1,10 @@
-//! `keepalive` and `rename`: for how long VMs are wanted, and what they are called.
+//! `keepalive`, `idle` and `rename`: for how long VMs are wanted, and what they are called.
 
 use super::vms::PARTLY;
 use crate::{args::Format, output};
 use clap::{Args, ValueEnum};
 use forkyard_client::{Client, of_vm};
-use forkyard_types::{Lifetime, RenameRequest, VmName, VmView};
+use forkyard_types::{Idle, Lifetime, RenameRequest, Restart, VmName, VmView};
 use hyper::Method;
 use std::process::ExitCode;
 
@@ -31,6 +31,77 @@ impl From<AtEnd> for forkyard_types::AtEnd {
             AtEnd::Checkpoint => Self::Checkpoint,
         }
     }
+}
+
+/// Life of a VM without its user: lifetime, idleness, restarts.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Life")]
+pub struct Life {
+    /// Time for which it is wanted, as in 90, 10m, 8h or 2d; until it is removed if absent.
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    pub ttl: Option<u32>,
+    /// What becomes of it then.
+    #[arg(long, value_name = "WHAT", requires = "ttl")]
+    pub at_end: Option<AtEnd>,
+    /// What becomes of it if it is not used for so long: pause if not said, or stop, checkpoint, rm.
+    /// Once paused or stopped, its next command, copy or connection by the API wakes it.
+    #[arg(long, value_name = "TIME[:WHAT]", value_parser = idle_after)]
+    pub idle: Option<Idle>,
+    /// Whether it is started again if it ends by itself, or its host goes down: no, always,
+    /// on-failure or on-failure:N. Clones are not.
+    #[arg(long, value_name = "WHEN", default_value_t)]
+    pub restart: Restart,
+}
+
+impl Life {
+    /// Lifetime as the API has it.
+    pub fn lifetime(self) -> Option<Lifetime> {
+        let action = self.at_end.map(Into::into);
+        self.ttl.map(|ttl_s| Lifetime { ttl_s, action })
+    }
+}
+
+/// `idle`
+#[derive(Debug, Args)]
+pub struct IdleAfter {
+    /// Name or id of the VM.
+    vm: String,
+    /// Time without use, and what becomes of it then: pause, stop, checkpoint or rm.
+    #[arg(value_name = "TIME[:WHAT]", value_parser = idle_after, required_unless_present = "never")]
+    after: Option<Idle>,
+    /// Let it run on.
+    #[arg(long, conflicts_with = "after")]
+    never: bool,
+}
+
+/// A time without use, with what is done then.
+fn idle_after(text: &str) -> Result<Idle, String> {
+    let (time, action) = match text.split_once(':') {
+        Some((time, action)) => (time, AtEnd::from_str(action, false)?),
+        None => (text, AtEnd::Pause),
+    };
+    Ok(Idle {
+        after_s: seconds(time)?,
+        action: action.into(),
+    })
+}
+
+/// Says what becomes of a VM that is not used.
+pub async fn idle(client: &Client, format: Format, wanted: IdleAfter) -> anyhow::Result<ExitCode> {
+    let path = of_vm(&wanted.vm, "idle");
+    let vm: VmView = match wanted.after {
+        Some(idle) => client.post(&path, &idle).await?,
+        None => client.call(Method::DELETE, &path).await?,
+    };
+    match (format, vm.idle) {
+        (Format::Json, _) => output::json(&vm)?,
+        (Format::Text, Some(idle)) => {
+            let action = output::word(&idle.action);
+            say!("{}: {action} after {} s without use", vm.name, idle.after_s);
+        }
+        (Format::Text, None) => say!("{} runs on", vm.name),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `keepalive`
@@ -124,7 +195,24 @@ pub async fn rename(client: &Client, format: Format, wanted: Rename) -> anyhow::
 
 #[cfg(test)]
 mod tests {
-    use super::seconds;
+    use super::{idle_after, seconds};
+    use forkyard_types::AtEnd;
+
+    #[test]
+    fn a_time_without_use_may_say_what_is_done_then() {
+        for (text, after_s, action) in [
+            ("10m", 600, AtEnd::Pause),
+            ("90:stop", 90, AtEnd::Stop),
+            ("1h:checkpoint", 3600, AtEnd::Checkpoint),
+            ("1:rm", 1, AtEnd::Rm),
+        ] {
+            let idle = idle_after(text).expect("a time");
+            assert_eq!((idle.after_s, idle.action), (after_s, action), "{text}");
+        }
+        for wrong in ["", ":stop", "10m:", "10m:sleep", "0:stop", "stop"] {
+            assert!(idle_after(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn times_have_units_and_bounds() {

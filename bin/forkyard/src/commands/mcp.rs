@@ -134,6 +134,8 @@ impl Tools {
             labels: forkyard_types::Labels::default(),
             env: std::collections::BTreeMap::new(),
             lifetime: None,
+            idle: None,
+            restart: forkyard_types::Restart::No,
         };
         let vm: VmView = self.post("/v1/vms", &request).await?;
         if context.ct.is_cancelled() {

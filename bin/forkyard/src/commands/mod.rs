@@ -4,6 +4,7 @@ pub mod autoscale;
 pub mod bench;
 pub mod console;
 pub mod copy;
+pub mod egress;
 pub mod evacuate;
 pub mod events;
 pub mod exec;
@@ -22,6 +23,7 @@ pub mod removal;
 pub mod sched;
 pub mod sessions;
 mod settled;
+pub mod share;
 pub mod substrate;
 mod terminal;
 pub mod ticket;
@@ -81,12 +83,14 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Console(wanted) => console::console(&client, wanted).await,
         Command::PortForward(wanted) => port_forward::port_forward(&client, format, wanted).await,
         Command::Autoscale(wanted) => autoscale::autoscale(&client, format, wanted).await,
+        Command::Egress(wanted) => egress::egress(&client, format, wanted).await,
         Command::Publish(wanted) => publish::publish(&client, format, wanted).await,
         Command::Unpublish(wanted) => publish::unpublish(&client, format, wanted).await,
         Command::Cp(wanted) => copy::copy(&client, format, wanted).await,
         Command::Ps(wanted) => vms::list(&client, format, &wanted).await,
         Command::Sessions(wanted) => sessions::sessions(&client, format, wanted).await,
         Command::Keepalive(wanted) => lifetime::keepalive(&client, format, wanted).await,
+        Command::Idle(wanted) => lifetime::idle(&client, format, wanted).await,
         Command::Rename(wanted) => lifetime::rename(&client, format, wanted).await,
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,
         Command::Pause(some) => vms::pause(&client, format, some).await,
@@ -105,6 +109,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Ticket(ticket) => ticket::ticket(&client, format, ticket).await,
         Command::Substrate(command) => substrate::substrate(&client, format, command).await,
         Command::Volume(command) => volume::volume(&client, format, command).await,
+        Command::Share(wanted) => share::share(&client, format, wanted).await,
         Command::Token(token) => token::token(&client, format, token).await,
         Command::Friendly(wanted) => {
             friendly::friendly(&client, &args.run_dir, format, &wanted).await

@@ -144,7 +144,8 @@ fn moment(seconds: u64) -> SystemTime {
 /// The last second of the year 9999.
 const LAST: u64 = 253_402_300_799;
 
-fn day(seconds: u64) -> String {
+/// A second since 1970 as a date.
+pub fn day(seconds: u64) -> String {
     humantime::format_rfc3339_seconds(moment(seconds)).to_string()
 }
 

@@ -10,7 +10,7 @@ use clap::Args;
 use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_types::{
     CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, ForkStarted,
-    Labels, Lifetime, ListedVm, RequestId, RunRequest, VmInspect, VmView,
+    Labels, ListedVm, RequestId, RunRequest, VmInspect, VmView,
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -121,10 +121,9 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         cold: run.cold,
         labels: Labels(run.labels.into_iter().collect()),
         env: run.env.into_iter().collect(),
-        lifetime: run.ttl.map(|ttl_s| Lifetime {
-            ttl_s,
-            action: run.at_end.map(Into::into),
-        }),
+        lifetime: run.life.lifetime(),
+        idle: run.life.idle,
+        restart: run.life.restart,
     };
     let bar = spinner(format!(
         "booting {}; the first time its image is built, which takes a minute",
@@ -316,6 +315,7 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
     if let Some(why) = &seen.vm.failure {
         say!("failure  {why}");
     }
+    output::life(&seen.vm);
     say!("private  {}", seen.private_pages);
     for slice in &seen.disk {
         say!("disk     {} ({})", slice.path, slice.allocated);

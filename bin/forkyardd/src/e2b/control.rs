@@ -134,6 +134,8 @@ impl E2b {
             labels,
             env: wanted.env_vars.clone(),
             lifetime: Some(lifetime),
+            idle: None,
+            restart: forkyard_types::Restart::No,
         };
         Ok(self.host.run(request).await?)
     }

@@ -4,7 +4,7 @@ use super::{Answer, Input, Path, Query, spawned};
 use crate::reply::Refusal;
 use axum::{Json, extract::State};
 use forkyard_fork::Host;
-use forkyard_types::{GuestPort, PublishRequest, Transport, VmView};
+use forkyard_types::{EgressRequest, GuestPort, NetworkPolicy, PublishRequest, Transport, VmView};
 use serde::Deserialize;
 use std::sync::Arc;
 use utoipa::IntoParams;
@@ -30,6 +30,20 @@ pub async fn publish(
     Input(wanted): Input<PublishRequest>,
 ) -> Answer<VmView> {
     let done = spawned(async move { host.publish_ports(&vm, &wanted.ports).await });
+    Ok(Json(done.await?))
+}
+
+/// Say what the VMs of a VM's family may reach from now on, on the host where it is. Connections to what
+/// may be reached no more end; others go on.
+#[utoipa::path(post, path = "/v1/vms/{vm}/egress", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    request_body = EgressRequest,
+    responses((status = 200, body = NetworkPolicy, description = "What the family may do on the network now"), Refusal))]
+pub async fn egress(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Input(wanted): Input<EgressRequest>,
+) -> Answer<NetworkPolicy> {
+    let done = spawned(async move { host.set_egress(&vm, wanted).await });
     Ok(Json(done.await?))
 }
 

@@ -4,7 +4,7 @@ use super::{Answer, Input, Path, spawned};
 use crate::reply::Refusal;
 use axum::{Json, extract::State};
 use forkyard_fork::Host;
-use forkyard_types::{Labels, Lifetime, RenameRequest, VmView};
+use forkyard_types::{Idle, Labels, Lifetime, RenameRequest, VmView};
 use std::sync::Arc;
 
 type Shared = State<Arc<Host>>;
@@ -27,6 +27,26 @@ pub async fn set_lifetime(
     responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
 pub async fn remove_lifetime(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
     Ok(Json(host.set_lifetime(&vm, None)?))
+}
+
+/// Say what becomes of a VM that is not used for a time. Its time begins now. If it is paused or
+/// stopped then, its next command, copy, session or connection to a port by this API wakes it.
+#[utoipa::path(post, path = "/v1/vms/{vm}/idle", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    request_body = Idle,
+    responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
+pub async fn set_idle(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Input(wanted): Input<Idle>,
+) -> Answer<VmView> {
+    Ok(Json(host.set_idle(&vm, Some(wanted))?))
+}
+
+/// Let a VM run on that is not used.
+#[utoipa::path(delete, path = "/v1/vms/{vm}/idle", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
+pub async fn remove_idle(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
+    Ok(Json(host.set_idle(&vm, None)?))
 }
 
 /// Give a VM these labels instead of those it had.

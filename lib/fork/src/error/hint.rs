@@ -18,6 +18,10 @@ impl HostError {
                 "`forkyard ps` lists the ports that lead to each VM",
             ),
             (
+                matches!(self, Self::NoSuchShare { .. }),
+                "`forkyard share ls VM` lists them",
+            ),
+            (
                 matches!(self, Self::NoWayOut { .. }),
                 "a VM that booted under an older version has an older agent: boot it anew; or use `forkyard port-forward`, which needs no way out",
             ),

@@ -16,7 +16,7 @@ use forkyard_store::FamilyRecord;
 use forkyard_substrate::access::Act;
 use forkyard_types::{
     ActivateRequest, ActivateResponse, CloneResult, EventVm, ForkId, ForkMode, ForkReport, Member,
-    NetworkPolicy, SubstrateParts, VmId, VmName, VmView, WayOut,
+    NetworkPolicy, SubstrateParts, VmId, VmName, VmView,
 };
 use futures::{StreamExt as _, stream};
 use std::{collections::BTreeSet, fs, time::Instant};
@@ -64,11 +64,7 @@ impl Host {
             )));
         }
         let network = &request.network;
-        if network.out == WayOut::None && !network.allow.is_empty() {
-            return Err(HostError::Invalid(
-                "allowed destinations need a way out: add nat, or leave them out".into(),
-            ));
-        }
+        crate::egress::check(network.out, &network.allow, &network.deny)?;
         if request.count > 1 && !network.publish.is_empty() {
             return Err(HostError::Invalid(
                 "a port of the host leads to one VM: activate one, or publish none".into(),

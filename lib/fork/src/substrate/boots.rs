@@ -44,6 +44,8 @@ pub(crate) fn to_keep(request: &RunRequest) -> Option<RunRequest> {
         labels: forkyard_types::Labels::default(),
         env: std::collections::BTreeMap::new(),
         lifetime: None,
+        idle: None,
+        restart: forkyard_types::Restart::No,
     })
 }
 

@@ -141,6 +141,87 @@ fn an_allow_list_is_all_that_can_be_reached_private_or_not() {
 }
 
 #[test]
+fn a_policy_that_changes_ends_connections_to_what_may_be_reached_no_more_and_no_others() {
+    alone(|networks| async move {
+        let outside = Outside::join();
+        let allowing = |allow: &[Ipv4Addr], deny: &[Ipv4Addr]| {
+            let words =
+                |list: &[Ipv4Addr]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+            NetworkPolicy {
+                allow: words(allow)
+                    .iter()
+                    .map(|it| it.parse().expect("a network"))
+                    .collect(),
+                deny: words(deny)
+                    .iter()
+                    .map(|it| it.parse().expect("a network"))
+                    .collect(),
+                ..nat()
+            }
+        };
+        let wide = allowing(&[SERVER, PRIVATE], &[]);
+        let [guest, clone] = family_with(&networks, 0, wide.clone()).await;
+        let [server, private] = [SERVER, PRIVATE].map(|address| listen(&outside, address));
+        let opened = |port, to, socket: &UdpSocket| {
+            guest.sends_out(port, at(to), b"open");
+            heard(socket, b"open", PATIENCE).expect("it gets out")
+        };
+        let to_server = opened(1000, SERVER, &server);
+        let to_private = opened(1001, PRIVATE, &private);
+        let family = guest.family;
+
+        networks
+            .set_way(family, &allowing(&[SERVER], &[]))
+            .await
+            .expect("narrowed");
+        // A guest that only listens hears what it may still reach, and nothing else.
+        server.send_to(b"more", to_server).expect("sent");
+        assert!(guest.hears(1000, PATIENCE).is_some());
+        private.send_to(b"more", to_private).expect("sent");
+        assert_eq!(guest.hears(1001, SILENCE), None);
+        for guest in [&guest, &clone] {
+            guest.sends_out(1001, at(PRIVATE), b"shut");
+            assert!(is_refused(guest));
+        }
+        assert_eq!(heard(&private, b"shut", SILENCE), None);
+
+        // What is denied is not reached though it is allowed.
+        let denied = allowing(&[SERVER, PRIVATE], &[SERVER]);
+        networks.set_way(family, &denied).await.expect("turned");
+        opened(1001, PRIVATE, &private);
+        guest.sends_out(1000, at(SERVER), b"denied");
+        assert!(is_refused(&guest));
+        server.send_to(b"more", to_server).expect("sent");
+        assert_eq!(guest.hears(1000, SILENCE), None);
+
+        networks
+            .set_way(family, &NetworkPolicy::default())
+            .await
+            .expect("shut");
+        guest.sends_out(1001, at(PRIVATE), b"none");
+        assert!(is_refused(&guest));
+        networks.set_way(family, &wide).await.expect("open again");
+        opened(1000, SERVER, &server);
+    });
+}
+
+#[test]
+fn a_family_that_was_shut_in_is_given_a_way_out() {
+    alone(|networks| async move {
+        let outside = Outside::join();
+        let [guest] = family(&networks, 0).await;
+        let server = listen(&outside, SERVER);
+        assert_eq!(networks.route(guest.family), None);
+        networks.set_way(guest.family, &nat()).await.expect("open");
+        let route = networks.route(guest.family).expect("a way out");
+        assert_eq!(route.gateway, guest.gateway().1);
+        guest.sends_out(1000, at(SERVER), b"out");
+        assert!(heard(&server, b"out", PATIENCE).is_some());
+        networks.remove_family(guest.family).await.expect("removed");
+    });
+}
+
+#[test]
 fn what_is_closed_to_guests_is_not_reached_whatever_their_family_is_allowed() {
     alone(|networks| async move {
         let outside = Outside::join();

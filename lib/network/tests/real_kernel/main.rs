@@ -1,6 +1,7 @@
 //! Family networks on real bridges and taps, each test in a network namespace
 //! of its own. Takes root.
 
+mod asked;
 mod beyond;
 mod fetchers;
 mod guest;

@@ -1,0 +1,144 @@
+//! The certificate that clients are shown, as its files are now.
+//!
+//! ```text
+//! loaded --files changed, or SIGHUP--> loaded anew --fails--> as before; tried again
+//! ```
+//!
+//! Programs that renew certificates replace two files, one after the other: between them key and
+//! certificate do not fit, and the former pair goes on.
+
+use crate::counts;
+use anyhow::Context;
+use forkyard_tls::Certificate;
+use std::{
+    error::Error,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    time::sleep,
+};
+use tokio_rustls::TlsAcceptor;
+
+/// Between two looks at the files.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// A certificate and its key, in PEM.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// File of the certificate, its own first.
+    pub certificate: PathBuf,
+    /// File of the key.
+    pub key: PathBuf,
+}
+
+/// Marks by which changed files are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp([(u64, u64, i64, i64); 2]);
+
+impl Files {
+    fn load(&self) -> anyhow::Result<TlsAcceptor> {
+        let certificate = Certificate::load(&self.certificate, &self.key)?;
+        Ok(TlsAcceptor::from(certificate.server()?))
+    }
+
+    fn stamp(&self) -> Option<Stamp> {
+        let of = |path: &Path| {
+            let seen = fs::metadata(path).ok()?;
+            Some((seen.ino(), seen.size(), seen.mtime(), seen.mtime_nsec()))
+        };
+        Some(Stamp([of(&self.certificate)?, of(&self.key)?]))
+    }
+}
+
+/// Loads the certificate, and goes on to do so for as long as what is returned is read.
+pub fn follow(files: Files) -> anyhow::Result<watch::Receiver<TlsAcceptor>> {
+    let stamp = files.stamp();
+    let (now, receiver) = watch::channel(files.load()?);
+    counts::certificate(true);
+    let hangup = signal(SignalKind::hangup()).context("signals")?;
+    tokio::spawn(reload(files, stamp, now, hangup));
+    Ok(receiver)
+}
+
+async fn reload(
+    files: Files,
+    mut loaded: Option<Stamp>,
+    now: watch::Sender<TlsAcceptor>,
+    mut hangup: tokio::signal::unix::Signal,
+) {
+    // What failed last is told once.
+    let mut failed = None;
+    while !now.is_closed() {
+        let told = tokio::select! {
+            _ = hangup.recv() => true,
+            () = sleep(EVERY) => false,
+        };
+        let stamp = files.stamp();
+        if stamp.is_none() || (stamp == loaded && !told) {
+            continue;
+        }
+        match files.load() {
+            Ok(acceptor) => {
+                (loaded, failed) = (stamp, None);
+                now.send_replace(acceptor);
+                counts::certificate(true);
+                tracing::info!(certificate = %files.certificate.display(), "certificate loaded anew");
+            }
+            Err(error) if told || failed != stamp => {
+                failed = stamp;
+                counts::certificate(false);
+                let error: &(dyn Error + 'static) = error.as_ref();
+                tracing::warn!(
+                    error,
+                    "the certificate is not loaded: the former one goes on"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::signal::{Signal, raise};
+    use tokio::time::timeout;
+
+    #[tokio::test]
+    async fn files_that_changed_are_loaded_once_they_fit_each_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let of = |name: &str| folder.path().join(name);
+        for name in ["first", "second"] {
+            Certificate::kept_in(&of(name), &["localhost".to_owned()]).expect("made");
+        }
+        let files = Files {
+            certificate: of("cert.pem"),
+            key: of("key.pem"),
+        };
+        let renew = |from: &str, name: &str| {
+            fs::copy(of(from).join(name), of(name)).expect("copied");
+        };
+        renew("first", "cert.pem");
+        renew("first", "key.pem");
+        let mut now = follow(files).expect("loaded");
+        now.borrow_and_update();
+        renew("second", "cert.pem");
+        raise(Signal::SIGHUP).expect("told");
+        let early = timeout(Duration::from_millis(500), now.changed()).await;
+        assert!(early.is_err(), "the key is still the first one's");
+        renew("second", "key.pem");
+        raise(Signal::SIGHUP).expect("told");
+        let late = timeout(EVERY * 6, now.changed()).await;
+        late.expect("in time").expect("followed");
+        // Without a word, too.
+        renew("first", "key.pem");
+        renew("first", "cert.pem");
+        let late = timeout(EVERY * 6, now.changed()).await;
+        late.expect("in time").expect("followed");
+    }
+}

@@ -1,0 +1,73 @@
+//! Words of commands that take few.
+
+use crate::commands::{copy::End, exec};
+use clap::Args as ClapArgs;
+use forkyard_types::VmName;
+
+/// `checkpoint`
+#[derive(Debug, ClapArgs)]
+pub struct Checkpoint {
+    /// Name or id of the VM.
+    pub vm: String,
+    /// Its name; made up from the VM's if absent.
+    #[arg(long)]
+    pub name: Option<VmName>,
+    /// Spare the VM: it runs on while its memory is copied.
+    #[arg(long)]
+    pub live: bool,
+}
+
+/// `ps`
+#[derive(Debug, ClapArgs)]
+pub struct Ps {
+    /// Those alone that have this label; may be repeated.
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = exec::variable)]
+    pub labels: Vec<(String, String)>,
+}
+
+/// One VM.
+#[derive(Debug, ClapArgs)]
+pub struct One {
+    /// Name or id of the VM.
+    pub vm: String,
+}
+
+/// Some VMs, or all.
+#[derive(Debug, ClapArgs)]
+pub struct Some {
+    /// Names or ids of the VMs.
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub vms: Vec<String>,
+    /// Every VM there is.
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// `doctor`
+#[derive(Debug, ClapArgs)]
+pub struct Doctor {
+    /// Remove what is found.
+    #[arg(long)]
+    pub repair: bool,
+}
+
+/// `cp`
+#[derive(Debug, ClapArgs)]
+pub struct Copy {
+    /// A path here, or VM:PATH. A folder is copied with all that is in it; of DIR/. only that.
+    #[arg(value_name = "FROM")]
+    pub from: End,
+    /// Likewise. If it is a folder that exists the copy goes into it.
+    #[arg(value_name = "TO")]
+    pub to: End,
+}
+
+/// `logs`
+#[derive(Debug, ClapArgs)]
+pub struct Logs {
+    /// VM: name or id.
+    pub vm: String,
+    /// Go on with what it says from now on, until the VM ends.
+    #[arg(long, short)]
+    pub follow: bool,
+}

@@ -1,0 +1,142 @@
+//! VMs without a user: those that are not used sleep or end, and those that end by themselves are
+//! started again, also after their host went down.
+
+use crate::MACHINE;
+use forkyard_e2e::{Host, Process, eventually};
+use forkyard_types::{VmState, VmView};
+use std::{thread::sleep, time::Duration};
+
+fn sleeps(host: &Host, name: &str, state: VmState) {
+    eventually("a VM that sleeps", || {
+        let vm = host.vm(name);
+        vm.asleep && vm.state == state
+    });
+}
+
+#[test]
+fn a_vm_that_is_not_used_sleeps_and_is_woken_by_its_next_use() {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p", "--idle", "2"]);
+    host.sh("p", "poke 1 9 && serve 7");
+    // A command that does nothing is a use.
+    let used = host.start(["exec", "p", "--", "sh", "-c", "wait"], "");
+    sleep(Duration::from_millis(4500));
+    assert_eq!(host.vm("p").state, VmState::Running);
+    used.interrupt();
+    drop(used);
+    sleeps(&host, "p", VmState::Paused);
+    assert!(host.ok(["ps"]).contains("asleep"));
+    // Clones are told when to sleep as their parent is, and do not begin so.
+    let clone = host.fork("p", 1).remove(0);
+    assert_eq!((clone.asleep, clone.idle), (false, host.vm("p").idle));
+    host.ok(["rm", "p-1"]);
+    host.kill_9("forkyardd");
+    assert!(host.vm("p").asleep, "it is recorded");
+    assert_eq!(host.sh("p", "peek 1"), "9");
+    let p = host.vm("p");
+    assert_eq!((p.asleep, p.state), (false, VmState::Running));
+
+    sleeps(&host, "p", VmState::Paused);
+    let connects = "import forkyard_host as f; print(f.Forkyard().vm('p').connect(7).recv(1))";
+    assert_eq!(
+        host.python(connects).trim(),
+        "b'p'",
+        "a connection wakes it"
+    );
+    assert_eq!(host.vm("p").state, VmState::Running);
+
+    // What its user has paused stays so.
+    sleeps(&host, "p", VmState::Paused);
+    host.ok(["pause", "p"]);
+    assert!(!host.vm("p").asleep);
+    let refused = host.start(["exec", "p", "true"], "").wait().exited(125);
+    assert!(refused.stderr.contains("paused"), "{}", refused.stderr);
+    host.ok(["resume", "p"]);
+
+    assert_eq!(
+        host.ok(["idle", "p", "1:stop"]),
+        "p: stop after 1 s without use"
+    );
+    sleeps(&host, "p", VmState::Stopped);
+    assert_eq!(host.sh("p", "hostname"), "p", "it boots for its next use");
+    host.ok(["idle", "p", "--never"]);
+    assert_eq!(host.vm("p").idle, None);
+
+    host.ok(["run", "tiny", "--name", "q", "--idle", "1:checkpoint"]);
+    host.ok(["run", "tiny", "--name", "r", "--idle", "1:rm"]);
+    eventually("a checkpoint, and one less", || {
+        let all: Vec<VmView> = host.json(["ps"]);
+        let seen: Vec<_> = all.iter().map(|vm| (vm.name.as_str(), vm.state)).collect();
+        seen == [("p", VmState::Running), ("q", VmState::Checkpoint)]
+    });
+    let wrong = host.start(["idle", "p", "0"], "").wait().exited(2);
+    assert!(
+        wrong.stderr.contains("at least a second"),
+        "{}",
+        wrong.stderr
+    );
+    host.end();
+}
+
+#[test]
+fn a_vm_that_ends_by_itself_is_started_again_if_it_is_to_and_after_its_host_went_down() {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p", "--restart", "always"]);
+    host.ok(["run", "tiny", "--name", "q"]);
+    host.ok(["run", "tiny", "--name", "r", "--restart", "on-failure:1"]);
+    let runs_anew = |name: &str, before: Option<u32>| {
+        eventually("a VM that runs again", || {
+            let vm = host.vm(name);
+            vm.state == VmState::Running && vm.pid.is_some() && vm.pid != before
+        });
+    };
+    let machine = |name: &str| {
+        let pid = host.vm(name).pid;
+        let all = host.processes(MACHINE);
+        let found = all.into_iter().find(|process| Some(process.pid) == pid);
+        found.expect("a machine")
+    };
+    // Its guest powers off: a failure for none.
+    let (p, r) = (host.vm("p").pid, host.vm("r").pid);
+    for name in ["p", "q", "r"] {
+        host.start(["exec", name, "poweroff"], "").wait();
+    }
+    runs_anew("p", p);
+    host.wait_stopped("q");
+    host.wait_stopped("r");
+    host.ok(["start", "r"]);
+    // Its machine is killed.
+    let r = host.vm("r").pid.or(r);
+    machine("r").kill();
+    runs_anew("r", r);
+    let failed_again = machine("r");
+    failed_again.kill();
+    host.wait_stopped("r");
+    assert_eq!(host.vm("r").starts, None, "once is enough");
+    host.ok(["start", "r"]);
+    // One that its user stops stays stopped.
+    host.ok(["run", "tiny", "--name", "s", "--restart", "always"]);
+    host.ok(["stop", "s"]);
+
+    // The host goes down, with all that runs there.
+    let before = [host.vm("p").pid, host.vm("r").pid];
+    host.kill_9("forkyardd");
+    Process::kill_all(&host.processes(MACHINE));
+    host.kill_whole_pager();
+    eventually("nothing that runs", || host.processes(MACHINE).is_empty());
+    // The daemon of the service, after the boot.
+    runs_anew("p", before[0]);
+    runs_anew("r", before[1]);
+    assert_eq!(host.sh("p", "hostname"), "p");
+    for name in ["q", "s"] {
+        assert_eq!(host.vm(name).state, VmState::Stopped, "{name}");
+    }
+
+    // It has a daemon that died while it was due; its user has it no more.
+    host.ok(["rm", "q", "r", "s"]);
+    machine("p").kill();
+    eventually("an end", || host.vm("p").state != VmState::Running);
+    host.kill_9("forkyardd");
+    runs_anew("p", None);
+    host.end();
+}
