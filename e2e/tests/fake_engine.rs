@@ -10,12 +10,16 @@ mod data;
 mod faults;
 #[path = "fake_engine/gateway.rs"]
 mod gateway;
+#[path = "fake_engine/independence.rs"]
+mod independence;
 #[path = "fake_engine/life.rs"]
 mod life;
 #[path = "fake_engine/migrate.rs"]
 mod migrate;
 #[path = "fake_engine/ports.rs"]
 mod ports;
+#[path = "fake_engine/standby.rs"]
+mod standby;
 #[path = "fake_engine/steps.rs"]
 mod steps;
 #[path = "fake_engine/substrates.rs"]

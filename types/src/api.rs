@@ -307,6 +307,9 @@ pub struct VmInspect {
     pub private_pages: PageCount,
     /// Disk slices, its own first, then what they lie over.
     pub disk: Vec<DiskSlice>,
+    /// Dependence of its disk on others' files, and progress on the way from there.
+    #[serde(default)]
+    pub independence: IndependenceView,
     /// Clones kept warm for its next fork.
     pub warm: u16,
     /// Paths in the guest that its clones do not inherit.
@@ -321,6 +324,22 @@ pub struct VmInspect {
     pub network: NetworkPolicy,
     /// Reports of its own forks, the newest last.
     pub forks: Vec<ForkReport>,
+}
+
+/// Progress of a VM's disk on the way to depend on nothing.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndependenceView {
+    /// True if its disk is its own files, over nothing.
+    pub independent: bool,
+    /// True if it is to be: the files below are copied, or will be when it runs.
+    pub wanted: bool,
+    /// Bytes of its disk that are copied; 0 before that has begun.
+    pub copied: ByteCount,
+    /// Bytes of its disk.
+    pub total: ByteCount,
+    /// Why the last attempt failed; there will be another.
+    pub problem: Option<String>,
 }
 
 /// One layer of a disk.

@@ -1,6 +1,6 @@
 //! Substrates: VMs that are kept small, to be woken as independent ones.
 
-use crate::{ByteCount, CloneResult, ImageId, NetworkPolicy, VmName};
+use crate::{ByteCount, CloneResult, ImageId, Labels, Lifetime, NetworkPolicy, VmName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -70,6 +70,50 @@ pub struct SubstrateView {
     pub created: u64,
     /// VMs that lie over it.
     pub vms: Vec<VmName>,
+    /// VMs of it that are kept ready, if any are.
+    #[serde(default)]
+    pub standby: Option<StandbyView>,
+}
+
+/// `POST /v1/substrates/{name}/standby`: keep VMs of a substrate ready, for activations to take.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StandbyRequest {
+    /// So many, none any more if 0; as many as recent demand asks for if absent.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(maximum = 256))]
+    pub count: Option<u16>,
+    /// MiB of the host's memory that they may take together.
+    #[serde(default = "standby_memory_mib")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 1_048_576))]
+    pub memory_mib: u64,
+}
+
+fn standby_memory_mib() -> u64 {
+    1024
+}
+
+/// VMs of a substrate that are kept ready.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandbyView {
+    /// Number that its user wants; as many as recent demand asks for if absent.
+    pub count: Option<u16>,
+    /// Memory that they may take together.
+    pub limit: ByteCount,
+    /// Number that is to be ready now, within the limit and what the host has left.
+    pub wanted: u16,
+    /// Number that is ready.
+    pub ready: u16,
+    /// Memory that one of them takes, as it was measured last; 0 before the first.
+    pub each: ByteCount,
+    /// VMs that were taken ready since the daemon began.
+    pub hits: u64,
+    /// VMs that were wanted while none was ready.
+    pub misses: u64,
+    /// Why the last one could not be made.
+    pub problem: Option<String>,
 }
 
 /// `GET /v1/substrates/{name}`: where a substrate's bytes are.
@@ -144,6 +188,30 @@ pub struct ActivateRequest {
     /// Rights of each of them and its clones on the network.
     #[serde(default)]
     pub network: NetworkPolicy,
+    /// Most clones of each one's family that may be alive at once; no limit if absent.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(maximum = 65_535))]
+    pub max_clones: Option<u16>,
+    /// Paths in the guest that no clone inherits, unless a fork says so.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(max_items = 64))]
+    pub secrets: Vec<String>,
+    /// Have the disk of each come to depend on nothing, in the background.
+    #[serde(default)]
+    pub independent: bool,
+    /// Clones to keep warm of each.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(maximum = 65_535))]
+    pub warm: u16,
+    /// Labels that each is told apart by; its clones have them, too.
+    #[serde(default)]
+    pub labels: Labels,
+    /// Environment of every command that is run in them from outside.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Time for which they are wanted; until they are removed if absent.
+    #[serde(default)]
+    pub lifetime: Option<Lifetime>,
 }
 
 fn one() -> u16 {

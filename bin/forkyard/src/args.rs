@@ -16,6 +16,7 @@ use crate::commands::{
     exec::{self, Exec},
     friendly::Friendly,
     images::Image,
+    independence::Independent,
     lifetime::{IdleAfter, Keepalive, Life, Rename},
     node::Node,
     port_forward::PortForward,
@@ -198,6 +199,9 @@ pub enum Command {
     /// Give a VM or a checkpoint another name. Its guest's host name stays until it boots again.
     #[command(after_help = "Example: forkyard rename p base")]
     Rename(Rename),
+    /// Have disks come to depend on no substrate or image, while their VMs run.
+    #[command(after_help = "Example: forkyard independent web --wait")]
+    Independent(Independent),
     /// Show a VM in full: its forks, where its bytes are.
     #[command(after_help = "Example: forkyard inspect p-3")]
     Inspect(One),
@@ -346,7 +350,11 @@ pub enum IfStuck {
 #[derive(Debug, ClapArgs)]
 pub struct Run {
     /// Image: see `forkyard image ls`.
-    pub image: String,
+    #[arg(required_unless_present = "from")]
+    pub image: Option<String>,
+    /// Take a VM of this substrate instead, one that is kept ready if there is one.
+    #[arg(long, value_name = "SUBSTRATE", conflicts_with_all = ["image", "vcpus", "memory", "cold", "kernel", "volume", "data", "node", "spread", "no_wait"])]
+    pub from: Option<VmName>,
     /// Name; made up from the image's if absent.
     #[arg(long)]
     pub name: Option<VmName>,

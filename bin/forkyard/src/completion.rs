@@ -101,7 +101,7 @@ fn named(command: Command, group: &str) -> Command {
         let list = match (id, group.as_str()) {
             ("vm" | "vms", _) => "/v1/vms",
             ("image", "run") | ("name", "image") => "/v1/images",
-            ("name" | "names", "substrate") => "/v1/substrates",
+            ("name" | "names", "substrate") | ("from", "run") => "/v1/substrates",
             ("name", "volume") => "/v1/volumes",
             ("token" | "tokens", "token") => "/v1/tokens",
             ("nodes" | "node", _) => "/v1/nodes",
@@ -209,6 +209,7 @@ mod tests {
             (&["run"], "image"),
             (&["image", "rm"], "name"),
             (&["substrate", "activate"], "name"),
+            (&["run"], "from"),
             (&["substrate", "dock"], "vm"),
             (&["volume", "inspect"], "name"),
             (&["sessions", "attach"], "vm"),

@@ -8,7 +8,10 @@
 //! Names and messages may be a guest's: on a terminal their control characters are shown as
 //! `\u001b`, which JSON reads as the same character. With `-o json`, errors are JSON too.
 
-use crate::commands::vms::{Impatient, Interrupted};
+use crate::{
+    args::Format,
+    commands::vms::{Impatient, Interrupted},
+};
 use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_types::{ApiError, ErrorKind, ListedVm, NetworkPolicy, Restart, VmView};
 use hyper::Method;
@@ -17,7 +20,7 @@ use std::{
     borrow::Cow,
     fmt::{self, Write as _},
     io::{self, IsTerminal, Write},
-    process::exit,
+    process::{ExitCode, exit},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -203,6 +206,20 @@ pub fn everywhere(listed: Vec<ListedVm>) {
         ],
         &rows,
     );
+}
+
+/// Tells of a VM that runs.
+pub fn told_of_run(format: Format, vm: &VmView) -> anyhow::Result<ExitCode> {
+    match format {
+        Format::Json => json(vm)?,
+        Format::Text => {
+            say!("{} runs at {}", vm.name, vm.address.ip);
+            vm.published
+                .iter()
+                .for_each(|port| say!("published {port}"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints VMs, and whose clones they are by name, if `client` knows.

@@ -6,6 +6,7 @@ mod exec;
 mod files;
 mod host;
 mod images;
+mod independence;
 mod network;
 mod nodes;
 mod peer;
@@ -178,6 +179,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::console))
         .routes(routes!(ports::connect))
         .routes(routes!(vms::inspect))
+        .routes(routes!(independence::begin))
         .routes(routes!(vms::stop))
         .routes(routes!(vms::start))
         .routes(routes!(exec::sessions))
@@ -211,6 +213,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(substrates::list, substrates::dock))
         .routes(routes!(substrates::inspect, substrates::remove))
         .routes(routes!(substrates::activate))
+        .routes(routes!(substrates::standby))
         .routes(routes!(substrates::push))
         .routes(routes!(substrates::pull))
         .routes(routes!(substrates::key))

@@ -96,9 +96,9 @@ impl Idle {
         }
     }
 
-    /// Tells whether there is neither VM nor request.
+    /// Checks that there is neither VM nor request, and none is to be kept ready.
     fn is_now(&self, host: &Host) -> bool {
-        host.list().is_empty() && self.seen.borrow().under_way == 0
+        host.list().is_empty() && !host.keeps_standby() && self.seen.borrow().under_way == 0
     }
 }
 

@@ -4,11 +4,11 @@ use forkyard_e2e::{Host, eventually, is_sound, sweep};
 use forkyard_types::{ActivateResponse, CloneResult, SubstrateView, VmState, VmView};
 use serde_json::json;
 
-fn substrates(host: &Host) -> Vec<SubstrateView> {
+pub fn substrates(host: &Host) -> Vec<SubstrateView> {
     host.json(["substrate", "ls"])
 }
 
-fn activate(host: &Host, words: &[&str]) -> Vec<VmView> {
+pub fn activate(host: &Host, words: &[&str]) -> Vec<VmView> {
     let all = [&["substrate", "activate"], words].concat();
     let answer: ActivateResponse = host.json(all);
     let made = answer.vms.into_iter().map(|made| match made {

@@ -58,7 +58,17 @@ fn a_docked_vm_wakes_as_independent_ones_that_have_its_files_and_not_its_secrets
     // By another daemon and another pager.
     host.kill_9("forkyardd");
     host.kill_whole_pager();
+    host.ok(["substrate", "standby", "base", "--count", "1"]);
+    let standby = || -> forkyard_types::StandbyView {
+        let seen: SubstrateInspect = host.json(["substrate", "inspect", "base"]);
+        seen.substrate.standby.expect("kept ready")
+    };
+    eventually("one is ready", || standby().ready == 1);
+    println!("{:?}", standby());
+    // One of them was ready, and is as the others are.
     let vms = activate(&host, "base", 3);
+    assert!(standby().hits >= 1, "{:?}", standby());
+    host.ok(["substrate", "standby", "base", "--count", "0"]);
     let distinct = |what: &dyn Fn(&VmView) -> String| {
         let all: BTreeSet<_> = vms.iter().map(what).collect();
         assert_eq!(all.len(), vms.len(), "{all:?}");
@@ -124,11 +134,29 @@ fn a_docked_vm_wakes_as_independent_ones_that_have_its_files_and_not_its_secrets
         "{next:?}"
     );
     let woken = activate(&host, "next", 1).remove(0);
-    assert_eq!(host.sh(woken.name.as_str(), "cat /root/file"), "own");
+    let name = woken.name.as_str();
+    assert_eq!(host.sh(name, "cat /root/file"), "own");
+    // Its disk becomes its own while it writes.
+    let sums = "find /bin /sbin /lib /root/file -type f | sort | xargs cat | md5sum";
+    let before = host.sh(name, sums);
+    host.sh(
+        name,
+        "(while :; do echo x >>/root/count; sync; sleep 0.05; done) >/dev/null 2>&1 &",
+    );
+    host.ok(["independent", name, "--wait"]);
+    host.sh(name, "echo 3 >/proc/sys/vm/drop_caches");
+    host.wait_in(
+        name,
+        "a=$(wc -l </root/count); sleep 0.3; [ $(wc -l </root/count) -gt $a ]",
+    );
+    assert_eq!(host.sh(name, sums), before);
     host.fails(["substrate", "rm", "base"]);
+    host.ok(["substrate", "rm", "next"]);
+    host.ok(["stop", name]);
+    host.ok(["start", name]);
+    assert_eq!(host.sh(name, sums), before);
     host.ok(["rm", "--all"]);
-    host.fails(["substrate", "rm", "base"]);
-    host.ok(["substrate", "rm", "next", "base"]);
+    host.ok(["substrate", "rm", "base"]);
     host.end();
 }
 

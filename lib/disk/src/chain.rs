@@ -111,6 +111,16 @@ impl Chains {
         }
     }
 
+    /// Tells that a VM's active slice lies over none from now on: all that was below was copied into
+    /// it. Gives the slices that are not needed any more, top first, and forgets them.
+    pub fn part(&mut self, vm: VmId) -> Vec<PathBuf> {
+        let top = self.tops.get(&vm).and_then(|top| self.slices.get_mut(top));
+        match top.and_then(|top| top.under.take()) {
+            Some(former) => self.let_go(former),
+            None => Vec::new(),
+        }
+    }
+
     /// A VM's slices, its active one first.
     pub fn chain_of(&self, vm: VmId) -> Vec<&Path> {
         let top = self.tops.get(&vm).map(PathBuf::as_path);

@@ -50,6 +50,16 @@ impl QemuImg {
     ///
     /// Cancel-safe: the program is killed.
     pub async fn changes(&self, chain: &[Backing]) -> Result<Vec<Change>, DiskError> {
+        self.held_by(chain, chain.len().saturating_sub(1)).await
+    }
+
+    /// Lists all of the disk of a chain that lies over nothing: zero where no slice holds anything.
+    /// Otherwise as [`changes`](Self::changes).
+    pub async fn contents(&self, chain: &[Backing]) -> Result<Vec<Change>, DiskError> {
+        self.held_by(chain, chain.len()).await
+    }
+
+    async fn held_by(&self, chain: &[Backing], slices: usize) -> Result<Vec<Change>, DiskError> {
         let path = chain.first().map(|slice| slice.path.clone());
         let path = path.unwrap_or_default();
         for slice in chain {
@@ -67,7 +77,6 @@ impl QemuImg {
         };
         let stretches: Vec<Stretch> =
             serde_json::from_slice(&said).map_err(|error| nonsense(error.to_string()))?;
-        let slices = chain.len().saturating_sub(1);
         let held = stretches
             .into_iter()
             .filter(|stretch| stretch.depth < slices);
@@ -153,5 +162,30 @@ mod tests {
         assert_eq!(seen, [1, 1, 2, 3, 1, 1, 0, 0, 1]);
         let told: u64 = changes.iter().map(|change| change.length).sum();
         assert_eq!(told, (8 << 10) + (128 << 10), "{changes:?}");
+    }
+
+    #[tokio::test]
+    async fn of_a_disk_that_lies_over_nothing_all_is_told_and_what_was_discarded_is_zero() {
+        let dir = tempfile::tempdir().expect("dir");
+        let base = Backing {
+            path: dir.path().join("base"),
+            format: Format::Raw,
+        };
+        let file = File::create(&base.path).expect("created");
+        file.write_all_at(&vec![1; 1 << 20], 0).expect("written");
+        let whole = slice_over(dir.path().join("whole"), &base).await;
+        let rebased = process::Command::new("qemu-img")
+            .args(["rebase", "-b", ""])
+            .arg(&whole.path)
+            .status();
+        assert!(rebased.expect("installed").success());
+        qemu_io(&whole.path, "discard 512k 128k");
+        let chain = [whole.clone()];
+        let all = QemuImg::default().contents(&chain).await.expect("told");
+        let told: u64 = all.iter().map(|change| change.length).sum();
+        assert_eq!(told, 1 << 20, "{all:?}");
+        let zero = all.iter().filter(|change| change.content == Held::Zero);
+        let zero: Vec<_> = zero.map(|it| (it.start, it.length)).collect();
+        assert_eq!(zero, [(512 << 10, 128 << 10)]);
     }
 }

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use forkyard_sys_host::userfault::Userfault;
 use forkyard_types::ByteCount;
 use forkyard_vmm::{
-    Cause, Console, Exit, Machine, MachineRecord, Overlay, Precedence, Region, RunState, Shell,
-    VmmError, files,
+    Cause, Console, Copied, Exit, Machine, MachineRecord, Overlay, Precedence, Region, RunState,
+    Shell, Told, VmmError, files,
 };
 use futures::future::{BoxFuture, Either, select};
 use std::{
@@ -160,6 +160,24 @@ impl Machine for FakeMachine {
         };
         let rebase = ["rebase", "-F", "qcow2", "-b"].map(PathBuf::from);
         let words = rebase.iter().map(PathBuf::as_path).chain([base, &active]);
+        self.qemu_img(words, give_up).await
+    }
+
+    async fn own_disk(
+        &self,
+        _below: &[PathBuf],
+        _speed: ByteCount,
+        told: Told<'_>,
+        give_up: BoxFuture<'_, ()>,
+    ) -> Result<(), VmmError> {
+        let Some(active) = self.active_slice().await? else {
+            return Err(VmmError::NoDisk);
+        };
+        // Asked of the machine as well, so that it can fail at this.
+        self.link.ask("own_disk", Order::State).await?;
+        told(Copied::default());
+        let rebase = ["rebase", "-b", ""].map(PathBuf::from);
+        let words = rebase.iter().map(PathBuf::as_path).chain([&*active]);
         self.qemu_img(words, give_up).await
     }
 

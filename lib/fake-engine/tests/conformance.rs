@@ -3,6 +3,7 @@
 
 mod site;
 
+use forkyard_types::ByteCount;
 use forkyard_vmm::{Cause, MachineRecord, RunState, VmmError, VmmErrorKind, files};
 use futures::FutureExt as _;
 use site::{Kind, Site, io};
@@ -32,6 +33,7 @@ claims! {
     an_end_is_seen_and_leaves_nothing_and_can_be_asked_for_twice
     what_no_record_says_is_found_and_ended
     slices_are_folded_into_the_one_below_and_keep_what_was_written
+    a_disk_comes_to_lie_over_nothing_and_reads_the_same
 }
 
 async fn a_machine_stands_still_when_it_is_told_and_goes_on(kind: Kind) {
@@ -264,5 +266,37 @@ async fn slices_are_folded_into_the_one_below_and_keep_what_was_written(kind: Ki
     }
     for (at, pattern) in [("0", 1), ("64k", 2), ("128k", 3)] {
         io(&c, &format!("read -P {pattern} {at} 64k"));
+    }
+}
+
+async fn a_disk_comes_to_lie_over_nothing_and_reads_the_same(kind: Kind) {
+    let site = Site::new(kind);
+    let own = site.slice("own", &site.disk);
+    let active = site.slice("active", &own);
+    io(&own, "write -P 1 0 64k");
+    io(&active, "write -P 2 64k 64k");
+    let machine = site.boot_over(&active).await;
+    let below = [own.clone(), site.disk.clone()];
+    // Called off at once it is as it was, and can be asked for again; so it can when it is done.
+    let now = Box::pin(std::future::ready(()));
+    let _ = machine.own_disk(&below, ByteCount(1), &|_| {}, now).await;
+    for _ in 0..2 {
+        let never = Box::pin(std::future::pending());
+        let done = machine.own_disk(&below, ByteCount(0), &|_| {}, never);
+        done.await.expect("copied");
+    }
+    assert_eq!(
+        machine.active_slice().await.expect("asked"),
+        Some(active.clone())
+    );
+    let exited = machine.exited();
+    machine.quit().await.expect("ended");
+    let ended = tokio::time::timeout(Duration::from_secs(60), exited).await;
+    ended.expect("in time");
+    for gone in below {
+        fs::remove_file(gone).expect("of no more use");
+    }
+    for (at, pattern) in [("0", 1), ("64k", 2)] {
+        io(&active, &format!("read -P {pattern} {at} 64k"));
     }
 }

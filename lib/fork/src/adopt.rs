@@ -208,6 +208,9 @@ impl Host {
             if let Err(error) = host.adopt_or_note(&vm.record()).await {
                 tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not taken over");
             }
+            if let Some(vm) = host.registry().get(vm.id) {
+                host.resume_independence_of(&vm);
+            }
         });
     }
 

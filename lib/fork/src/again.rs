@@ -88,6 +88,9 @@ impl Host {
             again: true,
         });
         let booted = self.try_to_boot(vm).await;
+        if booted.is_ok() {
+            self.resume_independence_of(vm);
+        }
         if let Err(error) = &booted {
             drop(vm.take_body());
             self.undo_boot(vm).await;

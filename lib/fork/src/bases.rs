@@ -296,14 +296,21 @@ impl Bases {
     }
 
     /// The root disk that a VM's lowest slice lies over: the slice says which,
-    /// and is believed if that is one of those there are. Blocks.
+    /// and is believed if that is one of those there are. Of one that lies over nothing, an image of the same size. Blocks.
     pub fn below(&self, slice: &Path) -> Result<PathBuf, HostError> {
-        let says = backing_of(slice).map_err(HostError::io("read", slice))?;
+        let failed = HostError::io("read", slice);
+        let says = backing_of(slice).map_err(failed)?;
+        let size = size_of(slice).map_err(HostError::io("read", slice))?;
         let known = self.published()?;
         let mut disks = known.into_iter().map(|id| self.folders.page_image(id));
         let unknown =
             || HostError::io("find what lies under", slice)(io::ErrorKind::NotFound.into());
-        disks.find(|disk| *disk == says).ok_or_else(unknown)
+        let found = match says {
+            Some(says) => disks.find(|disk| *disk == says),
+            // It lies over nothing, and so over any image of its size that it hides all of.
+            None => disks.find(|disk| fs::metadata(disk).is_ok_and(|it| it.len() == size)),
+        };
+        found.ok_or_else(unknown)
     }
 
     /// Removes what imports have left that an earlier daemon did not finish.
@@ -436,8 +443,8 @@ fn image_id(file: &ImageFile) -> ImageId {
     ImageId(uuid::Builder::from_custom_bytes(digits.to_be_bytes()).into_uuid())
 }
 
-/// The file that a slice says it lies over.
-fn backing_of(slice: &Path) -> io::Result<PathBuf> {
+/// The file that a slice says it lies over; none: it has all of its disk. Blocks for two small reads.
+pub(crate) fn backing_of(slice: &Path) -> io::Result<Option<PathBuf>> {
     let file = File::open(slice)?;
     let mut header = [0; 20];
     file.read_exact_at(&mut header, 0)?;
@@ -445,10 +452,20 @@ fn backing_of(slice: &Path) -> io::Result<PathBuf> {
         let bytes = header[at..].first_chunk::<4>();
         bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
     });
+    if (high, low) == (0, 0) {
+        return Ok(None);
+    }
     // QEMU allows no longer ones.
     let mut name = vec![0; usize::try_from(length).unwrap_or(0).min(1023)];
     file.read_exact_at(&mut name, u64::from(high) << 32 | u64::from(low))?;
-    Ok(OsString::from_vec(name).into())
+    Ok(Some(OsString::from_vec(name).into()))
+}
+
+/// Size of the disk in a slice. Blocks for a small read.
+fn size_of(slice: &Path) -> io::Result<u64> {
+    let mut size = [0; 8];
+    File::open(slice)?.read_exact_at(&mut size, 24)?;
+    Ok(u64::from_be_bytes(size))
 }
 
 fn kernel_choice(file: Option<String>) -> KernelChoice {

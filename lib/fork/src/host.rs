@@ -5,6 +5,7 @@ use crate::{
     bases::Bases,
     blocking::blocking,
     bounds::Lately,
+    independence::Independence,
     makers::Makers,
     migrate::Incoming,
     options::Options,
@@ -13,6 +14,7 @@ use crate::{
     quota::Quotas,
     registry::{Registry, gid},
     remote::{Abroad, Arrivals, Meeting, order},
+    substrate::Standbys,
     ticket::Tickets,
     under_way::UnderWay,
     vm::{Vm, lock},
@@ -102,6 +104,10 @@ pub struct Host {
     /// Held while a substrate is made or removed. Names of boots that could not be kept: this
     /// daemon tries none of them again.
     pub(crate) docks: tokio::sync::Mutex<BTreeSet<VmName>>,
+    /// Disks that come to depend on nothing.
+    pub(crate) independence: Independence,
+    /// VMs that are ready to be taken.
+    pub(crate) standbys: Standbys,
     /// Told whenever a VM's end may have moved.
     pub(crate) terms_changed: Arc<Notify>,
     /// Held while what a family may reach is changed.
@@ -158,6 +164,8 @@ impl Host {
             meeting: OnceLock::new(),
             arrivals: Arrivals::default(),
             docks: tokio::sync::Mutex::default(),
+            independence: Independence::default(),
+            standbys: Standbys::default(),
             makers: Makers::default(),
             terms_changed: Arc::default(),
             egress: tokio::sync::Mutex::default(),
@@ -176,7 +184,9 @@ impl Host {
         let taken = async {
             host.load_abroad()?;
             host.adopt_all().await?;
-            host.watch_terms()
+            host.watch_terms()?;
+            host.resume_independence()?;
+            host.watch_standbys()
         };
         if let Err(error) = taken.await {
             host.close().await;
@@ -201,6 +211,7 @@ impl Host {
         if timeout(self.options.patience, self.finish()).await.is_err() {
             tracing::warn!("a fork is left half done: the next daemon undoes it");
         }
+        self.close_standbys().await;
         if self.registry().all().is_empty() {
             // What was removed there a moment ago needs nothing any more.
             self.look_abroad().await;
@@ -296,6 +307,7 @@ impl Host {
             })
         };
         let awaits = self.awaited(&record).await?;
+        let independence = self.independence_of(&record).await?;
         Ok(VmInspect {
             vm: VmView {
                 awaits,
@@ -312,6 +324,7 @@ impl Host {
                 .iter()
                 .map(slice)
                 .collect::<Result<_, HostError>>()?,
+            independence,
             warm: vm.warm_shells(),
             secrets: record.secrets,
             notes: record.notes,

@@ -184,16 +184,20 @@ impl Host {
             }
         }
         Self::refuse_on_volume(&record, "its disk cannot be exported like this yet")?;
-        let base = self.below(&Disk::at_rest(&record)).await?;
+        let disk = Disk::at_rest(&record);
+        let base = match self.is_whole(&disk).await? {
+            true => None,
+            false => Some(self.below(&disk).await?),
+        };
         let slices = record.chain.into_iter().map(|path| Backing {
             path,
             format: Format::Qcow2,
         });
-        let base = Backing {
+        let base = base.map(|base| Backing {
             path: self.folders.page_image(base),
             format: Format::Raw,
-        };
-        let chain: Vec<_> = slices.chain([base]).collect();
+        });
+        let chain: Vec<_> = slices.chain(base).collect();
         self.export(&chain, format).await
     }
 

@@ -31,6 +31,7 @@ mod happenings;
 mod host;
 mod idle;
 mod images;
+mod independence;
 mod life;
 mod makers;
 mod migrate;

@@ -141,6 +141,12 @@ impl Registry {
         self.chains.shorten(vm, onto)
     }
 
+    /// Notes that a VM's active slice lies over none from here on, and names the slices that are not
+    /// needed any more.
+    pub fn part(&mut self, vm: VmId) -> Vec<PathBuf> {
+        self.chains.part(vm)
+    }
+
     /// Gives back what a VM or shell had, all but its user, and names the slices
     /// that are not needed. Its user stays its own until its record has gone: no two
     /// records may have one.

@@ -21,7 +21,7 @@ mod take;
 
 pub(crate) use instantiate::Clones;
 pub(crate) use persist::files;
-pub(crate) use shells::{AT_ONCE, Assigned, WarmShell};
+pub(crate) use shells::{AT_ONCE, Assigned, Vessel, WarmShell};
 pub(crate) use take::Taken;
 
 use crate::{

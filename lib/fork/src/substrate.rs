@@ -24,9 +24,11 @@ mod error;
 mod pack;
 mod room;
 mod settle;
+mod standby;
 
 pub(crate) use boots::to_keep;
 pub use error::SubstrateError;
+pub(crate) use standby::Standbys;
 
 use crate::{Host, HostError, bases::allocated, blocking::blocking};
 use forkyard_store::SubstrateRecord;
@@ -158,7 +160,7 @@ impl Host {
         self.remove_known(&found).await
     }
 
-    /// Removes a substrate that nothing lies over. The caller holds the turn.
+    /// Removes a substrate that nothing lies over, with what is kept ready of it. The caller holds the turn.
     async fn remove_known(&self, found: &Substrate) -> Result<SubstrateView, HostError> {
         let parts = found.parts()?.clone();
         let view = self.view_of_substrate(found)?;
@@ -166,6 +168,7 @@ impl Host {
             let name = found.name.clone();
             return Err(SubstrateError::InUse { name, by }.into());
         }
+        self.end_standby(&found.name).await?;
         self.store.remove_substrate(&found.name)?;
         self.discard_parts(&parts).await;
         Ok(view)
@@ -235,15 +238,17 @@ impl Host {
         let Substrate { name, entry } = substrate;
         let parts = entry.parts.as_ref();
         let size = parts.map_or(0, room::size);
-        let images = parts.map(|parts| [parts.memory.image, parts.disk.image]);
+        // By their disks: one that is independent has its own memory image in the pager, as clones of
+        // a VM that is gone have.
+        let disk = parts.map(|parts| parts.disk.image);
         let over = |record: &forkyard_store::VmRecord| {
-            let own = [record.memory_image, record.disk_image];
-            own.into_iter()
-                .flatten()
-                .any(|image| images.is_some_and(|images| images.contains(&image)))
+            record.disk_image.is_some() && record.disk_image == disk
         };
+        let (standby, ready) = self.standby_of(name).unzip();
+        let ready = ready.unwrap_or_default();
         // From the records: a VM that is being made is not listed yet.
         let vms = self.store.vms()?.into_iter().filter(over);
+        let vms = vms.filter(|record| !ready.contains(&record.id));
         Ok(SubstrateView {
             name: name.clone(),
             kind: entry.kind,
@@ -257,6 +262,7 @@ impl Host {
             size: ByteCount(size),
             created: entry.created,
             vms: vms.map(|record| record.name).collect(),
+            standby,
         })
     }
 

@@ -298,21 +298,37 @@ pub(crate) struct NewTerms {
 impl NewTerms {
     /// Those of a request; refuses what makes no sense.
     pub fn of(request: &forkyard_types::RunRequest) -> Result<Self, HostError> {
-        check_words(&request.labels.0)?;
-        check_words(&request.env)?;
-        check_variables(&request.env)?;
-        if let Some(lifetime) = request.lifetime {
-            check_lifetime(lifetime)?;
-        }
         if let Some(idle) = request.idle {
             check_idle(idle)?;
         }
         Ok(Self {
-            labels: request.labels.clone(),
-            env: request.env.clone(),
-            lifetime: request.lifetime,
             idle: request.idle,
             restart: request.restart,
+            ..Self::checked(&request.labels, &request.env, request.lifetime)?
+        })
+    }
+
+    /// Reads those of VMs that are made of a substrate; refuses what makes no sense.
+    pub fn of_founders(request: &forkyard_types::ActivateRequest) -> Result<Self, HostError> {
+        Self::checked(&request.labels, &request.env, request.lifetime)
+    }
+
+    fn checked(
+        labels: &Labels,
+        env: &BTreeMap<String, String>,
+        lifetime: Option<Lifetime>,
+    ) -> Result<Self, HostError> {
+        check_words(&labels.0)?;
+        check_words(env)?;
+        check_variables(env)?;
+        if let Some(lifetime) = lifetime {
+            check_lifetime(lifetime)?;
+        }
+        Ok(Self {
+            labels: labels.clone(),
+            env: env.clone(),
+            lifetime,
+            ..Self::default()
         })
     }
 

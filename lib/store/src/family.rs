@@ -106,6 +106,17 @@ impl Store {
         }
     }
 
+    /// Bounds the clones of a family, or no more.
+    pub fn bound_family(&self, id: FamilyId, max_clones: Option<u16>) -> Result<(), StoreError> {
+        self.lock()
+            .execute(
+                "UPDATE family SET max_clones = ?2 WHERE id = ?1",
+                params![id.as_str(), max_clones],
+            )
+            .map_err(self.failed())?;
+        Ok(())
+    }
+
     /// Records what a family may do on the network.
     pub fn put_network(&self, id: FamilyId, policy: &NetworkPolicy) -> Result<(), StoreError> {
         let policy = json(policy).map_err(self.failed())?;

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 19] = [
+const STEPS: [&str; 20] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -166,6 +166,16 @@ const STEPS: [&str; 19] = [
 ",
     // Data disks of a VM.
     "ALTER TABLE vm ADD COLUMN data TEXT NOT NULL DEFAULT '[]';",
+    // VMs that are kept ready of a substrate. And the VMs whose disk is to depend on nothing.
+    "
+    CREATE TABLE standby (
+        substrate TEXT PRIMARY KEY NOT NULL REFERENCES substrate(name) ON DELETE CASCADE,
+        entry TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE independence (
+        vm TEXT PRIMARY KEY NOT NULL REFERENCES vm(id) ON DELETE CASCADE
+    ) STRICT;
+",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {

@@ -165,8 +165,8 @@ impl Store {
         let data = json(&vm.data).map_err(self.failed())?;
         let written = self.lock().execute(
             "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27,?28,?29)
-             ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13,
-                 warm=?15, memory_image=?16, chain=?17, machine=?18, failure=?23, granted=?24, notes=?25, volume=?27, publish=?28, data=?29",
+             ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13, created=?14,
+                 warm=?15, memory_image=?16, chain=?17, machine=?18, secrets=?19, disk_image=?22, failure=?23, granted=?24, notes=?25, volume=?27, publish=?28, data=?29",
             params![
                 vm.id.as_str(),
                 vm.name.as_str(),
@@ -309,6 +309,9 @@ mod tests {
         vm.birth = None;
         vm.machine = None;
         vm.failure = Some("its pages are lost".into());
+        vm.created = 8;
+        vm.secrets = vec!["/etc/other".into()];
+        vm.disk_image = None;
         store.put_vm(&vm).expect("changed");
         drop(store);
         let store = Store::open(&folder.path().join("db")).expect("again");

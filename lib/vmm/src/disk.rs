@@ -4,13 +4,14 @@
 //! active one is always newer than those frozen below it.
 
 use crate::{
-    Overlay, RootDisk, VmmError, argv,
+    Copied, Overlay, RootDisk, Told, VmmError, argv,
     link::Link,
     qmp::{
         BlockCommit, BlockDevice, BlockStream, BlockdevAdd, QueryBlock, QueryJobs,
         QueryNamedBlockNodes,
     },
 };
+use forkyard_types::ByteCount;
 use futures::FutureExt;
 use std::{
     path::{Path, PathBuf},
@@ -154,13 +155,38 @@ impl Disk {
         link.ask(BlockStream {
             job_id: JOB,
             device: argv::slice_name(active),
-            base_node: node_of(link, base).await?,
-            backing_file,
+            base_node: Some(node_of(link, base).await?),
+            backing_file: Some(backing_file),
+            speed: 0,
             auto_dismiss: false,
         })
         .await?;
         see_through(link, give_up).await?;
         close_all(link, upper).await
+    }
+
+    /// Copies all that lies below into the active slice, at that speed, until it is done or is to be given
+    /// up. If cancelled, it goes on.
+    pub(crate) async fn own(
+        &mut self,
+        link: &Link,
+        (below, speed): (&[PathBuf], ByteCount),
+        told: Told<'_>,
+        give_up: impl Future<Output = ()>,
+    ) -> Result<(), VmmError> {
+        end_job(link).await?;
+        let (active, _) = self.numbers(link).await?;
+        link.ask(BlockStream {
+            job_id: JOB,
+            device: argv::slice_name(active),
+            base_node: None,
+            backing_file: None,
+            speed: speed.0,
+            auto_dismiss: false,
+        })
+        .await?;
+        see_through_telling(link, told, give_up).await?;
+        close_all(link, below).await
     }
 
     async fn numbers(&mut self, link: &Link) -> Result<(u64, u64), VmmError> {
@@ -192,11 +218,26 @@ pub(crate) async fn active_file(link: &Link) -> Result<Option<PathBuf>, VmmError
 
 /// Sees the job to its end, and calls it off once it is to be given up.
 async fn see_through(link: &Link, give_up: impl Future<Output = ()>) -> Result<(), VmmError> {
+    see_through_telling(link, &|_| {}, give_up).await
+}
+
+/// Sees the job to its end as [`see_through`] does, and tells how far it is.
+async fn see_through_telling(
+    link: &Link,
+    told: Told<'_>,
+    give_up: impl Future<Output = ()>,
+) -> Result<(), VmmError> {
     const LOOK: Duration = Duration::from_millis(5);
     let mut give_up = pin!(give_up.fuse());
     loop {
         let jobs = link.ask(QueryJobs {}).await?;
         let job = jobs.into_iter().find(|job| job.id == JOB);
+        if let Some(job) = &job {
+            told(Copied {
+                copied: ByteCount(job.current_progress),
+                total: ByteCount(job.total_progress),
+            });
+        }
         match job {
             Some(job) if job.status == "concluded" => {
                 let id = JOB.to_owned();

@@ -6,7 +6,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use forkyard_sys_host::userfault::Userfault;
-use forkyard_types::{GuestCpu, VmId};
+use forkyard_types::{ByteCount, GuestCpu, VmId};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -161,6 +161,20 @@ pub trait Machine: fmt::Debug + Send + Sync {
         give_up: BoxFuture<'_, ()>,
     ) -> Result<(), VmmError>;
 
+    /// Copies all that the active slice lies over, files of these names, into it, a bounded number of bytes a second
+    /// (0: no bound), and tells how far it is; the guest runs on. Then it lies over nothing. Nothing may be
+    /// opened over it meanwhile by any machine. Called off, what was copied stays: the disk reads the same. No
+    /// error if it lies over nothing already.
+    ///
+    /// If cancelled, it is carried out all the same until the next call.
+    async fn own_disk(
+        &self,
+        below: &[PathBuf],
+        speed: ByteCount,
+        told: Told<'_>,
+        give_up: BoxFuture<'_, ()>,
+    ) -> Result<(), VmmError>;
+
     /// Closes an overlay that was not used.
     async fn discard_overlay(&self, overlay: Overlay) -> Result<(), VmmError>;
 
@@ -228,6 +242,18 @@ pub enum RunState {
     /// The guest switched it off.
     Ended,
 }
+
+/// Progress of the copy of a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Bytes of the disk that are done.
+    pub copied: ByteCount,
+    /// Bytes of it that there are to do.
+    pub total: ByteCount,
+}
+
+/// Hears how far a disk is copied, many times a second.
+pub type Told<'a> = &'a (dyn Fn(Copied) + Send + Sync);
 
 /// A slice that is open but not yet in use.
 #[derive(Debug)]

@@ -44,7 +44,7 @@ mod words;
 
 pub use accel::{Accel, AccelChoice, Probe, UnknownAccel, Verdict};
 pub use console::Console;
-pub use engine::{Cause, Engine, Machine, Overlay, RunState, Shell};
+pub use engine::{Cause, Copied, Engine, Machine, Overlay, RunState, Shell, Told};
 pub use error::{QmpError, VmmError, VmmErrorKind};
 pub use forkyard_sys_host::userfault::Userfault;
 pub use layout::page_of_frames;

@@ -1,7 +1,8 @@
 //! A QEMU that runs.
 
 use crate::{
-    Cause, Console, Exit, Machine, MachineRecord, Overlay, Precedence, Region, RunState, VmmError,
+    Cause, Console, Exit, Machine, MachineRecord, Overlay, Precedence, Region, RunState, Told,
+    VmmError,
     console::blocking,
     disk::{self, Disk},
     files,
@@ -13,6 +14,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use forkyard_sys_host::userfault::Userfault;
+use forkyard_types::ByteCount;
 use futures::{FutureExt as _, future::BoxFuture};
 use qapi::qmp;
 use std::{
@@ -170,6 +172,19 @@ impl Machine for QemuMachine {
         let mut disk = self.disk.lock().await;
         disk.lift(&self.link, (upper, base), give_up).await?;
         self.hide(upper.to_vec()).await;
+        Ok(())
+    }
+
+    async fn own_disk(
+        &self,
+        below: &[PathBuf],
+        speed: ByteCount,
+        told: Told<'_>,
+        give_up: BoxFuture<'_, ()>,
+    ) -> Result<(), VmmError> {
+        let mut disk = self.disk.lock().await;
+        disk.own(&self.link, (below, speed), told, give_up).await?;
+        self.hide(below.to_vec()).await;
         Ok(())
     }
 

@@ -75,6 +75,12 @@ class AsyncForkyard:
         made = await on_thread(self._sync.activate, substrate, count, name=name, **more)
         return [AsyncVm(vm) for vm in made]
 
+    async def keep_standby(
+        self, substrate: str, count: int | None = None, *, memory_mib: int = 1024
+    ) -> dict[str, Any]:
+        """Keep VMs of a substrate ready; see Forkyard.keep_standby."""
+        return await on_thread(self._sync.keep_standby, substrate, count, memory_mib=memory_mib)
+
     async def remove_substrate(self, name: str) -> None:
         """Remove a substrate that nothing lies over."""
         await on_thread(self._sync.remove_substrate, name)
@@ -167,6 +173,10 @@ class AsyncVm:
     async def migrate(self, to: str, **more: Any) -> dict[str, Any]:
         """Move it to another host; see Vm.migrate."""
         return await on_thread(self._sync.migrate, to, **more)
+
+    async def make_independent(self) -> dict[str, Any]:
+        """Have its disk come to depend on nothing; see Vm.make_independent."""
+        return await on_thread(self._sync.make_independent)
 
     async def dock(self, name: str, kind: str = "public", *, live: bool = False, **more: Any) -> dict[str, Any]:
         """Make a substrate of it; see Vm.dock."""

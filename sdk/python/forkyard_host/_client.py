@@ -106,6 +106,15 @@ class Forkyard:
             raise failed[0]
         return made
 
+    def keep_standby(self, substrate: str, count: int | None = None, *, memory_mib: int = 1024) -> dict[str, Any]:
+        """Keep VMs of a substrate ready, which `activate` takes; returns the substrate.
+
+        `count`: so many, 0 for none any more; without it as many as recent demand asks for.
+        `memory_mib`: what they may take together of the host's memory.
+        """
+        wanted = {"count": count, "memory_mib": memory_mib}
+        return dict(self._end.call("POST", of_substrate(substrate, "standby"), wanted))
+
     def remove_substrate(self, name: str) -> None:
         """Remove a substrate that nothing lies over."""
         self._end.call("DELETE", of_substrate(name))
@@ -215,6 +224,13 @@ class Vm:
         answer = self._end.call("POST", of_vm(self.id, "migrate"), {"to": to, **more})
         self.view = answer["vm"]
         return dict(answer["report"])
+
+    def make_independent(self) -> dict[str, Any]:
+        """Have its disk come to depend on no substrate or image, in the background; returns what `inspect` shows.
+
+        `independence` in that tells how far it is.
+        """
+        return dict(self._end.call("POST", of_vm(self.id, "independence")))
 
     def dock(self, name: str, kind: str = "public", *, live: bool = False, **more: Any) -> dict[str, Any]:
         """Make a substrate of it: kind public, restricted or private.

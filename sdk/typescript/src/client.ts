@@ -124,6 +124,20 @@ export class Forkyard {
     return made;
   }
 
+  /**
+   * Keeps VMs of a substrate ready, which `activate` takes: so many, none any more if 0, or as many as recent
+   * demand asks for if `count` is null. `memoryMib`: what they may take together of the host's memory.
+   */
+  async keepStandby(
+    substrate: string,
+    count: number | null = null,
+    options: CallOptions & { memoryMib?: number } = {},
+  ): Promise<SubstrateView> {
+    const { memoryMib, ...how } = options;
+    const words = { path: { name: substrate }, body: { count, memory_mib: memoryMib ?? 1024 } };
+    return await call(this.#endpoint, "post", "/v1/substrates/{name}/standby", words, how);
+  }
+
   /** Removes a substrate that nothing lies over. */
   async removeSubstrate(name: string, options?: CallOptions): Promise<void> {
     await call(this.#endpoint, "delete", "/v1/substrates/{name}", { path: { name } }, options);

@@ -564,6 +564,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/substrates/{name}/standby": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keep VMs of a substrate ready, for activations to take: so many, or as many as recent demand asks for. For its owner. */
+        post: operations["keep_standby"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/substrates/pull": {
         parameters: {
             query?: never;
@@ -796,26 +813,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/vms/{vm}/egress": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Say what the VMs of a VM's family may reach from now on, on the host where it is. Connections to what
-         *     may be reached no more end; others go on.
-         */
-        post: operations["egress"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/vms/{vm}/exec": {
         parameters: {
             query?: never;
@@ -920,7 +917,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/vms/{vm}/idle": {
+    "/v1/vms/{vm}/independence": {
         parameters: {
             query?: never;
             header?: never;
@@ -930,12 +927,11 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Say what becomes of a VM that is not used for a time. Its time begins now. If it is paused or
-         *     stopped then, its next command, copy, session or connection to a port by this API wakes it.
+         * Have the disk of a running VM come to depend on no other file: what it lies over is copied in the background, at
+         *     64 MiB a second at most, while the VM runs. `independence` in the answer, and in that of `inspect`, shows how far it is.
          */
-        post: operations["set_idle"];
-        /** Let a VM run on that is not used. */
-        delete: operations["remove_idle"];
+        post: operations["make_independent"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1208,44 +1204,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/vms/{vm}/shares": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Tokens for ports of a VM that hold, the oldest first. */
-        get: operations["list_shares"];
-        put?: never;
-        /**
-         * Give out a token with which clients of a gateway reach one port of a VM, until it expires or is
-         *     taken back. It is shown this once.
-         */
-        post: operations["share_port"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/vms/{vm}/shares/{share}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
-        /** Take a token back: gateways refuse it within two seconds. Connections that are open go on. */
-        delete: operations["remove_share"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/vms/{vm}/start": {
         parameters: {
             query?: never;
@@ -1429,9 +1387,30 @@ export interface components {
              * @description VMs wanted.
              */
             count?: number;
+            /** @description Environment of every command that is run in them from outside. */
+            env?: {
+                [key: string]: string;
+            };
+            /** @description Have the disk of each come to depend on nothing, in the background. */
+            independent?: boolean;
+            /** @description Labels that each is told apart by; its clones have them, too. */
+            labels?: components["schemas"]["Labels"];
+            lifetime?: components["schemas"]["Lifetime"] | null;
+            /**
+             * Format: int32
+             * @description Most clones of each one's family that may be alive at once; no limit if absent.
+             */
+            max_clones?: number | null;
             name?: components["schemas"]["VmName"] | null;
             /** @description What each of them and its clones may do on the network. */
             network?: components["schemas"]["NetworkPolicy"];
+            /** @description Paths in the guest that no clone inherits, unless a fork says so. */
+            secrets?: string[];
+            /**
+             * Format: int32
+             * @description Clones to keep warm of each.
+             */
+            warm?: number;
         };
         /** @description What came of an activation. */
         ActivateResponse: {
@@ -1582,27 +1561,6 @@ export interface components {
             name: components["schemas"]["VmName"];
             /** @description Name or id of the VM. */
             vm: string;
-        };
-        /**
-         * @description `POST /v1/vms/{id}/egress`: what the VMs of a family may reach from now on, instead of what was said
-         *     before.
-         */
-        EgressRequest: {
-            /**
-             * @description All that may be reached, networks and host names; if empty, whatever is no private network.
-             * @default []
-             */
-            allow: string[];
-            /**
-             * @description What may not be reached, even if it is allowed.
-             * @default []
-             */
-            deny: string[];
-            /**
-             * @description Whether there is a way out.
-             * @default none
-             */
-            out: components["schemas"]["WayOut"];
         };
         /** @description When a VM is wanted no more. */
         Ends: {
@@ -2274,21 +2232,6 @@ export interface components {
             why: string[];
         };
         /**
-         * @description `POST /v1/vms/{id}/idle`: what becomes of a VM that is not used.
-         *
-         *     In use is a VM in which a command, session, terminal, copy or connection to a port is under way, or
-         *     whose guest takes more than a tenth of a processor.
-         */
-        Idle: {
-            /** @description What becomes of it then; `pause` if absent. */
-            action?: components["schemas"]["AtEnd"];
-            /**
-             * Format: int32
-             * @description Seconds without use.
-             */
-            after_s: number;
-        };
-        /**
          * @description What to do with a VM whose pages do not become fewer while they are sent ahead.
          * @enum {string}
          */
@@ -2415,6 +2358,19 @@ export interface components {
          * @enum {string}
          */
         ImportFormat: "raw" | "qcow2" | "oci";
+        /** @description Progress of a VM's disk on the way to depend on nothing. */
+        IndependenceView: {
+            /** @description Bytes of its disk that are copied; 0 before that has begun. */
+            copied: components["schemas"]["ByteCount"];
+            /** @description True if its disk is its own files, over nothing. */
+            independent: boolean;
+            /** @description Why the last attempt failed; there will be another. */
+            problem?: string | null;
+            /** @description Bytes of its disk. */
+            total: components["schemas"]["ByteCount"];
+            /** @description True if it is to be: the files below are copied, or will be when it runs. */
+            wanted: boolean;
+        };
         /** @description An invitation. It is good for one node, once. */
         Invitation: {
             /**
@@ -2695,15 +2651,10 @@ export interface components {
          */
         NetworkPolicy: {
             /**
-             * @description All that may be reached, networks and host names; if empty, whatever is no private network.
+             * @description All that may be reached; if empty, whatever is no private network.
              * @default []
              */
             allow: string[];
-            /**
-             * @description What may not be reached, even if it is allowed: names are asked of no resolver there, either.
-             * @default []
-             */
-            deny: string[];
             /**
              * @description Whether there is a way out.
              * @default none
@@ -3156,24 +3107,6 @@ export interface components {
             /** @description New size, a multiple of 4096 bytes. What lies beyond a smaller one is lost. */
             size: components["schemas"]["ByteCount"];
         };
-        /** @description Starts of a VM that ended by itself. */
-        Restarts: {
-            /**
-             * Format: int64
-             * @description Seconds since 1970 at which the last one succeeded; 0: none has.
-             */
-            begun: number;
-            /**
-             * Format: int64
-             * @description Seconds since 1970 at which the next is due.
-             */
-            due?: number | null;
-            /**
-             * Format: int32
-             * @description Starts in a row of which none ran for a minute, with the one that is due.
-             */
-            tried: number;
-        };
         /**
          * @description What a node has, or what is taken of it. vCPUs are promised several to a
          *     processor, and memory several times over: clones share most of theirs.
@@ -3203,7 +3136,6 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
-            idle?: components["schemas"]["Idle"] | null;
             /** @description Image to boot: the name of a recipe. */
             image: string;
             /**
@@ -3228,8 +3160,6 @@ export interface components {
             name?: components["schemas"]["VmName"] | null;
             /** @description What it and its clones may do on the network. */
             network?: components["schemas"]["NetworkPolicy"];
-            /** @description Whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`. */
-            restart?: string;
             /** @description Paths in the guest that no clone inherits, unless a fork says so. */
             secrets?: string[];
             /**
@@ -3249,54 +3179,58 @@ export interface components {
          * @enum {string}
          */
         SeatState: "reserved" | "awaited" | "unmade" | "alive" | "ended";
-        /** @description Answer to a request for a token: it is shown this once. */
-        ShareGrant: {
-            /** @description The token, as it will be listed. */
-            share: components["schemas"]["ShareView"];
-            /** @description What a client of the gateway shows. */
-            token: string;
-        };
-        /** @description A token that admits to one port of one VM. */
-        ShareId: string;
-        /** @description `POST /v1/vms/{id}/shares`: give out a token for one port of a VM. */
-        ShareRequest: {
-            /**
-             * Format: int32
-             * @description Seconds for which it holds, at most ten years; an hour if absent.
-             */
-            expires_s?: number;
-            /** @description Purpose: 128 bytes at most. */
-            note?: string;
-            /**
-             * Format: int32
-             * @description TCP port of the guest.
-             */
-            port: number;
-        };
-        /** @description A token for one port of one VM, as it is listed. The token itself is kept nowhere. */
-        ShareView: {
-            /**
-             * Format: int64
-             * @description Seconds since 1970 from which on it holds no more.
-             */
-            expires: number;
-            /** @description BLAKE3 of the token, in hexadecimal: by this gateways know it. */
-            hash: string;
-            /** @description Id by which it is taken back. */
-            id: components["schemas"]["ShareId"];
-            /** @description Purpose. */
-            note?: string;
-            /**
-             * Format: int32
-             * @description TCP port of the guest.
-             */
-            port: number;
-        };
         SignalNumber: number;
         /** @description `POST /v1/volumes/{name}/snapshots`: keep a volume as it is. */
         SnapshotVolume: {
             /** @description Name of the snapshot. */
             name: components["schemas"]["VmName"];
+        };
+        /** @description `POST /v1/substrates/{name}/standby`: keep VMs of a substrate ready, for activations to take. */
+        StandbyRequest: {
+            /**
+             * Format: int32
+             * @description So many, none any more if 0; as many as recent demand asks for if absent.
+             */
+            count?: number | null;
+            /**
+             * Format: int64
+             * @description MiB of the host's memory that they may take together.
+             */
+            memory_mib?: number;
+        };
+        /** @description VMs of a substrate that are kept ready. */
+        StandbyView: {
+            /**
+             * Format: int32
+             * @description Number that its user wants; as many as recent demand asks for if absent.
+             */
+            count?: number | null;
+            /** @description Memory that one of them takes, as it was measured last; 0 before the first. */
+            each: components["schemas"]["ByteCount"];
+            /**
+             * Format: int64
+             * @description VMs that were taken ready since the daemon began.
+             */
+            hits: number;
+            /** @description Memory that they may take together. */
+            limit: components["schemas"]["ByteCount"];
+            /**
+             * Format: int64
+             * @description VMs that were wanted while none was ready.
+             */
+            misses: number;
+            /** @description Why the last one could not be made. */
+            problem?: string | null;
+            /**
+             * Format: int32
+             * @description How many are.
+             */
+            ready: number;
+            /**
+             * Format: int32
+             * @description Number that is to be ready now, within the limit and what the host has left.
+             */
+            wanted: number;
         };
         /**
          * @description Time at which a VM starts its image's entry point.
@@ -3386,6 +3320,7 @@ export interface components {
             ready: boolean;
             /** @description Bytes that it takes on disk, guest image below it apart. */
             size: components["schemas"]["ByteCount"];
+            standby?: components["schemas"]["StandbyView"] | null;
             /**
              * Format: int32
              * @description Number of vCPUs of the VMs made of it.
@@ -3396,22 +3331,13 @@ export interface components {
         };
         /** @description What a VM has been given beside its machine. Clones have their parent's. */
         Terms: {
-            /** @description It was paused or stopped for it was not used, and is woken by its next use. */
-            asleep?: boolean;
             ends?: components["schemas"]["Ends"] | null;
             /** @description Environment of every command that is run in it from outside. */
             env?: {
                 [key: string]: string;
             };
-            idle?: components["schemas"]["Idle"] | null;
             /** @description What it is told apart by. */
             labels?: components["schemas"]["Labels"];
-            /** @description Whether it is started again if it ends by itself. Clones are not. */
-            restart?: string;
-            /** @description Its starts of that kind. */
-            restarts?: components["schemas"]["Restarts"];
-            /** @description Tokens that were given out for its ports. Clones have none. */
-            shares?: components["schemas"]["ShareView"][];
         };
         /** @description A ticket is at another stage. */
         TicketChanged: {
@@ -3579,6 +3505,8 @@ export interface components {
             disk: components["schemas"]["DiskSlice"][];
             /** @description Reports of its own forks, the newest last. */
             forks: components["schemas"]["ForkReport"][];
+            /** @description Dependence of its disk on others' files, and progress on the way from there. */
+            independence?: components["schemas"]["IndependenceView"];
             memory_image?: components["schemas"]["ImageUse"] | null;
             /** @description What its family may do on the network. */
             network?: components["schemas"]["NetworkPolicy"];
@@ -3663,8 +3591,6 @@ export interface components {
             accel: string;
             /** @description Its place on the family's network. */
             address: components["schemas"]["Address"];
-            /** @description It was paused or stopped for it was not used, and is woken by its next use. */
-            asleep?: boolean;
             /** @description Pages of it that are still on another host. */
             awaits?: components["schemas"]["Awaited"][];
             /**
@@ -3689,7 +3615,6 @@ export interface components {
             host?: string | null;
             /** @description Its id. */
             id: components["schemas"]["VmId"];
-            idle?: components["schemas"]["Idle"] | null;
             /** @description Image it, or its ancestor, booted from. */
             image: string;
             /** @description What it is told apart by. */
@@ -3708,15 +3633,8 @@ export interface components {
             pid?: number | null;
             /** @description Ports of the host that lead to it. */
             published?: string[];
-            /** @description Whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`. */
-            restart?: string;
             /** @description It runs, but its agent or its QEMU does not answer, for this reason. */
             silence?: string | null;
-            /**
-             * Format: int64
-             * @description Seconds since 1970 at which it is started again; none: it is not.
-             */
-            starts?: number | null;
             /** @description Its state. */
             state: components["schemas"]["VmState"];
             /**
@@ -3801,7 +3719,6 @@ export type Delta = components['schemas']['Delta'];
 export type Diagnosis = components['schemas']['Diagnosis'];
 export type DiskSlice = components['schemas']['DiskSlice'];
 export type DockRequest = components['schemas']['DockRequest'];
-export type EgressRequest = components['schemas']['EgressRequest'];
 export type Ends = components['schemas']['Ends'];
 export type EntryPoint = components['schemas']['EntryPoint'];
 export type Epoch = components['schemas']['Epoch'];
@@ -3846,7 +3763,6 @@ export type HandoutParent = components['schemas']['HandoutParent'];
 export type HandoutVm = components['schemas']['HandoutVm'];
 export type HostEvent = components['schemas']['HostEvent'];
 export type HostProgress = components['schemas']['HostProgress'];
-export type Idle = components['schemas']['Idle'];
 export type IfStuck = components['schemas']['IfStuck'];
 export type ImageChanged = components['schemas']['ImageChanged'];
 export type ImageCommitRequest = components['schemas']['ImageCommitRequest'];
@@ -3856,6 +3772,7 @@ export type ImagePullRequest = components['schemas']['ImagePullRequest'];
 export type ImageUse = components['schemas']['ImageUse'];
 export type ImageView = components['schemas']['ImageView'];
 export type ImportFormat = components['schemas']['ImportFormat'];
+export type IndependenceView = components['schemas']['IndependenceView'];
 export type Invitation = components['schemas']['Invitation'];
 export type InviteRequest = components['schemas']['InviteRequest'];
 export type Joined = components['schemas']['Joined'];
@@ -3915,17 +3832,14 @@ export type RemoteView = components['schemas']['RemoteView'];
 export type RenameRequest = components['schemas']['RenameRequest'];
 export type RequestId = components['schemas']['RequestId'];
 export type ResizeVolume = components['schemas']['ResizeVolume'];
-export type Restarts = components['schemas']['Restarts'];
 export type Room = components['schemas']['Room'];
 export type RootVolume = components['schemas']['RootVolume'];
 export type RunRequest = components['schemas']['RunRequest'];
 export type SeatState = components['schemas']['SeatState'];
-export type ShareGrant = components['schemas']['ShareGrant'];
-export type ShareId = components['schemas']['ShareId'];
-export type ShareRequest = components['schemas']['ShareRequest'];
-export type ShareView = components['schemas']['ShareView'];
 export type SignalNumber = components['schemas']['SignalNumber'];
 export type SnapshotVolume = components['schemas']['SnapshotVolume'];
+export type StandbyRequest = components['schemas']['StandbyRequest'];
+export type StandbyView = components['schemas']['StandbyView'];
 export type Start = components['schemas']['Start'];
 export type StreamId = components['schemas']['StreamId'];
 export type SubstrateGuest = components['schemas']['SubstrateGuest'];
@@ -4864,6 +4778,33 @@ export interface operations {
             };
         };
     };
+    keep_standby: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["StandbyRequest"];
+            };
+        };
+        responses: {
+            /** @description The substrate; they are made in the background */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SubstrateView"];
+                };
+            };
+        };
+    };
     pull_substrate: {
         parameters: {
             query?: never;
@@ -5261,33 +5202,6 @@ export interface operations {
             };
         };
     };
-    egress: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description Name or id */
-                vm: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["EgressRequest"];
-            };
-        };
-        responses: {
-            /** @description What the family may do on the network now */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NetworkPolicy"];
-                };
-            };
-        };
-    };
     exec: {
         parameters: {
             query?: never;
@@ -5521,34 +5435,7 @@ export interface operations {
             };
         };
     };
-    set_idle: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description Name or id */
-                vm: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["Idle"];
-            };
-        };
-        responses: {
-            /** @description The VM as it is now */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["VmView"];
-                };
-            };
-        };
-    };
-    remove_idle: {
+    make_independent: {
         parameters: {
             query?: never;
             header?: never;
@@ -5560,13 +5447,13 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The VM as it is now */
+            /** @description The VM, whose disk is being copied, or is its own */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["VmView"];
+                    "application/json": components["schemas"]["VmInspect"];
                 };
             };
         };
@@ -5984,81 +5871,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
-            };
-        };
-    };
-    list_shares: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description Name or id */
-                vm: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The tokens, without what makes them tokens */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ShareView"][];
-                };
-            };
-        };
-    };
-    share_port: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description Name or id */
-                vm: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["ShareRequest"];
-            };
-        };
-        responses: {
-            /** @description The token */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ShareGrant"];
-                };
-            };
-        };
-    };
-    remove_share: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description Id of the token */
-                share: components["schemas"]["ShareId"];
-                /** @description Name or id */
-                vm: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The token that was */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ShareView"];
-                };
             };
         };
     };

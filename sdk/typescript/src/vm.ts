@@ -18,6 +18,7 @@ import type {
   ShareGrant,
   ShareView,
   SubstrateView,
+  VmInspect,
   VmState,
   VmView,
 } from "./generated.js";
@@ -163,6 +164,11 @@ export class Vm implements AsyncDisposable {
   /** Boots it again, from its own disk, once it has stopped. */
   async boot(options?: CallOptions): Promise<void> {
     this.#view = await call(this.#endpoint, "post", "/v1/vms/{vm}/start", this.#path, options);
+  }
+
+  /** Has its disk come to depend on no substrate or image, in the background; the answer shows how far it is. */
+  async makeIndependent(options?: CallOptions): Promise<VmInspect> {
+    return await call(this.#endpoint, "post", "/v1/vms/{vm}/independence", this.#path, options);
   }
 
   /** Powers it off; its record stays until it is removed. */

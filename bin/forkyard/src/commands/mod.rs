@@ -11,6 +11,7 @@ pub mod exec;
 pub mod friendly;
 mod image_build;
 pub mod images;
+pub mod independence;
 pub mod lifetime;
 mod logs;
 mod mcp;
@@ -92,6 +93,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Keepalive(wanted) => lifetime::keepalive(&client, format, wanted).await,
         Command::Idle(wanted) => lifetime::idle(&client, format, wanted).await,
         Command::Rename(wanted) => lifetime::rename(&client, format, wanted).await,
+        Command::Independent(wanted) => independence::independent(&client, format, wanted).await,
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,
         Command::Pause(some) => vms::pause(&client, format, some).await,
         Command::Resume(some) => vms::resume(&client, format, some).await,

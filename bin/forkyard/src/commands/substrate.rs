@@ -2,18 +2,18 @@
 
 use super::{removal::remove, vms::PARTLY};
 use crate::{
-    args::{Format, Network},
+    args::{Format, Network, Run},
     output,
 };
 use clap::{Args, Subcommand, ValueEnum};
-use forkyard_client::{Client, escaped};
+use forkyard_client::{Client, ClientError, escaped};
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, PullRequest,
-    PushRequest, SubstrateInspect, SubstrateKey, SubstrateKind, SubstratePart, SubstrateView,
-    VmName,
+    ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, Labels, Lifetime,
+    PullRequest, PushRequest, StandbyRequest, StandbyView, SubstrateInspect, SubstrateKey,
+    SubstrateKind, SubstratePart, SubstrateView, VmName,
 };
 use hyper::Method;
-use std::{path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 /// `substrate`
 #[derive(Debug, Subcommand)]
@@ -37,6 +37,20 @@ pub enum Substrate {
         after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80"
     )]
     Activate(Activate),
+    /// Keep VMs of a substrate ready, so that `activate` and `run --from` take one at once.
+    #[command(
+        after_help = "Examples:\n  forkyard substrate standby base --count auto --memory 2048\n  forkyard substrate standby base --count 4\n  forkyard substrate standby base --count 0"
+    )]
+    Standby {
+        /// Name of the substrate.
+        name: VmName,
+        /// So many; `auto`: as many as recent demand asks for; 0: none any more.
+        #[arg(long, value_name = "N|auto", value_parser = count)]
+        count: Count,
+        /// MiB of the host's memory that they may take together.
+        #[arg(long, value_name = "MIB", default_value_t = 1024)]
+        memory: u64,
+    },
     /// Put a substrate into a folder of the host, for other hosts.
     #[command(after_help = "Example: forkyard substrate push apache /mnt/store")]
     Push {
@@ -85,6 +99,25 @@ pub enum Kind {
     Private,
 }
 
+/// VMs to keep ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// As many as recent demand asks for.
+    Auto,
+    /// So many.
+    Fixed(u16),
+}
+
+fn count(word: &str) -> Result<Count, String> {
+    match word {
+        "auto" => Ok(Count::Auto),
+        _ => word
+            .parse()
+            .map(Count::Fixed)
+            .map_err(|_| format!("{word:?} is neither a number nor auto")),
+    }
+}
+
 /// `substrate dock`
 #[derive(Debug, Args)]
 pub struct Dock {
@@ -118,6 +151,18 @@ pub struct Activate {
     /// Name of the VM, or the beginning of the names of several; the substrate's if absent.
     #[arg(long = "as", value_name = "NAME")]
     pub names: Option<VmName>,
+    /// Most clones of each one's family, alive or promised at once.
+    #[arg(long)]
+    pub max_clones: Option<u16>,
+    /// A file or folder in the guest that no clone inherits; may be repeated.
+    #[arg(long = "secret", value_name = "PATH")]
+    pub secrets: Vec<String>,
+    /// Have their disks come to depend on nothing, in the background: see `forkyard independent`.
+    #[arg(long)]
+    pub independent: bool,
+    /// Label to tell them apart by; may be repeated.
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = super::exec::variable)]
+    pub labels: Vec<(String, String)>,
     /// Network of each of them.
     #[command(flatten)]
     pub network: Network,
@@ -134,6 +179,27 @@ pub async fn substrate(
         Substrate::Ls => list(client, format).await,
         Substrate::Inspect { name } => inspect(client, format, &name).await,
         Substrate::Activate(wanted) => activate(client, format, wanted).await,
+        Substrate::Standby {
+            name,
+            count,
+            memory,
+        } => {
+            let request = StandbyRequest {
+                count: match count {
+                    Count::Auto => None,
+                    Count::Fixed(count) => Some(count),
+                },
+                memory_mib: memory,
+            };
+            let to = format!("{}/standby", path(&name));
+            let kept: SubstrateView = client.post(&to, &request).await?;
+            match (format, &kept.standby) {
+                (Format::Json, _) => output::json(&kept)?,
+                (Format::Text, Some(standby)) => say!("{name}: {}", standing_by(standby)),
+                (Format::Text, None) => say!("{name}: none is kept ready"),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Substrate::Push { name, folder } => {
             let folder = std::path::absolute(folder)?;
             let to = format!("{}/push", path(&name));
@@ -225,13 +291,16 @@ fn show(all: &[SubstrateView]) {
             it.vcpus.to_string(),
             it.memory.to_string(),
             it.vms.len().to_string(),
+            it.standby
+                .as_ref()
+                .map_or_else(String::new, |it| format!("{} of {}", it.ready, it.wanted)),
             it.owner.clone().unwrap_or_default(),
         ]
     };
     let rows: Vec<_> = all.iter().map(row).collect();
     output::table(
         [
-            "NAME", "KIND", "SIZE", "IMAGE", "VCPUS", "MEMORY", "VMS", "OWNER",
+            "NAME", "KIND", "SIZE", "IMAGE", "VCPUS", "MEMORY", "VMS", "READY", "OWNER",
         ],
         &rows,
     );
@@ -247,6 +316,12 @@ async fn inspect(client: &Client, format: Format, name: &VmName) -> anyhow::Resu
     say!("\nfrom     {}", seen.substrate.from);
     for vm in &seen.substrate.vms {
         say!("vm       {vm}");
+    }
+    if let Some(standby) = &seen.substrate.standby {
+        say!("standby  {}", standing_by(standby));
+        if let Some(problem) = &standby.problem {
+            say!("standby  none made: {problem}");
+        }
     }
     if let Some(parts) = &seen.parts {
         let part = |part: &SubstratePart| {
@@ -280,14 +355,70 @@ async fn inspect(client: &Client, format: Format, name: &VmName) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
+fn standing_by(it: &StandbyView) -> String {
+    let wanted = match it.count {
+        None => "by demand".to_owned(),
+        Some(count) => format!("of {count}"),
+    };
+    format!(
+        "{} of {} ready ({wanted}, within {}), {} each; taken {}, missed {}",
+        it.ready, it.wanted, it.limit, it.each, it.hits, it.misses
+    )
+}
+
 async fn activate(client: &Client, format: Format, wanted: Activate) -> anyhow::Result<ExitCode> {
     let request = ActivateRequest {
         count: wanted.count,
         name: wanted.names,
         network: wanted.network.policy(),
+        max_clones: wanted.max_clones,
+        secrets: wanted.secrets,
+        independent: wanted.independent,
+        warm: 0,
+        labels: Labels(wanted.labels.into_iter().collect()),
+        env: BTreeMap::new(),
+        lifetime: None,
     };
     let path = format!("{}/activate", path(&wanted.name));
-    let answer: ActivateResponse = client.post(&path, &request).await?;
+    told_of_made(client, format, client.post(&path, &request).await?).await
+}
+
+/// Makes a VM of a substrate, as `run --from` asks for it.
+pub async fn run_from(
+    client: &Client,
+    format: Format,
+    from: &VmName,
+    run: Run,
+) -> anyhow::Result<ExitCode> {
+    let request = ActivateRequest {
+        count: 1,
+        name: run.name,
+        network: run.network.policy(),
+        max_clones: run.max_clones,
+        secrets: run.secrets,
+        independent: false,
+        warm: run.warm,
+        labels: Labels(run.labels.into_iter().collect()),
+        env: run.env.into_iter().collect(),
+        lifetime: run.ttl.map(|ttl_s| Lifetime {
+            ttl_s,
+            action: run.at_end.map(Into::into),
+        }),
+    };
+    let made = client.post::<ActivateResponse>(&format!("{}/activate", path(from)), &request);
+    let made = run.patience.wait(made).await?;
+    match made.vms.into_iter().next() {
+        Some(CloneResult::Vm(vm)) => output::told_of_run(format, &vm),
+        Some(CloneResult::Error(error)) => Err(ClientError::from(error).into()),
+        None => anyhow::bail!("no VM was made"),
+    }
+}
+
+async fn told_of_made(
+    client: &Client,
+    format: Format,
+    answer: ActivateResponse,
+) -> anyhow::Result<ExitCode> {
     if format == Format::Json {
         output::json(&answer)?;
     }

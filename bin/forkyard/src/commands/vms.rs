@@ -1,6 +1,6 @@
 //! `run`, `fork`, `checkpoint`, `ps`, `inspect`, `stop`, `rm`.
 
-use super::progress;
+use super::{independence, progress, substrate};
 use crate::{
     args::{Checkpoint, Fork, Format, Ps, Run, Some},
     daemon, output,
@@ -82,7 +82,7 @@ impl Patience {
         }
     }
 
-    async fn wait<T>(
+    pub async fn wait<T>(
         self,
         work: impl Future<Output = Result<T, ClientError>>,
     ) -> anyhow::Result<T> {
@@ -99,15 +99,18 @@ impl Patience {
     }
 }
 
-/// Boots a VM.
+/// Boots a VM, or takes one of a substrate.
 pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<ExitCode> {
+    if let Some(from) = run.from.clone() {
+        return substrate::run_from(client, format, &from, run).await;
+    }
     let kernel = run.kernel.map(|path| {
         path.canonicalize()
             .with_context(|| format!("no kernel at {}", path.display()))
     });
     let kernel = kernel.transpose()?.map(|path| path.display().to_string());
     let request = RunRequest {
-        image: run.image,
+        image: run.image.unwrap_or_default(),
         name: run.name,
         vcpus: run.vcpus,
         memory_mib: run.memory,
@@ -139,17 +142,13 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
     let vm = vm.await;
     bar.finish_and_clear();
     let vm = vm?;
-    match format {
-        Format::Json => output::json(&vm)?,
-        Format::Text if run.patience.no_wait => say!("{} is starting", vm.name),
-        Format::Text => {
-            say!("{} runs at {}", vm.name, vm.address.ip);
-            vm.published
-                .iter()
-                .for_each(|port| say!("published {port}"));
+    match run.patience.no_wait && format == Format::Text {
+        true => {
+            say!("{} is starting", vm.name);
+            Ok(ExitCode::SUCCESS)
         }
+        false => output::told_of_run(format, &vm),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// A sign of life on standard error, where that is a terminal.
@@ -320,6 +319,7 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
     for slice in &seen.disk {
         say!("disk     {} ({})", slice.path, slice.allocated);
     }
+    say!("depends  {}", independence::told(&seen.independence));
     say!("warm     {} clones", seen.warm);
     for note in &seen.notes {
         say!("note     {note}");

@@ -11,7 +11,7 @@ use forkyard_fork::Host;
 use forkyard_node::Node;
 use forkyard_types::{
     ActivateRequest, ActivateResponse, DockRequest, ErrorKind, PullRequest, PushRequest,
-    SubstrateInspect, SubstrateKey, SubstrateView,
+    StandbyRequest, SubstrateInspect, SubstrateKey, SubstrateView,
 };
 use std::sync::Arc;
 
@@ -63,13 +63,37 @@ pub async fn activate(
     Path(name): Path<String>,
     Input(request): Input<ActivateRequest>,
 ) -> Result<(StatusCode, Json<ActivateResponse>), Refusal> {
-    if node.is_some() {
-        let text = "substrates are not activated in clusters yet: nothing reserves room for them";
-        return Err(Refusal::new(ErrorKind::Conflict, text));
-    }
+    on_a_host_alone(node.as_ref())?;
     let user = asker.user().map(str::to_owned);
     let made = spawned(async move { host.activate(&name, request, user.as_deref()).await });
     Ok((StatusCode::CREATED, Json(made.await?)))
+}
+
+/// Keep VMs of a substrate ready, for activations to take: so many, or as many as recent demand asks for. For its owner.
+#[utoipa::path(post, path = "/v1/substrates/{name}/standby", operation_id = "keep_standby", tag = "substrates",
+    params(("name" = String, Path, description = "Its name")), request_body = StandbyRequest,
+    responses((status = 200, body = SubstrateView, description = "The substrate; they are made in the background"), Refusal))]
+pub async fn standby(
+    State(host): Shared,
+    State(node): State<Option<Node>>,
+    Extension(asker): Extension<Asker>,
+    Path(name): Path<String>,
+    Input(request): Input<StandbyRequest>,
+) -> Answer<SubstrateView> {
+    on_a_host_alone(node.as_ref())?;
+    let user = asker.user().map(str::to_owned);
+    let kept = spawned(async move { host.keep_standby(&name, request, user.as_deref()).await });
+    Ok(Json(kept.await?))
+}
+
+fn on_a_host_alone(node: Option<&Node>) -> Result<(), Refusal> {
+    match node {
+        None => Ok(()),
+        Some(_) => Err(Refusal::new(
+            ErrorKind::Conflict,
+            "substrates are not activated in clusters yet: nothing reserves room for them",
+        )),
+    }
 }
 
 /// Put a substrate into a folder of this host, for other hosts. For the host's operator alone.

@@ -1,7 +1,7 @@
 //! The disk of an instant as a page image: what its frozen slices hold, over the
 //! image they lie over. So it goes to another host as memory does.
 
-use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
+use crate::{Host, HostError, bases, blocking::blocking, snapshot::Disk};
 use forkyard_disk::{Backing, Change, Format, Held};
 use forkyard_image::{Checksum, LayerBuilder, Lineage, Slot};
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo, PageOrder, RemotePages};
@@ -64,8 +64,14 @@ impl Host {
             path: self.folders.page_image(base),
             format: Format::Raw,
         };
-        let all: Vec<_> = slices.chain([raw.clone()]).collect();
-        Ok((self.images.changes(&all).await?, raw))
+        let changes = match self.is_whole(disk).await? {
+            true => self.images.contents(&slices.collect::<Vec<_>>()).await?,
+            false => {
+                let all: Vec<_> = slices.chain([raw.clone()]).collect();
+                self.images.changes(&all).await?
+            }
+        };
+        Ok((changes, raw))
     }
 
     async fn layer_of(
@@ -109,7 +115,18 @@ impl Host {
         self.layer_of(changes, disk.slices(), lineage, raw).await
     }
 
-    /// The page image that a disk's lowest slice lies over.
+    /// Checks that a disk's slices have all of it: the lowest lies over nothing.
+    pub(crate) async fn is_whole(&self, disk: &Disk) -> Result<bool, HostError> {
+        let own = disk.base().is_none() && disk.volume().is_none();
+        let Some(bottom) = disk.slices().last().filter(|_| own).cloned() else {
+            return Ok(false);
+        };
+        let read = move || bases::backing_of(&bottom).map_err(HostError::io("read", &bottom));
+        Ok(blocking(read).await?.is_none())
+    }
+
+    /// The page image that a disk's lowest slice lies over. Of one that is whole, one of its size: the slices
+    /// show nothing of it.
     pub(crate) async fn below(&self, disk: &Disk) -> Result<ImageId, HostError> {
         if let Some(image) = disk.base() {
             return Ok(image);

@@ -11,7 +11,7 @@ use forkyard_guestlink::{CallId, Guest, Request};
 use forkyard_network::Link;
 use forkyard_store::VmRecord;
 use forkyard_types::VmId;
-use forkyard_vmm::{Shell, ShellSpec, files};
+use forkyard_vmm::{Machine, Shell, ShellSpec, VmmError, files};
 use futures::{StreamExt, stream};
 use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
@@ -23,9 +23,41 @@ pub(crate) const AT_ONCE: usize = 4;
 #[derive(Debug)]
 pub(crate) struct WarmShell {
     pub record: VmRecord,
-    pub shell: Box<dyn Shell>,
+    pub shell: Vessel,
     pub guest: Guest,
     pub calls: mpsc::Receiver<(CallId, Request)>,
+}
+
+/// The machine of a clone-to-be.
+#[derive(Debug)]
+pub(crate) enum Vessel {
+    /// A shell that waits for memory and state.
+    Shell(Box<dyn Shell>),
+    /// A machine that has them. Its guest has woken, waits for an identity, and stands still with all
+    /// its vCPUs.
+    Woken(Box<dyn Machine>),
+}
+
+impl Vessel {
+    /// Has its guest run; a shell takes the state first. If that fails it has ended, or is ended
+    /// with its record.
+    pub async fn load(self, devices: &[u8]) -> Result<Box<dyn Machine>, VmmError> {
+        match self {
+            Self::Shell(shell) => shell.load(devices).await,
+            Self::Woken(machine) => {
+                machine.cont().await?;
+                Ok(machine)
+            }
+        }
+    }
+
+    /// Ends it.
+    pub async fn kill(self) -> Result<(), VmmError> {
+        match self {
+            Self::Shell(shell) => shell.kill().await,
+            Self::Woken(machine) => machine.kill().await,
+        }
+    }
 }
 
 /// Clones wanted and a shell for each, as far as there are, and why not for the
@@ -143,7 +175,7 @@ impl Host {
         let guest = Guest::connect(&socket, sender).await?;
         Ok(WarmShell {
             record,
-            shell,
+            shell: Vessel::Shell(shell),
             guest,
             calls,
         })

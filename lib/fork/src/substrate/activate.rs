@@ -1,13 +1,14 @@
 //! Activation: a substrate becomes VMs, each the founder of a family of its own.
 
-use super::{DEVICES, Substrate, SubstrateError};
+use super::{DEVICES, Substrate, SubstrateError, standby::Standby};
 use crate::{
     Host, HostError,
     blocking::blocking,
     clone::{Asked, Origin},
-    fork::{Wanted, micros},
+    fork::{Wanted, assign, micros},
     remote::Far,
-    snapshot::{Disk, Layout, Original, Snapshot},
+    snapshot::{Assigned, Disk, Layout, Original, Snapshot, WarmShell},
+    terms::NewTerms,
     under_way::UnderWay,
     vm::network_of,
 };
@@ -19,7 +20,7 @@ use forkyard_types::{
     NetworkPolicy, SubstrateParts, VmId, VmName, VmView,
 };
 use futures::{StreamExt as _, stream};
-use std::{collections::BTreeSet, fs, time::Instant};
+use std::{collections::BTreeSet, fs, path::PathBuf, time::Instant};
 use tracing::instrument;
 
 /// VMs made at once: starts of QEMU are short and bound by processors.
@@ -29,14 +30,19 @@ const MOST: u16 = 256;
 
 /// Data that all VMs of one activation share.
 struct Source<'a> {
-    substrate: &'a Substrate,
-    parts: &'a SubstrateParts,
-    devices: Vec<u8>,
+    of: Opened<'a>,
     founders: &'a Founders,
     begun: Instant,
 }
 
-/// Properties wanted of the VMs of one activation.
+/// A substrate that the pager serves, made by the program that runs here.
+pub(super) struct Opened<'a> {
+    pub substrate: &'a Substrate,
+    parts: &'a SubstrateParts,
+    pub devices: Vec<u8>,
+}
+
+/// What is wanted of the VMs of one activation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Founders {
     pub count: u16,
@@ -70,24 +76,36 @@ impl Host {
                 "a port of the host leads to one VM: activate one, or publish none".into(),
             ));
         }
+        crate::secrets::check(&request.secrets)?;
+        let terms = NewTerms::of_founders(&request)?;
         let substrate = self.substrate(name, Act::Open, asker)?;
         let founders = Founders {
             count: request.count,
             name: request.name,
             network: request.network,
-            ..Founders::default()
+            max_clones: request.max_clones,
+            warm: request.warm,
+            secrets: request.secrets,
         };
-        self.activate_as(&substrate, &founders).await
+        let mut answer = self.activate_as(&substrate, &founders).await?;
+        for made in &mut answer.vms {
+            if let CloneResult::Vm(view) = made {
+                let vm = self.vm(view.id.as_str())?;
+                self.give_terms(&vm, &terms)?;
+                if request.independent {
+                    self.want_independence(&vm).await?;
+                }
+                **view = self.view_of(&vm);
+            }
+        }
+        Ok(answer)
     }
 
-    /// Makes VMs of a substrate. Not cancel-safe.
-    pub(super) async fn activate_as(
+    /// Has the pager serve a substrate, and reads what a VM of it is made of.
+    pub(super) async fn open_substrate<'a>(
         &self,
-        substrate: &Substrate,
-        founders: &Founders,
-    ) -> Result<ActivateResponse, HostError> {
-        let begun = Instant::now();
-        let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
+        substrate: &'a Substrate,
+    ) -> Result<Opened<'a>, HostError> {
         let here = self.engine_version().await?;
         let entry = &substrate.entry;
         if !entry.engine.is_empty() && entry.engine != here {
@@ -110,11 +128,25 @@ impl Host {
         if !served {
             self.serve_parts(parts).await?;
         }
-        self.note_use(substrate)?;
-        let source = Source {
+        Ok(Opened {
             substrate,
             parts,
             devices,
+        })
+    }
+
+    /// Makes VMs of a substrate. Not cancel-safe.
+    pub(super) async fn activate_as(
+        &self,
+        substrate: &Substrate,
+        founders: &Founders,
+    ) -> Result<ActivateResponse, HostError> {
+        let begun = Instant::now();
+        let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
+        let of = self.open_substrate(substrate).await?;
+        self.note_use(substrate)?;
+        let source = Source {
+            of,
             founders,
             begun,
         };
@@ -150,7 +182,10 @@ impl Host {
         }
         let all = self.registry().all();
         let taken: BTreeSet<String> = all.iter().map(|vm| vm.name().to_string()).collect();
-        let stem = wanted.as_ref().unwrap_or(&source.substrate.name).as_str();
+        let stem = wanted
+            .as_ref()
+            .unwrap_or(&source.of.substrate.name)
+            .as_str();
         let stem = stem.get(..stem.len().min(VmName::MAX - 6)).unwrap_or(stem);
         let names = (1u32..).map(|number| format!("{stem}-{number}"));
         let free = names.filter(|name| !taken.contains(name));
@@ -166,8 +201,19 @@ impl Host {
         source: &Source<'_>,
         name: VmName,
     ) -> Result<(VmView, ForkReport), HostError> {
+        // A name that is taken is refused below, and costs none.
+        let is_free = self.registry().find(name.as_str()).is_err();
+        if is_free && let Some(standby) = self.take_standby(&source.of.substrate.name).await {
+            match self.found_from_standby(source, standby, name.clone()).await {
+                Ok(made) => return Ok(made),
+                // As without one: what is wrong with the request is said there.
+                Err(error) => {
+                    tracing::warn!(%name, error = &error as &dyn std::error::Error, "the VM that was ready could not be used");
+                }
+            }
+        }
         let family = self.found_family(source.founders.max_clones).await?;
-        let made = self.found_from(source, &family, name).await;
+        let made = self.found_from(source, &family, name, None).await;
         if made.is_err() {
             // With all that was recorded of it.
             self.end_family_if_empty(family.id).await;
@@ -175,37 +221,46 @@ impl Host {
         made
     }
 
+    async fn found_from_standby(
+        &self,
+        source: &Source<'_>,
+        Standby { family, shell }: Standby,
+        name: VmName,
+    ) -> Result<(VmView, ForkReport), HostError> {
+        let made = async {
+            self.store
+                .bound_family(family.id, source.founders.max_clones)?;
+            self.found_from(source, &family, name, Some(shell)).await
+        };
+        let made = made.await;
+        if made.is_err() {
+            self.end_family_if_empty(family.id).await;
+        }
+        made
+    }
+
+    /// Makes the first VM of a family, of a shell if there is one already.
     async fn found_from(
         &self,
         source: &Source<'_>,
         family: &FamilyRecord,
         name: VmName,
+        shell: Option<WarmShell>,
     ) -> Result<(VmView, ForkReport), HostError> {
-        let policy = &source.founders.network;
-        // Ports are the VM's own.
-        let of_family = NetworkPolicy {
-            publish: Vec::new(),
-            ..policy.clone()
-        };
-        self.store.put_network(family.id, &of_family)?;
         let subnet = network_of(family.number)?;
-        let ports = self.network.take_ports(&policy.publish)?;
-        let members = self
-            .store
-            .take_members(family.id, 1, Subnet::MEMBERS, &BTreeSet::new())?;
-        self.network
-            .create_family(family.id, subnet, policy, Some(ports))
-            .await?;
+        let members = match self.connect_founder(source.founders, family, subnet).await {
+            Ok(members) => members,
+            Err(error) => {
+                self.end_shells(shell.into_iter().collect()).await;
+                return Err(error);
+            }
+        };
         let snapshot = Snapshot {
-            layout: source.layout(family, name, subnet),
-            devices: source.devices.clone(),
+            layout: source.of.layout(family, name, subnet, source.founders),
+            devices: source.of.devices.clone(),
             disjoint: Vec::new(),
         };
         let fork = ForkId::random();
-        let template = self
-            .folders
-            .all_substrates()
-            .join(format!("{fork}.template"));
         let asked = Asked {
             fork,
             request: None,
@@ -225,9 +280,17 @@ impl Host {
         };
         let going = self.progress.begin_of(subject, wanted.len(), &asked);
         let mut report = ForkReport::default();
-        let shells = self
-            .shells_over(&snapshot.layout, &template, &wanted)
-            .await?;
+        let shells = match shell {
+            Some(shell) => {
+                self.assign_standby(&snapshot.layout, shell, &wanted)
+                    .await?
+            }
+            None => {
+                let template = self.template_of(fork);
+                self.shells_over(&snapshot.layout, &template, &wanted)
+                    .await?
+            }
+        };
         report.shells_us = micros(source.begun.elapsed());
         let origin = Origin {
             fork,
@@ -241,6 +304,7 @@ impl Host {
         let one = made.into_iter().next();
         let (_, vm) = one.ok_or_else(|| HostError::Invalid("no VM was made".into()))?;
         let vm = vm?;
+        let policy = &source.founders.network;
         if !policy.publish.is_empty() {
             let vm = self.vm(vm.id.as_str())?;
             vm.change(&self.store, |record| {
@@ -254,11 +318,67 @@ impl Host {
         }
         Ok((vm, report))
     }
+
+    /// Makes the network of a founder as it was asked for, and gives it its place there.
+    async fn connect_founder(
+        &self,
+        founders: &Founders,
+        family: &FamilyRecord,
+        subnet: Subnet,
+    ) -> Result<Vec<Member>, HostError> {
+        let policy = &founders.network;
+        // Ports are the VM's own.
+        let of_family = NetworkPolicy {
+            publish: Vec::new(),
+            ..policy.clone()
+        };
+        self.store.put_network(family.id, &of_family)?;
+        let ports = self.network.take_ports(&policy.publish)?;
+        let members = self
+            .store
+            .take_members(family.id, 1, Subnet::MEMBERS, &BTreeSet::new())?;
+        self.network
+            .create_family(family.id, subnet, policy, Some(ports))
+            .await?;
+        Ok(members)
+    }
+
+    /// Gives a VM that was ready what its record says of those that are made now.
+    async fn assign_standby(
+        &self,
+        layout: &Layout,
+        mut shell: WarmShell,
+        wanted: &[Wanted],
+    ) -> Result<Assigned, HostError> {
+        shell.record.created = crate::now();
+        shell.record.secrets.clone_from(&layout.of.secrets);
+        let id = shell.record.id;
+        let assigned = assign(wanted, vec![shell]);
+        if let Err(error) = self.admit(layout, &assigned).await {
+            let left = assigned.into_iter().filter_map(|(_, shell)| shell);
+            self.end_shells(left.collect()).await;
+            return Err(error);
+        }
+        tracing::debug!(vm = %id, "taken ready");
+        Ok((assigned, Vec::new()))
+    }
+
+    /// Where an empty slice over a substrate's disk may be for a moment.
+    pub(super) fn template_of(&self, fork: ForkId) -> PathBuf {
+        let folder = self.folders.all_substrates();
+        folder.join(format!("{fork}.template"))
+    }
 }
 
-impl Source<'_> {
-    /// Lays out the files that shells of one VM are made over.
-    fn layout(&self, family: &FamilyRecord, name: VmName, network: Subnet) -> Layout {
+impl Opened<'_> {
+    /// What shells of one VM are made over.
+    pub(super) fn layout(
+        &self,
+        family: &FamilyRecord,
+        name: VmName,
+        network: Subnet,
+        founders: &Founders,
+    ) -> Layout {
         let entry = &self.substrate.entry;
         Layout {
             of: Original {
@@ -276,7 +396,7 @@ impl Source<'_> {
                 vcpus: entry.vcpus,
                 memory: entry.memory,
                 accel: entry.accel.clone(),
-                secrets: self.founders.secrets.clone(),
+                secrets: founders.secrets.clone(),
                 forks: UnderWay::default(),
             },
             memory: self.parts.memory.image,

@@ -127,7 +127,9 @@ impl SubstrateError {
         match self {
             Self::Unknown { .. } => Some("`forkyard substrate ls` lists the substrates"),
             Self::NotReady { .. } => Some("ask again in a moment"),
-            Self::InUse { .. } => Some("remove that first"),
+            Self::InUse { .. } => Some(
+                "remove that first, or make it depend on nothing: `forkyard independent VM --wait`",
+            ),
             Self::HasClones { .. } => Some("dock a clone of it by --live, or remove its clones"),
             Self::FromElsewhere { .. } => Some("dock it on the host where its family was founded"),
             Self::OtherEngine { .. } => {

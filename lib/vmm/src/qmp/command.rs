@@ -72,9 +72,14 @@ pub(crate) struct BlockStream {
     pub(crate) job_id: &'static str,
     /// The active slice.
     pub(crate) device: String,
-    pub(crate) base_node: String,
+    /// Node that it is to lie over; nothing if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) base_node: Option<String>,
     /// The base, as the active slice is to name it.
-    pub(crate) backing_file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) backing_file: Option<String>,
+    /// Bytes a second at most; no bound if 0.
+    pub(crate) speed: u64,
     pub(crate) auto_dismiss: bool,
 }
 
@@ -91,9 +96,13 @@ pub(crate) struct QueryJobs {}
 
 /// Something that goes on in the background.
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) struct Job {
     pub(crate) id: String,
     pub(crate) status: String,
+    /// Done so far, of `total_progress`: bytes of a disk that is copied.
+    pub(crate) current_progress: u64,
+    pub(crate) total_progress: u64,
     /// Why it failed, if it did.
     pub(crate) error: Option<String>,
 }
